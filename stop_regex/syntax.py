@@ -1,0 +1,319 @@
+"""Regular expressions as trees: the part of the usual syntax that an automaton can follow.
+
+Literals, ``.``, classes, groups, ``|``, ``* + ? {m,n}`` (greedy and lazy are the same here: what
+counts is where the first match ends), ``^`` and ``\\A``, the flags ``i``, ``m`` and ``s``. Classes
+are Unicode's, as in Python's ``re``. Look-around, back-references, ``\\b`` and ``$`` ask for text
+that has not been generated or that has been forgotten, and are refused.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import NamedTuple
+
+Predicate = Callable[[str], bool]
+"""Whether one character belongs to a set."""
+
+_CATEGORIES: dict[str, Predicate] = {
+    "d": str.isdecimal,
+    "w": lambda char: char.isalnum() or char == "_",
+    "s": str.isspace,
+}
+_CONTROLS = {"n": "\n", "t": "\t", "r": "\r", "f": "\f", "v": "\v", "a": "\a", "0": "\0"}
+_HEX_DIGITS = {"x": 2, "u": 4, "U": 8}
+_REFUSED_ESCAPES = {
+    **dict.fromkeys("bB", "word boundaries are not supported"),
+    **dict.fromkeys("zZ", "the end of the text is not known while it is generated"),
+    **dict.fromkeys("pPX", "Unicode properties are not supported"),
+    **dict.fromkeys("123456789kg", "back-references are not supported"),
+}
+_SET_OPERATIONS = ("&&", "--", "~~", "[:")
+_MAX_DEPTH = 100
+_MAX_REPEAT = 1000
+
+
+class RegexError(ValueError):
+    """The pattern is malformed or asks for what is not supported."""
+
+
+@dataclass(frozen=True, slots=True)
+class Chars:
+    """One character out of a set."""
+
+    matches: Predicate
+
+
+@dataclass(frozen=True, slots=True)
+class Start:
+    """The start of the text, or with ``of_line`` of any line."""
+
+    of_line: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Concatenation:
+    parts: list["Node"]
+
+
+@dataclass(frozen=True, slots=True)
+class Alternation:
+    options: list["Node"]
+
+
+@dataclass(frozen=True, slots=True)
+class Repeat:
+    """``maximum`` None is unbounded."""
+
+    node: "Node"
+    minimum: int
+    maximum: int | None
+
+
+Node = Chars | Start | Concatenation | Alternation | Repeat
+
+
+class _Flags(NamedTuple):
+    ignore_case: bool = False
+    multiline: bool = False
+    dot_all: bool = False
+
+
+_FLAG_FIELDS = {"i": "ignore_case", "m": "multiline", "s": "dot_all"}
+
+
+def parse(pattern: str) -> Node:
+    """The tree of a pattern. Raises RegexError."""
+    parser = _Parser(pattern)
+    node = parser.alternation(0)
+    if not parser.at_end:
+        raise parser.error("unbalanced )")
+    return node
+
+
+class _Parser:
+    """Recursive descent over one pattern."""
+
+    def __init__(self, pattern: str) -> None:
+        self._pattern = pattern
+        self._at = 0
+        self._flags = _Flags()
+
+    @property
+    def at_end(self) -> bool:
+        return self._at == len(self._pattern)
+
+    def error(self, reason: str) -> RegexError:
+        return RegexError(f"{reason} (at character {self._at} of {self._pattern!r})")
+
+    def alternation(self, depth: int) -> Node:
+        """Options up to the end or a closing bracket; flags set inside do not leave it."""
+        if depth > _MAX_DEPTH:
+            raise self.error("groups are nested too deeply")
+        flags = self._flags
+        options = [self._concatenation(depth)]
+        while self._take("|"):
+            options.append(self._concatenation(depth))
+        self._flags = flags
+        return options[0] if len(options) == 1 else Alternation(options)
+
+    def _concatenation(self, depth: int) -> Node:
+        parts: list[Node] = []
+        while not self.at_end and self._peek() not in "|)":
+            bare = self._peek() != "("
+            node = self._atom(depth)
+            if node is not None:
+                parts.append(self._quantified(node, bare))
+        return parts[0] if len(parts) == 1 else Concatenation(parts)
+
+    def _quantified(self, node: Node, bare: bool) -> Node:
+        if (bounds := self._bounds()) is None:
+            return node
+        if bare and isinstance(node, Start):
+            raise self.error("nothing to repeat")
+        minimum, maximum = bounds
+        if minimum > _MAX_REPEAT or (maximum or 0) > _MAX_REPEAT:
+            raise self.error(f"a repetition of more than {_MAX_REPEAT}")
+        if maximum is not None and minimum > maximum:
+            raise self.error("a repetition whose minimum exceeds its maximum")
+        self._take("?")  # lazy
+        if not self.at_end and (self._peek() in "*+?" or self._bounds() is not None):
+            raise self.error("a repetition of a repetition")
+        return Repeat(node, minimum, maximum)
+
+    def _bounds(self) -> tuple[int, int | None] | None:
+        """A quantifier, if there is one here; braces around anything else are literal."""
+        for char, bounds in (("*", (0, None)), ("+", (1, None)), ("?", (0, 1))):
+            if self._take(char):
+                return bounds
+        if self.at_end or self._peek() != "{":
+            return None
+        inside, closed, _ = self._pattern[self._at + 1 :].partition("}")
+        low, comma, high = inside.partition(",")
+        if not closed or not _is_number(low) or not (_is_number(high) or not high):
+            return None
+        self._at += len(inside) + 2
+        return int(low), int(high) if high else None if comma else int(low)
+
+    def _atom(self, depth: int) -> Node | None:
+        """One item; None for flags, which only change how to read what follows."""
+        char = self._next()
+        if char == "(":
+            return self._group(depth)
+        if char == "[":
+            return self._class()
+        if char == "\\":
+            return self._escape()
+        if char == "^":
+            return Start(self._flags.multiline)
+        if char == "$":
+            raise self.error("$ is not supported: where the text ends is not known yet")
+        if char == ".":
+            return Chars(_any if self._flags.dot_all else _any_but_newline)
+        if char in "*+?":
+            raise self.error("nothing to repeat")
+        return self._literal(char)
+
+    def _group(self, depth: int) -> Node | None:
+        flags = self._flags
+        if self._take("?"):
+            if self._take("P<") or (not self._peek_is("<=", "<!") and self._take("<")):
+                self._skip_name()
+            elif not self._take(":") and not self._set_flags():
+                return None  # they hold until the enclosing group ends
+        node = self.alternation(depth + 1)
+        self._flags = flags
+        if not self._take(")"):
+            raise self.error("a group is not closed")
+        return node
+
+    def _skip_name(self) -> None:
+        name, closed, _ = self._pattern[self._at :].partition(">")
+        if not closed or not name.isidentifier():
+            raise self.error("a bad group name")
+        self._at += len(name) + 1
+
+    def _set_flags(self) -> bool:
+        """Read ``ims-ims`` and what ends it; True if they are those of a group of their own."""
+        value = True
+        while not self.at_end:
+            char = self._next()
+            if char == "-":
+                value = False
+            elif char in _FLAG_FIELDS:
+                self._flags = self._flags._replace(**{_FLAG_FIELDS[char]: value})
+            elif char in ":)":
+                return char == ":"
+            else:
+                raise self.error("look-around and this kind of group are not supported")
+        raise self.error("a group is not closed")
+
+    def _class(self) -> Chars:
+        negated = self._take("^")
+        members: list[Predicate] = []
+        while not members or not self._take("]"):
+            if self.at_end:
+                raise self.error("a class is not closed")
+            if self._peek_is(*_SET_OPERATIONS):
+                raise self.error("set operations and named classes are not supported; escape them")
+            members.append(self._member())
+        matches = self._folded(lambda char: any(member(char) for member in members))
+        return Chars(_negated(matches) if negated else matches)
+
+    def _member(self) -> Predicate:
+        low = self._member_end()
+        if not isinstance(low, str):
+            return low
+        if not self._peek_is("-") or self._peek_is("-]"):
+            return _range(low, low)
+        self._at += 1
+        high = self._member_end() if not self.at_end else low
+        if not isinstance(high, str) or high < low:
+            raise self.error("a bad range in a class")
+        return _range(low, high)
+
+    def _member_end(self) -> str | Predicate:
+        char = self._next()
+        return self._escaped() if char == "\\" else char
+
+    def _escape(self) -> Node:
+        if self._take("A"):
+            return Start(of_line=False)
+        escaped = self._escaped()
+        return self._literal(escaped) if isinstance(escaped, str) else Chars(escaped)
+
+    def _escaped(self) -> str | Predicate:
+        """What follows a backslash: a character, or a set of them."""
+        if self.at_end:
+            raise self.error("a backslash with nothing behind it")
+        char = self._next()
+        if char.lower() in _CATEGORIES:
+            category = _CATEGORIES[char.lower()]
+            return category if char.islower() else _negated(category)
+        if char in _HEX_DIGITS:
+            return self._code_point(_HEX_DIGITS[char])
+        if char in _REFUSED_ESCAPES:
+            raise self.error(_REFUSED_ESCAPES[char])
+        if char in _CONTROLS:
+            return _CONTROLS[char]
+        if char.isascii() and char.isalnum():
+            raise self.error(f"unknown escape \\{char}")
+        return char
+
+    def _code_point(self, length: int) -> str:
+        rest = self._pattern[self._at :]
+        if rest.startswith("{"):
+            digits = rest[1:].partition("}")[0]
+            consumed = len(digits) + 2
+        else:
+            digits = rest[:length]
+            consumed = length
+        try:
+            char = chr(int(digits, 16))
+        except (ValueError, OverflowError):
+            raise self.error("a bad character code") from None
+        self._at += consumed
+        return char
+
+    def _literal(self, char: str) -> Chars:
+        return Chars(self._folded(_range(char, char)))
+
+    def _folded(self, matches: Predicate) -> Predicate:
+        if not self._flags.ignore_case:
+            return matches
+        return lambda char: matches(char) or matches(char.lower()) or matches(char.upper())
+
+    def _peek(self) -> str:
+        return self._pattern[self._at]
+
+    def _peek_is(self, *texts: str) -> bool:
+        return self._pattern.startswith(texts, self._at)
+
+    def _next(self) -> str:
+        char = self._pattern[self._at]
+        self._at += 1
+        return char
+
+    def _take(self, text: str) -> bool:
+        if not self._peek_is(text):
+            return False
+        self._at += len(text)
+        return True
+
+
+def _is_number(text: str) -> bool:
+    return text.isascii() and text.isdigit() and len(text) < 6
+
+
+def _range(low: str, high: str) -> Predicate:
+    return low.__eq__ if low == high else lambda char: low <= char <= high
+
+
+def _negated(matches: Predicate) -> Predicate:
+    return lambda char: not matches(char)
+
+
+def _any(_char: str) -> bool:
+    return True
+
+
+def _any_but_newline(char: str) -> bool:
+    return char != "\n"

