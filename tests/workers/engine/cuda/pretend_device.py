@@ -1,0 +1,139 @@
+"""A device that is none: its tensors live on the CPU, and refuse what those of a GPU refuse.
+
+An operation over tensors of both devices raises RuntimeError, as it would on a GPU; a copy between
+them does not, nor a scalar, nor an index on the CPU. What reads values back, and so would wait for
+a GPU, is counted.
+"""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any, Self
+
+import torch
+from torch import Tensor
+from torch.overrides import TorchFunctionMode
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_flatten, tree_map_only, tree_unflatten
+
+DEVICE = torch.device("meta")
+"""Stands for a GPU: the only kind of device beside the CPU that every build of torch knows."""
+
+aten = torch.ops.aten
+
+_COPIES = {aten.copy_.default, aten._to_copy.default}
+_INDEXING = {
+    aten.index.Tensor,
+    aten.index_put_.default,
+    aten.index_put.default,
+    aten._index_put_impl_.default,
+}
+_READS = {
+    aten._local_scalar_dense.default,
+    aten.nonzero.default,
+    aten.equal.default,
+    aten.masked_select.default,
+}
+
+
+class OnDevice(Tensor):
+    """A tensor that says it is on the device; ``on_cpu`` is where its values are."""
+
+    on_cpu: Tensor
+
+    @staticmethod
+    def __new__(cls, real: Tensor) -> Self:
+        tensor: Self = Tensor._make_wrapper_subclass(
+            cls,
+            real.shape,
+            strides=real.stride(),
+            storage_offset=real.storage_offset(),
+            dtype=real.dtype,
+            device=DEVICE,
+        )
+        tensor.on_cpu = real
+        return tensor
+
+    @classmethod
+    def __torch_dispatch__(cls, operation: Any, *_: Any) -> Any:
+        raise RuntimeError(f"{operation} outside of the pretended device")
+
+    def tolist(self) -> Any:
+        PretendDevice.num_reads += 1
+        return self.on_cpu.tolist()
+
+
+class PretendDevice(TorchDispatchMode):
+    """Within, tensors can be made on :data:`DEVICE`."""
+
+    num_reads = 0
+
+    def __torch_dispatch__(
+        self, operation: Any, _types: Any, args: Any = (), kwargs: Any = None
+    ) -> Any:
+        leaves, tree = tree_flatten((args, kwargs or {}))
+        tensors = [x for x in leaves if isinstance(x, Tensor)]
+        target = next((x for x in leaves if isinstance(x, torch.device)), None)
+        PretendDevice.num_reads += operation in _READS
+        args, kwargs = tree_unflatten(map(_to_cpu, leaves), tree)
+        result = operation(*args, **kwargs)
+        if target is None and operation not in _COPIES:
+            _refuse_mixtures(operation, tensors)
+        if operation._schema.is_mutable:
+            return tensors[0]
+        if target is not None:
+            on_device = target.type != "cpu"
+        else:
+            on_device = any(isinstance(x, OnDevice) for x in tensors)
+        return tree_map_only(Tensor, OnDevice, result) if on_device else result
+
+
+class _ListsAsTensors(TorchFunctionMode):
+    """What makes tensors of lists inside torch, where no dispatch sees it, does so before."""
+
+    def __torch_function__(
+        self, function: Any, _types: Any, args: Any = (), kwargs: Any = None
+    ) -> Any:
+        kwargs = dict(kwargs or {})
+        if function is torch.tensor and "device" in kwargs:
+            device = kwargs.pop("device")
+            return torch.tensor(*args, **kwargs).to(device)
+        if function in (Tensor.__getitem__, Tensor.__setitem__):
+            tensor, index, *rest = args
+            indices = index if isinstance(index, tuple) else (index,)
+            indices = tuple(torch.tensor(i) if isinstance(i, list) else i for i in indices)
+            args = (tensor, indices if isinstance(index, tuple) else indices[0], *rest)
+        return function(*args, **kwargs)
+
+
+def _to_cpu(x: Any) -> Any:
+    if isinstance(x, OnDevice):
+        return x.on_cpu
+    assert not isinstance(x, Tensor) or not x.is_meta, "a tensor without values"
+    return torch.device("cpu") if isinstance(x, torch.device) else x
+
+
+def _refuse_mixtures(operation: Any, inputs: list[Tensor]) -> None:
+    checked = [x for x in inputs if x.dim()]
+    if operation in _INDEXING:  # an index may be on the CPU, what is written may not
+        checked = [x for x in checked if x.is_floating_point()]
+    if len({isinstance(x, OnDevice) for x in checked}) > 1:
+        raise RuntimeError(f"{operation}: tensors are on the CPU and on a device")
+
+
+@contextmanager
+def pretended() -> Iterator[type[PretendDevice]]:
+    PretendDevice.num_reads = 0
+    with PretendDevice(), _ListsAsTensors():
+        yield PretendDevice
+
+
+def move(module: torch.nn.Module) -> None:
+    """Put parameters and buffers on the device."""
+    for child in module.modules():
+        for name, parameter in child._parameters.items():
+            if parameter is not None:
+                moved = OnDevice(parameter.detach())
+                child._parameters[name] = torch.nn.Parameter(moved, requires_grad=False)
+        for name, buffer in child._buffers.items():
+            if buffer is not None:
+                child._buffers[name] = OnDevice(buffer)

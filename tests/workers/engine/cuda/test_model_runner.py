@@ -1,0 +1,192 @@
+"""The GPU's runner on the CPU: the same layouts, tables and paddings, without kernel and graphs."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+from transformers import AutoModelForCausalLM, AutoTokenizer
+
+from tests.workers.engine import greedy
+from tests.workers.engine.adapters import merge, save_adapter
+from tests.workers.engine.test_model_loader import SUPPORTED, save
+from workers.engine.attention_backend import CudaBackend
+from workers.engine.config import EngineConfig
+from workers.engine.cuda import model_runner
+from workers.engine.cuda.graphs import DecodeGraphs, buckets
+from workers.engine.cuda.inputs import LENGTH, SLOT, TABLE
+from workers.engine.cuda.model_runner import CudaModelRunner
+from workers.engine.engine import Engine
+from workers.engine.model_loader import wrap_model
+from workers.engine.request import Request, SamplingParams
+
+
+def make_engine(path: Path, **settings: Any) -> Engine:
+    """An engine on the CPU that believes to be on a GPU."""
+    small = {"max_num_seqs": 6, "max_num_batched_tokens": 24, "block_size": 4}
+    config = EngineConfig(
+        **{"device": "cpu", "dtype": "float32", "kv_cache_bytes": 2**22, **small, **settings}
+    )
+    backend = CudaBackend(torch.device("cpu"))
+    model = AutoModelForCausalLM.from_pretrained(path, attn_implementation=backend.attention)
+    return Engine(wrap_model(model, AutoTokenizer.from_pretrained(path), backend, config), config)
+
+
+class EagerGraphs(DecodeGraphs):
+    """The static buffers without the capture."""
+
+    def capture(self, decode: Any) -> None:
+        self.decode = decode
+        self.replayed: list[int] = []
+
+    def replay(self, table: Tensor) -> Tensor:
+        self._table[: len(table)].copy_(table)
+        self.replayed.append(len(table))
+        return self.decode(self._table[: len(table)])  # type: ignore[no-any-return]
+
+
+def mixed_requests(count: int) -> list[Request]:
+    params = SamplingParams(max_tokens=10, temperature=0)
+    prompts = [greedy.prompt(1 + 7 * i, salt=i) for i in range(count)]
+    return [Request(str(i), (prompt,), params) for i, prompt in enumerate(prompts)]
+
+
+def assert_greedy(engine: Engine, path: Path, requests: list[Request]) -> None:
+    for request, completion in zip(requests, engine.generate(requests), strict=True):
+        expected = greedy.generate(path, request.prompts[0], 10)
+        assert completion.choices[0].token_ids == expected
+
+
+def test_greedy_equals_transformers_over_chunk_and_block_borders(tiny_llama: Path) -> None:
+    engine = make_engine(tiny_llama)
+    assert isinstance(engine._runner, CudaModelRunner)
+    assert_greedy(engine, tiny_llama, mixed_requests(10))
+
+
+def test_preempted_and_cached_sequences_say_the_same(tiny_llama: Path) -> None:
+    engine = make_engine(tiny_llama, kv_cache_bytes=20 * 4 * 512)  # 20 blocks of 4 tokens
+    assert_greedy(engine, tiny_llama, mixed_requests(9))
+    assert engine.stats().preemptions > 0
+    shared = greedy.prompt(30)
+    params = SamplingParams(max_tokens=10, temperature=0)
+    requests = [Request(str(i), ((*shared, 9 + i),), params) for i in range(3)]
+    assert_greedy(engine, tiny_llama, requests)
+    assert engine.stats().prefix_cache_hits > 0
+
+
+@pytest.mark.parametrize("model_type", ["gemma2", "mistral", "deepseek_v3"])
+def test_windows_caps_and_unequal_heads(tmp_path: Path, model_type: str) -> None:
+    path = save(tmp_path, model_type, SUPPORTED[model_type])
+    assert_greedy(make_engine(path), path, mixed_requests(6))
+
+
+def test_padded_tables_change_nothing(tiny_llama: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(model_runner, "DecodeGraphs", EagerGraphs)
+    engine = make_engine(tiny_llama)
+    runner = engine._runner
+    assert isinstance(runner, CudaModelRunner)
+    runner._graphs = runner._capture(6, TABLE + runner._block_tables.shape[1])
+    assert_greedy(engine, tiny_llama, mixed_requests(10))
+    assert isinstance(runner._graphs, EagerGraphs)
+    assert set(runner._graphs.replayed) >= {1, 6}
+    assert set(runner._graphs.replayed) <= {1, 2, 4, 6}
+
+
+def test_forced_tokens_are_rows_of_a_graph(
+    tiny_llama: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(model_runner, "DecodeGraphs", EagerGraphs)
+    grammar = r'start: /[0-9]/ "{ok}" /[0-9]/ "<!>" /[0-9]/ "(?)" /[0-9]/'
+    params = SamplingParams(max_tokens=60, temperature=0)
+    requests = [Request(str(i), (greedy.prompt(9, salt=i),), params, grammar) for i in range(2)]
+    plain = Engine.from_pretrained(tiny_llama, EngineConfig(dtype="float32", block_size=4))
+    expected = [completion.choices[0].token_ids for completion in plain.generate(requests)]
+    engine = make_engine(tiny_llama, max_num_seqs=16)
+    runner = engine._runner
+    assert isinstance(runner, CudaModelRunner)
+    runner._graphs = runner._capture(16, TABLE + runner._block_tables.shape[1])
+    actual = [completion.choices[0].token_ids for completion in engine.generate(requests)]
+    assert actual == expected
+    assert engine.stats().forced_tokens > 0
+    assert isinstance(runner._graphs, EagerGraphs)
+    assert max(runner._graphs.replayed) > 2, "more rows than sequences"
+
+
+def test_a_graph_is_not_replayed_for_adapters(
+    tiny_llama: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = save_adapter(tmp_path / "adapter", tiny_llama)
+    scaling = dict.fromkeys(("q_proj", "v_proj", "down_proj"), 2.0)
+    merged = merge(tiny_llama, folder, scaling, tmp_path / "merged")
+    monkeypatch.setattr(model_runner, "DecodeGraphs", EagerGraphs)
+    engine = make_engine(tiny_llama, adapters={"a": folder})
+    runner = engine._runner
+    assert isinstance(runner, CudaModelRunner)
+    runner._graphs = runner._capture(6, TABLE + runner._block_tables.shape[1])
+    params = SamplingParams(max_tokens=10, temperature=0)
+    prompts = [greedy.prompt(9), greedy.prompt(20)]
+    adapted, plain = engine.generate(
+        [
+            Request("adapted", (prompts[0],), params, adapters=("a",)),
+            Request("plain", (prompts[1],), params),
+        ]
+    )
+    assert adapted.choices[0].token_ids == greedy.generate(merged, prompts[0], 10)
+    assert plain.choices[0].token_ids == greedy.generate(tiny_llama, prompts[1], 10)
+
+
+def test_a_model_that_cannot_be_captured_decodes_eagerly(
+    tiny_llama: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    class Uncapturable(DecodeGraphs):
+        def capture(self, decode: Any) -> None:
+            raise RuntimeError("operation not permitted when stream is capturing")
+
+    monkeypatch.setattr(model_runner, "DecodeGraphs", Uncapturable)
+    engine = make_engine(tiny_llama)
+    assert isinstance(engine._runner, CudaModelRunner)
+    assert engine._runner._capture(6, TABLE + 2) is None
+    assert "without CUDA graphs" in caplog.text
+
+
+def test_a_cache_too_small_for_a_block_is_refused(tiny_llama: Path) -> None:
+    with pytest.raises(ValueError, match="raise kv_cache_bytes"):
+        make_engine(tiny_llama, kv_cache_bytes=100)
+
+
+def test_the_profile_computes_a_whole_budget_even_past_the_context(
+    tiny_llama: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    runner = make_engine(tiny_llama, max_model_len=40)._runner
+    assert isinstance(runner, CudaModelRunner)
+    seen: list[tuple[int, int, int]] = []
+    run = type(runner._loaded.model).__call__
+
+    def watched(model: Any, ids: Tensor, positions: Tensor, metadata: Any, rows: Tensor) -> Tensor:
+        seen.append((len(ids), int(positions.max()), len(rows)))
+        return run(model, ids, positions, metadata, rows)
+
+    monkeypatch.setattr(type(runner._loaded.model), "__call__", watched)
+    runner._profile(max_tokens=100, max_rows=6)
+    assert seen == [(100, 39, 100)]
+
+
+@pytest.mark.parametrize("max_rows", [1, 2, 3, 7, 8, 9, 64, 100])
+def test_buckets_bound_the_padding(max_rows: int) -> None:
+    graphs = DecodeGraphs(max_rows, TABLE + 1, torch.device("cpu"))
+    for count in range(1, max_rows + 1):
+        padded = graphs.num_rows(count)
+        assert padded is not None
+        assert count <= padded <= max_rows
+        assert padded - count <= 7
+        assert padded < 2 * count or padded == 1
+    assert graphs.num_rows(max_rows + 1) is None
+    assert buckets(max_rows)[-1] == max_rows
+
+
+def test_unused_rows_of_a_graph_point_at_the_null_block() -> None:
+    table = DecodeGraphs(4, TABLE + 3, torch.device("cpu"))._table
+    assert (table[:, LENGTH] == 1).all()
+    assert not table[:, SLOT].any()
+    assert not table[:, TABLE:].any()

@@ -1,0 +1,36 @@
+"""Sequences as the sampler sees them: parameters, place and output so far."""
+
+from collections.abc import Iterable
+from typing import Any
+from unittest.mock import Mock
+
+from workers.engine.choice import Choice
+from workers.engine.request import SamplingParams
+from workers.engine.sequence import Sequence
+from workers.engine.stop_checker import StopChecker
+
+EOS = frozenset({0})
+
+
+def row(
+    output: Iterable[int] = (),
+    *,
+    prompt: Iterable[int] = (1,),
+    place: tuple[int, int] = (0, 0),
+    grammar: Any = None,
+    **params: Any,
+) -> Sequence:
+    """A sequence whose output so far is ``output``; ``place`` is (prompt, choice)."""
+    sampling = SamplingParams(**{"max_tokens": 99, **params})
+    checker = StopChecker(sampling, EOS, 99)
+    for _ in output:
+        checker.count()
+    return Sequence(
+        prompt_index=place[0],
+        choice_index=place[1],
+        sampling=sampling,
+        choice=Choice(0, Mock(), checker, grammar),
+        token_ids=[*prompt, *output],
+        prompt_len=len(list(prompt)),
+        max_total_tokens=100,
+    )

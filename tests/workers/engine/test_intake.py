@@ -1,0 +1,66 @@
+from typing import Any
+
+import pytest
+
+from tests.workers.engine import tiny_models
+from workers.engine.detokenizer import Vocabulary
+from workers.engine.exceptions import ContextLengthExceeded, InvalidRequest
+from workers.engine.intake import Intake
+from workers.engine.request import Request, SamplingParams
+
+TOKENIZER = tiny_models.byte_level_tokenizer()
+INTAKE = Intake(
+    vocabulary=Vocabulary(TOKENIZER, 400),
+    vocab_size=400,
+    eos_token_ids=frozenset({0}),
+    max_model_len=50,
+    max_cached_tokens=40,
+)
+
+
+def request(*prompts: tuple[int, ...], published: Any = None, **params: Any) -> Request:
+    return Request("r", prompts, SamplingParams(**params), published=published or {})
+
+
+@pytest.mark.parametrize(
+    "refused",
+    [
+        request(),
+        request(()),
+        request((1,), ()),
+        request((400,)),
+        request((-1,)),
+        request((1,), stop_token_ids=(400,)),
+        request((1,), logit_bias={400: 1.0}),
+        request((1,), stop_regex=("(",)),
+        request((1,), published={0: (400,)}),
+        request((1,), published={1: (3,)}),
+        request((1,), published={0: (3, 3, 3)}, max_tokens=2),
+    ],
+)
+def test_what_cannot_run_is_refused(refused: Request) -> None:
+    with pytest.raises(InvalidRequest):
+        INTAKE.accept(refused)
+
+
+@pytest.mark.parametrize(
+    ("length", "max_tokens", "fits"),
+    [(24, 16, True), (24, 17, False), (39, 1, True), (49, 1, False), (50, 1, False)],
+)
+def test_lengths(length: int, max_tokens: int, fits: bool) -> None:
+    candidate = request((1,) * length, max_tokens=max_tokens)
+    if fits:
+        [seq] = INTAKE.accept(candidate).sequences
+        assert seq.max_total_tokens == length + max_tokens
+    else:
+        with pytest.raises(ContextLengthExceeded):
+            INTAKE.accept(candidate)
+
+
+def test_a_sequence_per_choice_in_the_order_of_the_contract() -> None:
+    state = INTAKE.accept(request((1, 2), (3,), n=2, published={3: (7, 8)}))
+    places = [(s.choice.index, s.prompt_index, s.choice_index) for s in state.sequences]
+    assert places == [(0, 0, 0), (1, 0, 1), (2, 1, 0), (3, 1, 1)]
+    assert [s.token_ids for s in state.sequences] == [[1, 2], [1, 2], [3], [3, 7, 8]]
+    assert [s.prompt_len for s in state.sequences] == [2, 2, 1, 1]
+    assert all(s.state is state for s in state.sequences)

@@ -1,0 +1,109 @@
+from pathlib import Path
+from typing import Any
+
+import pytest
+from transformers import AutoModelForCausalLM
+
+from tests.workers.engine import greedy
+from tests.workers.engine.tiny_models import LLAMA, save_model
+from workers.engine.config import EngineConfig
+from workers.engine.engine import Engine
+from workers.engine.exceptions import UnsupportedModel
+from workers.engine.request import Request, SamplingParams
+
+SHAPE = {key: value for key, value in LLAMA.items() if key != "model_type"}
+CONFIG = EngineConfig(
+    dtype="float32", max_num_seqs=4, max_num_batched_tokens=20, block_size=4, kv_cache_bytes=2**22
+)
+
+SUPPORTED: dict[str, dict[str, Any]] = {
+    "mistral": {"sliding_window": 7, "head_dim": 16},
+    "qwen3": {"head_dim": 16},
+    "gemma2": {
+        "head_dim": 16,
+        "sliding_window": 7,
+        "query_pre_attn_scalar": 16,
+        "attn_logit_softcapping": 5.0,
+        "final_logit_softcapping": 10.0,
+        "tie_word_embeddings": False,
+    },
+    "gpt_neox": {},
+    "qwen2_moe": {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 32,
+                  "shared_expert_intermediate_size": 32},
+    "deepseek_v3": {"n_routed_experts": 4, "num_experts_per_tok": 2, "n_group": 1, "topk_group": 1,
+                    "moe_intermediate_size": 32, "q_lora_rank": 32, "kv_lora_rank": 16,
+                    "qk_rope_head_dim": 8, "qk_nope_head_dim": 16, "v_head_dim": 12,
+                    "first_k_dense_replace": 1, "num_key_value_heads": 4},
+}  # fmt: skip
+
+REFUSED: dict[str, tuple[dict[str, Any], str]] = {
+    "gpt_oss": (
+        {"num_local_experts": 4, "num_experts_per_tok": 2, "head_dim": 16, "rope_parameters": None},
+        "s_aux",
+    ),
+    "falcon": ({"alibi": True}, "does not take an attention function"),
+    "mamba": ({}, "stores no keys and values"),
+}
+
+
+def save(folder: Path, model_type: str, options: dict[str, Any]) -> Path:
+    return save_model(folder, {**SHAPE, **options, "model_type": model_type})
+
+
+@pytest.mark.parametrize("model_type", sorted(SUPPORTED))
+def test_architectures_run_without_code_of_their_own(tmp_path: Path, model_type: str) -> None:
+    path = save(tmp_path, model_type, SUPPORTED[model_type])
+    engine = Engine.from_pretrained(path, CONFIG)
+    prompts = [greedy.prompt(length, salt=length) for length in (1, 6, 30)]
+    params = SamplingParams(max_tokens=10, temperature=0)
+    completions = engine.generate([Request(str(i), (p,), params) for i, p in enumerate(prompts)])
+    for prompt, completion in zip(prompts, completions, strict=True):
+        assert completion.choices[0].token_ids == greedy.generate(path, prompt, 10)
+
+
+@pytest.mark.filterwarnings("ignore")  # transformers on kernels that a refused model would like
+@pytest.mark.parametrize("model_type", sorted(REFUSED))
+def test_what_attention_cannot_do_is_refused_at_load(tmp_path: Path, model_type: str) -> None:
+    options, reason = REFUSED[model_type]
+    path = save(tmp_path, model_type, options)
+    with pytest.raises(UnsupportedModel, match=reason):
+        Engine.from_pretrained(path, CONFIG)
+
+
+def test_a_model_that_only_seems_to_run_is_refused(
+    tiny_llama: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from transformers.models.llama import modeling_llama
+
+    scaled = modeling_llama.LlamaAttention.forward
+
+    def forgetful(self: Any, *args: Any, **options: Any) -> Any:
+        """Attends differently where it has no interface to go through."""
+        output, weights = scaled(self, *args, **options)
+        return (output * 1.5 if weights is not None else output), weights
+
+    monkeypatch.setattr(modeling_llama.LlamaAttention, "forward", forgetful)
+    with pytest.raises(UnsupportedModel, match="differs from its own attention"):
+        Engine.from_pretrained(tiny_llama, CONFIG)
+
+
+def test_the_context_is_the_models_unless_configured_smaller(tiny_llama: Path) -> None:
+    assert Engine.from_pretrained(tiny_llama, CONFIG).max_model_len == 512
+    smaller = EngineConfig(dtype="float32", max_model_len=100)
+    assert Engine.from_pretrained(tiny_llama, smaller).max_model_len == 100
+    with pytest.raises(ValueError, match="context of 512"):
+        Engine.from_pretrained(tiny_llama, EngineConfig(max_model_len=513))
+
+
+def test_every_end_of_sequence_id_counts(tiny_llama: Path, tmp_path: Path) -> None:
+    path = save_model(tmp_path)
+    model = AutoModelForCausalLM.from_pretrained(path)
+    model.generation_config.eos_token_id = [7, 9]
+    model.save_pretrained(path)
+    engine = Engine.from_pretrained(path, CONFIG)
+    assert engine.eos_token_ids == {0, 7, 9}
+
+
+def test_a_cache_too_small_for_a_block_is_refused(tiny_llama: Path) -> None:
+    with pytest.raises(ValueError, match="kv_cache_bytes"):
+        Engine.from_pretrained(tiny_llama, EngineConfig(dtype="float32", kv_cache_bytes=100))

@@ -1,0 +1,17 @@
+import json
+
+from workers.engine.stats import EngineStats
+
+
+def test_counters_are_plain_numbers_by_name() -> None:
+    stats = EngineStats(running=2, generated_tokens=9, last_step_at=1.5, step_seconds={"mask": 1.0})
+    counters = json.loads(json.dumps(stats.counters()))
+    assert counters["running"] == 2
+    assert counters["generated_tokens"] == 9
+    assert counters["forced_tokens"] == 0
+    assert not {"last_step_at", "step_seconds"} & set(counters)
+
+
+def test_the_forced_share_is_of_all_generated_tokens() -> None:
+    assert EngineStats(generated_tokens=8, forced_tokens=6).forced_share == 0.75
+    assert EngineStats().forced_share == 0.0

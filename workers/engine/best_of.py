@@ -1,0 +1,51 @@
+"""``best_of``: more candidates than choices, of which the likeliest become the choices."""
+
+from collections.abc import Iterable
+
+from workers.engine.request import ChoiceDelta, Request
+from workers.engine.sequence import Sequence
+
+
+class BestOf:
+    """Holds the candidates of each prompt back until all of them have ended, then lets the ``n``
+    with the highest mean log probability per token through, the best first; of equal ones the
+    first. As OpenAI's API defines it.
+
+    Prompts of which an earlier run published anything are counted, and told no more.
+    """
+
+    def __init__(self, request: Request) -> None:
+        self._n = request.sampling.n
+        self._told = {index // self._n for index in request.published}
+        self._candidates: list[dict[Sequence, ChoiceDelta]] = [{} for _ in request.prompts]
+        self._unfinished = [request.sampling.num_candidates] * len(request.prompts)
+
+    def choose(self, gained: Iterable[tuple[Sequence, ChoiceDelta]]) -> list[ChoiceDelta]:
+        """Take what candidates gained; the choices of prompts that are complete with it."""
+        complete = []
+        for seq, delta in gained:
+            whole = self._candidates[seq.prompt_index].setdefault(seq, ChoiceDelta(0))
+            whole.add(delta)
+            if delta.finish_reason is not None:
+                self._unfinished[seq.prompt_index] -= 1
+                if not self._unfinished[seq.prompt_index]:
+                    complete.append(seq.prompt_index)
+        return [choice for prompt in complete for choice in self._best(prompt)]
+
+    def _best(self, prompt: int) -> list[ChoiceDelta]:
+        candidates, self._candidates[prompt] = self._candidates[prompt], {}
+        if prompt in self._told:
+            return []
+        in_order = sorted(candidates, key=lambda seq: seq.choice_index)
+        best = sorted(in_order, key=_mean_logprob, reverse=True)[: self._n]
+        scored = candidates[in_order[0]].prompt_logprobs
+        for rank, seq in enumerate(best):
+            choice = candidates[seq]
+            choice.index = prompt * self._n + rank
+            choice.prompt_logprobs = None if rank else scored
+        return [candidates[seq] for seq in best]
+
+
+def _mean_logprob(sequence: Sequence) -> float:
+    assert sequence.logprobs is not None
+    return sequence.logprobs.total / max(1, sequence.num_output_tokens)

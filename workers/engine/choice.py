@@ -1,0 +1,126 @@
+"""What one choice has said so far: its tokens become text, and something ends it."""
+
+from collections.abc import Iterable
+from typing import Protocol
+
+from workers.engine.detokenizer import Detokenizer
+from workers.engine.request import ChoiceDelta, FinishReason
+from workers.engine.stop_checker import Finish, StopChecker
+
+
+class GrammarState(Protocol):
+    """Where a choice stands in its grammar."""
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether nothing more may follow. Raises GrammarError."""
+
+    @property
+    def forced(self) -> int | None:
+        """The token that the grammar leaves no choice about, if it is so."""
+
+    def consume(self, token_id: int) -> bool:
+        """Advance; True once nothing more may follow. Raises GrammarError."""
+
+
+class Choice:
+    """Order of what may end it: stop string, regex, stop id or end of sequence, grammar, length.
+
+    Deterministic in its tokens, so replaying those of an earlier run restores it exactly.
+    """
+
+    def __init__(
+        self,
+        index: int,
+        detokenizer: Detokenizer,
+        stop_checker: StopChecker,
+        grammar: GrammarState | None = None,
+    ) -> None:
+        self.index = index
+        self.finish: Finish | None = None
+        self.num_characters = 0  # of the text of all tokens, shown or not
+        self.grammar = grammar
+        self.stop_checker = stop_checker
+        self._detokenizer = detokenizer
+        self._token_ids: list[int] = []
+        self._text: list[str] = []
+
+    @property
+    def forced_token(self) -> int | None:
+        """What must come next, if the choice goes on and its grammar leaves one possibility."""
+        return self.grammar.forced if self.grammar is not None and self.finish is None else None
+
+    def append(self, token_id: int) -> Finish | None:
+        """Take a token, sampled or forced; return why the choice ends, if it does.
+
+        Raises GrammarError.
+        """
+        self._token_ids.append(token_id)
+        self.stop_checker.count()
+        finish = self._judge(token_id)
+        if finish is not None:
+            self.finish = finish
+        return finish
+
+    def replay(self, token_ids: Iterable[int]) -> Finish | None:
+        """Take tokens that an earlier run already delivered: nothing of them is given again."""
+        for token_id in token_ids:
+            if self.append(token_id) is not None:
+                break
+        self._token_ids, self._text = [], []
+        if self.finish is None and self.grammar is not None and self.grammar.is_complete:
+            self.finish = self._close(Finish(FinishReason.STOP))  # the empty text is all it allows
+        if self.finish is None:
+            self.finish = self.stop_checker.check_length()  # of a choice without tokens
+        return self.finish
+
+    def take_delta(self) -> ChoiceDelta | None:
+        """What is new since the last call, or None."""
+        text = "".join(self._text)
+        if not self._token_ids and not text and self.finish is None:
+            return None
+        delta = ChoiceDelta(self.index, self._token_ids, text)
+        if self.finish is not None:
+            delta.finish_reason, delta.matched_stop, delta.matched_stop_text = self.finish
+        self._token_ids, self._text = [], []
+        return delta
+
+    def _judge(self, token_id: int) -> Finish | None:
+        if self.stop_checker.ends(token_id):
+            return self._end(token_id)
+        finish = self._show(self._detokenizer.push(token_id))
+        if finish is not None:
+            return finish
+        if self.grammar is not None and self.grammar.consume(token_id):
+            return self._close(Finish(FinishReason.STOP))
+        finish = self.stop_checker.check_length()
+        return finish and self._close(finish)
+
+    def _end(self, token_id: int) -> Finish:
+        """End at a stop id: its own text is shown if stops are not trimmed, or if it completes a
+        stop of the text."""
+        if not self.stop_checker.trims:
+            finish = self._show(self._detokenizer.push(token_id))
+            return finish or self._close(Finish(FinishReason.STOP, token_id))
+        text, finish = self.stop_checker.peek_text(self._detokenizer.copy().push(token_id))
+        if finish is None:
+            return self._close(Finish(FinishReason.STOP, token_id))
+        self._text.append(text)
+        return finish
+
+    def _close(self, finish: Finish) -> Finish:
+        """Release what was held back; even that may complete a stop string."""
+        matched = self._show(self._detokenizer.flush())
+        if matched is not None:
+            return matched
+        self._text.append(self.stop_checker.flush())
+        return finish
+
+    def _show(self, text: str) -> Finish | None:
+        if not text:
+            return None
+        self.num_characters += len(text)
+        shown, finish = self.stop_checker.check_text(text)
+        if shown:
+            self._text.append(shown)
+        return finish

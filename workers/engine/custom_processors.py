@@ -1,0 +1,152 @@
+"""Logits processors that operators register and requests choose by name. Code never comes with a
+request.
+
+A name stands for ``module:attribute`` of a :data:`Factory`. It makes one processor per choice from
+the request's ``custom_params``, and refuses what it cannot use with a ValueError whose message the
+client reads. The processor is called before each token, after the penalties and ``logit_bias`` and
+before ``min_tokens`` and the grammar. What it does must depend on its arguments alone, so that a
+run that another worker goes on with makes the same tokens.
+"""
+
+from collections.abc import Callable, Mapping
+from collections.abc import Sequence as Rows
+from dataclasses import dataclass
+from importlib import import_module
+from typing import Any, Protocol, cast
+
+import torch
+from tokenizers import Tokenizer
+from torch import Tensor
+
+from workers.engine.exceptions import EngineError, InvalidRequest, RequestFault
+from workers.engine.sequence import Processor, Sequence
+
+
+@dataclass(frozen=True, slots=True)
+class ChoiceContext:
+    """What a processor may know of its model and its choice."""
+
+    tokenizer: Tokenizer
+    vocab_size: int
+    eos_token_ids: frozenset[int]
+    prompt_len: int
+
+
+class CustomProcessor(Protocol):
+    def __call__(self, token_ids: Rows[int], logits: Tensor) -> None:
+        """Change the choice's float32 ``logits`` [vocabulary] in place. ``token_ids``, prompt and
+        output so far, are not to be changed."""
+
+
+Factory = Callable[[Mapping[str, Any], ChoiceContext], CustomProcessor]
+
+
+def load_processors(paths: Mapping[str, str]) -> dict[str, Factory]:
+    """The factories of registered names. Raises ValueError for one that cannot be had."""
+    return {name: _factory(name, path) for name, path in paths.items()}
+
+
+def _factory(name: str, path: str) -> Factory:
+    module, _, attribute = path.partition(":")
+    try:
+        factory = getattr(import_module(module), attribute)
+    except (ImportError, AttributeError, ValueError) as error:
+        raise ValueError(f"logit processor {name!r}: cannot load {path!r}: {error}") from error
+    if not callable(factory):
+        raise ValueError(f"logit processor {name!r}: {path!r} cannot be called")
+    return cast("Factory", factory)
+
+
+class CustomProcessors:
+    """Runs the processors of a step's rows; ``faults`` are the rows whose processor failed."""
+
+    def __init__(self) -> None:
+        self._rows: list[tuple[int, Sequence, Processor]] = []
+        self.faults: dict[int, EngineError] = {}
+
+    def set_rows(self, rows: Rows[Sequence]) -> None:
+        self._rows = [
+            (row, seq, seq.processor) for row, seq in enumerate(rows) if seq.processor is not None
+        ]
+        self.faults = {}
+
+    def apply(self, logits: Tensor) -> None:
+        if not self._rows:
+            return
+        self.faults = {}
+        for row, seq, processor in self._rows:
+            try:
+                processor(seq.token_ids, logits[row])
+            except Exception as error:  # noqa: BLE001 - one request's fault must not end the others
+                self.faults[row] = RequestFault(f"custom_logit_processor failed: {error!r}")
+                logits[row] = 0
+
+    def blame(self, highest: Tensor) -> None:
+        """Fault the rows that have a processor and no token left, now that every mask is applied:
+        ``highest`` [rows] of their logits is -inf."""
+        for row, _, _ in self._rows:
+            if highest[row] == -torch.inf:
+                self.faults[row] = InvalidRequest(
+                    "custom_logit_processor and the request's constraint leave no possible token"
+                )
+
+
+class DisallowedTokens:
+    """``disallowed_tokens``: the ids in ``token_ids`` never come."""
+
+    def __init__(self, params: Mapping[str, Any], context: ChoiceContext) -> None:
+        _check_names(params, {"token_ids"})
+        ids = params.get("token_ids")
+        if not isinstance(ids, list) or not all(
+            type(i) is int and 0 <= i < context.vocab_size for i in ids
+        ):
+            raise ValueError(f"token_ids must be a list of ids from 0 to {context.vocab_size - 1}")
+        self._ids = torch.tensor(sorted(set(ids)), dtype=torch.int64)
+
+    def __call__(self, token_ids: Rows[int], logits: Tensor) -> None:
+        logits[self._ids] = -torch.inf
+
+
+class ThinkingBudget:
+    """``thinking_budget``: after that many tokens of thinking, in prompt and output, it ends.
+
+    Thinking is what stands between ``start_token`` and ``end_token``, which are single tokens of
+    the model, ``<think>`` and ``</think>`` if not named.
+    """
+
+    def __init__(self, params: Mapping[str, Any], context: ChoiceContext) -> None:
+        _check_names(params, {"thinking_budget", "start_token", "end_token"})
+        budget = params.get("thinking_budget")
+        if type(budget) is not int or budget < 0:
+            raise ValueError("thinking_budget must be an integer of at least 0")
+        self._budget = budget
+        self._start = _token(params.get("start_token", "<think>"), context)
+        self._end = _token(params.get("end_token", "</think>"), context)
+        self._num_seen = 0
+        self._thought: int | None = None  # tokens since thinking began, if it goes on
+
+    def __call__(self, token_ids: Rows[int], logits: Tensor) -> None:
+        for token_id in token_ids[self._num_seen :]:
+            if token_id == self._start:
+                self._thought = 0
+            elif token_id == self._end:
+                self._thought = None
+            elif self._thought is not None:
+                self._thought += 1
+        self._num_seen = len(token_ids)
+        if self._thought is not None and self._thought >= self._budget:
+            end = logits[self._end].clone()
+            logits.fill_(-torch.inf)
+            logits[self._end] = end
+
+
+def _token(text: Any, context: ChoiceContext) -> int:
+    found = context.tokenizer.token_to_id(text) if isinstance(text, str) else None
+    if found is None:
+        raise ValueError(f"{text!r} is not a token of this model")
+    return int(found)
+
+
+def _check_names(params: Mapping[str, Any], known: set[str]) -> None:
+    if unknown := sorted(params.keys() - known):
+        raise ValueError(f"{unknown[0]!r} is unknown; known: {', '.join(sorted(known))}")

@@ -1,0 +1,45 @@
+"""Which requests must have ended when. No clock, no torch."""
+
+import heapq
+from itertools import count
+
+from workers.engine.request_state import RequestState
+
+_MAX_ENDED = 64
+"""Entries of ended requests that may lie around beside as many as those of live ones."""
+
+
+class Deadlines:
+    """The deadlines of live requests. ``now`` is on their clock, that of ``time.monotonic()``."""
+
+    def __init__(self) -> None:
+        self._heap: list[tuple[float, int, RequestState]] = []
+        self._tiebreak = count()
+        self._max_size = _MAX_ENDED
+
+    def __len__(self) -> int:
+        return len(self._heap)
+
+    def add(self, state: RequestState) -> None:
+        """Watch a request, if it has a deadline."""
+        deadline = state.request.deadline
+        if deadline is None:
+            return
+        if len(self._heap) >= self._max_size:
+            self._heap = [entry for entry in self._heap if not entry[2].released]
+            heapq.heapify(self._heap)
+            self._max_size = 2 * len(self._heap) + _MAX_ENDED
+        heapq.heappush(self._heap, (deadline, next(self._tiebreak), state))
+
+    def passed(self, now: float) -> list[RequestState]:
+        """Live requests whose deadline has come, the earliest first; each is named once."""
+        states = []
+        while self._heap and self._heap[0][0] <= now:
+            state = heapq.heappop(self._heap)[2]
+            if not state.released:
+                states.append(state)
+        return states
+
+    def seconds_left(self, now: float) -> float | None:
+        """Until the earliest deadline, or None without any."""
+        return max(0.0, self._heap[0][0] - now) if self._heap else None

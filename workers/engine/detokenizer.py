@@ -1,0 +1,167 @@
+"""Token ids to text, a piece at a time, never splitting a character. No torch.
+
+Byte-level vocabularies (GPT-2, Llama 3, Qwen, SmolLM) are decoded from a table of each token's
+bytes; any other decoder through the tokenizer itself, over a window of recent tokens.
+"""
+
+import codecs
+import json
+from collections.abc import Sequence
+from typing import Protocol, Self
+
+from tokenizers import Tokenizer
+
+_REPLACEMENT = "\ufffd"
+_CONTEXT_TOKENS = 6
+"""Prompt tokens that a windowed decoder sees before the output, for a word boundary in front."""
+
+
+class Detokenizer(Protocol):
+    """The text of one choice. The pieces together equal the decoding of all its tokens at once,
+    a character that never became whole being U+FFFD. (One decoder makes that impossible: byte
+    fallback turns a run of byte tokens into U+FFFD when a later one spoils it, so there whole
+    characters that were already given stand.)"""
+
+    def push(self, token_id: int) -> str:
+        """The characters that this token completed."""
+
+    def flush(self) -> str:
+        """What is left of an unfinished character, once no more tokens can follow."""
+
+    def copy(self) -> Self: ...
+
+
+class Vocabulary:
+    """A tokenizer's tokens as the engine needs them: built once per model, then only read.
+
+    ``token_bytes[i]`` is what token ``i`` contributes to a text, or None altogether when tokens
+    cannot be decoded one by one.
+    """
+
+    def __init__(self, tokenizer: Tokenizer, size: int) -> None:
+        self.tokenizer = tokenizer
+        self.size = size
+        added = tokenizer.get_added_tokens_decoder()
+        self.special_ids = frozenset(i for i, token in added.items() if token.special)
+        decoder = json.loads(tokenizer.to_str())["decoder"]
+        byte_level = decoder is not None and decoder["type"] == "ByteLevel"
+        self.token_bytes = _byte_level_table(tokenizer, size) if byte_level else None
+        self._visible_bytes = self.token_bytes and [
+            b"" if i in self.special_ids else text for i, text in enumerate(self.token_bytes)
+        ]
+
+    def detokenizer(
+        self,
+        prompt: Sequence[int],
+        skip_special_tokens: bool,
+        spaces_between_special_tokens: bool = True,
+    ) -> Detokenizer:
+        """Start the text that follows ``prompt``.
+
+        Some decoders put a space between any two tokens; ``spaces_between_special_tokens`` False
+        takes it away where both are special, as in vLLM.
+        """
+        table = self._visible_bytes if skip_special_tokens else self.token_bytes
+        if table is not None:
+            return ByteLevelDetokenizer(table)
+        joined = not (skip_special_tokens or spaces_between_special_tokens)
+        return WindowedDetokenizer(
+            self.tokenizer,
+            prompt[-_CONTEXT_TOKENS:],
+            skip_special_tokens,
+            self.special_ids if joined else frozenset(),
+        )
+
+
+class ByteLevelDetokenizer:
+    """Concatenates the bytes of tokens and releases whole UTF-8 characters."""
+
+    def __init__(self, table: Sequence[bytes]) -> None:
+        self._table = table
+        self._utf8 = codecs.getincrementaldecoder("utf-8")(errors="replace")
+
+    def push(self, token_id: int) -> str:
+        return self._utf8.decode(self._table[token_id])
+
+    def flush(self) -> str:
+        return self._utf8.decode(b"", final=True)
+
+    def copy(self) -> Self:
+        clone = type(self)(self._table)
+        clone._utf8.setstate(self._utf8.getstate())
+        return clone
+
+
+class WindowedDetokenizer:
+    """Decodes a window of recent tokens with and without the newest and takes the difference.
+
+    A window, because decoders such as SentencePiece's drop a space in front of their first token.
+    A token of ``joined_ids`` follows another one without a space.
+    """
+
+    def __init__(
+        self,
+        tokenizer: Tokenizer,
+        context: Sequence[int],
+        skip_special_tokens: bool,
+        joined_ids: frozenset[int] = frozenset(),
+    ) -> None:
+        self._tokenizer = tokenizer
+        self._skip_special_tokens = skip_special_tokens
+        self._joined_ids = joined_ids
+        self._window = list(context)
+        self._num_read = len(self._window)
+
+    def push(self, token_id: int) -> str:
+        joined = token_id in self._joined_ids and self._joined_ids.issuperset(self._window[-1:])
+        self._window.append(token_id)
+        text = self._unread()
+        if not text or text.endswith(_REPLACEMENT):
+            return ""
+        self._advance()
+        return text.removeprefix(" ") if joined else text
+
+    def flush(self) -> str:
+        text = self._unread()
+        self._advance()
+        return text
+
+    def copy(self) -> Self:
+        clone = type(self)(
+            self._tokenizer, self._window, self._skip_special_tokens, self._joined_ids
+        )
+        clone._num_read = self._num_read
+        return clone
+
+    def _unread(self) -> str:
+        read = self._decode(self._window[: self._num_read])
+        return self._decode(self._window)[len(read) :]
+
+    def _advance(self) -> None:
+        del self._window[: self._num_read]
+        self._num_read = len(self._window)
+
+    def _decode(self, token_ids: list[int]) -> str:
+        text: str = self._tokenizer.decode(token_ids, skip_special_tokens=self._skip_special_tokens)
+        return text
+
+
+def _byte_level_table(tokenizer: Tokenizer, size: int) -> list[bytes]:
+    """The bytes of every token under the ByteLevel decoder; ids without a token have none."""
+    byte_of = {char: byte for byte, char in _byte_alphabet().items()}
+    table = [b""] * size
+    for token, token_id in tokenizer.get_vocab(with_added_tokens=True).items():
+        if token_id < size:
+            # A token outside the byte alphabet is an added one and stands for its own text.
+            raw = all(char in byte_of for char in token)
+            table[token_id] = bytes(map(byte_of.__getitem__, token)) if raw else token.encode()
+    return table
+
+
+def _byte_alphabet() -> dict[int, str]:
+    """GPT-2's printable stand-in for each byte: itself if visible in Latin-1, else from U+0100."""
+    visible = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
+    hidden = [byte for byte in range(256) if byte not in visible]
+    alphabet = {byte: chr(byte) for byte in visible}
+    alphabet.update((byte, chr(0x100 + i)) for i, byte in enumerate(hidden))
+    return alphabet

@@ -1,0 +1,117 @@
+"""DRY ("don't repeat yourself"): tokens that would go on with a repetition become less likely."""
+
+from collections.abc import Iterable
+from collections.abc import Sequence as Rows
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from tokenizers import Tokenizer
+from torch import Tensor
+
+from workers.engine.sequence import Sequence
+
+_LONGEST = 50
+"""Repetitions count as no longer than this, as in mistral.rs."""
+
+_LARGEST = 1e30
+"""A penalty beyond it would make a token impossible, even the only one that a grammar allows."""
+
+Ints = NDArray[np.int64]
+
+
+def breaker_ids(tokenizer: Tokenizer, breakers: Iterable[str]) -> frozenset[int]:
+    """The last token of each breaker, encoded behind a letter so that it begins no word."""
+    return frozenset(
+        tokenizer.encode(f"a{breaker}", add_special_tokens=False).ids[-1] for breaker in breakers
+    )
+
+
+class Dry:
+    """The penalty of p-e-w (text-generation-webui, pull request 5637) in the form of mistral.rs:
+
+    z(next) -= multiplier * base ** (length - allowed_length)   where length >= allowed_length
+
+    over prompt and output: a token is penalised if it followed upon an earlier occurrence of the
+    last token, and ``length`` is the number of tokens up to there that repeat those at the end.
+    The count goes no further back than a sequence breaker; of several occurrences the longest
+    counts. Breakers are never penalised.
+    """
+
+    def __init__(self) -> None:
+        self._rows: list[tuple[int, Repetitions]] = []
+        self._repetitions: dict[Sequence, Repetitions] = {}
+
+    def set_rows(self, rows: Rows[Sequence]) -> None:
+        wanted = [(row, seq) for row, seq in enumerate(rows) if seq.sampling.dry_multiplier > 0]
+        self._repetitions = {s: r for s, r in self._repetitions.items() if not s.finished}
+        for _, seq in wanted:
+            if seq not in self._repetitions:
+                self._repetitions[seq] = Repetitions(seq)
+        self._rows = [(row, self._repetitions[seq]) for row, seq in wanted]
+
+    def apply(self, logits: Tensor) -> None:
+        if not self._rows:
+            return
+        found = [repetitions.penalties() for _, repetitions in self._rows]
+        rows = np.repeat([row for row, _ in self._rows], [len(ids) for ids, _ in found])
+        index = (
+            torch.from_numpy(rows),
+            torch.from_numpy(np.concatenate([ids for ids, _ in found])),
+        )
+        penalties = np.concatenate([penalties for _, penalties in found])
+        logits[index] -= torch.from_numpy(penalties).to(logits.device)
+
+
+class Repetitions:
+    """Where the end of a sequence occurred before, and how much of it.
+
+    The common length at a place is one more than at the place before it a step earlier, so a
+    step costs one comparison with each token and an addition for each occurrence of the last one.
+    """
+
+    def __init__(self, sequence: Sequence) -> None:
+        self._sequence = sequence
+        self._tokens: Ints = np.empty(sequence.max_total_tokens, dtype=np.int64)
+        self._num_tokens = 0
+        self._breakers: Ints = np.array(sorted(sequence.dry_breakers), dtype=np.int64)
+        # lengths[i]: how many tokens up to i equal those at the end; nonzero at places only.
+        self._lengths = np.zeros(sequence.max_total_tokens, dtype=np.int64)
+        self._places: Ints = np.empty(0, dtype=np.int64)
+
+    def penalties(self) -> tuple[Ints, NDArray[np.float32]]:
+        """Ids of tokens to penalise and what to subtract, once up to date with the sequence."""
+        self._update()
+        params = self._sequence.sampling
+        following = self._tokens[self._places + 1]
+        lengths = self._lengths[self._places]
+        kept = (lengths >= params.dry_allowed_length) & ~np.isin(following, self._breakers)
+        ids, inverse = np.unique(following[kept], return_inverse=True)
+        longest = np.zeros(len(ids), dtype=np.int64)
+        np.maximum.at(longest, inverse, lengths[kept])
+        with np.errstate(over="ignore"):
+            powers = np.power(float(params.dry_base), longest - params.dry_allowed_length)
+            penalties = np.minimum(params.dry_multiplier * powers, _LARGEST)
+        return ids, penalties.astype(np.float32)
+
+    def _update(self) -> None:
+        first, end = self._num_tokens, self._sequence.num_tokens
+        self._tokens[first:end] = self._sequence.token_ids[first:end]
+        self._num_tokens = end
+        if end - first > _LONGEST:  # what lies further back can no longer make a difference
+            self._lengths[self._places] = 0
+            self._places = self._places[:0]
+            first = end - _LONGEST
+        for last in range(first, end):
+            self._extend(last)
+
+    def _extend(self, last: int) -> None:
+        """Go on to the common lengths with the tokens up to ``last``."""
+        places = np.flatnonzero(self._tokens[:last] == self._tokens[last])
+        lengths = np.ones(len(places), dtype=np.int64)
+        if last > 0 and self._tokens[last - 1] not in self._breakers:
+            inner = places > 0
+            lengths[inner] += self._lengths[places[inner] - 1]
+        self._lengths[self._places] = 0
+        self._lengths[places] = np.minimum(lengths, _LONGEST)
+        self._places = places

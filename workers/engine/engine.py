@@ -1,0 +1,418 @@
+"""The engine: takes requests from any thread, steps on one, and hands out what each gained."""
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from pathlib import Path
+from queue import Empty, SimpleQueue
+from typing import Self
+
+import torch
+
+from workers.engine.attention_backend import CudaBackend
+from workers.engine.block_pool import BlockPool
+from workers.engine.config import EngineConfig
+from workers.engine.cuda.model_runner import CudaModelRunner
+from workers.engine.custom_processors import load_processors
+from workers.engine.deadlines import Deadlines
+from workers.engine.device import adapt
+from workers.engine.exceptions import (
+    DeadlineExceeded,
+    EngineError,
+    EngineFault,
+    EngineOverloaded,
+    EngineStopped,
+    InvalidLogits,
+    InvalidRequest,
+    RequestFault,
+)
+from workers.engine.intake import Intake
+from workers.engine.model_loader import LoadedModel, load_model
+from workers.engine.model_runner import ModelRunner
+from workers.engine.prefix_cache import PrefixCache
+from workers.engine.request import Completion, Request, RequestOutput
+from workers.engine.request_state import RequestState
+from workers.engine.sampler import Sampler, SamplerOutput
+from workers.engine.scheduler import Scheduler
+from workers.engine.sequence import Sequence as Seq
+from workers.engine.stats import EngineStats
+from workers.engine.stopwatch import Stopwatch
+from workers.engine.structured_output import GrammarMask, GrammarMatcher, StructuredOutput
+
+logger = logging.getLogger(__name__)
+
+
+class Engine:
+    """Continuous batching over one model.
+
+    Either :meth:`start` it, and it steps on a thread of its own, asleep while there is nothing
+    to do; or call :meth:`generate`, which steps in the caller's. ``submit``, ``abort`` and
+    ``stats`` may be called from any thread; all other state belongs to the stepping one, which
+    is told of changes through the inbox.
+    """
+
+    def __init__(
+        self,
+        loaded: LoadedModel,
+        config: EngineConfig,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._clock = clock
+        on_gpu = isinstance(loaded.backend, CudaBackend)
+        self._runner = CudaModelRunner(loaded, config) if on_gpu else ModelRunner(loaded, config)
+        self._pool = BlockPool(self._runner.cache.num_blocks)
+        caching = config.enable_prefix_caching
+        self._prefix_cache = PrefixCache(self._pool, config.block_size) if caching else None
+        self._scheduler = Scheduler(
+            self._pool,
+            self._prefix_cache,
+            config.block_size,
+            config.max_num_seqs,
+            config.max_num_batched_tokens,
+        )
+        self._max_live = config.max_num_seqs + config.max_waiting
+        self._structured_output = StructuredOutput(
+            loaded.vocabulary,
+            loaded.eos_token_ids,
+            config.grammar_threads,
+            config.jump_forward,
+            loaded.device,
+        )
+        self._recorder = loaded.recorder
+        self._sampler = Sampler()
+        self._intake = Intake(
+            vocabulary=loaded.vocabulary,
+            vocab_size=loaded.vocab_size,
+            eos_token_ids=loaded.eos_token_ids,
+            max_model_len=loaded.max_model_len,
+            max_cached_tokens=self._pool.num_blocks * config.block_size,
+            adapters=loaded.adapters.names,
+            sees_experts=loaded.recorder.sees_experts,
+            processors=load_processors(config.logit_processors),
+        )
+        self._inbox: SimpleQueue[Callable[[], None]] = SimpleQueue()
+        self._lock = threading.Lock()
+        self._live: dict[str, RequestState] = {}
+        self._changed: dict[RequestState, None] = {}
+        self._deadlines = Deadlines()
+        self._thread: threading.Thread | None = None
+        self._stopped = False
+        self._steps = 0
+        self._generated_tokens = 0
+        self._forced_tokens = 0
+        self._last_step_at = clock()
+        self._step_seconds = Stopwatch()
+
+    @classmethod
+    def from_pretrained(cls, path: str | Path, config: EngineConfig) -> Self:
+        """Load a model folder or hub name. Raises UnsupportedModel and UnsupportedAdapter, and
+        ValueError for a device or a logit processor that is not there."""
+        config = adapt(config)
+        if config.num_threads is not None:
+            torch.set_num_threads(config.num_threads)
+        # On a thread that ends: OpenMP keeps a pool of threads for each thread that computed,
+        # and once the pools together outnumber the cores it lets waiting threads sleep instead of
+        # spin, which halves the speed of a step.
+        with ThreadPoolExecutor(1, "model-loader") as loading:
+            loaded = loading.submit(load_model, path, config).result()
+        return cls(loaded, config)
+
+    @property
+    def max_model_len(self) -> int:
+        return self._intake.max_model_len
+
+    @property
+    def vocab_size(self) -> int:
+        return self._intake.vocab_size
+
+    @property
+    def eos_token_ids(self) -> frozenset[int]:
+        return self._intake.eos_token_ids
+
+    def start(
+        self,
+        on_outputs: Callable[[list[RequestOutput]], None],
+        on_fatal: Callable[[BaseException], None] | None = None,
+    ) -> None:
+        """Begin to step on a thread. ``on_outputs`` is called from it, once per step that has
+        something to say, and must not block. ``on_fatal`` is told why the thread ended, after
+        every live request got its error."""
+        assert self._thread is None, "the engine was started before"
+        self._thread = threading.Thread(
+            target=self._serve, args=(on_outputs, on_fatal), name="engine", daemon=True
+        )
+        self._thread.start()
+
+    def stop(self) -> None:
+        """End the thread after the current step. Live requests get no further output."""
+        with self._lock:
+            self._stopped = True
+        self._inbox.put(lambda: None)
+        if self._thread is not None and self._thread is not threading.current_thread():
+            self._thread.join()
+        self._structured_output.close()
+
+    def submit(self, request: Request) -> None:
+        """Queue a request and return at once.
+
+        Raises InvalidRequest, EngineStopped, or EngineOverloaded when with its sequences more
+        than ``max_waiting`` would wait: it may be submitted again later.
+        """
+        self._enter(request, self._max_live)
+
+    def _enter(self, request: Request, max_live: int | None = None) -> None:
+        state = self._intake.accept(request)
+        if max_live is not None and len(state.sequences) > max_live:
+            raise InvalidRequest(f"A request may have at most {max_live} choices")
+        with self._lock:
+            if self._stopped:
+                raise EngineStopped
+            if request.request_id in self._live:
+                raise InvalidRequest(f"Request {request.request_id} is already running")
+            if max_live is not None:
+                live = sum(other.num_unfinished for other in self._live.values())
+                if live + len(state.sequences) > max_live:
+                    raise EngineOverloaded
+            self._live[request.request_id] = state
+        self._inbox.put(partial(self._begin, state))
+
+    def abort(self, request_id: str) -> None:
+        """Drop a request, if it is live: no further output, and its memory free within a step."""
+        with self._lock:
+            state = self._live.pop(request_id, None)
+        if state is not None:
+            self._inbox.put(partial(self._release, state))
+
+    def stats(self) -> EngineStats:
+        return EngineStats(
+            running=self._scheduler.num_running,
+            waiting=self._scheduler.num_waiting,
+            kv_blocks_used=self._pool.num_used,
+            kv_blocks_idle=self._pool.num_idle,
+            kv_blocks_total=self._pool.num_blocks,
+            preemptions=self._scheduler.preemptions,
+            prefix_cache_queries=self._prefix_cache.queries if self._prefix_cache else 0,
+            prefix_cache_hits=self._prefix_cache.hits if self._prefix_cache else 0,
+            generated_tokens=self._generated_tokens,
+            forced_tokens=self._forced_tokens,
+            steps=self._steps,
+            last_step_at=self._last_step_at,
+            step_seconds=self._step_seconds.totals(),
+        )
+
+    def generate(self, requests: Sequence[Request]) -> list[Completion]:
+        """Run requests to their end in this thread, on an engine that was not started.
+
+        A failed request carries its error; a failed step raises it and ends the engine. However
+        many requests there are, none is refused for that.
+        """
+        assert self._thread is None, "a started engine answers through on_outputs"
+        completions = {r.request_id: Completion.begin(r) for r in requests}
+        for request in requests:
+            self._enter(request)
+        try:
+            while self._live:
+                self._take_inbox(wait=not self._scheduler.has_work)
+                for output in self.step():
+                    completions[output.request_id].add(output)
+        except BaseException as error:
+            self._fail_all(error)
+            raise
+        return [completions[r.request_id] for r in requests]
+
+    @torch.inference_mode()
+    def step(self) -> list[RequestOutput]:
+        """Compute one flat batch and take one token for every sequence whose tokens it completes.
+
+        Grammar masks depend on tokens only, so they are filled while the model runs.
+        """
+        lap = self._step_seconds.start()
+        self._last_step_at = self._clock()  # a watchdog must not count the sleep before as a step
+        for state in self._deadlines.passed(self._last_step_at):
+            self._fail(state, DeadlineExceeded())
+        scheduled = self._scheduler.schedule()
+        if scheduled.chunks:
+            batch = self._runner.prepare(scheduled)
+            filling = self._structured_output.start_mask(batch.sampled)
+            lap("schedule")
+            with self._recorder.watching(batch):
+                logits = self._runner.forward(batch)
+            lap("forward")
+            mask = filling.result() if filling is not None else None
+            lap("mask")
+            self._sampler.scorer.score_prompts(batch.scored, logits[len(batch.sampled) :])
+            sampled = self._sampler.sample(logits[: len(batch.sampled)], batch.sampled, mask)
+            lap("sample")
+            self._scheduler.advance(scheduled, [batch.sampled[row] for row in sampled.invalid])
+            self._append(batch.sampled, sampled, mask)
+            self._steps += 1
+        outputs = self._collect()
+        lap("append")
+        self._last_step_at = self._clock()
+        return outputs
+
+    def _append(self, rows: list[Seq], sampled: SamplerOutput, mask: GrammarMask | None) -> None:
+        """Give each row its token, or its request the error that the row ran into."""
+        faults: dict[int, EngineError] = {row: InvalidLogits() for row in sampled.invalid}
+        faults.update(sampled.faults)
+        faults.update(mask.faults if mask is not None else {})
+        for row, (seq, token_id) in enumerate(zip(rows, sampled.token_ids, strict=True)):
+            if seq.finished:
+                continue  # an earlier row ended its request
+            if row in faults:
+                self._fail(seq.state, faults[row])
+                continue
+            self._generated_tokens += 1
+            try:
+                seq.append(token_id)
+                self._jump_forward(seq)
+            except Exception as error:  # noqa: BLE001 - one request's fault must not end the others
+                self._blame(seq.state, error)
+                continue
+            self._touch(seq)
+            for sibling in seq.held:
+                self._place(sibling)
+            seq.held = []
+            if seq.choice.finish is not None:
+                self._finish(seq)
+
+    def _jump_forward(self, seq: Seq) -> int:
+        """Append the tokens that the grammar forces next, to be computed together with the step
+        that samples what follows them; return how many."""
+        num_tokens = 0
+        while not seq.every_position and (token_id := seq.choice.forced_token) is not None:
+            seq.append(token_id)
+            num_tokens += 1
+        self._generated_tokens += num_tokens
+        self._forced_tokens += num_tokens
+        return num_tokens
+
+    def _serve(
+        self,
+        on_outputs: Callable[[list[RequestOutput]], None],
+        on_fatal: Callable[[BaseException], None] | None,
+    ) -> None:
+        try:
+            while not self._stopped:
+                self._take_inbox(wait=not self._scheduler.has_work)
+                if outputs := self.step():
+                    on_outputs(outputs)
+        except BaseException as error:
+            logger.critical("the engine's step failed", exc_info=True)
+            try:
+                on_outputs(self._fail_all(error))
+            finally:
+                if on_fatal is not None:
+                    on_fatal(error)
+
+    def _take_inbox(self, wait: bool) -> None:
+        """Run what other threads asked for; sleep until they ask, or a deadline, if told to."""
+        try:
+            if wait:
+                self._inbox.get(timeout=self._deadlines.seconds_left(self._clock()))()
+            while True:
+                self._inbox.get_nowait()()
+        except Empty:
+            return
+
+    def _begin(self, state: RequestState) -> None:
+        """Take a submitted request in; its grammar, if any, is compiled first."""
+        request = state.request
+        self._deadlines.add(state)
+        if request.grammar is None:
+            self._queue(state)
+        else:
+            self._structured_output.compile(
+                request.grammar,
+                len(state.sequences),
+                lambda result: self._inbox.put(partial(self._constrain, state, result)),
+            )
+
+    def _constrain(self, state: RequestState, result: list[GrammarMatcher] | EngineError) -> None:
+        if isinstance(result, EngineError):
+            self._fail(state, result)
+            return
+        for seq, matcher in zip(state.sequences, result, strict=True):
+            seq.choice.grammar = matcher
+        self._queue(state)
+
+    def _queue(self, state: RequestState) -> None:
+        """Hand sequences to the scheduler, once they stand where an earlier run left them and
+        hold what their grammar begins with."""
+        if state.released:  # while its grammar was compiled
+            return
+        try:
+            for seq in state.sequences:
+                seq.choice.replay(seq.token_ids[seq.prompt_len :])
+                if self._jump_forward(seq) and seq.choice.finish is None:
+                    self._touch(seq)
+        except Exception as error:  # noqa: BLE001 - one request's fault must not end the others
+            self._blame(state, error)
+            return
+        first = state.sequences[0]
+        for seq in state.sequences:
+            if seq.prompt_index != first.prompt_index:
+                first = seq
+            if seq is not first and first.logprobs is not None and first.logprobs.prompt_is_due:
+                first.held.append(seq)
+            else:
+                self._place(seq)
+
+    def _place(self, seq: Seq) -> None:
+        """Have a sequence run, unless there is nothing to compute."""
+        if seq.choice.finish is None or seq.withhold_end():
+            self._scheduler.add(seq)
+        else:
+            self._touch(seq)
+            self._finish(seq)
+
+    def _touch(self, seq: Seq) -> None:
+        seq.state.changed.append(seq)
+        self._changed[seq.state] = None
+
+    def _finish(self, seq: Seq) -> None:
+        self._scheduler.finish(seq)
+        seq.state.num_unfinished -= 1
+
+    def _fail(self, state: RequestState, error: EngineError) -> None:
+        """End a request with an error, and free all it holds."""
+        if not state.ended:
+            state.error = error
+            self._changed[state] = None
+            self._release(state)
+
+    def _blame(self, state: RequestState, error: Exception) -> None:
+        """End a request with whatever its own processing raised."""
+        if not isinstance(error, EngineError):
+            logger.error("request %s failed", state.request.request_id, exc_info=error)
+            error = RequestFault(repr(error))
+        self._fail(state, error)
+
+    def _release(self, state: RequestState) -> None:
+        for seq in state.sequences:
+            self._scheduler.finish(seq)
+
+    def _fail_all(self, cause: BaseException) -> list[RequestOutput]:
+        with self._lock:
+            self._stopped = True
+            live = list(self._live.values())
+        for state in live:
+            self._fail(state, EngineFault(f"The step that ran this request failed: {cause!r}"))
+        return self._collect()
+
+    def _collect(self) -> list[RequestOutput]:
+        """One output for each request that changed and was not aborted meanwhile."""
+        changed, self._changed = self._changed, {}
+        outputs = []
+        for state in changed:
+            request_id = state.request.request_id
+            with self._lock:
+                if self._live.get(request_id) is not state:
+                    continue
+                if state.ended:
+                    del self._live[request_id]
+            outputs.append(state.take_output())
+        return outputs

@@ -1,0 +1,94 @@
+"""Every error of the engine, under one base. The docstring is the default message.
+
+EngineError
+├── InvalidRequest              refused by submit(), before anything ran
+│   └── ContextLengthExceeded
+├── EngineOverloaded            refused by submit(): too much waits already
+├── UnsupportedModel            refused by from_pretrained()
+├── UnsupportedAdapter          refused by from_pretrained()
+├── EngineStopped               the engine no longer takes or finishes requests
+├── EngineFault                 a whole step failed; every live request ends with it
+├── GrammarError                one request's grammar or matcher failed
+├── InvalidLogits               one request's model output was not a distribution
+├── RequestFault                one request's own processing failed unexpectedly
+└── DeadlineExceeded            one request's deadline passed
+"""
+
+# ruff: noqa: N818 - the names say what happened, as the interface fixes them
+
+from typing import ClassVar
+
+
+class EngineError(Exception):
+    """The engine failed."""
+
+    code: ClassVar[str] = "engine_error"
+
+    def __init__(self, message: str | None = None) -> None:
+        super().__init__(message or (self.__doc__ or "").strip())
+
+
+class InvalidRequest(EngineError):
+    """The request cannot run on this model."""
+
+    code = "invalid_request"
+
+
+class ContextLengthExceeded(InvalidRequest):
+    """The prompt leaves no room for a token in the model's context or in the KV cache."""
+
+    code = "context_length_exceeded"
+
+
+class EngineOverloaded(EngineError):
+    """Too many sequences wait already."""
+
+    code = "server_overloaded"
+
+
+class UnsupportedModel(EngineError):
+    """This architecture needs something that the attention function does not do."""
+
+    code = "unsupported_model"
+
+
+class UnsupportedAdapter(EngineError):
+    """This LoRA adapter needs something that the engine does not do."""
+
+    code = "unsupported_adapter"
+
+
+class EngineStopped(EngineError):
+    """The engine was stopped."""
+
+    code = "engine_stopped"
+
+
+class EngineFault(EngineError):
+    """The step that ran this request failed."""
+
+    code = "engine_error"
+
+
+class GrammarError(EngineError):
+    """The request's grammar could not be followed."""
+
+    code = "grammar_error"
+
+
+class InvalidLogits(EngineError):
+    """The model gave no usable distribution for this request."""
+
+    code = "invalid_logits"
+
+
+class RequestFault(EngineError):
+    """Processing this request failed."""
+
+    code = "request_fault"
+
+
+class DeadlineExceeded(EngineError):
+    """The request's deadline passed before it finished."""
+
+    code = "deadline_exceeded"

@@ -1,0 +1,204 @@
+"""A request at the door: refuse it, or take it apart into sequences."""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+
+from stop_regex.syntax import RegexError
+from workers.engine.choice import Choice
+from workers.engine.custom_processors import ChoiceContext, CustomProcessor, Factory
+from workers.engine.detokenizer import Vocabulary
+from workers.engine.dry import breaker_ids
+from workers.engine.exceptions import ContextLengthExceeded, InvalidRequest
+from workers.engine.logprob_record import LogprobRecord, PromptLogprobs
+from workers.engine.prefix_cache import chain_salt
+from workers.engine.record import Record
+from workers.engine.request import LogprobParams, Request
+from workers.engine.request_state import RequestState
+from workers.engine.sequence import Sequence
+from workers.engine.stop_checker import StopChecker
+
+
+@dataclass(frozen=True, slots=True)
+class Intake:
+    """What this model and this cache can take. ``max_cached_tokens`` is the size of the cache."""
+
+    vocabulary: Vocabulary
+    vocab_size: int
+    eos_token_ids: frozenset[int]
+    max_model_len: int
+    max_cached_tokens: int
+    adapters: frozenset[str] = frozenset()
+    sees_experts: bool = False
+    processors: Mapping[str, Factory] = field(default_factory=dict)
+
+    def accept(self, request: Request) -> RequestState:
+        """Raises InvalidRequest; otherwise the request can run to its end."""
+        self._check(request)
+        candidates = range(request.sampling.num_candidates)
+        try:
+            sequences = [
+                self._sequence(request, i, j)
+                for i in range(len(request.prompts))
+                for j in candidates
+            ]
+        except RegexError as error:
+            raise InvalidRequest(str(error)) from error
+        return RequestState(request, sequences)
+
+    def _sequence(self, request: Request, prompt_index: int, choice_index: int) -> Sequence:
+        sampling = request.sampling
+        prompt = request.prompts[prompt_index]
+        index = prompt_index * sampling.num_candidates + choice_index
+        selects = sampling.num_candidates > sampling.n  # then nothing of a candidate was published
+        published = () if selects else request.published.get(index, ())
+        max_total = min(len(prompt) + sampling.max_tokens, self.max_model_len)
+        choice = Choice(
+            index,
+            self.vocabulary.detokenizer(
+                prompt, sampling.skip_special_tokens, sampling.spaces_between_special_tokens
+            ),
+            StopChecker(sampling, self.eos_token_ids, max_total - len(prompt)),
+        )
+        adapter = request.adapters[prompt_index] if request.adapters else None
+        record = _record(request, max_total)
+        logprobs = _logprobs(request, prompt_index, choice_index)
+        prompt_scores = logprobs.prompt if logprobs is not None else None
+        processor = self._processor(request, len(prompt))
+        reuse_limits = [
+            *([] if record is None or record.experts_from is None else [record.experts_from]),
+            *([] if prompt_scores is None else [prompt_scores.start]),
+        ]
+        return Sequence(
+            prompt_index=prompt_index,
+            choice_index=choice_index,
+            sampling=sampling,
+            choice=choice,
+            token_ids=[*prompt, *published],
+            prompt_len=len(prompt),
+            max_total_tokens=max_total,
+            priority=request.priority,
+            organization=request.organization,
+            adapter=adapter,
+            cache_salt=chain_salt(request.organization, request.cache_salt, adapter),
+            every_position=any(x is not None for x in (record, logprobs, processor)),
+            record=record,
+            logprobs=logprobs,
+            processor=processor,
+            dry_breakers=self._dry_breakers(request),
+            cache_reuse_limit=min(reuse_limits, default=None),
+        )
+
+    def _processor(self, request: Request, prompt_len: int) -> CustomProcessor | None:
+        name = request.sampling.custom_logit_processor
+        if name is None:
+            return None
+        if name not in self.processors:
+            known = ", ".join(sorted(self.processors)) or "none"
+            raise InvalidRequest(f"There is no custom_logit_processor {name!r}; known: {known}")
+        context = ChoiceContext(
+            self.vocabulary.tokenizer, self.vocab_size, self.eos_token_ids, prompt_len
+        )
+        try:
+            return self.processors[name](request.sampling.custom_params, context)
+        except ValueError as error:
+            raise InvalidRequest(f"custom_params: {error}") from error
+
+    def _dry_breakers(self, request: Request) -> frozenset[int]:
+        sampling = request.sampling
+        if not sampling.dry_multiplier:
+            return frozenset()
+        return breaker_ids(self.vocabulary.tokenizer, sampling.dry_sequence_breakers)
+
+    def _check(self, request: Request) -> None:
+        sampling = request.sampling
+        self._check_adapters(request)
+        if not request.prompts:
+            raise InvalidRequest("The request has no prompt")
+        for prompt in request.prompts:
+            if not prompt:
+                raise InvalidRequest("A prompt is empty")
+            self._check_ids("prompt", prompt)
+            self._check_length(len(prompt), sampling.max_tokens)
+        self._check_routed_experts(request)
+        self._check_logprobs(request)
+        self._check_ids("stop_token_ids", sampling.stop_token_ids)
+        self._check_ids("logit_bias", sampling.logit_bias)
+        for index, token_ids in request.published.items():
+            if not 0 <= index < len(request.prompts) * sampling.n:
+                raise InvalidRequest(f"published names choice {index}, which does not exist")
+            self._check_ids("published", token_ids)
+            room = self.max_model_len - len(request.prompts[index // sampling.n])
+            if len(token_ids) > min(sampling.max_tokens, room):
+                raise InvalidRequest(f"published holds more tokens than choice {index} may have")
+
+    def _check_adapters(self, request: Request) -> None:
+        if request.adapters and len(request.adapters) != len(request.prompts):
+            raise InvalidRequest("There must be one adapter, or None, for every prompt")
+        for adapter in request.adapters:
+            if adapter is not None and adapter not in self.adapters:
+                known = ", ".join(sorted(self.adapters)) or "none"
+                raise InvalidRequest(f"There is no adapter {adapter!r}; the model's are: {known}")
+
+    def _check_routed_experts(self, request: Request) -> None:
+        if not request.return_routed_experts:
+            return
+        if not self.sees_experts:
+            raise InvalidRequest("return_routed_experts: this model routes no tokens to experts")
+        shortest = min(map(len, request.prompts))
+        if not 0 <= request.routed_experts_start_len <= shortest:
+            raise InvalidRequest(
+                f"routed_experts_start_len must be from 0 to the prompt's {shortest} tokens, not "
+                f"{request.routed_experts_start_len}"
+            )
+
+    def _check_logprobs(self, request: Request) -> None:
+        if len(request.logprobs) not in (0, len(request.prompts)):
+            raise InvalidRequest("logprobs must be given for every prompt, or for none")
+        for prompt, params in zip(request.prompts, request.logprobs, strict=False):
+            if params is None:
+                continue
+            self._check_ids("token_ids_logprob", params.token_ids_logprob)
+            if params.logprob_start_len > len(prompt):
+                raise InvalidRequest(
+                    f"logprob_start_len must be at most the prompt's {len(prompt)} tokens, not "
+                    f"{params.logprob_start_len}"
+                )
+
+    def _check_length(self, prompt_len: int, max_tokens: int) -> None:
+        if prompt_len >= self.max_model_len:
+            raise ContextLengthExceeded(
+                f"The prompt has {prompt_len} tokens and the context {self.max_model_len}: "
+                "no room for one more"
+            )
+        if min(prompt_len + max_tokens, self.max_model_len) > self.max_cached_tokens:
+            raise ContextLengthExceeded(
+                f"Prompt and max_tokens make {prompt_len + max_tokens} tokens; "
+                f"the KV cache holds {self.max_cached_tokens}"
+            )
+
+    def _check_ids(self, name: str, token_ids: Iterable[int]) -> None:
+        for token_id in token_ids:
+            if not 0 <= token_id < self.vocab_size:
+                raise InvalidRequest(
+                    f"{name}: token id {token_id} is outside the vocabulary "
+                    f"(0-{self.vocab_size - 1})"
+                )
+
+
+def _record(request: Request, capacity: int) -> Record | None:
+    experts_from = request.routed_experts_start_len if request.return_routed_experts else None
+    if not request.return_hidden_states and experts_from is None:
+        return None
+    return Record(request.return_hidden_states, experts_from, capacity)
+
+
+def _logprobs(request: Request, prompt_index: int, choice_index: int) -> LogprobRecord | None:
+    """The prompt is scored for its first choice, and not again once anything of that is told."""
+    params = request.logprobs[prompt_index] if request.logprobs else None
+    if params is None:
+        selects = request.sampling.num_candidates > request.sampling.n
+        return LogprobRecord(LogprobParams(), is_told=False) if selects else None
+    told = choice_index > 0 or prompt_index * request.sampling.n in request.published
+    if told or params.logprob_start_len < 0:
+        return LogprobRecord(params)
+    return LogprobRecord(params, PromptLogprobs(params, len(request.prompts[prompt_index])))

@@ -1,0 +1,124 @@
+"""The paged K and V tensors of every attention layer."""
+
+from dataclasses import dataclass
+from typing import Any, Self
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from workers.engine.exceptions import UnsupportedModel
+
+
+@dataclass(frozen=True, slots=True)
+class LayerShape:
+    """Heads and sizes of one attention layer's keys and values."""
+
+    num_kv_heads: int
+    key_dim: int
+    value_dim: int
+
+    def token_bytes(self, dtype: torch.dtype) -> int:
+        return self.num_kv_heads * (self.key_dim + self.value_dim) * dtype.itemsize
+
+
+@dataclass(frozen=True, slots=True)
+class AttentionRule:
+    """How one layer turns scores into weights."""
+
+    scale: float
+    window: int | None
+    softcap: float | None
+
+    @classmethod
+    def pop(cls, options: dict[str, Any], head_dim: int) -> Self:
+        """Take what concerns the rule out of an attention layer's arguments."""
+        scaling = options.pop("scaling", None)
+        return cls(
+            scale=head_dim**-0.5 if scaling is None else scaling,
+            window=options.pop("sliding_window", None),
+            softcap=options.pop("softcap", None),
+        )
+
+
+class CacheProbe:
+    """Stands in for the cache in a first forward of one short prompt, and learns from the model
+    itself which modules attend, by which rules, and what shapes they store."""
+
+    def __init__(self) -> None:
+        self.shapes: dict[nn.Module, LayerShape] = {}
+        self.rules: dict[nn.Module, AttentionRule] = {}
+
+    def note(self, module: nn.Module, key: Tensor, value: Tensor, rule: AttentionRule) -> None:
+        """What would be stored: ``key`` and ``value`` [tokens, heads, dim]."""
+        if module in self.shapes:
+            raise UnsupportedModel(f"{type(module).__name__} attends more than once per forward")
+        self.shapes[module] = LayerShape(key.shape[1], key.shape[2], value.shape[2])
+        self.rules[module] = rule
+
+
+class LayerCache:
+    """One layer's pages, head-major: ``key`` [heads * blocks, block_size * key_dim], so that the
+    blocks of a sequence, gathered for one head, are its keys in order."""
+
+    def __init__(self, shape: LayerShape, num_blocks: int, block_size: int, dtype: torch.dtype):
+        self.shape = shape
+        self.num_blocks = num_blocks
+        self.block_size = block_size
+        self.key = _lazy_zeros((shape.num_kv_heads * num_blocks, block_size * shape.key_dim), dtype)
+        self.value = _lazy_zeros(
+            (shape.num_kv_heads * num_blocks, block_size * shape.value_dim), dtype
+        )
+
+    def write(self, slots: Tensor, key: Tensor, value: Tensor) -> None:
+        """Store ``key`` and ``value`` [tokens, heads, dim] at ``slots`` [tokens]."""
+        heads = self.shape.num_kv_heads
+        for pages, new in ((self.key, key), (self.value, value)):
+            pages.view(heads, -1, new.shape[2]).index_copy_(1, slots, new.transpose(0, 1))
+
+    def gather(self, blocks: Tensor, num_rows: int) -> tuple[Tensor, Tensor]:
+        """Keys and values [heads * num_rows, tokens, dim] of ``blocks``, an index that
+        :meth:`KVCache.head_major` made of the block tables of ``num_rows`` sequences."""
+        rows = self.shape.num_kv_heads * num_rows
+        return (
+            self.key.index_select(0, blocks).view(rows, -1, self.shape.key_dim),
+            self.value.index_select(0, blocks).view(rows, -1, self.shape.value_dim),
+        )
+
+    def scrub(self, blocks: list[int]) -> None:
+        """Set blocks to zero."""
+        for pages in (self.key, self.value):
+            pages.view(self.shape.num_kv_heads, self.num_blocks, -1)[:, blocks] = 0
+
+
+class KVCache:
+    """The pages of all layers; block ``b`` of every layer belongs to the same tokens."""
+
+    def __init__(
+        self,
+        shapes: dict[nn.Module, LayerShape],
+        num_blocks: int,
+        block_size: int,
+        dtype: torch.dtype,
+    ) -> None:
+        self.num_blocks = num_blocks
+        self.block_size = block_size
+        self.layers = {
+            module: LayerCache(shape, num_blocks, block_size, dtype)
+            for module, shape in shapes.items()
+        }
+
+    def write(self, module: nn.Module, slots: Tensor, key: Tensor, value: Tensor) -> None:
+        self.layers[module].write(slots, key, value)
+
+    def scrub(self, blocks: list[int]) -> None:
+        """Forget the contents of blocks, where a fault may have left values that are not finite:
+        a later owner's masked positions are multiplied by zero, and zero times NaN is NaN."""
+        for layer in self.layers.values():
+            layer.scrub(blocks)
+
+
+def _lazy_zeros(shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
+    """Zeros whose memory the system provides page by page, as they are first written."""
+    raw = np.zeros(shape[0] * shape[1] * dtype.itemsize, dtype=np.uint8)
+    return torch.from_numpy(raw).view(dtype).view(shape)

@@ -1,0 +1,71 @@
+"""One live request: its sequences, what they gained in this step, and its final account."""
+
+from dataclasses import dataclass, field
+
+from workers.engine.best_of import BestOf
+from workers.engine.exceptions import EngineError
+from workers.engine.request import ChoiceDelta, Request, RequestOutput, Usage
+from workers.engine.sequence import Sequence
+
+
+@dataclass(slots=True, eq=False)
+class RequestState:
+    """``changed`` are the sequences that have something to say since the last output."""
+
+    request: Request
+    sequences: list[Sequence]
+    changed: list[Sequence] = field(default_factory=list)
+    error: EngineError | None = None
+    num_unfinished: int = 0
+    _begun: set[Sequence] = field(default_factory=set)
+    _best_of: BestOf | None = field(default=None, init=False)
+
+    def __post_init__(self) -> None:
+        self.num_unfinished = len(self.sequences)
+        if self.request.sampling.num_candidates > self.request.sampling.n:
+            self._best_of = BestOf(self.request)
+        for seq in self.sequences:
+            seq.state = self
+
+    @property
+    def ended(self) -> bool:
+        return self.error is not None or self.num_unfinished == 0
+
+    @property
+    def released(self) -> bool:
+        """Whether it holds nothing any more: it ended or was aborted."""
+        return all(seq.finished for seq in self.sequences)
+
+    def take_output(self) -> RequestOutput:
+        """What is new since the last call; the final account once the request ended."""
+        gained = [(seq, delta) for seq in self.changed if (delta := self._take_delta(seq))]
+        self.changed = []
+        best_of = self._best_of
+        return RequestOutput(
+            request_id=self.request.request_id,
+            deltas=best_of.choose(gained) if best_of else [delta for _, delta in gained],
+            finished=self.ended,
+            error=self.error,
+            usage=self._usage() if self.ended else None,
+        )
+
+    def _take_delta(self, seq: Sequence) -> ChoiceDelta | None:
+        """What a sequence gained, with all that was recorded of it."""
+        delta = seq.choice.take_delta()
+        if delta is None:
+            return None
+        if seq not in self._begun:
+            self._begun.add(seq)
+            delta.cached_tokens = seq.cached_tokens
+        if seq.logprobs is not None:
+            seq.logprobs.write(delta)
+        if delta.finish_reason is not None and seq.record is not None:
+            seq.record.write(delta, seq.num_tokens)
+        return delta
+
+    def _usage(self) -> Usage:
+        return Usage(
+            prompt_tokens=sum(map(len, self.request.prompts)),
+            cached_tokens=sum(seq.cached_tokens for seq in self.sequences if not seq.choice_index),
+            completion_tokens=sum(seq.num_output_tokens for seq in self.sequences),
+        )

@@ -1,0 +1,327 @@
+"""Grammars to token masks, through llguidance: compile, mask, advance, and tell errors apart."""
+
+import re
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+
+import llguidance
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from tokenizers import Tokenizer
+from torch import Tensor
+
+from workers.engine.cuda.masks import forbidden_tokens
+from workers.engine.detokenizer import Vocabulary
+from workers.engine.exceptions import EngineError, GrammarError
+from workers.engine.sequence import Sequence
+
+_COMPILE_STACK_BYTES = 256 * 2**20
+"""llguidance compiles recursively; a long chain of references overflows an ordinary stack."""
+
+_LIMITS = llguidance.LLParserLimits(
+    max_lexer_states=50_000, step_lexer_fuel=50_000, step_max_items=10_000, verbose_errors=False
+)
+"""At 1-2 kB a lexer state and some 5 ms for a step; ordinary grammars need a tenth of either.
+Terse errors, since verbose ones quote the grammar and the output."""
+
+_COMPILERS = 2
+"""Threads, so that a grammar that takes half a second to compile does not hold up all others."""
+_SLOW_FILL_SECONDS = 0.01
+"""After a mask of a step that took longer, each row's is timed."""
+_SLOW_SECONDS = 0.005
+_PATIENCE_SECONDS = 0.25
+"""Of one processor, that masks slower than the above may take a choice in all: the whole batch
+waits for them."""
+
+_TOO_COMPLEX = re.compile(
+    r"too many (items|states|expressions constructed)|current row has", re.IGNORECASE
+)
+
+Bits = NDArray[np.int32]
+
+
+class GrammarMatcher:
+    """A choice's position in its grammar. Used by one thread at a time.
+
+    Where only one text may come next, its tokens are planned as a whole, cut as the model's
+    tokenizer cuts that text; the last token is left open if what follows could merge with it. The
+    plan depends on the tokens consumed alone, so that a run which resumes inside it goes on alike.
+    """
+
+    def __init__(
+        self, matcher: llguidance.LLMatcher, only_empty: bool = False, plans: bool = True
+    ) -> None:
+        self.matcher = matcher
+        self._only_empty = only_empty
+        self._plans = plans and not only_empty
+        self._planned: deque[int] | None = None  # unknown since the last token
+        self._slow_seconds = 0.0
+
+    @property
+    def forced(self) -> int | None:
+        """The token that the grammar leaves no choice about, if it is so."""
+        if self._planned is None:
+            self._planned = deque(self._plan() if self._plans else ())
+        return self._planned[0] if self._planned else None
+
+    def _plan(self) -> list[int]:
+        began = time.thread_time()
+        planned: list[int] = self.matcher.compute_ff_tokens()
+        self._spend(time.thread_time() - began)
+        return planned
+
+    def fill(self, address: int, num_bytes: int) -> None:
+        """Write the mask there, and note how long it took."""
+        began = time.thread_time()
+        self.matcher.unsafe_compute_mask_ptr(address, num_bytes)
+        self._spend(time.thread_time() - began)
+
+    def _spend(self, seconds: float) -> None:
+        if seconds > _SLOW_SECONDS:
+            self._slow_seconds += seconds
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether nothing more may follow. Raises GrammarError: a matcher in error, or one that
+        gave up, says so too."""
+        self.check()
+        if self._only_empty:
+            return True
+        if not self.matcher.is_stopped():
+            return False
+        if not self.matcher.is_accepting():
+            raise GrammarError(f"The grammar stopped early: {self.matcher.stop_reason()}")
+        return True
+
+    def consume(self, token_id: int) -> bool:
+        """Advance; True once nothing more may follow. Raises GrammarError."""
+        planned = self._planned if token_id == self.forced else None
+        if planned:
+            planned.popleft()
+        self._planned = planned or None
+        self.matcher.consume_token(token_id)
+        return self.is_complete
+
+    def check(self) -> None:
+        """Raise GrammarError if the matcher is in its error state, which it never leaves, or took
+        too much time from others."""
+        if (fault := self.fault()) is not None:
+            raise fault
+
+    def fault(self) -> GrammarError | None:
+        if self.matcher.is_error():
+            return GrammarError(_explain(self.matcher.get_error()))
+        if self._slow_seconds > _PATIENCE_SECONDS:
+            return GrammarError("The grammar takes too long to follow: it is too ambiguous")
+        return None
+
+
+@dataclass(frozen=True, slots=True)
+class GrammarMask:
+    """What the constrained rows of a step may not sample.
+
+    ``forbidden`` [len(rows), vocabulary] is for logits rows ``rows``; ``faults`` names the rows
+    whose matcher failed, whose mask then means nothing.
+    """
+
+    rows: list[int]
+    forbidden: Tensor
+    faults: dict[int, GrammarError]
+
+    def apply(self, logits: Tensor) -> None:
+        """Make what is not allowed impossible, in place."""
+        forbidden = self.forbidden[:, : logits.shape[1]]
+        if len(self.rows) == len(logits):
+            logits.masked_fill_(forbidden, -torch.inf)
+        else:
+            logits[self.rows] = logits[self.rows].masked_fill_(forbidden, -torch.inf)
+
+
+class StructuredOutput:
+    """Compiles grammars on some threads and fills masks on another, all away from the step.
+
+    Matchers of different requests share nothing: llguidance lets copies share a lexer, and a
+    lexer that runs into a limit fails for all of them.
+    """
+
+    def __init__(
+        self,
+        vocabulary: Vocabulary,
+        eos_token_ids: frozenset[int],
+        num_threads: int,
+        jump_forward: bool = True,
+        device: torch.device | None = None,
+    ) -> None:
+        """``device`` is where the logits are, if not on the CPU."""
+        self._eos_token_ids = eos_token_ids
+        self._device = device or torch.device("cpu")
+        self._jump_forward = jump_forward
+        self._tokenizer = _build_tokenizer(vocabulary, sorted(eos_token_ids))
+        self._executor = llguidance.LLExecutor(num_threads=num_threads)
+        self._words = -(-vocabulary.size // 32)
+        self._filler = ThreadPoolExecutor(1, thread_name_prefix="grammar-mask")
+        self._times_rows = False
+        self._real = _real_tokens(vocabulary, self._words)
+        self._compiler = _big_stack_threads(_COMPILERS)
+
+    def compile(
+        self,
+        grammar: str,
+        count: int,
+        done: Callable[[list[GrammarMatcher] | EngineError], None],
+    ) -> None:
+        """Compile elsewhere and hand ``done`` that many matchers, or the error."""
+        self._compiler.submit(lambda: done(self._compile(grammar, count)))
+
+    def start_mask(self, rows: list[Sequence]) -> "Future[GrammarMask] | None":
+        """Begin filling masks for those of a step's rows that have a grammar, if any does."""
+        constrained = [
+            (row, seq, seq.choice.grammar)
+            for row, seq in enumerate(rows)
+            if isinstance(seq.choice.grammar, GrammarMatcher)
+        ]
+        return self._filler.submit(self._fill, constrained) if constrained else None
+
+    def close(self) -> None:
+        self._filler.shutdown(wait=False)
+        self._compiler.shutdown(wait=False, cancel_futures=True)
+
+    def _compile(self, grammar: str, count: int) -> list[GrammarMatcher] | EngineError:
+        try:
+            first = llguidance.LLMatcher(self._tokenizer, grammar, log_level=0, limits=_LIMITS)
+            # The first mask is the dearest, and shows grammars too complex.
+            allowed = np.frombuffer(first.compute_bitmask(), dtype=np.uint8)
+            only_empty = first.is_accepting() and self._is_eos_only(allowed)
+            matchers = [first, *(first.deep_copy() for _ in range(count - 1))]
+            wrapped = [GrammarMatcher(m, only_empty, self._jump_forward) for m in matchers]
+            wrapped[0].check()
+        except GrammarError as error:
+            return error
+        except Exception as error:  # noqa: BLE001 - whatever it is, it is this request's fault
+            return GrammarError(str(error))
+        return wrapped
+
+    def _is_eos_only(self, allowed: NDArray[np.uint8]) -> bool:
+        ids = np.unpackbits(allowed, bitorder="little").nonzero()[0]
+        return self._eos_token_ids.issuperset(ids.tolist())
+
+    def _fill(self, constrained: list[tuple[int, Sequence, GrammarMatcher]]) -> GrammarMask:
+        bits = np.zeros((len(constrained), self._words), dtype=np.int32)
+        faults = self._compute([matcher for _, _, matcher in constrained], bits)
+        for i, (_, seq, matcher) in enumerate(constrained):
+            if (token_id := matcher.forced) is not None:
+                _allow_only(bits[i], token_id)
+            elif avoided := seq.choice.stop_checker.ids_to_avoid():
+                _forbid(bits[i], avoided)
+        rows = [row for row, _, _ in constrained]
+        return GrammarMask(
+            rows=rows,
+            forbidden=self._unpack(bits),
+            faults={rows[i]: error for i, error in faults.items()},
+        )
+
+    def _unpack(self, bits: Bits) -> Tensor:
+        if self._device.type != "cpu":
+            return forbidden_tokens(bits, self._device)
+        forbidden = np.unpackbits(~bits.view(np.uint8), axis=1, bitorder="little")
+        return torch.from_numpy(forbidden).view(torch.bool)
+
+    def _compute(self, matchers: list[GrammarMatcher], bits: Bits) -> dict[int, GrammarError]:
+        """Fill ``bits`` [len(matchers), words]; return the errors of those that failed."""
+        address, row_bytes = bits.ctypes.data, bits.strides[0]
+        began = time.perf_counter()
+        if self._times_rows:
+            for i, matcher in enumerate(matchers):
+                matcher.fill(address + i * row_bytes, row_bytes)
+        else:
+            self._executor.unsafe_compute_mask_ptr(
+                [(m.matcher, i) for i, m in enumerate(matchers)], address, row_bytes, len(bits)
+            )
+        self._times_rows = time.perf_counter() - began > _SLOW_FILL_SECONDS
+        bits &= self._real
+        faults = ((i, matcher.fault()) for i, matcher in enumerate(matchers))
+        return {i: fault for i, fault in faults if fault is not None}
+
+
+def _real_tokens(vocabulary: Vocabulary, num_words: int) -> Bits:
+    """The ids that stand for something: a grammar's wildcard means the model's padding too."""
+    real = np.zeros(num_words * 32, dtype=np.uint8)
+    real[list(vocabulary.tokenizer.get_vocab(with_added_tokens=True).values())] = 1
+    return np.packbits(real, bitorder="little").view(np.int32)
+
+
+def _allow_only(row: Bits, token_id: int) -> None:
+    row[:] = 0
+    row.view(np.uint32)[token_id // 32] = np.uint32(1 << (token_id % 32))
+
+
+def _forbid(row: Bits, token_ids: frozenset[int]) -> None:
+    """Clear bits, unless that would leave nothing: a complete grammar may end at any time."""
+    kept = row.copy()
+    words = row.view(np.uint32)
+    for token_id in token_ids:
+        words[token_id // 32] &= ~np.uint32(1 << (token_id % 32))
+    if not row.any():
+        row[:] = kept
+
+
+def _big_stack_threads(count: int) -> ThreadPoolExecutor:
+    """The size of a stack can only be set for threads yet to start."""
+    executor = ThreadPoolExecutor(count, thread_name_prefix="grammar-compile")
+    started = threading.Barrier(count + 1)
+    previous = threading.stack_size(_COMPILE_STACK_BYTES)
+    try:
+        for _ in range(count):
+            executor.submit(started.wait)
+        started.wait()
+    finally:
+        threading.stack_size(previous)
+    return executor
+
+
+def _explain(message: str) -> str:
+    """What llguidance says, but for advice about limits that a client cannot raise."""
+    if _TOO_COMPLEX.search(message):
+        return "The grammar became too complex on the way: it allows too much at once"
+    return message
+
+
+def _build_tokenizer(vocabulary: Vocabulary, eos_token_ids: list[int]) -> llguidance.LLTokenizer:
+    """llguidance's view of the vocabulary, with every end-of-sequence id the model has.
+
+    Where tokens have bytes of their own, text that spells a special token must be encoded as
+    plain text: given the tokenizer's own file, llguidance forces the special token there, and
+    then fails on it.
+    """
+    tokenizer: str | llguidance.TokenizerWrapper = vocabulary.tokenizer.to_str()
+    if vocabulary.token_bytes is not None:
+        plain = _PlainTextTokenizer(vocabulary, eos_token_ids[0])
+        tokenizer = llguidance.TokenizerWrapper(plain)
+    return llguidance.LLTokenizer(tokenizer, n_vocab=vocabulary.size, eos_token=eos_token_ids)
+
+
+class _PlainTextTokenizer:
+    """The attributes that llguidance reads from a wrapped tokenizer."""
+
+    bos_token_id = None
+
+    def __init__(self, vocabulary: Vocabulary, eos_token_id: int) -> None:
+        num_tokens = vocabulary.tokenizer.get_vocab_size(with_added_tokens=True)
+        self.tokens = (vocabulary.token_bytes or [])[:num_tokens]
+        self.special_token_ids = sorted(vocabulary.special_ids)
+        self.eos_token_id = eos_token_id
+        self._tokenizer = Tokenizer.from_str(vocabulary.tokenizer.to_str())
+        self._tokenizer.no_truncation()
+        self._tokenizer.no_padding()
+        self._tokenizer.encode_special_tokens = True
+
+    def __call__(self, text: str | bytes) -> list[int]:
+        if isinstance(text, bytes):
+            text = text.decode("utf-8")
+        ids: list[int] = self._tokenizer.encode(text, add_special_tokens=False).ids
+        return ids
