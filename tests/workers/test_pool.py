@@ -1,0 +1,79 @@
+"""The pool as Celery drives it, over a relay that only remembers."""
+
+import pytest
+
+from workers.pool import GENERATE, EnginePool
+
+
+class RememberingRelay:
+    def __init__(self):
+        self.jobs = {}
+        self.calls = []
+
+    def start(self):
+        self.calls.append("start")
+
+    def submit(self, job_id, done):
+        self.jobs[job_id] = done
+
+    def wait_idle(self, timeout=None):
+        self.calls.append(("wait_idle", timeout))
+        return False
+
+    def stop(self):
+        self.calls.append("stop")
+
+
+@pytest.fixture
+def pool():
+    relay = RememberingRelay()
+
+    class Pool(EnginePool):
+        relay_factory = staticmethod(lambda: relay)
+        shutdown_grace = 7.0
+
+    pool = Pool(limit=3)
+    pool.start()
+    return pool
+
+
+def deliver(pool, job_id, name=GENERATE):
+    """As `celery.worker.request.Request.execute_using_pool` does."""
+    accepted, finished = [], []
+    handle = pool.apply_async(
+        None,
+        args=(name, "message id", {"args": [job_id]}, b"", "application/json", "utf-8"),
+        accept_callback=lambda pid, at: accepted.append(pid),
+        callback=finished.append,
+        timeout_callback=None,
+        correlation_id="message id",
+    )
+    return handle, accepted, finished
+
+
+def test_a_message_is_acknowledged_when_its_job_has_ended(pool):
+    handle, accepted, finished = deliver(pool, "job")
+    assert handle.job_id == "job"
+    assert accepted  # until then Celery would only remember a revocation
+    assert finished == []
+    pool.relay.jobs["job"]()
+    ((failed, result, runtime),) = finished
+    assert (failed, result) == (False, None)
+    assert runtime >= 0
+
+
+def test_only_generate_runs_here(pool):
+    with pytest.raises(ValueError, match="not other"):
+        deliver(pool, "job", name="other")
+
+
+def test_a_warm_shutdown_grants_the_grace_and_a_cold_one_does_not(pool):
+    pool.stop()
+    assert pool.relay.calls == ["start", ("wait_idle", 7.0), "stop"]
+    pool.relay.calls.clear()
+    pool.terminate()
+    assert pool.relay.calls == ["stop"]
+
+
+def test_celery_sees_as_many_slots_as_messages_may_wait(pool):
+    assert pool.num_processes == 3

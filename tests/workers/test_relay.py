@@ -1,0 +1,335 @@
+"""The relay between a scripted engine and a real Redis: nothing lost, nothing twice."""
+
+import threading
+import time
+
+import pytest
+import redis
+
+from completions.jobs import events
+from completions.jobs.connection import connect, connect_async
+from completions.jobs.events import EndEvent
+from completions.jobs.execution import Execution
+from completions.jobs.submission import NewJob, Submission
+from completions.jobs.workers import live_workers
+from workers.engine.exceptions import (
+    DeadlineExceeded,
+    EngineFault,
+    EngineOverloaded,
+    InvalidRequest,
+)
+from workers.engine.request import ChoiceDelta, FinishReason, RequestOutput, SamplingParams, Usage
+from workers.engine.stats import EngineStats
+from workers.relay import Relay
+from workers.wire import sampling_params
+
+pytestmark = pytest.mark.integration
+
+PREFIX = "r:"
+SAMPLING = {
+    "max_tokens": 4, "min_tokens": 0, "temperature": 0.5, "top_p": 1.0, "top_k": -1, "min_p": 0.0,
+    "presence_penalty": 0.0, "frequency_penalty": 0.0, "repetition_penalty": 1.0, "n": 1,
+    "seed": 3, "stop": ["x"], "stop_token_ids": [9], "logit_bias": {"5": 1.5}, "ignore_eos": False,
+    "skip_special_tokens": True,
+}  # fmt: skip
+
+
+class ScriptedEngine:
+    """Emits what the test tells it to, from the test's thread."""
+
+    def __init__(self):
+        self.requests = {}
+        self.aborted = []
+        self.submitted = threading.Event()
+        self.refuse = None
+        self.refused = 0
+
+    def start(self, on_outputs, on_fatal):
+        self.on_outputs, self.on_fatal = on_outputs, on_fatal
+
+    def submit(self, request):
+        if self.refuse:
+            self.refused += 1
+            raise self.refuse
+        self.requests[request.request_id] = request
+        self.submitted.set()
+
+    def abort(self, request_id):
+        self.aborted.append(request_id)
+
+    def stop(self):
+        pass
+
+    def stats(self):
+        return EngineStats(generated_tokens=50, forced_tokens=20, last_step_at=time.monotonic())
+
+    def tokens(self, request_id, ids, finish=None):
+        delta = ChoiceDelta(0, ids, "".join(f"{i} " for i in ids), finish)
+        usage = Usage(2, 0, len(ids)) if finish else None
+        self.on_outputs([RequestOutput(request_id, [delta], finish is not None, None, usage)])
+
+    def fail(self, request_id, error):
+        self.on_outputs([RequestOutput(request_id, [], True, error)])
+
+
+class Bench:
+    """A relay with its engine and what Celery would see."""
+
+    def __init__(self, url, name="worker-1"):
+        self.engine = ScriptedEngine()
+        self.broken = []
+        self.client = connect(url)
+        execution = Execution(self.client, PREFIX, name)
+        self.relay = Relay(self.engine, execution, "m", on_broken=self.broken.append)
+        self.acknowledged = []
+        self.relay.start()
+
+    def run(self, job_id="job"):
+        self.relay.submit(job_id, lambda: self.acknowledged.append(job_id))
+
+    def started(self):
+        assert self.engine.submitted.wait(5)
+
+    def events(self, job_id="job"):
+        entries = self.client.xrange(f"{PREFIX}ev:{job_id}")
+        return [events.decode(fields[b"d"]) for _, fields in entries]
+
+    def state(self, job_id="job"):
+        return self.client.hget(f"{PREFIX}job:{job_id}", "state").decode()
+
+
+def eventually(condition, timeout=5.0):
+    deadline = time.monotonic() + timeout
+    while not condition():
+        assert time.monotonic() < deadline, "it did not happen in time"
+        time.sleep(0.005)
+
+
+@pytest.fixture
+def bench(valkey, redis_client):
+    made = Bench(valkey.url)
+    yield made
+    made.relay.stop()
+    made.client.close()
+
+
+@pytest.fixture
+async def submit(valkey, redis_client):
+    client = connect_async(valkey.url)
+    submission = Submission(client, PREFIX, "web-1")
+
+    async def send(job_id="job", seconds=60.0, **extra):
+        request = {"prompts": [[1, 2]], "sampling": SAMPLING, "grammar": None, **extra}
+        job = NewJob(job_id, "background", "m", 1, 1, request, {}, time.time() + seconds, 60)
+        await submission.submit(job, 100)
+
+    send.submission = submission
+    yield send
+    await client.aclose()
+
+
+async def test_tokens_become_events_and_the_end_acknowledges(bench, submit):
+    await submit()
+    bench.run()
+    bench.started()
+    request = bench.engine.requests["job"]
+    assert request.prompts == ((1, 2),)
+    assert request.sampling == sampling_params(SAMPLING)
+    assert request.sampling.logit_bias == {5: 1.5}
+    bench.engine.tokens("job", [5])
+    bench.engine.tokens("job", [6], FinishReason.STOP)
+    eventually(lambda: bench.acknowledged == ["job"])
+    *steps, end = bench.events()
+    choices = [choice for step in steps for choice in step]
+    assert [choice.token_ids for choice in choices] == [[5], [6]]
+    assert [choice.sequence_number for choice in choices] == [1, 2]
+    assert choices[-1].finish_reason == "stop"
+    assert end == EndEvent(3, "completed", None, events.Usage(2, 1, 0))
+    assert bench.relay.wait_idle(5)
+
+
+async def test_the_organization_reaches_the_engine(bench, submit, redis_client):
+    await submit()
+    await submit("old")
+    redis_client.hdel(f"{PREFIX}job:old", "organization")
+    bench.run()
+    bench.run("old")
+    eventually(lambda: len(bench.engine.requests) == 2)
+    assert bench.engine.requests["job"].organization == "1"
+    assert bench.engine.requests["old"].organization == "old"  # which nobody else is
+
+
+async def test_jobs_wait_for_a_full_engine_and_keep_their_order(bench, submit):
+    bench.engine.refuse = EngineOverloaded()
+    for name in ("first", "cancelled", "late", "last"):
+        await submit(name, seconds=0.5 if name == "late" else 60)
+        bench.run(name)
+    eventually(lambda: bench.engine.refused > 1)
+    await submit.submission.cancel("cancelled")
+    eventually(lambda: set(bench.acknowledged) == {"cancelled", "late"})
+    bench.engine.refuse = None
+    eventually(lambda: list(bench.engine.requests) == ["first", "last"])
+    assert bench.events("late")[-1].error.code == "queue_timeout"
+    assert bench.events("cancelled")[-1].state == "cancelled"
+    for name in ("first", "last"):
+        bench.engine.tokens(name, [5], FinishReason.STOP)
+    eventually(lambda: bench.state("first") == bench.state("last") == "completed")
+
+
+async def test_what_the_payload_says_reaches_the_engine(bench, submit):
+    await submit()
+    told = {"adapters": ["legal"], "priority": 7, "cache_salt": "s", "return_hidden_states": True}
+    await submit("adapted", **told)
+    bench.run()
+    bench.run("adapted")
+    eventually(lambda: len(bench.engine.requests) == 2)
+    assert bench.engine.requests["job"].adapters == ()
+    adapted = bench.engine.requests["adapted"]
+    assert (adapted.adapters, adapted.priority, adapted.cache_salt) == (("legal",), 7, "s")
+    assert (adapted.return_hidden_states, adapted.return_routed_experts) == (True, False)
+
+
+async def test_the_priority_reaches_the_engine(bench, submit):
+    await submit()
+    await submit("line", priority=-1_000_000)
+    bench.run()
+    bench.run("line")
+    eventually(lambda: len(bench.engine.requests) == 2)
+    assert bench.engine.requests["job"].priority == 0
+    assert bench.engine.requests["line"].priority == -1_000_000
+
+
+async def test_a_message_delivered_again_while_its_job_runs_is_acknowledged_with_it(bench, submit):
+    await submit()
+    bench.run()
+    bench.started()
+    bench.run()
+    bench.engine.tokens("job", [5], FinishReason.LENGTH)
+    eventually(lambda: bench.acknowledged == ["job", "job"])
+    assert len(bench.engine.requests) == 1
+
+
+async def test_a_cancelled_job_stops_and_pays_for_what_it_had(bench, submit):
+    await submit()
+    bench.run()
+    bench.started()
+    bench.engine.tokens("job", [5, 6])
+    eventually(bench.events)
+    await submit.submission.cancel("job")
+    eventually(lambda: bench.acknowledged)  # although the engine says nothing
+    assert bench.engine.aborted == ["job"]
+    assert bench.events()[-1] == EndEvent(2, "cancelled", None, events.Usage(2, 2, 0))
+
+
+async def test_errors_of_one_job_end_it_alone(bench, submit):
+    await submit("bad")
+    await submit("good")
+    bench.run("bad")
+    bench.run("good")
+    eventually(lambda: len(bench.engine.requests) == 2)
+    bench.engine.fail("bad", DeadlineExceeded())
+    bench.engine.tokens("good", [5], FinishReason.STOP)
+    eventually(lambda: len(bench.acknowledged) == 2)
+    assert bench.events("bad")[-1].error.code == "deadline_exceeded"
+    assert bench.state("good") == "completed"
+
+
+async def test_a_refused_or_malformed_job_fails(bench, submit, redis_client):
+    bench.engine.refuse = InvalidRequest("too long")
+    await submit("refused")
+    bench.run("refused")
+    eventually(lambda: bench.acknowledged == ["refused"])
+    assert bench.events("refused")[-1].error.code == "invalid_request"
+    await submit("malformed")
+    redis_client.hset(f"{PREFIX}job:malformed", "request", b'{"prompts": []}')
+    bench.run("malformed")
+    eventually(lambda: len(bench.acknowledged) == 2)
+    assert bench.events("malformed")[-1].error.code == "worker_error"
+
+
+async def test_a_job_of_a_dead_worker_goes_on_where_it_was(valkey, bench, submit, redis_client):
+    await submit()
+    first = Execution(redis_client, PREFIX, "dead")
+    first.beat("m", {})
+    (claim,) = first.claim(["job"])
+    from completions.jobs.execution import StepEvent
+
+    step = StepEvent("job", claim.attempt, 1, [(0, [5, 6], "5 6 ", None, None)])
+    first.publish([step], [])
+    redis_client.delete(f"{PREFIX}worker:dead")
+    bench.run()
+    bench.started()
+    assert bench.engine.requests["job"].published == {0: (5, 6)}
+    bench.engine.tokens("job", [7], FinishReason.LENGTH)
+    eventually(lambda: bench.acknowledged)
+    choices = [choice for step in bench.events()[:-1] for choice in step]
+    assert [choice.sequence_number for choice in choices] == [1, 2]
+    assert "".join(choice.text for choice in choices) == "5 6 7 "
+
+
+async def test_the_heartbeat_tells_what_the_engine_counts(bench, submit, valkey):
+    await submit()
+    bench.run()
+    bench.started()
+    async with connect_async(valkey.url) as client:
+        [worker] = await live_workers(client, PREFIX)
+    assert worker.model == "m"
+    assert worker.facts["generated_tokens"] == 50
+    assert worker.facts["forced_tokens"] == 20
+    assert {"running", "waiting", "jobs", "preemptions", "prefix_cache_hits"} <= set(worker.facts)
+
+
+async def test_stopping_gives_jobs_back(bench, submit, redis_client):
+    await submit()
+    bench.run()
+    bench.started()
+    bench.engine.tokens("job", [5])
+    bench.relay.stop()
+    assert bench.state() == "queued"
+    assert bench.acknowledged == []  # Celery delivers it again
+    assert len(bench.events()) == 1  # what was produced is kept
+    assert not redis_client.exists(f"{PREFIX}worker:worker-1")
+
+
+async def test_a_broken_engine_gives_jobs_back_and_ends_the_worker(bench, submit, redis_client):
+    await submit()
+    bench.run()
+    bench.started()
+    bench.engine.fail("job", EngineFault("CUDA error"))
+    bench.engine.on_fatal(RuntimeError("CUDA error"))
+    eventually(lambda: bench.broken)
+    assert bench.state() == "queued"
+    assert redis_client.hget(f"{PREFIX}job:job", "losses") == b"1"
+
+
+async def test_output_waits_while_redis_is_away_and_is_written_once(
+    bench, submit, monkeypatch, redis_client
+):
+    await submit()
+    bench.run()
+    bench.started()
+    execution = bench.relay._execution
+    real, failures = execution.publish, iter([True, False, True])
+
+    def flaky(steps, endings):
+        """Fails before, and even after, Redis did the work."""
+        after = next(failures, None)
+        if after is None:
+            return real(steps, endings)
+        if after:
+            real(steps, endings)
+        raise redis.ConnectionError("away")
+
+    monkeypatch.setattr(execution, "publish", flaky)
+    bench.engine.tokens("job", [5])
+    bench.engine.tokens("job", [6])
+    bench.engine.tokens("job", [7], FinishReason.STOP)
+    eventually(lambda: bench.acknowledged)
+    *steps, end = bench.events()
+    assert [i for step in steps for choice in step for i in choice.token_ids] == [5, 6, 7]
+    assert end.sequence_number == 4
+    assert redis_client.xlen(f"{PREFIX}usage") == 1
+
+
+def test_the_payload_names_the_engines_parameters():
+    assert set(SAMPLING) <= set(SamplingParams.__dataclass_fields__)

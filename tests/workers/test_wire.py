@@ -1,0 +1,118 @@
+"""The engine's deltas through events and back, and payloads to the engine's parameters."""
+
+import json
+from base64 import b64decode
+
+import numpy as np
+import pytest
+
+from completions.jobs import events
+from completions.jobs.events import ChoiceEvent
+from workers.engine.exceptions import GrammarError, InvalidRequest
+from workers.engine.request import (
+    ChoiceDelta,
+    FinishReason,
+    LogprobParams,
+    SamplingParams,
+    TokenLogprobs,
+)
+from workers.wire import event_choice, job_error, logprob_params, sampling_params
+
+
+def scores(num_rows: int, top: int = 2, named: int = 1, offsets=()) -> TokenLogprobs:
+    """Values that float32 holds exactly."""
+    return TokenLogprobs(
+        chosen=np.arange(num_rows, dtype=np.float32) / -4,
+        top_ids=np.arange(num_rows * top).reshape(num_rows, top),
+        top=np.full((num_rows, top), -0.5, np.float32),
+        named=np.full((num_rows, named), -9999.0, np.float32),
+        offsets=list(offsets),
+    )
+
+
+def through_the_wire(delta: ChoiceDelta) -> ChoiceEvent:
+    decoded = events.decode(events.encode_choices(3, [event_choice(delta)]))
+    assert isinstance(decoded, list)
+    return decoded[0]
+
+
+def test_a_plain_delta_has_no_extras():
+    assert event_choice(ChoiceDelta(1, [5], "a")) == (1, [5], "a", None, None)
+    assert through_the_wire(ChoiceDelta(1, [5], "a")).extras == {}
+
+
+def test_logprobs():
+    event = through_the_wire(ChoiceDelta(0, [5, 6], "ab", logprobs=scores(2, offsets=(0, 1))))
+    assert event.extras == {
+        "logprobs": {
+            "chosen": [0.0, -0.25],
+            "offsets": [0, 1],
+            "top_ids": [[0, 1], [2, 3]],
+            "top": [[-0.5, -0.5], [-0.5, -0.5]],
+            "named": [[-9999.0], [-9999.0]],
+        }
+    }
+
+
+def test_what_was_not_asked_for_is_left_out():
+    event = through_the_wire(ChoiceDelta(0, [5], "a", logprobs=scores(1, 0, 0, offsets=(0,))))
+    assert event.extras == {"logprobs": {"chosen": [0.0], "offsets": [0]}}
+
+
+@pytest.mark.parametrize("num_rows", [0, 1, 3])
+def test_the_first_row_of_a_prompt_is_null(num_rows):
+    prompt = TokenLogprobs.unknown(num_rows, LogprobParams(2, 0, (7,)))
+    rest = prompt.rows(1, num_rows)
+    rest.chosen[:], rest.top[:], rest.top_ids[:], rest.named[:] = -1, -0.5, 4, -2
+    event = through_the_wire(ChoiceDelta(0, prompt_logprobs=prompt))
+    first = [None][:num_rows]
+    others = max(0, num_rows - 1)
+    assert event.extras["prompt_logprobs"] == {
+        "chosen": first + [-1.0] * others,
+        "top_ids": first + [[4, 4]] * others,
+        "top": first + [[-0.5, -0.5]] * others,
+        "named": first + [[-2.0]] * others,
+    }
+
+
+def test_numbers_have_the_digits_of_float32_only():
+    delta = ChoiceDelta(0, [5], "a", logprobs=scores(1, 0, 0))
+    assert delta.logprobs is not None
+    delta.logprobs.chosen[0] = np.float32(-0.1)
+    assert b"[-0.1]" in events.encode_choices(1, [event_choice(delta)])
+
+
+def test_records_and_the_text_of_a_regex():
+    experts = np.arange(12, dtype=np.int32).reshape(2, 3, 2)
+    delta = ChoiceDelta(
+        0, [5], "a", FinishReason.STOP, "a+", matched_stop_text="aa", hidden_states=[0.5, -1.0],
+        routed_experts=experts, cached_tokens=16,
+    )  # fmt: skip
+    extras = dict(through_the_wire(delta).extras)
+    sent = np.frombuffer(b64decode(extras.pop("routed_experts")), dtype="<i4")
+    assert sent.reshape(experts.shape).tolist() == experts.tolist()
+    assert extras == {
+        "cached_tokens": 16, "hidden_states": [0.5, -1.0], "matched_stop_text": "aa",
+    }  # fmt: skip
+
+
+def test_wishes_per_prompt():
+    assert logprob_params(None) == logprob_params([]) == ()
+    sent = json.loads('[null, {}, {"top_logprobs_num": 2, "token_ids_logprob": [3, 4]}]')
+    assert logprob_params(sent) == (
+        None,
+        LogprobParams(),
+        LogprobParams(2, token_ids_logprob=(3, 4)),
+    )
+
+
+def test_sampling_parameters_of_a_payload():
+    sent = json.loads('{"logit_bias": {"5": 1.5}, "stop": ["x"], "stop_regex": ["a+"], "seed": 3}')
+    expected = SamplingParams(logit_bias={5: 1.5}, stop=("x",), stop_regex=("a+",), seed=3)
+    assert sampling_params(sent) == expected
+
+
+def test_a_grammar_that_fails_before_the_first_token_is_the_clients():
+    assert job_error(GrammarError("deep"), 0).code == "invalid_grammar"
+    assert job_error(GrammarError("deep"), 3).code == "grammar_error"
+    assert job_error(InvalidRequest("no"), 0) == events.JobError("invalid_request", "no")

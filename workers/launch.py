@@ -1,0 +1,108 @@
+"""Starts an engine worker: one model, its engine and its relay inside a Celery worker."""
+
+import logging
+import os
+import socket
+import uuid
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from celery import Celery
+
+from completions.catalog import ModelEntry
+from completions.jobs.connection import connect
+from completions.jobs.execution import Execution
+from completions.jobs.submission import LINES_PER_SEQUENCE
+
+if TYPE_CHECKING:  # importing the relay loads numpy, and an engine torch
+    from workers.relay import EngineLike
+
+    Load = Callable[["ModelEntry", "WorkerOptions"], EngineLike]
+
+logger = logging.getLogger(__name__)
+
+LOOK_AHEAD = 16
+"""Messages taken beyond the engine's sequences and the lines of batches that wait for it, so that a
+freed place never waits for Redis, and no live request behind a line: the engine knows who goes
+first, Celery does not once it has handed a message over."""
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerOptions:
+    """What the installation decides, as opposed to the model."""
+
+    redis_url: str
+    redis_prefix: str
+    device: str
+    dtype: str | None
+    shutdown_grace: float
+
+
+def run(
+    app: Celery,
+    entry: ModelEntry,
+    options: WorkerOptions,
+    load: "Load | None" = None,
+) -> int:
+    """Serve one model until told to stop. Returns the exit code. `load` makes another engine."""
+    from workers.pool import EnginePool, RefreshVisibility
+
+    class Pool(EnginePool):
+        relay_factory = staticmethod(lambda: _relay(entry, options, load or _load))
+        shutdown_grace = options.shutdown_grace
+
+    app.conf.imports = ["workers.tasks"]
+    app.steps["consumer"].add(RefreshVisibility)
+    worker: Any = app.Worker(
+        hostname=f"{entry.id}@{socket.gethostname()}",
+        pool_cls=Pool,
+        queues=[entry.queue],
+        concurrency=(1 + LINES_PER_SEQUENCE) * entry.max_num_seqs + LOOK_AHEAD,
+        without_gossip=True,
+        without_mingle=True,
+        without_heartbeat=True,
+        optimization="default",
+        loglevel="INFO",
+    )
+    worker.start()
+    return int(worker.exitcode or 0)
+
+
+def check_device(wanted: str) -> None:
+    """Raises ValueError if a GPU is asked for that is not there; torch loads only then."""
+    if wanted.startswith("cuda"):
+        from workers.engine.device import resolve_device
+
+        resolve_device(wanted)
+
+
+def _load(entry: ModelEntry, options: WorkerOptions) -> "EngineLike":
+    from workers.engine.config import EngineConfig
+    from workers.engine.engine import Engine
+
+    config = EngineConfig(
+        device=options.device,
+        dtype=options.dtype or entry.dtype,
+        max_model_len=entry.max_model_len,
+        max_num_seqs=entry.max_num_seqs,
+        max_num_batched_tokens=entry.max_num_batched_tokens,
+        kv_cache_bytes=entry.kv_cache_bytes,
+        adapters=entry.adapters,
+        logit_processors=entry.logit_processors,
+    )
+    logger.info("loading %s from %s onto device %s", entry.id, entry.folder, options.device)
+    return Engine.from_pretrained(entry.folder, config)
+
+
+def _relay(
+    entry: ModelEntry,
+    options: WorkerOptions,
+    load: "Load",
+) -> Any:
+    from workers.relay import Relay
+
+    engine = load(entry, options)
+    worker_id = f"{socket.gethostname()}-{os.getpid()}-{uuid.uuid4().hex[:8]}"
+    execution = Execution(connect(options.redis_url), options.redis_prefix, worker_id)
+    return Relay(engine, execution, entry.id, on_broken=lambda _error: os._exit(70))

@@ -1,0 +1,348 @@
+"""The thread between the engine and Redis: claims jobs, publishes each step, ends jobs, beats.
+
+One round trip carries a whole engine step. When Redis does not answer, the very same batch is tried
+again until it does (repeating it is harmless), while the engine goes on and its output waits here.
+"""
+
+import logging
+import queue
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from redis.exceptions import RedisError
+
+from completions.jobs.events import Choice, JobError, Usage
+from completions.jobs.execution import Claim, Ending, Execution, StepEvent, Verdict
+from workers.engine.exceptions import EngineError, EngineFault, EngineOverloaded
+from workers.engine.request import Request, RequestOutput
+from workers.engine.stats import EngineStats
+from workers.wire import event_choice, job_error, request_params
+
+logger = logging.getLogger(__name__)
+
+POLL_INTERVAL = 0.25
+"""Seconds after which a job that published nothing is asked about: was it cancelled?"""
+BEAT_INTERVAL = 2.0
+STEP_LIMIT = 120.0
+"""Seconds one engine step may take before the worker gives up on itself."""
+
+Done = Callable[[], None]
+"""Tells Celery that a message may be acknowledged. Must not raise."""
+
+
+class EngineLike(Protocol):
+    """What the relay needs of an engine."""
+
+    def start(
+        self,
+        on_outputs: Callable[[list[RequestOutput]], None],
+        on_fatal: Callable[[BaseException], None],
+    ) -> None: ...
+    def submit(self, request: Request) -> None: ...
+    def abort(self, request_id: str) -> None: ...
+    def stop(self) -> None: ...
+    def stats(self) -> EngineStats: ...
+
+
+@dataclass(slots=True)
+class _LiveJob:
+    """A job between its claim and its end."""
+
+    claim: Claim
+    done: list[Done]
+    prompt_tokens: int
+    completion_tokens: int
+    sequence_number: int
+    asked_at: float
+    deadline: float
+    choices: list[Choice] = field(default_factory=list)
+    """Produced and not yet part of a batch."""
+    request: Request | None = None
+    """Until the engine has taken it, or the job has ended."""
+    ending: Ending | None = None
+
+
+@dataclass(slots=True)
+class _Batch:
+    """One round trip to Redis, kept until it has succeeded."""
+
+    steps: list[StepEvent]
+    endings: list[Ending]
+
+
+class Relay:
+    """Owns the engine of this process. All state below is touched by its own thread only."""
+
+    def __init__(
+        self,
+        engine: EngineLike,
+        execution: Execution,
+        model: str,
+        on_broken: Callable[[BaseException], None],
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._engine = engine
+        self._execution = execution
+        self._model = model
+        self._on_broken = on_broken
+        self._clock = clock
+        self._inbox: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
+        self._unclaimed: dict[str, list[Done]] = {}
+        self._live: dict[str, _LiveJob] = {}
+        self._unsubmitted: deque[_LiveJob] = deque()
+        self._batch: _Batch | None = None
+        self._beat_at = float("-inf")
+        self._broken: BaseException | None = None
+        self._stopping = False
+        self._idle_waiters: list[threading.Event] = []
+        self._thread = threading.Thread(target=self._run, name="relay", daemon=True)
+
+    # Called from other threads -------------------------------------------------------------------
+
+    def start(self) -> None:
+        self._engine.start(self._on_outputs, self._on_fatal)
+        self._thread.start()
+
+    def submit(self, job_id: str, done: Done) -> None:
+        """Run a job; `done` is called once its message may be acknowledged."""
+        self._inbox.put(lambda: self._accept(job_id, done))
+
+    def wait_idle(self, timeout: float | None = None) -> bool:
+        """Wait until no job is left; False when the time is up first."""
+        idle = threading.Event()
+        self._inbox.put(lambda: self._idle_waiters.append(idle))
+        return idle.wait(timeout)
+
+    def stop(self, timeout: float = 10.0) -> None:
+        """Give the jobs that still run back to the queue and stop the engine."""
+        if self._thread.is_alive():
+            self._inbox.put(self._stop)
+            self._thread.join(timeout)
+        self._engine.stop()
+
+    def _on_outputs(self, outputs: list[RequestOutput]) -> None:
+        self._inbox.put(lambda: self._collect(outputs))
+
+    def _on_fatal(self, error: BaseException) -> None:
+        def fail() -> None:
+            self._broken = error
+
+        self._inbox.put(fail)
+
+    # The relay's own thread -----------------------------------------------------------------------
+
+    def _run(self) -> None:
+        pause = 0.0
+        while not self._stopping:
+            self._drain_inbox(pause)
+            try:
+                self._turn()
+                pause = 0.0
+            except (RedisError, OSError) as error:
+                pause = min(1.0, pause * 2 or 0.1)
+                logger.warning("Redis does not answer, trying again in %.1f s: %s", pause, error)
+            except (
+                Exception
+            ) as error:  # a dead relay in a live worker would hold every job for ever
+                logger.exception("the relay failed")
+                self._broken = error
+            if self._broken is not None:
+                self._give_up(self._broken)
+        self._release(lost=False)
+
+    def _turn(self) -> None:
+        """Everything that talks to Redis, most urgent first."""
+        if self._unclaimed:
+            self._claim()
+        self._submit()
+        if self._batch is None:
+            self._batch = self._next_batch()
+        if self._batch is not None:
+            self._publish(self._batch)
+            self._batch = None
+        self._beat()
+        if self._idle_waiters and not self._live and not self._unclaimed:
+            while self._idle_waiters:
+                self._idle_waiters.pop().set()
+
+    def _drain_inbox(self, pause: float) -> None:
+        """Take what other threads left; wait for it unless something is to be done already."""
+        if pause:
+            time.sleep(pause)
+        busy = self._batch is not None or self._unclaimed
+        wait = 0.0 if busy else POLL_INTERVAL if self._live else BEAT_INTERVAL / 2
+        try:
+            self._inbox.get(timeout=wait)() if wait else self._inbox.get_nowait()()
+            while True:
+                self._inbox.get_nowait()()
+        except queue.Empty:
+            pass
+
+    def _accept(self, job_id: str, done: Done) -> None:
+        if (job := self._live.get(job_id)) is not None:  # delivered again while it runs here
+            job.done.append(done)
+        else:
+            self._unclaimed.setdefault(job_id, []).append(done)
+
+    def _claim(self) -> None:
+        for claim in self._execution.claim(list(self._unclaimed)):
+            if isinstance(claim, Claim):
+                again = claim.attempt > 1
+                published = self._execution.published_tokens(claim.job_id) if again else {}
+                self._begin(claim, self._unclaimed.pop(claim.job_id), published)
+            else:
+                done = self._unclaimed.pop(claim.job_id)
+                logger.info("job %s is %s: nothing to do", claim.job_id, claim.reason)
+                _call(done)
+
+    def _begin(self, claim: Claim, done: list[Done], published: dict[int, list[int]]) -> None:
+        prompts = tuple(tuple(prompt) for prompt in claim.request["prompts"])
+        self._live[claim.job_id] = job = _LiveJob(
+            claim=claim,
+            done=done,
+            prompt_tokens=sum(map(len, prompts)),
+            completion_tokens=sum(map(len, published.values())),
+            sequence_number=claim.sequence_number,
+            asked_at=self._clock(),
+            deadline=self._clock() + claim.seconds_left,
+        )
+        try:
+            job.request = Request(
+                request_id=claim.job_id,
+                # A job of nobody's shares cached prefixes with nobody.
+                organization=claim.organization or claim.job_id,
+                deadline=job.deadline,
+                published={index: tuple(ids) for index, ids in published.items()},
+                **request_params(claim.request),
+            )
+        except (
+            ValueError,
+            KeyError,
+            TypeError,
+        ) as error:  # written by a web tier of another version
+            logger.exception("job %s cannot be understood", claim.job_id)
+            self._end(job, "failed", JobError("worker_error", f"Malformed job: {error}"), None)
+        else:
+            self._unsubmitted.append(job)
+
+    def _submit(self) -> None:
+        """Hand jobs to the engine in order, as far as its queue has room; the rest stays here, and
+        can be cancelled or time out like any other."""
+        while self._unsubmitted:
+            job = self._unsubmitted[0]
+            if job.request is not None and self._live.get(job.claim.job_id) is job:
+                try:
+                    self._engine.submit(job.request)
+                except EngineOverloaded:
+                    break
+                except EngineError as error:
+                    self._end(job, "failed", JobError(error.code, str(error)), None)
+            job.request = None
+            self._unsubmitted.popleft()
+        now = self._clock()
+        for job in self._unsubmitted:
+            if job.request is not None and now >= job.deadline:
+                self._end(job, "failed", JobError("queue_timeout", "No worker had room"), None)
+
+    def _collect(self, outputs: list[RequestOutput]) -> None:
+        for output in outputs:
+            job = self._live.get(output.request_id)
+            if job is None or job.ending is not None or isinstance(output.error, EngineFault):
+                continue  # after a fault of the engine its jobs are given back, not failed
+            for delta in output.deltas:
+                job.completion_tokens += len(delta.token_ids)
+                job.choices.append(event_choice(delta))
+            if output.error is not None:
+                self._end(job, "failed", job_error(output.error, job.completion_tokens), None)
+            elif output.finished:
+                used = output.usage
+                usage = (
+                    Usage(used.prompt_tokens, used.completion_tokens, used.cached_tokens)
+                    if used
+                    else None
+                )
+                self._end(job, "completed", None, usage)
+
+    def _end(self, job: _LiveJob, state: Any, error: JobError | None, usage: Usage | None) -> None:
+        """Note how a job ends; the next batch writes it after the job's last choices."""
+        job.request = None
+        job.ending = Ending(
+            job_id=job.claim.job_id,
+            attempt=job.claim.attempt,
+            sequence_number=job.sequence_number + len(job.choices),
+            state=state,
+            error=error,
+            usage=usage or Usage(job.prompt_tokens, job.completion_tokens),
+        )
+
+    def _next_batch(self) -> _Batch | None:
+        now = self._clock()
+        steps, endings = [], []
+        for job_id, job in self._live.items():
+            if job.choices or (job.ending is None and now - job.asked_at >= POLL_INTERVAL):
+                job.asked_at = now
+                steps.append(StepEvent(job_id, job.claim.attempt, job.sequence_number, job.choices))
+                job.sequence_number += len(job.choices)
+                job.choices = []
+            if job.ending is not None:
+                endings.append(job.ending)
+        return _Batch(steps, endings) if steps or endings else None
+
+    def _publish(self, batch: _Batch) -> None:
+        verdicts, _ = self._execution.publish(batch.steps, batch.endings)
+        for ending in batch.endings:
+            _call(self._live.pop(ending.job_id).done)
+        for step, verdict in zip(batch.steps, verdicts, strict=True):
+            job = self._live.get(step.job_id)
+            if job is None or verdict is Verdict.GO_ON:
+                continue
+            self._engine.abort(step.job_id)
+            if verdict is Verdict.CANCEL:
+                if job.ending is None:
+                    self._end(job, "cancelled", None, None)
+            else:
+                logger.warning("job %s was taken over by another worker", step.job_id)
+                _call(self._live.pop(step.job_id).done)
+
+    def _beat(self) -> None:
+        now = self._clock()
+        if now - self._beat_at < BEAT_INTERVAL:
+            return
+        stats = self._engine.stats()
+        if stats.running and now - stats.last_step_at > STEP_LIMIT:
+            self._broken = TimeoutError(f"an engine step has taken more than {STEP_LIMIT:.0f} s")
+            return
+        self._execution.beat(self._model, {**stats.counters(), "jobs": len(self._live)})
+        self._beat_at = now
+
+    def _stop(self) -> None:
+        self._stopping = True
+
+    def _release(self, lost: bool) -> None:
+        """Hand unfinished jobs to other workers; what was published stays and is continued."""
+        try:
+            if self._batch is not None:
+                self._publish(self._batch)
+            jobs = [(job_id, job.claim.attempt) for job_id, job in self._live.items()]
+            self._execution.release(jobs, lost)
+            self._execution.stop_beating()
+            if jobs:
+                logger.info("gave %d unfinished jobs back to the queue", len(jobs))
+        except (RedisError, OSError) as error:
+            logger.warning("could not give jobs back, the reconciler will find them: %s", error)
+
+    def _give_up(self, error: BaseException) -> None:
+        """A broken engine never serves again: give everything back and end the process."""
+        logger.critical("the engine is broken, this worker ends: %s", error)
+        self._release(lost=True)
+        self._on_broken(error)
+        self._stopping = True
+
+
+def _call(callbacks: list[Done]) -> None:
+    for done in callbacks:
+        done()

@@ -1,0 +1,95 @@
+"""The engine's types to and from the JSON of jobs and events."""
+
+from base64 import b64encode
+from typing import Any
+
+from completions.jobs.events import Choice, JobError
+from workers.engine.exceptions import EngineError, GrammarError
+from workers.engine.request import ChoiceDelta, LogprobParams, SamplingParams, TokenLogprobs
+
+_TUPLES = frozenset({"stop", "stop_regex", "stop_token_ids", "dry_sequence_breakers"})
+"""Sampling fields that are arrays in the payload."""
+
+
+_AS_GIVEN = (
+    "grammar", "priority", "cache_salt", "return_hidden_states", "return_routed_experts",
+    "routed_experts_start_len",
+)  # fmt: skip
+"""Keys of the payload that are parameters of a Request."""
+
+
+def request_params(payload: dict[str, Any]) -> dict[str, Any]:
+    """The payload as arguments of a Request. Raises KeyError, ValueError or TypeError."""
+    return {
+        "prompts": tuple(tuple(prompt) for prompt in payload["prompts"]),
+        "sampling": sampling_params(payload["sampling"]),
+        "adapters": tuple(payload.get("adapters") or ()),
+        "logprobs": logprob_params(payload.get("logprobs")),
+        **{name: payload[name] for name in _AS_GIVEN if name in payload},
+    }
+
+
+def sampling_params(fields: dict[str, Any]) -> SamplingParams:
+    """The payload's sampling object as the engine's type. Raises ValueError or TypeError."""
+    exact = dict(fields)
+    exact["logit_bias"] = {int(token): bias for token, bias in fields["logit_bias"].items()}
+    for name in _TUPLES & exact.keys():
+        exact[name] = tuple(exact[name])
+    return SamplingParams(**exact)
+
+
+def logprob_params(wishes: list[dict[str, Any] | None] | None) -> tuple[LogprobParams | None, ...]:
+    """The payload's wishes per prompt as the engine's type. Raises ValueError or TypeError."""
+    return tuple(
+        None
+        if wish is None
+        else LogprobParams(
+            **{**wish, "token_ids_logprob": tuple(wish.get("token_ids_logprob", ()))}
+        )
+        for wish in wishes or ()
+    )
+
+
+def event_choice(delta: ChoiceDelta) -> Choice:
+    """A delta as events carry it."""
+    choice = (delta.index, delta.token_ids, delta.text, delta.finish_reason, delta.matched_stop)
+    extras = _extras(delta)
+    return (*choice, extras) if extras else choice
+
+
+def _extras(delta: ChoiceDelta) -> dict[str, Any]:
+    """What few jobs ask for, in the form that ``completions.jobs.events`` describes."""
+    extras: dict[str, Any] = {}
+    if delta.logprobs is not None:
+        extras["logprobs"] = _rows(delta.logprobs)
+        extras["logprobs"]["offsets"] = delta.logprobs.offsets
+    if (scored := delta.prompt_logprobs) is not None:
+        rest = _rows(scored.rows(1, len(scored.chosen)))
+        first = [None] if len(scored.chosen) else []
+        extras["prompt_logprobs"] = {name: first + list(rows) for name, rows in rest.items()}
+    if delta.cached_tokens:
+        extras["cached_tokens"] = delta.cached_tokens
+    if delta.hidden_states is not None:
+        extras["hidden_states"] = delta.hidden_states
+    if delta.routed_experts is not None:
+        experts = delta.routed_experts.astype("<i4").tobytes()
+        extras["routed_experts"] = b64encode(experts).decode()
+    if delta.matched_stop_text is not None:
+        extras["matched_stop_text"] = delta.matched_stop_text
+    return extras
+
+
+def _rows(scores: TokenLogprobs) -> dict[str, Any]:
+    rows: dict[str, Any] = {"chosen": scores.chosen}
+    if scores.top.shape[1]:
+        rows |= {"top_ids": scores.top_ids, "top": scores.top}
+    if scores.named.shape[1]:
+        rows["named"] = scores.named
+    return rows
+
+
+def job_error(error: EngineError, completion_tokens: int) -> JobError:
+    """A grammar that fails before its first token is the client's, however it got past the door."""
+    if isinstance(error, GrammarError) and not completion_tokens:
+        return JobError("invalid_grammar", str(error))
+    return JobError(error.code, str(error))
