@@ -1,0 +1,10 @@
+"""A constraint field of a request becomes one llguidance grammar text, judged before queueing."""
+
+from completions.grammars.constraint import Constraint
+from completions.grammars.examination import Question, Verdict
+from completions.grammars.judging import Judge
+from completions.grammars.limits import Limits
+from completions.grammars.translation import translate
+from completions.grammars.vocabulary import Vocabulary
+
+__all__ = ["Constraint", "Judge", "Limits", "Question", "Verdict", "Vocabulary", "translate"]

@@ -1,0 +1,29 @@
+"""EBNF in the dialect of XGrammar and SGLang, GBNF's additions included, to llguidance's Lark.
+
+`parse` reads the text into rules; `write` says the same language in Lark: linear recursion becomes
+loops, what is regular becomes terminals, and terminals that llguidance's lexer would confuse are
+taken apart. No name of the client's reaches the output.
+"""
+
+from completions.grammars.ebnf import recursion, rules, writer
+from completions.grammars.ebnf.grammar import Grammar
+from completions.grammars.ebnf.lexemes import safe_productions
+from completions.grammars.ebnf.parser import parse
+from completions.grammars.limits import DEFAULT_LIMITS, Limits
+
+__all__ = ["Grammar", "parse", "translate", "write"]
+
+
+def translate(text: str, limits: Limits = DEFAULT_LIMITS) -> str:
+    """The same language in llguidance's Lark. Raises GrammarError with line and column."""
+    return write(parse(text, limits), limits)
+
+
+def write(grammar: Grammar, limits: Limits = DEFAULT_LIMITS) -> str:
+    """The Lark of a grammar, which is simplified on the way. Raises GrammarError."""
+    rules.prune(grammar)
+    rules.check_repetition(grammar, limits)
+    recursion.remove_linear_recursion(grammar)
+    facts = rules.Facts(grammar.rules, grammar.start)
+    safe = safe_productions(grammar.make, grammar.rules, grammar.start, facts)
+    return writer.write(safe, grammar.rules)

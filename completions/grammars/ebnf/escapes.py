@@ -1,0 +1,110 @@
+"""What is written between the quotes of a literal and the brackets of a character class."""
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from completions.grammars.ebnf import code_points
+from completions.grammars.ebnf.code_points import Ranges
+from completions.grammars.exceptions import GrammarError
+
+_CONTROLS = {
+    "n": "\n", "r": "\r", "t": "\t", "b": "\b", "f": "\f", "a": "\a", "v": "\v",
+    "0": "\0", "e": "\x1b",
+}  # fmt: skip
+_IN_LITERALS = _CONTROLS | {character: character for character in "\"\\/'?"}
+_IN_CLASSES = _IN_LITERALS | {character: character for character in "^$.*+()[]{}|-"}
+_SHORTHANDS = {
+    "d": "0-9", "w": "A-Za-z0-9_", "s": r" \t\n\r\f\v",
+    "D": "^0-9", "W": "^A-Za-z0-9_", "S": r"^ \t\n\r\f\v",
+}  # fmt: skip
+_HEX = frozenset("0123456789abcdefABCDEF")
+_DIGITS = {"u": 4, "U": 8}
+
+
+class _Character(NamedTuple):
+    code_point: int
+    is_dash: bool
+    """An unescaped -, which makes a range of its neighbours."""
+    start: int
+
+
+def literal(text: str, start: int, end: int) -> str:
+    """The string whose quotes enclose text[start:end]. Raises GrammarError."""
+    characters = _characters(text, start, end, _IN_LITERALS)
+    return "".join(chr(character.code_point) for character in characters)
+
+
+def places(text: str, start: int, end: int) -> list[int]:
+    """Where each character of that string is written."""
+    return [character.start for character in _characters(text, start, end, _IN_LITERALS)]
+
+
+def character_class(text: str, start: int, end: int) -> Ranges:
+    """The characters of the class whose brackets enclose text[start:end]. Raises GrammarError."""
+    negated = text.startswith("^", start, end)
+    characters = list(_characters(text, start + negated, end, _IN_CLASSES))
+    if not characters and not negated:
+        raise GrammarError.at(text, start - 1, "[] names no characters; [^] is any character")
+    ranges = []
+    index = 0
+    while index < len(characters):
+        low = high = characters[index]
+        if index + 2 < len(characters) and characters[index + 1].is_dash:
+            high = characters[index + 2]
+            index += 2
+        index += 1
+        if high.code_point < low.code_point:
+            raise GrammarError.at(text, low.start, "this range is reversed: its end comes first")
+        ranges.append((low.code_point, high.code_point))
+    found = code_points.union(ranges)
+    return code_points.complement(found) if negated else found
+
+
+def _characters(text: str, start: int, end: int, escapes: dict[str, str]) -> Iterator[_Character]:
+    position = start
+    while position < end:
+        begin = position
+        if text[position] == "\\":
+            code_point, position = _escape(text, position, end, escapes)
+            yield _Character(code_point, is_dash=False, start=begin)
+        else:
+            position += 1
+            character = text[begin]
+            yield _Character(ord(character), is_dash=character == "-", start=begin)
+
+
+def _escape(text: str, start: int, end: int, escapes: dict[str, str]) -> tuple[int, int]:
+    """The code point of the escape at `start`, and where it ends."""
+    letter = text[start + 1]
+    if letter in escapes:
+        return ord(escapes[letter]), start + 2
+    if letter not in "xuU":
+        raise GrammarError.at(text, start, _unknown(letter, in_class=escapes is _IN_CLASSES))
+    digits = start + 2
+    # \x takes all the digits there are, as XGrammar reads it.
+    limit = min(end, digits + _DIGITS.get(letter, end))
+    stop = digits
+    while stop < limit and text[stop] in _HEX:
+        stop += 1
+    wanted = _DIGITS.get(letter)
+    if stop == digits or (wanted and stop - digits != wanted):
+        count = f"exactly {wanted}" if wanted else "at least one"
+        message = f"\\{letter} takes {count} hexadecimal digits"
+        raise GrammarError.at(text, start, message)
+    value = int(text[digits:stop], 16)
+    if not code_points.is_character(value):
+        message = (
+            f"{text[start:stop]} is no Unicode character; \\x takes all the digits that follow"
+        )
+        if letter != "x":
+            message = (
+                f"{text[start:stop]} is no Unicode character; write characters past U+FFFF as \\U"
+            )
+        raise GrammarError.at(text, start, message)
+    return value, stop
+
+
+def _unknown(letter: str, *, in_class: bool) -> str:
+    if letter in _SHORTHANDS and in_class:
+        return f"\\{letter} is not known in this dialect; write [{_SHORTHANDS[letter]}]"
+    return f"the escape \\{letter} is not known; write the character itself or \\u and four digits"

@@ -1,0 +1,190 @@
+"""The expressions of a grammar: immutable, simplified while they are built, equal ones one object.
+
+That equal expressions are the same object makes them cheap keys, and lets every analysis be a loop
+over distinct expressions instead of a recursion.
+"""
+
+from collections.abc import Callable, Container, Hashable, Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+from completions.grammars.ebnf.code_points import Ranges
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Expression:
+    """Compared by identity: `Expressions` makes them, each once."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Literal(Expression):
+    """A text of at least one character."""
+
+    text: str
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Characters(Expression):
+    """Any one character of a set."""
+
+    ranges: Ranges
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Sequence(Expression):
+    """All parts one after the other; without parts, the empty text."""
+
+    parts: tuple[Expression, ...]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Choice(Expression):
+    """One of at least two options."""
+
+    options: tuple[Expression, ...]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Repeat(Expression):
+    """The body `low` to `high` times; None is no bound."""
+
+    body: Expression
+    low: int
+    high: int | None
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Reference(Expression):
+    """A rule, by name."""
+
+    name: str
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Substring(Expression):
+    """Any run of consecutive chunks, the empty one included."""
+
+    chunks: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class FreeText(Expression):
+    """Any text without the avoided strings; with an `end`, up to and including that one of them.
+
+    None of the strings holds another.
+    """
+
+    avoided: tuple[str, ...]
+    end: str
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class NonEmpty(Expression):
+    """What the body matches, but for the empty text."""
+
+    body: Expression
+
+
+EMPTY = Sequence(())
+Made = TypeVar("Made", bound=Expression)
+
+
+class Expressions:
+    """Makes the expressions of one grammar."""
+
+    def __init__(self) -> None:
+        self._made: dict[Hashable, Any] = {}
+
+    def _once(self, kind: type[Made], *fields: Any) -> Made:
+        made: Made | None = self._made.get((kind, *fields))
+        if made is None:
+            made = self._made[kind, *fields] = kind(*fields)
+        return made
+
+    def literal(self, text: str) -> Expression:
+        return self._once(Literal, text) if text else EMPTY
+
+    def characters(self, ranges: Ranges) -> Expression:
+        if len(ranges) == 1 and ranges[0][0] == ranges[0][1]:
+            return self.literal(chr(ranges[0][0]))
+        return self._once(Characters, ranges)
+
+    def reference(self, name: str) -> Expression:
+        return self._once(Reference, name)
+
+    def substring(self, chunks: tuple[str, ...]) -> Expression:
+        return self._once(Substring, chunks)
+
+    def free_text(self, avoided: tuple[str, ...], end: str = "") -> Expression:
+        return self._once(FreeText, avoided, end)
+
+    def non_empty(self, body: Expression) -> Expression:
+        return self._once(NonEmpty, body)
+
+    def sequence(self, parts: Iterable[Expression]) -> Expression:
+        """Flat, with neighbouring literals joined."""
+        flat: list[Expression] = []
+        texts: list[str] = []
+        for part in parts:
+            for each in part.parts if isinstance(part, Sequence) else (part,):
+                if isinstance(each, Literal):
+                    texts.append(each.text)
+                    continue
+                if texts:
+                    flat.append(self.literal("".join(texts)))
+                    texts = []
+                flat.append(each)
+        if texts:
+            flat.append(self.literal("".join(texts)))
+        if len(flat) < 2:
+            return flat[0] if flat else EMPTY
+        return self._once(Sequence, tuple(flat))
+
+    def choice(self, options: Iterable[Expression]) -> Expression:
+        """Flat, and no option twice. Of at least one option."""
+        flat: dict[Expression, None] = {}
+        for option in options:
+            nested = option.options if isinstance(option, Choice) else (option,)
+            flat.update(dict.fromkeys(nested))
+        if len(flat) == 1:
+            return next(iter(flat))
+        return self._once(Choice, tuple(flat))
+
+    def repeat(self, body: Expression, low: int, high: int | None) -> Expression:
+        if high == 0 or body is EMPTY:
+            return EMPTY
+        if low == high == 1:
+            return body
+        return self._once(Repeat, body, low, high)
+
+
+def children(node: Expression) -> tuple[Expression, ...]:
+    """What it is directly made of. A reference's rule is not among it."""
+    if isinstance(node, Sequence):
+        return node.parts
+    if isinstance(node, Choice):
+        return node.options
+    if isinstance(node, Repeat | NonEmpty):
+        return (node.body,)
+    return ()
+
+
+def walk(
+    roots: Iterable[Expression],
+    skipped: Container[Expression] = (),
+    parts: Callable[[Expression], tuple[Expression, ...]] = children,
+) -> Iterator[Expression]:
+    """Every distinct expression in the roots once, parts before what they are part of.
+
+    What is skipped is not entered either.
+    """
+    seen: set[Expression] = set()
+    stack = [(root, False) for root in roots]
+    while stack:
+        node, ready = stack.pop()
+        if ready:
+            yield node
+        elif node not in seen and node not in skipped:
+            seen.add(node)
+            stack.append((node, True))
+            stack.extend((part, False) for part in parts(node))

@@ -1,0 +1,72 @@
+"""Free text up to one of several strings, as TagDispatch(...) has it.
+
+The automaton of Aho and Corasick: its states are the beginnings of the strings, and a text's state
+is the longest of them that the text ends with.
+"""
+
+from collections.abc import Iterator
+from functools import lru_cache
+
+from completions.grammars.ebnf import code_points
+from completions.grammars.ebnf.code_points import Ranges
+from completions.grammars.ebnf.expressions import EMPTY, Expression, Expressions, FreeText
+
+START = ""
+"""The state before any character."""
+
+
+@lru_cache(maxsize=64)
+def steps(avoided: tuple[str, ...]) -> dict[str, list[tuple[Ranges, str]]]:
+    """Of each state: characters, and the state to which they lead.
+
+    A state may be one of the strings; nothing leads on from there.
+    """
+    states = {string[:length] for string in avoided for length in range(len(string))}
+    characters = sorted(set("".join(avoided)))
+    others = code_points.complement(
+        code_points.union((ord(each), ord(each)) for each in characters)
+    )
+    found = {}
+    for state in sorted(states):
+        found[state] = [(others, START)]
+        for character in characters:
+            following = state + character
+            while following not in states and following not in avoided:
+                following = following[1:]
+            code_point = ord(character)
+            found[state].append((((code_point, code_point),), following))
+    return found
+
+
+def edges(node: FreeText) -> Iterator[tuple[str, Ranges, str]]:
+    """The steps that stay in free text, and those that reach the string at its end."""
+    for state, following in steps(node.avoided).items():
+        for ranges, target in following:
+            if target not in node.avoided or target == node.end:
+                yield state, ranges, target
+
+
+def expand(node: FreeText, make: Expressions) -> tuple[Expression, dict[str, Expression]]:
+    """The same as rules over single characters, one per state, and those rules.
+
+    They are left-linear, which is cheap to parse. Their names cannot be a client's.
+    """
+    options: dict[str, list[Expression]] = {state: [] for state in steps(node.avoided)}
+    options[START].append(EMPTY)
+    ends = []
+    for state, ranges, target in edges(node):
+        step = make.sequence([_rule(node, state, make), make.characters(ranges)])
+        options[target].append(step) if target in options else ends.append(step)
+    if not node.end:
+        ends = [_rule(node, state, make) for state in options]
+    return make.choice(ends), {
+        _name(node, state): make.choice(each) for state, each in options.items()
+    }
+
+
+def _rule(node: FreeText, state: str, make: Expressions) -> Expression:
+    return make.reference(_name(node, state))
+
+
+def _name(node: FreeText, state: str) -> str:
+    return f"{node.avoided!r} {state!r}"

@@ -1,0 +1,102 @@
+"""EBNF text cut into tokens."""
+
+import re
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from completions.grammars.exceptions import GrammarError
+
+_NAME = r"[A-Za-z_.-][A-Za-z0-9_.-]*"
+_TOKEN = re.compile(
+    rf"""(?P<space>(?:[ \t\r\n]|\#[^\r\n]*)+)
+    | (?P<define>::=)
+    | (?P<name>{_NAME})
+    | (?P<number>[0-9]+)
+    | (?P<literal>"(?:[^"\\\r\n]|\\[^\r\n])*")
+    | (?P<class>\[(?:[^\]\\\r\n]|\\[^\r\n])*\])
+    | (?P<lookahead>\(=)
+    | (?P<mark>[()|*+?{{}},=])""",
+    re.VERBOSE,
+)
+_LARK = re.compile(r"\s*(%llguidance\b|start\s*:(?!:=))")
+
+
+class Token(NamedTuple):
+    kind: str
+    """define, name, number, literal, class, lookahead, mark or end."""
+    text: str
+    start: int
+    """Offset of its first character."""
+    begins_line: bool
+
+    @property
+    def end(self) -> int:
+        return self.start + len(self.text)
+
+
+class Cursor:
+    """A place among the tokens of a text. Raises GrammarError where there is no token."""
+
+    def __init__(self, text: str) -> None:
+        self.text = text
+        self._tokens = list(_tokens(text))
+        self._index = 0
+
+    @property
+    def token(self) -> Token:
+        """The one to be read next."""
+        return self._tokens[self._index]
+
+    def ahead(self, distance: int) -> Token:
+        return self._tokens[min(self._index + distance, len(self._tokens) - 1)]
+
+    def next(self) -> Token:
+        token = self.token
+        if token.kind != "end":
+            self._index += 1
+        return token
+
+    def take(self, text: str) -> bool:
+        """Whether the next token is this one, which then is read."""
+        taken = self.token.text == text
+        if taken:
+            self.next()
+        return taken
+
+    def error(self, token: Token, message: str) -> GrammarError:
+        return GrammarError.at(self.text, token.start, message)
+
+
+def _tokens(text: str) -> Iterator[Token]:
+    """All but white space and comments, then one of kind `end`."""
+    if found := _LARK.match(text):
+        message = "this is Lark, not EBNF: rules are written name ::= ..."
+        raise GrammarError.at(text, found.start(1), message)
+    position, begins_line = 0, True
+    while position < len(text):
+        match = _TOKEN.match(text, position)
+        if match is None:
+            raise GrammarError.at(text, position, _complaint(text, position))
+        kind = str(match.lastgroup)
+        if kind == "space":
+            begins_line |= "\n" in match[0] or "\r" in match[0]
+        else:
+            yield Token(kind, match[0], position, begins_line)
+            begins_line = False
+        position = match.end()
+    yield Token("end", "", position, begins_line)
+
+
+def _complaint(text: str, position: int) -> str:
+    character = text[position]
+    if character == '"':
+        return 'this string does not end on its line; write a newline as \\n, a quote as \\"'
+    if character == "[":
+        return "this character class does not end on its line; write a newline as \\n"
+    if character == ":":
+        return "a rule is written name ::= ..."
+    if character == "'":
+        return 'strings are written in double quotes, as in "text"'
+    if character.isalpha():
+        return "rule names are made of ASCII letters, digits, _, - and ."
+    return f"unexpected {character!r}; text to match stands in double quotes"

@@ -1,0 +1,198 @@
+"""The dialect's calls: Regex("[0-9]+"), Substring("a", "b"), TagDispatch(("<tag>", rule), ...)."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import NamedTuple, NoReturn
+
+from completions.grammars.ebnf import code_points, escapes, regular_expressions
+from completions.grammars.ebnf.expressions import Expression, Expressions
+from completions.grammars.ebnf.lexer import Cursor, Token
+
+MAX_TAG_CHARACTERS = 2_000
+"""Of all tags and excluded strings of one TagDispatch together."""
+_MAX_NESTING = 2
+
+
+class Name(NamedTuple):
+    """A rule, given by its name."""
+
+    text: str
+
+
+Value = str | int | bool | Name | list["Argument"]
+
+
+class Argument(NamedTuple):
+    value: Value
+    token: Token
+    """Where it begins."""
+
+
+@dataclass(slots=True)
+class _Call:
+    name: Token
+    positional: list[Argument] = field(default_factory=list)
+    named: dict[str, Argument] = field(default_factory=dict)
+
+
+class Macros:
+    """Reads the calls of one grammar."""
+
+    def __init__(
+        self, cursor: Cursor, make: Expressions, reference: Callable[[Token], Expression]
+    ) -> None:
+        self._cursor = cursor
+        self._make = make
+        self._reference = reference
+
+    def begins(self, name: Token) -> bool:
+        """Whether the name just read is that of a call."""
+        return name.text in _MACROS and self._cursor.token.text == "("
+
+    def expression(self, name: Token) -> Expression:
+        """What the call stands for, of which the name is read. Raises GrammarError."""
+        named, meaning = _MACROS[name.text]
+        call = self._call(name)
+        for key, argument in call.named.items():
+            if key not in named:
+                accepted = f"; it takes {', '.join(named)}" if named else ""
+                message = f"{name.text} takes no argument {key}{accepted}"
+                raise self._cursor.error(argument.token, message)
+        return meaning(self, call)
+
+    def _call(self, name: Token) -> _Call:
+        call = _Call(name)
+        opening = self._cursor.next()
+        while not self._cursor.take(")"):
+            token = self._cursor.token
+            if token.kind == "name" and self._cursor.ahead(1).text == "=":
+                self._cursor.next()
+                self._cursor.next()
+                call.named[token.text] = Argument(self._value(0), token)
+            else:
+                call.positional.append(Argument(self._value(0), token))
+            self._separator(opening)
+        return call
+
+    def _separator(self, opening: Token) -> None:
+        if not self._cursor.take(",") and self._cursor.token.text != ")":
+            if self._cursor.token.kind == "end":
+                raise self._cursor.error(opening, "this ( is never closed")
+            raise self._cursor.error(self._cursor.token, "arguments are separated by commas")
+
+    def _value(self, nesting: int) -> Value:
+        token = self._cursor.next()
+        if token.kind == "literal":
+            return escapes.literal(self._cursor.text, token.start + 1, token.end - 1)
+        if token.kind == "name":
+            return token.text == "true" if token.text in ("true", "false") else Name(token.text)
+        if token.kind == "number" and len(token.text) < 10:
+            return int(token.text)
+        if token.text == "(" and nesting < _MAX_NESTING:
+            values = []
+            while not self._cursor.take(")"):
+                start = self._cursor.token
+                values.append(Argument(self._value(nesting + 1), start))
+                self._separator(token)
+            return values
+        message = 'an argument is a "text", a number, true, false, a rule, or (...) of those'
+        raise self._cursor.error(token, message)
+
+    def _regex(self, call: _Call) -> Expression:
+        pattern = call.positional[0] if len(call.positional) == 1 else None
+        if pattern is None or not isinstance(pattern.value, str):
+            raise self._cursor.error(call.name, 'Regex takes one pattern, as in Regex("[0-9]+")')
+        json_string = call.named.get("json_string")
+        if json_string is not None and json_string.value is not False:
+            message = "Regex with json_string=true is not supported; write the escapes out"
+            raise self._cursor.error(json_string.token, message)
+        # Without the argument, `.` is any character; with it, only if it holds an s.
+        flags = call.named.get("flags", Argument("s", call.name))
+        if not isinstance(flags.value, str) or set(flags.value) - set("is"):
+            raise self._cursor.error(flags.token, 'flags are "i", "s" or "is"')
+        start, end = pattern.token.start + 1, pattern.token.end - 1
+        places = escapes.places(self._cursor.text, start, end)
+        return regular_expressions.parse(
+            regular_expressions.Pattern(pattern.value, self._cursor.text, places),
+            self._make,
+            ignore_case="i" in flags.value,
+            dot_all="s" in flags.value,
+        )
+
+    def _substring(self, call: _Call) -> Expression:
+        return self._make.substring(tuple(filter(None, self._texts(call.positional))))
+
+    def _texts(self, arguments: list[Argument]) -> list[str]:
+        found = []
+        for value, token in arguments:
+            if not isinstance(value, str):
+                raise self._cursor.error(token, "here stands a text in double quotes")
+            found.append(value)
+        return found
+
+    def _tag_dispatch(self, call: _Call) -> Expression:
+        pairs = [self._pair(argument) for argument in call.positional]
+        excludes = call.named.get("excludes", Argument([], call.name))
+        if not isinstance(excludes.value, list):
+            raise self._cursor.error(excludes.token, 'excludes is a tuple, as in ("</answer>",)')
+        excluded = self._texts(excludes.value)
+        loops = call.named.get("loop_after_dispatch", Argument(True, call.name))
+        if not isinstance(loops.value, bool):
+            raise self._cursor.error(loops.token, "loop_after_dispatch is true or false")
+        self._check_strings([(tag, token) for tag, token, _ in pairs], excludes.token, excluded)
+        avoided = tuple(dict.fromkeys([*(tag for tag, _, _ in pairs), *excluded]))
+        make = self._make
+        if not avoided:
+            return make.repeat(make.characters(code_points.ALL), 0, None)
+        dispatches = [make.sequence([make.free_text(avoided, tag), rule]) for tag, _, rule in pairs]
+        rest = make.free_text(avoided)
+        if not dispatches:
+            return rest
+        if loops.value:
+            return make.sequence([make.repeat(make.choice(dispatches), 0, None), rest])
+        return make.choice([*dispatches, rest])
+
+    def _pair(self, argument: Argument) -> tuple[str, Token, Expression]:
+        """A tag, where it stands, and the rule that follows it."""
+        pair = argument.value
+        if isinstance(pair, list) and len(pair) == 2:
+            (tag, tag_token), (rule, rule_token) = pair
+            if isinstance(tag, str) and isinstance(rule, Name):
+                return tag, tag_token, self._reference(rule_token)
+        message = 'TagDispatch takes pairs of a tag and a rule, as in ("<tag>", rule)'
+        raise self._cursor.error(argument.token, message)
+
+    def _check_strings(
+        self, tags: list[tuple[str, Token]], excludes: Token, excluded: list[str]
+    ) -> None:
+        """One string inside another would leave open where the free text ends."""
+        strings = [*tags, *((string, excludes) for string in excluded)]
+        if sum(len(string) for string, _ in strings) > MAX_TAG_CHARACTERS:
+            message = f"tags and excludes are longer than {MAX_TAG_CHARACTERS} characters together"
+            raise self._cursor.error(excludes, message)
+        for string, token in strings:
+            if not string:
+                raise self._cursor.error(token, "a tag or an excluded string cannot be empty")
+            for other, _ in strings:
+                if other != string and other in string:
+                    message = f"{string!r} contains {other!r}: it could never be told from it"
+                    raise self._cursor.error(token, message)
+        for tag, token in tags:
+            if tag in excluded:
+                raise self._cursor.error(token, f"{tag!r} is a tag and excluded as well")
+
+    def _token_level(self, call: _Call) -> NoReturn:
+        name = call.name
+        message = f"{name.text}(...) is not supported: ebnf describes text; write the token's text"
+        raise self._cursor.error(name, message)
+
+
+_MACROS: dict[str, tuple[tuple[str, ...], Callable[[Macros, _Call], Expression]]] = {
+    "Regex": (("flags", "json_string"), Macros._regex),
+    "Substring": ((), Macros._substring),
+    "TagDispatch": (("loop_after_dispatch", "excludes"), Macros._tag_dispatch),
+    "TokenTagDispatch": (("loop_after_dispatch", "excludes"), Macros._token_level),
+    "Token": ((), Macros._token_level),
+    "ExcludeToken": ((), Macros._token_level),
+}
+"""Of each call: the arguments that it takes by name, and what it means."""

@@ -1,0 +1,225 @@
+"""EBNF text to rules, in the dialect of XGrammar and SGLang with GBNF's additions.
+
+An iterative descent: the groups that are open stand on a stack of ours, so that no nesting
+overflows Python's.
+"""
+
+from dataclasses import dataclass, field
+
+from completions.grammars.ebnf import code_points, escapes
+from completions.grammars.ebnf.expressions import Expression, Expressions
+from completions.grammars.ebnf.grammar import ROOT, Grammar
+from completions.grammars.ebnf.lexer import Cursor, Token
+from completions.grammars.ebnf.macros import Macros
+from completions.grammars.exceptions import GrammarError
+from completions.grammars.limits import Limits
+
+_BOUNDS: dict[str, tuple[int, int | None]] = {"*": (0, None), "+": (1, None), "?": (0, 1)}
+_QUANTIFIERS = (*_BOUNDS, "{")
+
+
+def parse(text: str, limits: Limits) -> Grammar:
+    """Raises GrammarError with line and column."""
+    return _Parser(text, limits).grammar()
+
+
+@dataclass(slots=True)
+class _Group:
+    """What is read so far of a rule's body, or between parentheses."""
+
+    opening: Token
+    options: list[Expression] = field(default_factory=list)
+    parts: list[Expression] = field(default_factory=list)
+
+
+class _Parser:
+    def __init__(self, text: str, limits: Limits) -> None:
+        self._text = text
+        self._limits = limits
+        self._max_nesting = 4 * limits.max_depth
+        self._cursor = Cursor(text)
+        self._make = Expressions()
+        self._macros = Macros(self._cursor, self._make, self._name)
+        self._grammar = Grammar(text, self._make, start=self._make.reference(ROOT))
+        self._used: dict[str, Token] = {}
+
+    def grammar(self) -> Grammar:
+        while self._cursor.token.kind != "end":
+            self._rule()
+        rules = self._grammar.rules
+        for name, token in self._used.items():
+            if name not in rules:
+                raise self._cursor.error(token, f"the rule {name} is not defined")
+        if ROOT not in rules:
+            raise GrammarError(f"there is no rule named {ROOT}; the text begins with that rule")
+        return self._grammar
+
+    def _rule(self) -> None:
+        name = self._cursor.next()
+        if name.kind != "name" or self._cursor.token.kind != "define":
+            self._refuse_options(name)
+            raise self._cursor.error(name, "a rule is written name ::= ...")
+        if name.text in self._grammar.rules:
+            raise self._cursor.error(name, f"the rule {name.text} is defined twice")
+        define = self._cursor.next()
+        if self._at_rule_end():
+            raise self._cursor.error(define, 'this rule has no body; the empty text is written ""')
+        self._grammar.rules[name.text] = self._body(define)
+        self._grammar.places[name.text] = name.start
+        if self._cursor.token.kind == "lookahead":
+            self._lookahead()
+
+    def _refuse_options(self, name: Token) -> None:
+        if name.kind == "name" and (self._cursor.token.kind, self._cursor.ahead(1).kind) == (
+            "class",
+            "define",
+        ):
+            message = (
+                f"the options {self._cursor.token.text} of a rule are not supported; remove them"
+            )
+            raise self._cursor.error(self._cursor.token, message)
+
+    def _at_rule_end(self) -> bool:
+        """At the end of the text, or before the next `name ::=`."""
+        token = self._cursor.token
+        if token.kind == "end":
+            return True
+        if token.kind != "name":
+            return False
+        if self._cursor.ahead(1).kind != "define":
+            options = (
+                self._cursor.ahead(1).kind == "class" and self._cursor.ahead(2).kind == "define"
+            )
+            return options and token.begins_line
+        if not token.begins_line:
+            raise self._cursor.error(
+                token, f"the rule {token.text} must begin on a line of its own"
+            )
+        return True
+
+    def _body(self, opening: Token, *, in_lookahead: bool = False) -> Expression:
+        """Up to the end of the rule or to its lookahead; in a lookahead, up to its parenthesis."""
+        groups = [_Group(opening)]
+        while not self._at_rule_end():
+            token = self._cursor.token
+            if token.kind == "lookahead" or (token.text == ")" and len(groups) == in_lookahead):
+                break
+            if token.text == "(":
+                if len(groups) > self._max_nesting:
+                    message = f"nested deeper than {self._max_nesting} parentheses"
+                    raise self._cursor.error(token, message)
+                groups.append(_Group(self._cursor.next()))
+            elif token.text == "|":
+                self._cursor.next()
+                self._end_option(groups[-1])
+            elif token.text == ")" and len(groups) > 1:
+                self._cursor.next()
+                closed = self._closed(groups.pop())
+                groups[-1].parts.append(self._quantified(closed))
+            else:
+                groups[-1].parts.append(self._quantified(self._element()))
+        if len(groups) > 1:
+            raise self._never_closed(groups[-1].opening)
+        return self._closed(groups[0])
+
+    def _never_closed(self, opening: Token) -> GrammarError:
+        if self._cursor.token.kind == "lookahead":
+            return self._cursor.error(
+                self._cursor.token, "look-ahead (= ...) may only end a whole rule"
+            )
+        return self._cursor.error(opening, f"this {opening.text} is never closed")
+
+    def _end_option(self, group: _Group) -> None:
+        group.options.append(self._make.sequence(group.parts))
+        group.parts = []
+
+    def _closed(self, group: _Group) -> Expression:
+        self._end_option(group)
+        return self._make.choice(group.options)
+
+    def _element(self) -> Expression:
+        token = self._cursor.next()
+        start, end = token.start + 1, token.end - 1
+        if token.kind == "literal":
+            return self._make.literal(escapes.literal(self._text, start, end))
+        if token.kind == "class":
+            return self._make.characters(escapes.character_class(self._text, start, end))
+        if token.kind == "name":
+            return (
+                self._macros.expression(token) if self._macros.begins(token) else self._name(token)
+            )
+        raise self._cursor.error(token, self._unexpected(token))
+
+    def _name(self, token: Token) -> Expression:
+        if token.text == ".":
+            return self._make.characters(code_points.ALL)
+        self._used.setdefault(token.text, token)
+        return self._make.reference(token.text)
+
+    @staticmethod
+    def _unexpected(token: Token) -> str:
+        if token.text in _QUANTIFIERS:
+            return f"{token.text} has nothing to repeat; put what it repeats in parentheses"
+        if token.text == ")":
+            return "this ) closes nothing"
+        if token.kind == "define":
+            return "::= must follow the name of a rule"
+        return f"unexpected {token.text}; text to match stands in double quotes"
+
+    def _quantified(self, element: Expression) -> Expression:
+        token = self._cursor.token
+        if token.text in _BOUNDS:
+            self._cursor.next()
+            low, high = _BOUNDS[token.text]
+        elif token.text == "{":
+            low, high = self._counts()
+        else:
+            return element
+        if self._cursor.token.text in _QUANTIFIERS:
+            message = "two repetitions in a row; put the first one in parentheses"
+            raise self._cursor.error(self._cursor.token, message)
+        return self._make.repeat(element, low, high)
+
+    def _counts(self) -> tuple[int, int | None]:
+        """{m}, {m,n} or {m,}, which is also written {m,-1}."""
+        opening = self._cursor.next()
+        inside: list[Token] = []
+        while self._cursor.token.kind in ("number", "name") or self._cursor.token.text == ",":
+            inside.append(self._cursor.next())
+        closing = self._cursor.next()
+        texts = [token.text for token in inside]
+        numbers = [self._number(token) for token in inside if token.kind == "number"]
+        shape = ["n" if token.kind == "number" else token.text for token in inside]
+        if closing.text != "}" or shape not in (
+            ["n"],
+            ["n", ","],
+            ["n", ",", "n"],
+            ["n", ",", "-1"],
+        ):
+            raise self._cursor.error(
+                opening, "a repetition is written {m}, {m,} or {m,n}; m may be 0"
+            )
+        low = numbers[0]
+        high = numbers[-1] if texts[-1] not in (",", "-1") else None
+        if high is not None and high < low:
+            raise self._cursor.error(opening, f"at least {low} and at most {high} cannot both hold")
+        return low, high
+
+    def _number(self, token: Token) -> int:
+        most = self._limits.max_repetition
+        if len(token.text) > len(str(most)) or int(token.text) > most:
+            raise self._cursor.error(token, f"a repetition may count to {most} at most")
+        return int(token.text)
+
+    def _lookahead(self) -> None:
+        """(= ...) after a body: checked and left out, as it restricts no text in this dialect."""
+        opening = self._cursor.next()
+        self._body(opening, in_lookahead=True)
+        if self._cursor.token.text != ")":
+            raise self._never_closed(opening)
+        self._cursor.next()
+        if not self._at_rule_end():
+            raise self._cursor.error(
+                self._cursor.token, "nothing may follow a rule's look-ahead (= ...)"
+            )
+        self._grammar.lookaheads.append(opening.start)

@@ -1,0 +1,190 @@
+"""A grammar lowered to productions over lexemes: regular expressions that the lexer takes whole.
+
+What is regular becomes one lexeme, neighbours in a sequence included; what must not be a lexeme,
+for the reasons in `lexemes.py`, is taken apart by one level.
+"""
+
+from collections.abc import Container, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from completions.grammars.ebnf import free_text
+from completions.grammars.ebnf.expressions import (
+    EMPTY,
+    Choice,
+    Expression,
+    Expressions,
+    FreeText,
+    Literal,
+    Reference,
+    Repeat,
+    Sequence,
+    Substring,
+)
+from completions.grammars.ebnf.rules import Facts
+
+
+class Lexeme(NamedTuple):
+    """A regular expression. It does not match the empty text, unless it is the whole grammar."""
+
+    expression: Expression
+
+
+class Rule(NamedTuple):
+    """The productions of an expression."""
+
+    expression: Expression
+
+
+class Loop(NamedTuple):
+    """A lexeme or a rule `low` to `high` times."""
+
+    item: Lexeme | Rule
+    low: int
+    high: int | None
+
+
+Symbol = Lexeme | Rule | Loop
+
+
+@dataclass(slots=True)
+class Productions:
+    start: Expression
+    rules: dict[Expression, list[list[Symbol]]] = field(default_factory=dict)
+    """Of each expression that is no lexeme: its alternatives. The start's come first."""
+
+    def symbols(self) -> Iterator[Symbol]:
+        return (each for rule in self.rules.values() for symbols in rule for each in symbols)
+
+
+def resolve(node: Expression, rules: Mapping[str, Expression]) -> Expression:
+    """What a reference stands for in the end."""
+    while isinstance(node, Reference):
+        node = rules[node.name]
+    return node
+
+
+class Lowering:
+    """Lowers the rules of one grammar, with some expressions kept from being lexemes."""
+
+    def __init__(
+        self,
+        make: Expressions,
+        rules: dict[str, Expression],
+        facts: Facts,
+        split: Container[Expression],
+    ) -> None:
+        self._make = make
+        self._rules = rules
+        self._facts = facts
+        self._split = split
+        self._waiting: list[Expression] = []
+
+    def lower(self, start: Expression) -> Productions:
+        found = Productions(resolve(start, self._rules))
+        if self._facts.is_regular(found.start) and found.start is not EMPTY:
+            found.rules[found.start] = [[Lexeme(found.start)]]
+            return found
+        self._waiting = [found.start]
+        while self._waiting:
+            node = self._waiting.pop()
+            if node not in found.rules:
+                found.rules[node] = [self._symbols(each, node) for each in self._options(node)]
+        return found
+
+    def _options(self, node: Expression) -> list[Expression]:
+        """The alternatives of a choice, with all that are regular in one unless it is split."""
+        if not isinstance(node, Choice):
+            return [node]
+        regular = [option for option in node.options if self._facts.is_regular(option)]
+        if 1 < len(regular) < len(node.options):
+            joined = self._make.choice(regular)
+            if joined not in self._split and self._filled(joined) not in self._split:
+                return [joined, *(option for option in node.options if option not in regular)]
+        return list(node.options)
+
+    def _symbols(self, option: Expression, whole: Expression) -> list[Symbol]:
+        """One alternative of `whole`, which itself must be taken apart."""
+        if option is EMPTY:
+            return []
+        if option is not whole and self._is_lexeme(option):
+            return [self._symbol(option)]
+        if isinstance(option, Sequence):
+            if self._facts.is_regular(option):
+                return [self._symbol(part) for part in option.parts]
+            return [self._symbol(part) for part in self._joined(option.parts)]
+        if isinstance(option, Repeat):
+            return [self._loop(option)]
+        if isinstance(option, Substring):
+            return [self._symbol(self._runs(option.chunks))]
+        if isinstance(option, FreeText):
+            expanded, rules = free_text.expand(option, self._make)
+            self._rules.update(rules)
+            return [self._symbol(expanded)]
+        if isinstance(option, Literal):
+            return [Lexeme(self._make.literal(character)) for character in option.text]
+        return [self._symbol(option)]
+
+    def _joined(self, parts: tuple[Expression, ...]) -> Iterator[Expression]:
+        """The parts, with neighbours that are regular in one."""
+        run: list[Expression] = []
+        for part in parts:
+            if self._facts.is_regular(part):
+                run.append(part)
+                continue
+            if run:
+                yield self._make.sequence(run)
+                run = []
+            yield part
+        if run:
+            yield self._make.sequence(run)
+
+    def _runs(self, chunks: tuple[str, ...]) -> Expression:
+        """The runs of chunks, as nested options: from each chunk, stop or go on with the next."""
+        rest: Expression = EMPTY
+        rests = []
+        for chunk in reversed(chunks):
+            rest = self._make.choice(
+                [EMPTY, self._make.sequence([self._make.literal(chunk), rest])]
+            )
+            rests.append(rest)
+        return self._make.choice(rests)
+
+    def _is_lexeme(self, node: Expression) -> bool:
+        return self._facts.is_regular(node) and node not in self._split
+
+    def _symbol(self, node: Expression) -> Symbol:
+        node = resolve(node, self._rules)
+        if not self._is_lexeme(node):
+            return self._loop(node) if isinstance(node, Repeat) else self._rule(node)
+        if not self._facts.is_nullable(node):
+            return Lexeme(node)
+        filled = self._filled(node)
+        if filled is None or filled in self._split:
+            return self._rule(node)
+        return Loop(Lexeme(filled), 0, 1)
+
+    def _loop(self, node: Repeat) -> Loop:
+        body, low = resolve(node.body, self._rules), node.low
+        if self._is_lexeme(body) and self._facts.is_nullable(body):
+            filled = self._filled(body)
+            if filled is not None and filled not in self._split:
+                return Loop(Lexeme(filled), 0, node.high)
+        item = self._symbol(body) if self._is_lexeme(body) else self._rule(body)
+        return Loop(self._rule(body) if isinstance(item, Loop) else item, low, node.high)
+
+    def _rule(self, node: Expression) -> Rule:
+        self._waiting.append(node)
+        return Rule(node)
+
+    def _filled(self, node: Expression) -> Expression | None:
+        """The same without the empty text; None if nothing else is in it."""
+        if node is EMPTY:
+            return None
+        if isinstance(node, Repeat) and not self._facts.is_nullable(node.body):
+            return self._make.repeat(node.body, max(1, node.low), node.high)
+        if isinstance(node, Choice):
+            others = [option for option in node.options if option is not EMPTY]
+            if not any(map(self._facts.is_nullable, others)):
+                return self._make.choice(others)
+        return self._make.non_empty(node)

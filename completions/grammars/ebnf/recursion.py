@@ -1,0 +1,94 @@
+"""Linear recursion turned into loops: A rule X ::= A X | B is A* B, and X ::= X A | B is B A*.
+
+Arden's lemma. Most recursive rules of hand-written grammars are such lists, and as loops they are
+regular, so that they fit into one terminal.
+"""
+
+from typing import NamedTuple
+
+from completions.grammars.ebnf.expressions import (
+    EMPTY,
+    Choice,
+    Expression,
+    Expressions,
+    Reference,
+    Repeat,
+    Sequence,
+    children,
+    walk,
+)
+from completions.grammars.ebnf.grammar import Grammar
+from completions.grammars.ebnf.rules import references
+
+
+def remove_linear_recursion(grammar: Grammar) -> None:
+    for name, body in grammar.rules.items():
+        if name in references(body):
+            for right in (True, False):
+                solved = _Equation(grammar.make, grammar.make.reference(name), right).solve(body)
+                if solved is not None:
+                    grammar.rules[name] = solved
+                    break
+
+
+class _Sides(NamedTuple):
+    """An expression as A X | B, or as X A | B; None stands for no text at all."""
+
+    step: Expression | None
+    end: Expression | None
+
+
+class _Equation:
+    def __init__(self, make: Expressions, unknown: Expression, right: bool) -> None:
+        self._make = make
+        self._unknown = unknown
+        self._right = right
+        self._sides: dict[Expression, _Sides] = {}
+
+    def solve(self, body: Expression) -> Expression | None:
+        """The body without the unknown; None when it occurs elsewhere than at one end."""
+        for node in walk([body]):
+            if node is self._unknown or any(child in self._sides for child in children(node)):
+                sides = self._split(node)
+                if sides is None:
+                    return None
+                self._sides[node] = sides
+        step, end = self._sides[body]
+        if step is None or end is None:
+            return None
+        loop = self._make.repeat(step, 0, None)
+        return self._make.sequence([loop, end] if self._right else [end, loop])
+
+    def _split(self, node: Expression) -> _Sides | None:
+        if isinstance(node, Reference):
+            return _Sides(EMPTY, None)
+        if isinstance(node, Choice):
+            return self._split_choice(node)
+        if isinstance(node, Sequence):
+            return self._split_sequence(node)
+        if isinstance(node, Repeat) and (node.low, node.high) == (0, 1):
+            step, end = self._sides[node.body]
+            return _Sides(step, self._choice([EMPTY, end]))
+        return None
+
+    def _split_choice(self, node: Choice) -> _Sides:
+        """Options without the unknown are ends as they are."""
+        sides = [self._sides.get(option, _Sides(None, option)) for option in node.options]
+        return _Sides(
+            self._choice([step for step, _ in sides]), self._choice([end for _, end in sides])
+        )
+
+    def _split_sequence(self, node: Sequence) -> _Sides | None:
+        parts = node.parts
+        edge, others = (parts[-1], parts[:-1]) if self._right else (parts[0], parts[1:])
+        if edge not in self._sides or any(part in self._sides for part in others):
+            return None
+        step, end = (
+            each and self._make.sequence([*others, each] if self._right else [each, *others])
+            for each in self._sides[edge]
+        )
+        return _Sides(step, end)
+
+    def _choice(self, options: list[Expression | None]) -> Expression | None:
+        present = [option for option in options if option is not None]
+        return self._make.choice(present) if present else None

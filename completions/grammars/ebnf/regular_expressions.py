@@ -1,0 +1,234 @@
+"""The pattern of Regex("...") as an expression, so that it is safe beside whatever it stands by."""
+
+import re
+from collections.abc import Sequence as Places
+from dataclasses import dataclass, field
+
+from completions.grammars.ebnf import code_points
+from completions.grammars.ebnf.code_points import Ranges
+from completions.grammars.ebnf.expressions import Expression, Expressions
+from completions.grammars.exceptions import GrammarError
+
+MAX_NESTING = 250
+MAX_COUNT = 100_000
+_DIGITS: Ranges = ((0x30, 0x39),)
+_WORD: Ranges = ((0x30, 0x39), (0x41, 0x5A), (0x5F, 0x5F), (0x61, 0x7A))
+_SPACE: Ranges = ((0x09, 0x0D), (0x20, 0x20))
+_SHORTHANDS = {
+    "d": _DIGITS, "w": _WORD, "s": _SPACE, "D": code_points.complement(_DIGITS),
+    "W": code_points.complement(_WORD), "S": code_points.complement(_SPACE),
+}  # fmt: skip
+_CONTROLS = {"n": 0x0A, "r": 0x0D, "t": 0x09, "f": 0x0C, "v": 0x0B, "0": 0x00}
+_NEWLINE: Ranges = ((0x0A, 0x0A),)
+_CODE_POINT = re.compile(r"x([0-9a-fA-F]{2})|u([0-9a-fA-F]{4})|u\{([0-9a-fA-F]{1,6})\}")
+_COUNTS = re.compile(r"\{(\d+)(?:(,)(\d*))?\}")
+_GROUP = re.compile(r"\((?:\?(?::|P?<[A-Za-z_]\w*>))?")
+_BOUNDS: dict[str, tuple[int, int | None]] = {"*": (0, None), "+": (1, None), "?": (0, 1)}
+
+
+@dataclass(frozen=True, slots=True)
+class Pattern:
+    """A regular expression that is written inside a grammar."""
+
+    pattern: str
+    text: str
+    """The grammar."""
+    places: Places[int]
+    """Of each character of the pattern, its offset in the grammar."""
+
+    def error(self, position: int, message: str) -> GrammarError:
+        place = self.places[min(position, len(self.places) - 1)] if self.places else 0
+        return GrammarError.at(self.text, place, message)
+
+
+def parse(source: Pattern, make: Expressions, *, ignore_case: bool, dot_all: bool) -> Expression:
+    """Raises GrammarError, with the place in the grammar."""
+    return _Reader(source, make, ignore_case, dot_all).read()
+
+
+@dataclass(slots=True)
+class _Group:
+    start: int
+    options: list[Expression] = field(default_factory=list)
+    parts: list[Expression] = field(default_factory=list)
+
+
+class _Reader:
+    def __init__(
+        self, source: Pattern, make: Expressions, ignore_case: bool, dot_all: bool
+    ) -> None:
+        self._source = source
+        self._pattern = source.pattern
+        self._position = 0
+        self._make = make
+        self._ignore_case = ignore_case
+        self._dot = code_points.ALL if dot_all else code_points.complement(_NEWLINE)
+
+    def read(self) -> Expression:
+        groups = [_Group(0)]
+        if self._pattern.startswith("^"):
+            self._position = 1
+        while self._position < len(self._pattern):
+            start, character = self._position, self._pattern[self._position]
+            if character == "(":
+                groups.append(self._opened(len(groups)))
+            elif character == ")":
+                self._position += 1
+                if len(groups) == 1:
+                    raise self._source.error(start, "this ) closes nothing")
+                closed = self._closed(groups.pop())
+                groups[-1].parts.append(closed)
+            elif character == "|":
+                self._position += 1
+                self._end_option(groups[-1])
+            elif character in _BOUNDS or character == "{":
+                self._repeat(groups[-1])
+            elif character == "$" and start == len(self._pattern) - 1 and len(groups) == 1:
+                self._position += 1
+            else:
+                groups[-1].parts.append(self._make.characters(self._characters()))
+        if len(groups) > 1:
+            raise self._source.error(groups[-1].start, "this ( is never closed")
+        return self._closed(groups[0])
+
+    def _opened(self, nesting: int) -> _Group:
+        start = self._position
+        opening = _GROUP.match(self._pattern, start)
+        assert opening is not None
+        if self._pattern.startswith("?", opening.end()):
+            message = "look-around and inline flags are not supported in Regex; use (?:...)"
+            raise self._source.error(start, message)
+        if nesting > MAX_NESTING:
+            raise self._source.error(start, f"nested deeper than {MAX_NESTING} parentheses")
+        self._position = opening.end()
+        return _Group(start)
+
+    def _end_option(self, group: _Group) -> None:
+        group.options.append(self._make.sequence(group.parts))
+        group.parts = []
+
+    def _closed(self, group: _Group) -> Expression:
+        self._end_option(group)
+        return self._make.choice(group.options)
+
+    def _repeat(self, group: _Group) -> None:
+        """A quantifier. A ? after it only makes it lazy, which is all the same here."""
+        start = self._position
+        if not group.parts:
+            raise self._source.error(start, f"{self._pattern[start]} has nothing to repeat")
+        if self._pattern[start] == "{":
+            low, high = self._counts()
+        else:
+            low, high = _BOUNDS[self._pattern[start]]
+            self._position += 1
+        if self._pattern.startswith("?", self._position):
+            self._position += 1
+        group.parts[-1] = self._make.repeat(group.parts[-1], low, high)
+
+    def _counts(self) -> tuple[int, int | None]:
+        start = self._position
+        found = _COUNTS.match(self._pattern, start)
+        if found is None:
+            raise self._source.error(start, "a repetition is written {m}, {m,} or {m,n}")
+        self._position = found.end()
+        low = self._count(found[1])
+        high = self._count(found[3]) if found[3] else None if found[2] else low
+        if high is not None and high < low:
+            raise self._source.error(start, f"at least {low} and at most {high} cannot both hold")
+        return low, high
+
+    def _count(self, digits: str) -> int:
+        if len(digits) > 6 or int(digits) > MAX_COUNT:
+            message = f"a repetition may count to {MAX_COUNT} at most"
+            raise self._source.error(self._position - 1, message)
+        return int(digits)
+
+    def _characters(self) -> Ranges:
+        """One character of a set: a class, an escape, a dot, or itself."""
+        character = self._pattern[self._position]
+        if character == "[":
+            return self._class()
+        if character in "^$":
+            message = (
+                f"{character} is only supported at the edge of the pattern; it always matches whole"
+            )
+            raise self._source.error(self._position, message)
+        if character == "]":
+            raise self._source.error(self._position, "this ] closes nothing; write \\]")
+        if character == ".":
+            self._position += 1
+            return self._dot
+        return self._folded(self._one(in_class=False))
+
+    def _class(self) -> Ranges:
+        start = self._position
+        self._position += 1
+        negated = self._pattern.startswith("^", self._position)
+        self._position += negated
+        ranges: list[tuple[int, int]] = []
+        while not self._pattern.startswith("]", self._position):
+            if self._position >= len(self._pattern):
+                raise self._source.error(start, "this character class does not end")
+            ranges += self._class_item()
+        if not ranges:
+            raise self._source.error(start, "an empty character class; write \\] for a bracket")
+        self._position += 1
+        found = self._folded(code_points.union(ranges))
+        return code_points.complement(found) if negated else found
+
+    def _class_item(self) -> Ranges:
+        """One character, a shorthand, or a range."""
+        start = self._position
+        low = self._one(in_class=True)
+        dash = self._pattern[self._position : self._position + 2]
+        if not dash.startswith("-") or dash in ("-", "-]") or not _is_single(low):
+            return low
+        self._position += 1
+        high = self._one(in_class=True)
+        if not _is_single(high) or high[0][0] < low[0][0]:
+            raise self._source.error(start, "this range is no range: its end must not come first")
+        return code_points.union([(low[0][0], high[0][0])])
+
+    def _one(self, *, in_class: bool) -> Ranges:
+        start = self._position
+        self._position += 1
+        character = self._pattern[start]
+        if character != "\\":
+            return ((ord(character), ord(character)),)
+        if self._position >= len(self._pattern):
+            raise self._source.error(start, "a backslash at the end escapes nothing")
+        letter = self._pattern[self._position]
+        self._position += 1
+        if letter in _SHORTHANDS:
+            return _SHORTHANDS[letter]
+        if letter == "b" and in_class:
+            return ((0x08, 0x08),)
+        if letter in _CONTROLS:
+            return ((_CONTROLS[letter], _CONTROLS[letter]),)
+        if found := _CODE_POINT.match(self._pattern, start + 1):
+            self._position = found.end()
+            value = int(found[1] or found[2] or found[3], 16)
+            if code_points.is_character(value):
+                return ((value, value),)
+            raise self._source.error(start, f"\\{found[0]} is no Unicode character")
+        if letter.isalnum():
+            message = (
+                f"\\{letter} is not supported in Regex (nor \\b, \\B, \\p and back-references)"
+            )
+            raise self._source.error(start, message)
+        return ((ord(letter), ord(letter)),)
+
+    def _folded(self, ranges: Ranges) -> Ranges:
+        """With the other case of ASCII letters, where case is ignored."""
+        if not self._ignore_case:
+            return ranges
+        more = list(ranges)
+        for low, high in ranges:
+            for first, last, shift in ((0x41, 0x5A, 0x20), (0x61, 0x7A, -0x20)):
+                if low <= last and first <= high:
+                    more.append((max(low, first) + shift, min(high, last) + shift))
+        return code_points.union(more)
+
+
+def _is_single(ranges: Ranges) -> bool:
+    return len(ranges) == 1 and ranges[0][0] == ranges[0][1]

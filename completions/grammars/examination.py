@@ -1,0 +1,109 @@
+"""One constraint examined from end to end: translated, compiled, tried on a text.
+
+The same function runs on a thread of the web process and in a child process.
+"""
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from completions.grammars.compiler import Compiler
+from completions.grammars.constraint import Constraint
+from completions.grammars.exceptions import ERRORS, Finding, GrammarError
+from completions.grammars.limits import Limits
+from completions.grammars.matching import Match, match
+from completions.grammars.rehearsal import rehearse
+from completions.grammars.translation import translate
+from completions.grammars.vocabulary import Vocabulary
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """A constraint, whose tokens it is for, and a text to try if any."""
+
+    constraint: Constraint
+    vocabulary: Vocabulary | None = None
+    text: str | None = None
+
+    def to_json(self) -> dict[str, Any]:
+        return asdict(self) | {"constraint": list(self.constraint)}
+
+    @classmethod
+    def from_json(cls, value: Mapping[str, Any]) -> "Question":
+        words = value["vocabulary"]
+        if words is not None:
+            words = Vocabulary(**words | {"eos_token_ids": tuple(words["eos_token_ids"])})
+        return cls(Constraint(*value["constraint"]), words, value["text"])
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """A translated grammar, or why there is none; what has no effect; how the text fits."""
+
+    grammar: str = ""
+    error: GrammarError | None = None
+    findings: tuple[Finding, ...] = ()
+    match: Match | None = None
+
+    def result(self) -> str:
+        """The grammar. Raises GrammarError."""
+        if self.error is None:
+            return self.grammar
+        raise _copied(self.error)
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "grammar": self.grammar,
+            "error": self.error and _error_fields(self.error),
+            "findings": [asdict(finding) for finding in self.findings],
+            "match": self.match and asdict(self.match),
+        }
+
+    @classmethod
+    def from_json(cls, value: Mapping[str, Any]) -> "Verdict":
+        return cls(
+            value["grammar"],
+            _error(value["error"]) if value["error"] else None,
+            tuple(Finding(**finding) for finding in value["findings"]),
+            Match(**value["match"]) if value["match"] else None,
+        )
+
+    def size(self) -> int:
+        """About the bytes that it occupies."""
+        return 500 + len(self.grammar) + 300 * len(self.findings)
+
+
+def examine(question: Question, limits: Limits) -> Verdict:
+    """Never raises for what a client sent."""
+    compiler = Compiler(question.vocabulary, limits)
+    findings: tuple[Finding, ...] = ()
+    try:
+        translated = translate(question.constraint, compiler)
+        rehearse(translated.grammar, compiler)
+        findings = tuple(translated.warnings)
+        found = None
+        if question.text is not None:
+            found = match(translated.grammar, question.text, compiler)
+    except GrammarError as error:
+        error.field = error.field or question.constraint.named
+        return Verdict(error=_copied(error), findings=(*findings, *error.findings))
+    return Verdict(translated.grammar, findings=findings, match=found)
+
+
+def _error_fields(error: GrammarError) -> dict[str, Any]:
+    return {
+        "code": error.code, "field": error.field, "message": error.message,
+        "line": error.line, "column": error.column, "pointer": error.pointer,
+    }  # fmt: skip
+
+
+def _error(fields: Mapping[str, Any]) -> GrammarError:
+    kind = ERRORS[fields["code"]]
+    error = kind(fields["message"], fields["line"], fields["column"], pointer=fields["pointer"])
+    error.field = fields["field"]
+    return error
+
+
+def _copied(error: GrammarError) -> GrammarError:
+    """One without traceback: a raised exception collects them, and keeps what they hold."""
+    return _error(_error_fields(error))

@@ -1,0 +1,98 @@
+"""The field `grammar`: {"type", "value"}, as mistral.rs takes it."""
+
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from completions.grammars import json_schema, regex
+from completions.grammars.compiler import DEFAULT_COMPILER, Compiler, Translated, brief
+from completions.grammars.exceptions import Finding, GrammarError
+from completions.grammars.limits import (
+    COMPACT,
+    Limits,
+    check_bytes,
+    check_chains,
+    check_depth,
+    check_shape,
+)
+
+TYPES = ("regex", "json_schema", "lark", "llguidance")
+# Where llguidance found a fault in a Lark text: at LINE(COLUMN).
+_POSITION = re.compile(r"(?:at )?(\d+)\((\d+)\):?")
+_KINDS = ("lark_grammar", "json_schema")
+
+
+def translate(
+    value: Mapping[str, Any], compiler: Compiler = DEFAULT_COMPILER, whitespace: str = COMPACT
+) -> Translated:
+    """The grammar of any of the four types. Raises GrammarError."""
+    kind, given = value["type"], value["value"]
+    if kind == "regex":
+        return regex.translate(given, compiler)
+    if kind == "json_schema":
+        return json_schema.translate(given, compiler, whitespace)
+    listed = {"grammars": [{"lark_grammar": given}]} if kind == "lark" else given
+    return _Bundle(listed, compiler, whitespace).translate()
+
+
+class _Bundle:
+    """llguidance's own list of grammars, which may use each other by name."""
+
+    def __init__(self, value: Mapping[str, Any], compiler: Compiler, whitespace: str) -> None:
+        self._value = value
+        self._compiler = compiler
+        self._whitespace = whitespace
+        self._warnings: list[Finding] = []
+
+    def translate(self) -> Translated:
+        limits = self._compiler.limits
+        check_depth(self._value, limits)
+        check_bytes(json_schema.dump(self._value), limits)
+        grammars = self._value.get("grammars")
+        if self._value.keys() != {"grammars"} or not isinstance(grammars, list) or not grammars:
+            raise GrammarError('must be {"grammars": [at least one]}')
+        prepared = []
+        for index, grammar in enumerate(grammars):
+            try:
+                prepared.append(self._prepare(grammar, limits))
+            except GrammarError as error:
+                error.inside(f"/grammars/{index}/json_schema")
+                raise
+        text = json_schema.dump({"grammars": prepared})
+        if message := self._compiler.complaint(text):
+            raise GrammarError(brief(message), *_place(message, prepared))
+        return Translated(text, self._warnings)
+
+    def _prepare(self, grammar: Any, limits: Limits) -> dict[str, Any]:
+        keys = set(grammar) - {"name"} if isinstance(grammar, dict) else set()
+        if len(keys) != 1 or not keys <= set(_KINDS):
+            raise GrammarError(f"each grammar has a name, if any, and one of: {', '.join(_KINDS)}")
+        (kind,) = keys
+        given = grammar[kind]
+        if not isinstance(grammar.get("name", ""), str):
+            raise GrammarError("a grammar's name must be a string")
+        if kind == "json_schema":
+            if not isinstance(given, dict):
+                raise GrammarError("json_schema must be an object")
+            schema = json_schema.prepare(given, self._whitespace, limits)
+            self._warnings += schema.warnings
+            return {**grammar, kind: schema.compiled}
+        if not isinstance(given, str):
+            raise GrammarError("lark_grammar must be a string")
+        check_lark(given, limits)
+        return dict(grammar)
+
+
+def check_lark(text: str, limits: Limits) -> None:
+    """Raises GrammarError when a Lark text is beyond the limits."""
+    check_bytes(text, limits)
+    check_shape(text, limits, is_regex=False)
+    check_chains(text, limits)
+
+
+def _place(message: str, grammars: list[dict[str, Any]]) -> tuple[int | None, int | None]:
+    """Line and column of a complaint about the only Lark text there is."""
+    found = _POSITION.match(message) if len(grammars) == 1 else None
+    if found is None or "lark_grammar" not in grammars[0]:
+        return None, None
+    return int(found[1]), int(found[2])

@@ -1,0 +1,138 @@
+"""Child processes that judge what looks costly, and may die of it."""
+
+import json
+import os
+import select
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Mapping
+from dataclasses import asdict
+from pathlib import Path
+from queue import Empty, SimpleQueue
+
+from completions.grammars.examination import Question, Verdict
+from completions.grammars.exceptions import GrammarError, GrammarTimeoutError
+from completions.grammars.limits import Limits
+
+ROOT = Path(__file__).resolve().parent.parent.parent
+MAX_QUESTIONS = 200
+"""After which a child is replaced: whatever it leaked goes with it."""
+START_SECONDS = 20.0
+"""On top of the limit for a child's first question: it starts, and reads the model's tokens."""
+
+
+def too_slow(limits: Limits) -> GrammarTimeoutError:
+    return GrammarTimeoutError(f"checking it took longer than {limits.seconds:g} seconds")
+
+
+class Child:
+    """One process. Used by one thread at a time."""
+
+    def __init__(self, limits: Limits) -> None:
+        self._limits = limits
+        self._asked = 0
+        self._process = subprocess.Popen(  # noqa: S603 - our own module
+            [sys.executable, "-m", "completions.grammars.child", json.dumps(asdict(limits))],
+            cwd=ROOT, env=_environment(), stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+        )  # fmt: skip
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    @property
+    def is_worn(self) -> bool:
+        return self._asked >= MAX_QUESTIONS or self._process.poll() is not None
+
+    def ask(self, question: Question) -> Verdict:
+        """Never raises for what a client sent; afterwards the child may be dead."""
+        seconds = self._limits.seconds + (START_SECONDS if not self._asked else 0)
+        self._asked += 1
+        line = json.dumps(question.to_json()).encode() + b"\n"
+        error: GrammarError
+        try:
+            return Verdict.from_json(json.loads(self._exchange(line, seconds)))
+        except TimeoutError:
+            error = too_slow(self._limits)
+        except (OSError, ValueError):  # it died, or an answer was cut off
+            error = GrammarError("too complex to check: it takes too much memory or stack")
+        self.close()
+        if self._process.returncode == -signal.SIGALRM:
+            error = too_slow(self._limits)
+        error.field = question.constraint.field
+        return Verdict(error=error)
+
+    def close(self) -> None:
+        self._process.kill()
+        self._process.wait()
+        for pipe in (self._process.stdin, self._process.stdout):
+            if pipe is not None:
+                pipe.close()
+
+    def _exchange(self, line: bytes, seconds: float) -> bytes:
+        """Write a line and read one. Raises TimeoutError, OSError."""
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        deadline = time.monotonic() + seconds
+        to_child, from_child = self._process.stdin.fileno(), self._process.stdout.fileno()
+        os.set_blocking(to_child, False)
+        answer = bytearray()
+        while not answer.endswith(b"\n"):
+            left = deadline - time.monotonic()
+            readable, writable, _ = select.select(
+                [from_child], [to_child] if line else [], [], max(left, 0)
+            )
+            if not readable and not writable:
+                raise TimeoutError
+            if writable:
+                line = line[os.write(to_child, line[:65_536]) :]
+            if readable:
+                read = os.read(from_child, 65_536)
+                if not read:
+                    raise OSError("the child is gone")
+                answer += read
+        return bytes(answer)
+
+
+def _environment() -> Mapping[str, str]:
+    """No secret of the service's reaches a child."""
+    kept = ("PATH", "HOME", "LANG", "LC_ALL", "TMPDIR", "VIRTUAL_ENV", "LD_LIBRARY_PATH")
+    passed = {name: os.environ[name] for name in kept if name in os.environ}
+    return passed | {"PYTHONPATH": str(ROOT), "RAYON_NUM_THREADS": "1"}
+
+
+class Children:
+    """Idle children, newest first. Each question takes one, or starts one."""
+
+    def __init__(self, limits: Limits) -> None:
+        self._limits = limits
+        self._idle: SimpleQueue[Child] = SimpleQueue()
+
+    def ask(self, question: Question) -> Verdict:
+        child = self._take()
+        try:
+            return child.ask(question)
+        finally:
+            self._give_back(child)
+
+    def _take(self) -> Child:
+        while True:
+            try:
+                child = self._idle.get_nowait()
+            except Empty:
+                return Child(self._limits)
+            if not child.is_worn:
+                return child
+            child.close()
+
+    def _give_back(self, child: Child) -> None:
+        if child.is_worn:
+            child.close()
+        else:
+            self._idle.put(child)
+
+    def close(self) -> None:
+        while not self._idle.empty():
+            self._idle.get_nowait().close()

@@ -1,0 +1,90 @@
+"""Regular expressions, in the syntax of Rust's regex crate without look-around and \\b."""
+
+import json
+import re
+
+from llguidance import LLMatcher
+
+from completions.grammars.compiler import (
+    DEFAULT_COMPILER,
+    Compiler,
+    Translated,
+    accepts_nothing,
+    brief,
+)
+from completions.grammars.exceptions import GrammarError
+from completions.grammars.limits import check_bytes, check_shape, pieces
+
+# Rust's parser repeats the pattern, underlines the fault and says what it is.
+_PARSE_ERROR = re.compile(r"regex parse error:\n {4}[^\n]*\n {4}( *)\^[^\n]*\nerror: ([^\n]*)")
+_ESCAPE_OR_CHARACTER = re.compile(r"\\.|.", re.DOTALL)
+_END_ANCHOR = re.compile(r"(?<!\\)(?P<escapes>(?:\\\\)*)\$\Z")
+_DANGLING_BACKSLASH = re.compile(r"(?<!\\)(?:\\\\)*\\\Z")
+
+
+def translate(pattern: str, compiler: Compiler = DEFAULT_COMPILER) -> Translated:
+    """A grammar whose whole text matches `pattern`. Raises GrammarError."""
+    check_bytes(pattern, compiler.limits)
+    check_shape(pattern, compiler.limits, is_regex=True)
+    if _DANGLING_BACKSLASH.search(pattern):  # llguidance would drop it
+        raise GrammarError.at(pattern, len(pattern) - 1, "a backslash at the end escapes nothing")
+    grammar: str = LLMatcher.grammar_from_regex(pattern)
+    message = compiler.complaint(grammar)
+    if not message:
+        return Translated(grammar)
+    if found := _PARSE_ERROR.search(message):
+        raise GrammarError.at(pattern, _offset(pattern, len(found[1])), found[2])
+    raise GrammarError(brief(message))
+
+
+def fragment(pattern: str, compiler: Compiler = DEFAULT_COMPILER) -> tuple[str, bool]:
+    """The pattern as a terminal of Lark, and whether it matches the empty text.
+
+    Its dot matches newlines too, and it matches from end to end. Raises GrammarError.
+    """
+    translate(pattern, compiler)
+    grammar: str = LLMatcher.grammar_from_regex(f"(?s:{_without_anchors(pattern)})")
+    return _body(grammar), accepts_nothing(grammar)
+
+
+def search(pattern: str) -> str:
+    """A terminal of texts in which a pattern of a JSON Schema is found somewhere.
+
+    The pattern compiles, as was seen before. Raises GrammarError for anchors inside alternatives.
+    """
+    bare = _without_anchors(pattern)
+    if bare != pattern and _has_alternatives(bare):
+        raise GrammarError("put the alternatives between ^ and $ into a group")
+    body = _body(LLMatcher.grammar_from_regex(bare))
+    before = "" if pattern.startswith("^") else "/(?s:.*)/ "
+    after = "" if _END_ANCHOR.search(pattern) else " /(?s:.*)/"
+    return f"({before}{body}{after})"
+
+
+def _body(grammar: str) -> str:
+    lark: str = json.loads(grammar)["grammars"][0]["lark_grammar"]
+    return lark.removeprefix("start: ").rstrip()
+
+
+def _without_anchors(pattern: str) -> str:
+    return _END_ANCHOR.sub(r"\g<escapes>", pattern.removeprefix("^"))
+
+
+def _has_alternatives(pattern: str) -> bool:
+    """Whether a bar stands outside of all groups."""
+    depth = 0
+    for piece in pieces(pattern, is_regex=True):
+        depth += {"(": 1, ")": -1}.get(piece[0], 0)
+        if piece[0] == "|" and not depth:
+            return True
+    return False
+
+
+def _offset(pattern: str, shown: int) -> int:
+    """From a column of the message, where slashes and newlines are escaped, to one of ours."""
+    width = 0
+    for part in _ESCAPE_OR_CHARACTER.finditer(pattern):
+        width += 2 if part[0] in "/\n" else len(part[0])
+        if width > shown:
+            return part.start()
+    return len(pattern)

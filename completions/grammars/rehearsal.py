@@ -1,0 +1,66 @@
+"""A grammar followed for a few tokens, so that what fails or crawls is refused, not queued.
+
+Compiling shows little: a grammar may compile in a millisecond and then take a tenth of a second
+for every token of every batch that it is in.
+"""
+
+import random
+import re
+import time
+
+from llguidance import LLMatcher, LLTokenizer
+
+from completions.grammars import vocabulary
+from completions.grammars.compiler import Compiler, brief, limits
+from completions.grammars.exceptions import GrammarError
+
+STEPS = 32
+_SOMETHING = re.compile(rb"[^\0]")
+
+
+def rehearse(grammar: str, compiler: Compiler) -> None:
+    """Follow a grammar that compiles along one random way. Raises GrammarError.
+
+    The way is the same each time. Times are of this thread alone, so that a busy machine refuses
+    nothing that an idle one takes.
+    """
+    tokenizer = vocabulary.load(compiler.vocabulary)
+    began = time.thread_time()
+    matcher = LLMatcher(tokenizer, grammar, log_level=0, limits=limits())
+    compiled = time.thread_time()
+    if compiled - began > compiler.limits.compile_seconds:
+        raise GrammarError(f"too complex: compiling it takes {compiled - began:.1f} seconds")
+    if len(matcher.compute_ff_bytes()) > compiler.limits.max_forced:
+        message = f"leaves no choice for more than {compiler.limits.max_forced} bytes of text"
+        raise GrammarError(message)
+    taken = _follow(matcher, tokenizer)
+    if matcher.is_error():
+        raise GrammarError(brief(matcher.get_error()))
+    mean = (time.thread_time() - compiled) / max(taken, 1)
+    if mean > compiler.limits.step_seconds:
+        cost = f"{mean * 1000:.0f} ms for each token"
+        raise GrammarError(f"too complex: it takes {cost}; make it less ambiguous")
+
+
+def _follow(matcher: LLMatcher, tokenizer: LLTokenizer) -> int:
+    """Take random tokens, again from the beginning after each end; how many steps it took."""
+    choices = random.Random(0)  # noqa: S311 - any way will do
+    ends = set(tokenizer.eos_tokens)
+    for step in range(STEPS):
+        mask = matcher.compute_bitmask()
+        if matcher.is_error():
+            return step
+        token = _some_token(mask, choices)
+        if matcher.is_stopped() or token in ends:
+            matcher.reset()
+        elif not matcher.consume_token(token):
+            return step
+    return STEPS
+
+
+def _some_token(mask: bytes, choices: random.Random) -> int:
+    """An allowed token: the first with its neighbours from a random place on."""
+    found = _SOMETHING.search(mask, choices.randrange(len(mask))) or _SOMETHING.search(mask)
+    assert found is not None, "a matcher that is not in error allows something"
+    byte = found[0][0]
+    return 8 * found.start() + choices.choice([bit for bit in range(8) if byte >> bit & 1])

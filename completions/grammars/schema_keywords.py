@@ -1,0 +1,312 @@
+"""The keywords of JSON Schema: which are enforced, which are harmless, which must be refused.
+
+llguidance refuses some keywords without saying where and ignores others without a word. This walk
+over all schemas that count, the root and what its references reach, finds both. What has no
+effect but would be refused (`uniqueItems: false`) is taken out.
+"""
+
+import re
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+from urllib.parse import unquote
+
+from completions.grammars.exceptions import Finding
+from completions.grammars.limits import Limits
+
+
+@dataclass(slots=True)
+class Survey:
+    """What a walk saw. `schemas` maps the pointer of every schema that counts to the schema."""
+
+    schemas: dict[str, dict[str, Any]] = field(default_factory=dict)
+    refusals: list[Finding] = field(default_factory=list)
+    warnings: list[Finding] = field(default_factory=list)
+    targets: dict[str, tuple[str, Any]] = field(default_factory=dict)
+    """Pointer and schema of what each reference leads to."""
+
+
+ANNOTATIONS = frozenset(
+    (
+        "title", "description", "default", "examples", "example", "deprecated", "readOnly",
+        "writeOnly", "$comment", "$schema", "$id", "id", "$anchor", "$vocabulary",
+        "contentEncoding", "contentMediaType", "contentSchema", "$defs", "definitions",
+        "discriminator", "externalDocs", "xml",
+    )
+)  # fmt: skip
+TYPES = frozenset(["object", "array", "string", "number", "integer", "boolean", "null"])
+FORMATS = frozenset(
+    (
+        "date-time", "time", "date", "duration", "email", "hostname", "ipv4", "ipv6", "uuid",
+        "uri", "unknown",
+    )
+)  # fmt: skip
+_INTEGER_RANGES: Mapping[str, tuple[int, int]] = {
+    "int8": (-(2**7), 2**7 - 1), "int16": (-(2**15), 2**15 - 1),
+    "int32": (-(2**31), 2**31 - 1), "int64": (-(2**63), 2**63 - 1),
+    "uint8": (0, 2**8 - 1), "uint16": (0, 2**16 - 1), "uint32": (0, 2**32 - 1),
+}  # fmt: skip
+
+# Keywords that change nothing when they have one of these values, and are then taken out.
+_WITHOUT_EFFECT: Mapping[str, tuple[Any, ...]] = {
+    "uniqueItems": (False,),
+    "propertyNames": (True, {}),
+    "dependentRequired": ({},),
+    "dependentSchemas": ({},),
+    "dependencies": ({},),
+    "unevaluatedProperties": (True, {}),
+    "unevaluatedItems": (True, {}),
+    "nullable": (False,),
+    "minProperties": (0,),
+    "allOf": ([],),
+}
+_ALONE = {"minContains": "contains", "maxContains": "contains", "then": "if", "else": "if"}
+"""Keywords without effect unless another one stands beside them."""
+_ANCHORS = frozenset(("$dynamicAnchor", "$recursiveAnchor"))
+"""Without effect as long as no dynamic reference leads there, which is refused."""
+UNSUPPORTED = frozenset(
+    (
+        "not", "if", "then", "else", "contains", "minContains", "maxContains", "uniqueItems",
+        "propertyNames", "dependentRequired", "dependentSchemas", "dependencies",
+        "unevaluatedProperties", "unevaluatedItems", "$dynamicRef", "$recursiveRef", "nullable",
+        "divisibleBy", "extends", "disallow", "x-guidance",
+    )
+)  # fmt: skip
+
+# The shape of each enforced keyword's value.
+_COUNT, _NUMBER, _SCHEMA, _SCHEMAS, _MAP, _STRINGS, _TEXT = (
+    "a non-negative integer", "a number", "a schema", "an array of schemas", "an object of schemas",
+    "an array of strings", "a string",
+)  # fmt: skip
+ENFORCED: Mapping[str, str] = {
+    "type": "", "enum": "an array", "const": "", "$ref": _TEXT, "format": _TEXT, "pattern": _TEXT,
+    "minLength": _COUNT, "maxLength": _COUNT, "minItems": _COUNT, "maxItems": _COUNT,
+    "minProperties": _COUNT, "maxProperties": _COUNT,
+    "minimum": _NUMBER, "maximum": _NUMBER, "multipleOf": _NUMBER,
+    "exclusiveMinimum": "a number or a boolean", "exclusiveMaximum": "a number or a boolean",
+    "properties": _MAP, "patternProperties": _MAP, "required": _STRINGS,
+    "additionalProperties": _SCHEMA, "additionalItems": _SCHEMA,
+    "items": "a schema or an array of schemas", "prefixItems": _SCHEMAS,
+    "anyOf": _SCHEMAS, "allOf": _SCHEMAS, "oneOf": _SCHEMAS,
+}  # fmt: skip
+_KNOWN = {*ENFORCED, *UNSUPPORTED, *ANNOTATIONS, *_ANCHORS}
+_FOLDED = {re.sub(r"[-_]", "", name).lower(): name for name in _KNOWN}
+_DRAFTS = re.compile(
+    r"https?://json-schema\.org/(draft-0[467]/schema|draft/20(19-09|20-12)/schema)#?"
+)
+
+
+def _is_schema(value: Any) -> bool:
+    return isinstance(value, dict | bool)
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+_CHECKS: Mapping[str, Callable[[Any], bool]] = {
+    "": lambda value: True,
+    "an array": lambda value: isinstance(value, list),
+    _TEXT: lambda value: isinstance(value, str),
+    _COUNT: lambda value: _is_number(value) and value >= 0 and value == int(value),
+    _NUMBER: _is_number,
+    "a number or a boolean": lambda value: isinstance(value, int | float),
+    _SCHEMA: _is_schema,
+    _SCHEMAS: lambda value: isinstance(value, list) and all(map(_is_schema, value)),
+    "a schema or an array of schemas": lambda value: (
+        _is_schema(value) or (isinstance(value, list) and all(map(_is_schema, value)))
+    ),
+    _MAP: lambda value: isinstance(value, dict) and all(map(_is_schema, value.values())),
+    _STRINGS: lambda value: isinstance(value, list) and all(isinstance(x, str) for x in value),
+}
+
+
+def survey(root: dict[str, Any], limits: Limits) -> Survey:
+    """Walk the schema, taking out what has no effect: `root` is changed in place."""
+    return _Walk(root, limits).run()
+
+
+class _Walk:
+    def __init__(self, root: dict[str, Any], limits: Limits) -> None:
+        self._root = root
+        self._limits = limits
+        self._found = Survey()
+        self._anchors = dict(_anchors(root))
+
+    def run(self) -> Survey:
+        waiting: list[tuple[str, Any]] = [("", self._root)]
+        while waiting:
+            pointer, schema = waiting.pop()
+            if pointer in self._found.schemas or not isinstance(schema, dict):
+                continue
+            self._found.schemas[pointer] = schema
+            self._check(pointer, schema)
+            inside = [*_subschemas(pointer, schema), *self._target(pointer, schema)]
+            waiting += reversed(inside)
+        return self._found
+
+    def _refuse(self, keyword: str, pointer: str, message: str) -> None:
+        place = f"{pointer}/{escape(keyword)}"
+        self._found.refusals.append(Finding(keyword, place, message))
+
+    def _warn(self, keyword: str, pointer: str, message: str) -> None:
+        place = f"{pointer}/{escape(keyword)}"
+        self._found.warnings.append(Finding(keyword, place, message))
+
+    def _check(self, pointer: str, schema: dict[str, Any]) -> None:
+        for keyword in list(schema):
+            if _has_no_effect(keyword, schema):
+                del schema[keyword]
+        for keyword, value in list(schema.items()):
+            if keyword in UNSUPPORTED:
+                message = f"the keyword {keyword} is not supported"
+                self._refuse(keyword, pointer, message)
+            elif keyword in ENFORCED:
+                self._check_value(pointer, schema, keyword, value)
+            elif keyword not in ANNOTATIONS:
+                self._check_unknown(pointer, keyword)
+        self._check_identifiers(pointer, schema)
+
+    def _check_unknown(self, pointer: str, keyword: str) -> None:
+        meant = _FOLDED.get(re.sub(r"[-_]", "", keyword).lower())
+        if meant is not None:
+            message = f"there is no keyword {keyword}; did you mean {meant}?"
+            self._refuse(keyword, pointer, message)
+        else:
+            message = f"the keyword {keyword} is unknown and has no effect"
+            self._warn(keyword, pointer, message)
+
+    def _check_value(self, pointer: str, schema: dict[str, Any], keyword: str, value: Any) -> None:
+        expected = ENFORCED[keyword]
+        if not _CHECKS[expected](value):
+            self._refuse(keyword, pointer, f"{keyword} must be {expected}")
+        elif problem := self._problem(schema, keyword, value):
+            self._refuse(keyword, pointer, problem)
+        elif expected == _COUNT:
+            schema[keyword] = int(value)
+        elif keyword == "format":
+            self._check_format(pointer, schema, value)
+
+    def _problem(self, schema: dict[str, Any], keyword: str, value: Any) -> str:
+        """What is wrong with a value of the right shape; empty when nothing is."""
+        caps = {"enum": self._limits.max_enum, "properties": self._limits.max_properties}
+        if keyword in caps and len(value) > caps[keyword]:
+            return f"{keyword} holds more than {caps[keyword]} values"
+        if ENFORCED[keyword] == _COUNT and value > self._limits.max_length:
+            return f"{keyword} may be at most {self._limits.max_length}"
+        if keyword == "type":
+            names = value if isinstance(value, list) else [value]
+            wrong = [name for name in names if not isinstance(name, str) or name not in TYPES]
+            return f"there is no type {str(wrong[0])[:64]}" if wrong else ""
+        if keyword == "$ref" and self._resolve(value) is None:
+            if not value.startswith("#"):
+                return "$ref can only lead into the schema itself (#/...)"
+            return f"$ref leads nowhere: {value[:100]}"
+        if keyword == "minProperties" and value > _required(schema) + 1:
+            # Names that are not declared may be generated twice.
+            return "minProperties is only supported up to one more than the required properties"
+        return ""
+
+    def _check_format(self, pointer: str, schema: dict[str, Any], name: str) -> None:
+        types = schema.get("type", "string")
+        types = types if isinstance(types, list) else [types]
+        if "string" in types:
+            if name not in FORMATS:
+                self._refuse("format", pointer, f"the format {name[:64]} is unknown")
+            return
+        del schema["format"]
+        if "integer" in types and name in _INTEGER_RANGES:
+            low, high = _INTEGER_RANGES[name]
+            schema["minimum"] = max(schema.get("minimum", low), low)
+            schema["maximum"] = min(schema.get("maximum", high), high)
+        elif name not in ("float", "double"):
+            message = f"the format {name[:64]} has no effect on this type"
+            self._warn("format", pointer, message)
+
+    def _check_identifiers(self, pointer: str, schema: dict[str, Any]) -> None:
+        dialect = schema.get("$schema")
+        if isinstance(dialect, str) and not _DRAFTS.fullmatch(dialect):
+            del schema["$schema"]
+            self._warn("$schema", pointer, "this dialect is read as draft 2020-12")
+        base = schema.get("$id")
+        if base is None:
+            return
+        if pointer and not str(base).startswith("#"):
+            message = "$id is only supported at the root"
+            self._refuse("$id", pointer, message)
+        del schema["$id"]
+
+    def _target(self, pointer: str, schema: dict[str, Any]) -> Iterator[tuple[str, Any]]:
+        reference = schema.get("$ref")
+        if isinstance(reference, str) and (found := self._resolve(reference)) is not None:
+            self._found.targets[reference] = found
+            yield found
+
+    def _resolve(self, reference: str) -> tuple[str, Any] | None:
+        anchored = self._anchors.get(unquote(reference[1:])) if reference[:1] == "#" else None
+        return anchored or resolve(self._root, reference)
+
+
+def resolve(root: dict[str, Any], reference: str) -> tuple[str, Any] | None:
+    """The pointer and the schema that a reference by pointer (`#/...`) leads to, if any."""
+    pointer = unquote(reference.removeprefix("#"))
+    if not reference.startswith("#") or (pointer and not pointer.startswith("/")):
+        return None
+    value: Any = root
+    for part in pointer.split("/")[1:]:
+        value = _child(value, part.replace("~1", "/").replace("~0", "~"))
+    return (pointer, value) if _is_schema(value) else None
+
+
+def _required(schema: dict[str, Any]) -> int:
+    names = schema.get("required", [])
+    return len(set(names)) if _CHECKS[_STRINGS](names) else 0
+
+
+def _has_no_effect(keyword: str, schema: dict[str, Any]) -> bool:
+    if keyword in _ANCHORS:
+        return True
+    if keyword in _ALONE:
+        return _ALONE[keyword] not in schema
+    if keyword == "if":
+        return "then" not in schema and "else" not in schema
+    value = schema[keyword]
+    return any(
+        value == harmless and type(value) is type(harmless)
+        for harmless in _WITHOUT_EFFECT.get(keyword, ())
+    )
+
+
+def _subschemas(pointer: str, schema: dict[str, Any]) -> Iterator[tuple[str, Any]]:
+    """The schemas directly inside the enforced keywords of a schema."""
+    for keyword, value in schema.items():
+        expected = ENFORCED.get(keyword, "")
+        place = f"{pointer}/{escape(keyword)}"
+        if expected == _MAP and isinstance(value, dict):
+            yield from ((f"{place}/{escape(name)}", inner) for name, inner in value.items())
+        elif "schema" in expected and isinstance(value, list):
+            yield from ((f"{place}/{index}", inner) for index, inner in enumerate(value))
+        elif "schema" in expected:
+            yield place, value
+
+
+def _anchors(root: dict[str, Any]) -> Iterator[tuple[str, tuple[str, Any]]]:
+    waiting: list[tuple[str, Any]] = [("", root)]
+    while waiting:
+        pointer, value = waiting.pop()
+        if isinstance(value, dict):
+            if isinstance(value.get("$anchor"), str):
+                yield value["$anchor"], (pointer, value)
+            waiting += ((f"{pointer}/{escape(key)}", inner) for key, inner in value.items())
+        elif isinstance(value, list):
+            waiting += ((f"{pointer}/{index}", inner) for index, inner in enumerate(value))
+
+
+def _child(value: Any, name: str) -> Any:
+    if isinstance(value, list) and name.isdecimal() and int(name) < len(value):
+        return value[int(name)]
+    return value.get(name) if isinstance(value, dict) else None
+
+
+def escape(name: str) -> str:
+    return name.replace("~", "~0").replace("/", "~1")

@@ -1,0 +1,110 @@
+"""Parts written as llguidance's Lark, so that no lexeme runs past its end."""
+
+import json
+
+from completions.grammars import ebnf
+from completions.grammars.compiler import complaint
+from completions.grammars.exceptions import GrammarError
+from completions.grammars.limits import DEFAULT_LIMITS, Limits
+from completions.grammars.structural_tag.parts import (
+    NONE,
+    SOME,
+    Chain,
+    Choice,
+    Embedded,
+    Loop,
+    Part,
+    Symbol,
+    Terminal,
+    either,
+    first,
+    is_nullable,
+    times,
+)
+
+_AMBIGUOUS = (
+    "nothing tells where this text ends: let a literal follow it, or the end string of a tag, "
+    "or exclude how the next part begins"
+)
+
+
+class Writer:
+    """Collects the rules and terminals of one grammar."""
+
+    def __init__(self, limits: Limits = DEFAULT_LIMITS) -> None:
+        self._limits = limits
+        self._embedded: dict[str, str] = {}
+        self._terminals: dict[str, str] = {}
+        self._lazy: dict[str, str] = {}
+        self._conflicts: dict[tuple[str, str], bool] = {}
+
+    def write(self, root: Part) -> str:
+        """llguidance's list of grammars: this one, and those in EBNF that it uses by name.
+
+        Raises GrammarError.
+        """
+        start = f"start: {self._rule(root, NONE)}"
+        lazy = (f"{name}[lazy]: {terminal}" for terminal, name in self._lazy.items())
+        terminals = (f"{name}: {text}" for text, name in self._terminals.items())
+        lark = "\n".join([start, *lazy, *terminals])
+        used = [{"name": name, "lark_grammar": text} for text, name in self._embedded.items()]
+        return json.dumps({"grammars": [{"lark_grammar": lark}, *used]}, ensure_ascii=False)
+
+    def _rule(self, part: Part, follow: str) -> str:
+        """An expression for a rule; `follow` includes the first characters of what comes next."""
+        match part:
+            case Terminal():
+                return self._terminal(part, follow)
+            case Symbol(expression):
+                return expression
+            case Embedded():
+                return f"@{self._grammar(part)}"
+            case Chain(items):
+                return self._chain(items, follow)
+            case Choice(options):
+                return f"({' | '.join(self._rule(option, follow) for option in options)})"
+            case Loop(item, least, most):
+                again = follow if most == 1 else either([follow, first(item)])
+                return f"({self._rule(item, again)}){times(least, most)}"
+
+    def _grammar(self, part: Embedded) -> str:
+        try:
+            grammar = ebnf.parse(part.text, self._limits)
+            make = grammar.make
+            grammar.start = make.sequence([grammar.start, make.literal(part.after)])
+            written = ebnf.write(grammar, self._limits)
+        except GrammarError as error:
+            error.pointer = part.pointer
+            raise
+        return self._embedded.setdefault(written, f"ebnf_{len(self._embedded)}")
+
+    def _chain(self, items: tuple[Part, ...], follow: str) -> str:
+        written = []
+        for item in reversed(items):
+            written.append(self._rule(item, follow))
+            follow = either([first(item), follow]) if is_nullable(item) else first(item)
+        return " ".join(reversed(written)) or '""'
+
+    def _terminal(self, part: Terminal, follow: str) -> str:
+        if not part.nullable:
+            return self._lexeme(part, part.expression, follow)
+        return f"({self._lexeme(part, f'({part.expression}) & {SOME}', follow)})?"
+
+    def _lexeme(self, part: Terminal, expression: str, follow: str) -> str:
+        name = self._terminals.setdefault(expression, f"T{len(self._terminals)}")
+        if not part.is_open or follow == NONE or not self._runs_past_its_end(expression, follow):
+            return name
+        if not part.ends_literally:
+            raise GrammarError(_AMBIGUOUS, pointer=part.pointer)
+        return self._lazy.setdefault(name, f"t{name[1:]}")
+
+    def _runs_past_its_end(self, expression: str, follow: str) -> bool:
+        """Whether a text of it, followed so, is the beginning of a longer text of it.
+
+        Asked of llguidance: is the intersection of both languages empty?
+        """
+        key = expression, follow
+        if key not in self._conflicts:
+            both = f"start: B\nB: (T {follow} /(?s:.*)/) & T\nT: {expression}"
+            self._conflicts[key] = not complaint(both).startswith("NoExtension")
+        return self._conflicts[key]

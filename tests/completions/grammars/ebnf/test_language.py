@@ -1,0 +1,67 @@
+"""The written Lark matches what the EBNF says: llguidance is asked, byte by byte."""
+
+import tomllib
+from pathlib import Path
+
+import pytest
+
+from completions.grammars import ebnf
+from completions.grammars.limits import DEFAULT_LIMITS
+from tests.completions.grammars.byte_matcher import accepts
+
+SAMPLES = tomllib.loads(Path(__file__).with_name("samples.toml").read_text())
+
+
+@pytest.mark.parametrize("name", SAMPLES)
+def test_sample(name: str) -> None:
+    sample = SAMPLES[name]
+    lark = ebnf.translate(sample["grammar"])
+    assert [text for text in sample["good"] if not accepts(lark, text)] == []
+    assert [text for text in sample["bad"] if accepts(lark, text)] == []
+
+
+@pytest.mark.parametrize(
+    ("grammar", "good", "bad"),
+    [
+        ('root ::= root "a" | "a"', "a" * 1500, ""),
+        ('root ::= "a" root | "a"', "a" * 1500, ""),
+        ("root ::= [a-z]{1,200}", "a" * 200, "a" * 201),
+        ("root ::= " + "(" * 200 + '"a"' + ")" * 200, "a", "b"),
+        ("root ::= " + " | ".join(f'"w{i}"' for i in range(300)), "w299", "w300"),
+        ('root ::= "(" root ")"' + "".join(f' | "w{i}"' for i in range(3000)), "(w2999)", "w3000"),
+    ],
+    ids=["left recursion", "right recursion", "count", "parentheses", "words", "nested words"],
+)  # fmt: skip
+def test_large(grammar: str, good: str, bad: str) -> None:
+    lark = ebnf.translate(grammar)
+    assert accepts(lark, good)
+    assert not accepts(lark, bad)
+
+
+def test_no_name_of_the_client_reaches_the_output() -> None:
+    lark = ebnf.translate('root ::= secret "(" root ")" | secret\nsecret ::= "x" secret "y" | "z"')
+    assert "secret" not in lark
+    assert "root" not in lark
+
+
+def test_look_ahead_restricts_nothing() -> None:
+    lark = ebnf.translate('root ::= a "c"\na ::= "x" (= "b" | ("d"))')
+    assert accepts(lark, "xc")
+
+
+def test_what_is_put_around_the_root_is_safe_beside_it() -> None:
+    grammar = ebnf.parse('root ::= [a-z]+ | "(" root ")"', DEFAULT_LIMITS)
+    make = grammar.make
+    grammar.start = make.sequence([make.literal("x"), grammar.start, make.literal("end")])
+    lark = ebnf.write(grammar)
+    assert accepts(lark, "xendend")
+    assert accepts(lark, "x(a)end")
+    assert not accepts(lark, "xend")
+
+
+def test_many_tags_are_written_once() -> None:
+    tags = ", ".join(f'("<{number:03}>", body)' for number in range(40))
+    lark = ebnf.translate(f'root ::= TagDispatch({tags})\nbody ::= "(" body ")" | "x"')
+    assert accepts(lark, "so <017>(x) and <039>x")
+    assert not accepts(lark, "so <017>(x) and <039>")
+    assert lark.count("007") < 5

@@ -1,0 +1,128 @@
+"""What is refused, where, and what the message tells its author to do."""
+
+import pytest
+
+from completions.grammars import Constraint, ebnf, translate
+from completions.grammars.exceptions import GrammarError
+
+
+@pytest.mark.parametrize(
+    ("text", "line", "column", "reason"),
+    [
+        ('start: "a"', 1, 1, "Lark"),
+        ('  %llguidance {}\nstart: "a"', 1, 3, "Lark"),
+        ('root = "a"', 1, 1, "written name ::="),
+        ('root : "a"', 1, 6, "written name ::="),
+        ('"a"', 1, 1, "written name ::="),
+        ('root ::= "a" ::= "b"', 1, 14, "::= must follow"),
+        ("root ::=", 1, 6, 'the empty text is written ""'),
+        ('root ::=\na ::= "x"', 1, 6, 'the empty text is written ""'),
+        ('root ::= a\na ::= "b"\na ::= "c"', 3, 1, "a is defined twice"),
+        ('root ::= a b ::= "x"', 1, 12, "b must begin on a line of its own"),
+        ('root ::= "a"\n\n  b', 3, 3, "b is not defined"),
+        ('root ::= "a"\nunused ::= b', 2, 12, "b is not defined"),
+        ('root ::= "a"i', 1, 13, "i is not defined"),
+        ('root ::= "x" | a\na ::= b "y"\nb ::= a', 2, 1, "a can never end"),
+        ("root ::= root", 1, 1, "root can never end"),
+        ("root ::= 'a'", 1, 10, "double quotes"),
+        ("root ::= é", 1, 10, "ASCII"),
+        ('root ::= "a" $', 1, 14, "unexpected '$'"),
+        ('root ::= "a" 12', 1, 14, "unexpected 12"),
+        ('root ::= "a', 1, 10, "does not end"),
+        ('root ::= "a\nb"', 1, 10, "newline as \\n"),
+        ("root ::= [a", 1, 10, "does not end"),
+        ("root ::= []", 1, 10, "names no characters"),
+        ("root ::= [z-a]", 1, 11, "reversed"),
+        ("root ::= [ab--c]", 1, 12, "reversed"),
+        (r"root ::= [\d]", 1, 11, "write [0-9]"),
+        (r'root ::= "\d"', 1, 11, "escape \\d"),
+        (r'root ::= "\x"', 1, 11, "at least one"),
+        (r'root ::= "\u12"', 1, 11, "exactly 4"),
+        (r'root ::= "\U1F600"', 1, 11, "exactly 8"),
+        (r'root ::= "\ud83d\ude00"', 1, 11, "as \\U"),
+        (r'root ::= "\x1F6000000"', 1, 11, "takes all the digits"),
+        ('root ::= ("a"', 1, 10, "( is never closed"),
+        ('root ::= ("a"\na ::= "b"', 1, 10, "( is never closed"),
+        ('root ::= "a")', 1, 13, "closes nothing"),
+        ('root ::= * "a"', 1, 10, "nothing to repeat"),
+        ('root ::= "a" | {2}', 1, 16, "nothing to repeat"),
+        ('root ::= "a"++', 1, 14, "in parentheses"),
+        ('root ::= "a"{2}{3}', 1, 16, "in parentheses"),
+        ('root ::= "a"{,4}', 1, 13, "written {m}"),
+        ('root ::= "a"{1,2,3}', 1, 13, "written {m}"),
+        ('root ::= "a"{1', 1, 13, "written {m}"),
+        ('root ::= "a"{b}', 1, 13, "written {m}"),
+        ('root ::= "a"{3,2}', 1, 13, "at least 3 and at most 2"),
+        ('root ::= "a"{100001}', 1, 14, "100000 at most"),
+        ('root ::= "a"{1,' + "9" * 5000 + "}", 1, 16, "100000 at most"),
+        ('root ::= a{1000}\na ::= b{1000}\nb ::= "x"', 1, 1, "multiply to more than 100000"),
+        ("root ::= " + "(" * 257 + '"a"' + ")" * 257, 1, 266, "nested deeper than 256"),
+        ('root ::= "a" (= "b") "c"', 1, 22, "nothing may follow"),
+        ('root ::= ("a" (= "b"))', 1, 15, "may only end a whole rule"),
+        ('root ::= "a" (= "b"', 1, 14, "(= is never closed"),
+        ('root ::= "a" (= b)', 1, 17, "b is not defined"),
+        ('root[max_tokens=2] ::= "a"', 1, 5, "options [max_tokens=2]"),
+        ('root ::= "x"\na[capture="y"] ::= "a"', 2, 2, "options"),
+        ('root ::= "a" Token(5)', 1, 14, "Token(...) is not supported"),
+        ('root ::= ExcludeToken(5)', 1, 10, "write the token's text"),
+        ('root ::= TokenTagDispatch((5, a))\na ::= "x"', 1, 10, "TokenTagDispatch(...) is not"),
+        ("root ::= Regex()", 1, 10, "takes one pattern"),
+        ('root ::= Regex("a", "b")', 1, 10, "takes one pattern"),
+        ("root ::= Regex(5)", 1, 10, "takes one pattern"),
+        ('root ::= Regex("a", flags="x")', 1, 21, 'flags are "i"'),
+        ('root ::= Regex("a", json_string=true)', 1, 21, "json_string=true is not supported"),
+        ('root ::= Regex("a", dotall=true)', 1, 21, "takes no argument dotall; it takes flags"),
+        ('root ::= Regex("a" "b")', 1, 20, "separated by commas"),
+        ('root ::= Regex("a"', 1, 15, "never closed"),
+        ('root ::= Regex([a])', 1, 16, "an argument is"),
+        (r'root ::= Regex("\"a(")', 1, 20, "( is never closed"),
+        ('root ::= Regex("a)")', 1, 18, ") closes nothing"),
+        ('root ::= Regex("a]")', 1, 18, "] closes nothing"),
+        ('root ::= Regex("a|*")', 1, 19, "nothing to repeat"),
+        ('root ::= Regex("a{,3}")', 1, 18, "written {m}"),
+        ('root ::= Regex("a{3,2}")', 1, 18, "cannot both hold"),
+        ('root ::= Regex("a{1000000}")', 1, 26, "100000 at most"),
+        ('root ::= Regex("(a{1000}){1000}")', 1, 1, "multiply to more than 100000"),
+        ('root ::= Regex("[z-a]")', 1, 18, "end must not come first"),
+        (r'root ::= Regex("[a-\\d]")', 1, 18, "no range"),
+        ('root ::= Regex("[]a]")', 1, 17, "empty character class"),
+        ('root ::= Regex("[a")', 1, 17, "does not end"),
+        ('root ::= Regex("a^b")', 1, 18, "edge of the pattern"),
+        ('root ::= Regex("(?=a)b")', 1, 17, "look-around"),
+        ('root ::= Regex("(?i)a")', 1, 17, "inline flags"),
+        (r'root ::= Regex("a\\bc")', 1, 18, "\\b is not supported"),
+        (r'root ::= Regex("\\p{L}")', 1, 17, "\\p is not supported"),
+        (r'root ::= Regex("(a)\\1")', 1, 20, "\\1 is not supported"),
+        (r'root ::= Regex("\\ud800")', 1, 17, "no Unicode character"),
+        (r'root ::= Regex("a\\")', 1, 18, "escapes nothing"),
+        ('root ::= Regex("' + "(" * 251 + '")', 1, 267, "nested deeper than 250"),
+        ("root ::= Substring(5)", 1, 20, "text in double quotes"),
+        ('root ::= TagDispatch(("x", "y"))', 1, 22, "pairs of a tag and a rule"),
+        ('root ::= TagDispatch("x")', 1, 22, "pairs of a tag and a rule"),
+        ('root ::= TagDispatch(("x", b))', 1, 28, "b is not defined"),
+        ('root ::= TagDispatch(("", root))', 1, 23, "cannot be empty"),
+        ('root ::= TagDispatch(("x", root), excludes="y")', 1, 35, "excludes is a tuple"),
+        ('root ::= TagDispatch(("x", root), excludes=("x",))', 1, 23, "excluded as well"),
+        ('root ::= TagDispatch(("x", root), ("xy", root))', 1, 36, "'xy' contains 'x'"),
+        ('root ::= TagDispatch(("ab", root), excludes=("a",))', 1, 23, "'ab' contains 'a'"),
+        ('root ::= TagDispatch(("a", root), loop_after_dispatch=2)', 1, 35, "true or false"),
+        ('root ::= TagDispatch(("' + "x" * 2001 + '", root))', 1, 10, "longer than 2000"),
+    ],
+)  # fmt: skip
+def test_with_place(text: str, line: int, column: int, reason: str) -> None:
+    with pytest.raises(GrammarError) as caught:
+        ebnf.translate(text)
+    assert reason in caught.value.message
+    assert (caught.value.line, caught.value.column) == (line, column)
+
+
+@pytest.mark.parametrize("text", ["", "# nothing", 'x ::= "a"', 'Root ::= "a"'])
+def test_without_a_root(text: str) -> None:
+    with pytest.raises(GrammarError, match="no rule named root"):
+        ebnf.translate(text)
+
+
+def test_chains_are_bounded() -> None:
+    rules = "".join(f'r{i} ::= "a" r{i + 1} | "b" root "c"\n' for i in range(3000))
+    with pytest.raises(GrammarError, match="more than 500 rules lead into each other"):
+        translate(Constraint("ebnf", f'root ::= r0\n{rules}r3000 ::= "x"'))

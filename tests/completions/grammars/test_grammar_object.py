@@ -1,0 +1,78 @@
+from typing import Any
+
+import pytest
+
+from completions.grammars import grammar_object
+from completions.grammars.exceptions import GrammarError
+from completions.grammars.limits import FLEXIBLE
+from tests.completions.grammars.byte_matcher import accepts
+
+NULLS = {"type": "array", "items": {"type": "null"}}
+
+
+def wrapped(kind: str, value: Any) -> dict[str, Any]:
+    return {"type": kind, "value": value}
+
+
+@pytest.mark.parametrize(
+    ("value", "good", "bad"),
+    [
+        (wrapped("regex", "a+"), "aa", "b"),
+        (wrapped("json_schema", NULLS), "[null,null]", "[null, null]"),
+        (wrapped("json_schema", '{"type":"null"}'), "null", "1"),
+        (wrapped("lark", 'start: "a" b\nb: /[0-9]/'), "a1", "a"),
+        (wrapped("lark", 'start: %json {"type": "null"}'), "null", "1"),
+        (wrapped("llguidance", {"grammars": [{"json_schema": NULLS}]}), "[null]", "[ null]"),
+        (
+            wrapped("llguidance", {"grammars": [
+                {"lark_grammar": 'start: "<" @inner ">"'},
+                {"name": "inner", "json_schema": {"type": "boolean"}},
+            ]}),
+            "<true>", "<1>",
+        ),
+    ],
+)  # fmt: skip
+def test_language(value: dict[str, Any], good: str, bad: str) -> None:
+    grammar = grammar_object.translate(value).grammar
+    assert accepts(grammar, good)
+    assert not accepts(grammar, bad)
+
+
+def test_whitespace() -> None:
+    for value in (
+        wrapped("json_schema", NULLS),
+        wrapped("llguidance", {"grammars": [{"json_schema": NULLS}]}),
+    ):
+        grammar = grammar_object.translate(value, whitespace=FLEXIBLE).grammar
+        assert accepts(grammar, "[null,\n  null]")
+        assert not accepts(grammar, "[null," + " " * 33 + "null]")
+
+
+@pytest.mark.parametrize(
+    ("value", "reason", "place"),
+    [
+        (wrapped("regex", "("), "unclosed", (1, 1, None)),
+        (wrapped("lark", 'start: "a" b'), 'unknown name: "b"', (1, 8, None)),
+        (wrapped("lark", '{"a": 1}'), "expecting rule", (1, 1, None)),
+        (wrapped("lark", "start: <nope>"), "unknown special token", (1, 8, None)),
+        (wrapped("lark", "start: " + "(" * 300), "nested deeper", (None, None, None)),
+        (wrapped("lark", 'start: ("a"{1000}){1000}'), "multiply", (None, None, None)),
+        (wrapped("lark", "start: r0\n" + "".join(f"r{i}: r{i + 1}\n" for i in range(3000))),
+         "lead into each other", (None, None, None)),
+        (wrapped("llguidance", {}), "must be", (None, None, None)),
+        (wrapped("llguidance", {"grammars": []}), "must be", (None, None, None)),
+        (wrapped("llguidance", {"grammars": [{}], "max_tokens": 3}), "must be", (None,) * 3),
+        (wrapped("llguidance", {"grammars": [{"regex": "a"}]}), "each grammar", (None,) * 3),
+        (wrapped("llguidance", {"grammars": [{"name": "a"}]}), "each grammar", (None,) * 3),
+        (wrapped("llguidance", {"grammars": [{"lark_grammar": 1}]}), "a string", (None,) * 3),
+        (wrapped("llguidance", {"grammars": [{"json_schema": 1}]}), "an object", (None,) * 3),
+        (wrapped("llguidance", {"grammars": [{"name": 1, "json_schema": {}}]}), "name",
+         (None, None, None)),
+        (wrapped("llguidance", {"grammars": [{"json_schema": {"items": {"not": {}}}}]}),
+         "keyword not", (None, None, "/grammars/0/json_schema/items/not")),
+    ],
+)  # fmt: skip
+def test_refused(value: dict[str, Any], reason: str, place: tuple[Any, ...]) -> None:
+    with pytest.raises(GrammarError, match=reason) as caught:
+        grammar_object.translate(value)
+    assert (caught.value.line, caught.value.column, caught.value.pointer) == place

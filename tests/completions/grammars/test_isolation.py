@@ -1,0 +1,94 @@
+"""Children that judge, die and are replaced."""
+
+import os
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from completions.grammars import Constraint, Limits, Question, Vocabulary, isolation
+from completions.grammars.examination import examine
+from completions.grammars.exceptions import GrammarError, GrammarTimeoutError
+from completions.grammars.isolation import Child, Children
+from completions.grammars.matching import Match
+
+
+@pytest.fixture
+def children() -> Iterator[Children]:
+    children = Children(Limits())
+    yield children
+    children.close()
+
+
+def question(value: str, text: str | None = None) -> Question:
+    return Question(Constraint("regex", value), None, text)
+
+
+def test_verdicts_are_the_same_as_in_the_own_process(children: Children, tiny_model: Path) -> None:
+    words = Vocabulary(str(tiny_model / "tokenizer.json"), 260, (257,))
+    schema = {"items": {"not": {}}, "x": 1}
+    for asked in (
+        question("a+", "aab"),
+        question("a("),
+        Question(Constraint("json_schema", schema), words),
+        Question(Constraint("json_schema", {"type": "null"}, "flexible"), words, "null"),
+    ):
+        verdict, own = children.ask(asked), examine(asked, Limits())
+        assert verdict.to_json() == own.to_json()
+    assert children.ask(question("a+", "aab")).match == Match(False, 2)
+
+
+def test_one_child_serves_until_it_is_worn(
+    children: Children, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(isolation, "MAX_QUESTIONS", 2)
+    seen = []
+    for _ in range(3):
+        child = children._take()
+        seen.append(child.pid)
+        assert child.ask(question("a")).error is None
+        children._give_back(child)
+    assert seen[0] == seen[1] != seen[2]
+
+
+def test_a_dying_child_is_a_refusal_and_is_replaced(children: Children) -> None:
+    child = children._take()
+    os.kill(child.pid, signal.SIGKILL)
+    verdict = child.ask(question("a"))
+    with pytest.raises(GrammarError, match="regex: too complex to check"):
+        verdict.result()
+    children._give_back(child)
+    assert children.ask(question("a")).error is None
+
+
+def test_a_child_that_does_not_answer_is_killed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(isolation, "START_SECONDS", 0.2)
+    child = Child(Limits(seconds=0.1))
+    os.kill(child.pid, signal.SIGSTOP)
+    assert isinstance(child.ask(question("a")).error, GrammarTimeoutError)
+    assert child.is_worn
+    child.close()
+
+
+def test_a_child_that_its_own_alarm_ended_was_too_slow(children: Children) -> None:
+    child = children._take()
+    os.kill(child.pid, signal.SIGALRM)
+    assert isinstance(child.ask(question("a")).error, GrammarTimeoutError)
+
+
+def test_a_child_ends_with_its_parent() -> None:
+    child = Child(Limits())
+    assert child.ask(question("a")).error is None
+    child._process.stdin.close()
+    assert child._process.wait(10) == 0
+    child.close()
+
+
+def test_a_child_has_no_secrets(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("QUIRE_SECRET_KEY", "secret")
+    child = Child(Limits())
+    assert child.ask(question("a")).error is None
+    environment = Path(f"/proc/{child.pid}/environ").read_bytes()
+    assert b"QUIRE_SECRET_KEY" not in environment
+    child.close()

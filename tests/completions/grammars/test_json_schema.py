@@ -1,0 +1,93 @@
+import json
+from typing import Any
+
+import pytest
+
+from completions.grammars import json_schema
+from completions.grammars.exceptions import GrammarError
+from tests.completions.grammars.byte_matcher import accepts
+
+PERSON = {
+    "type": "object",
+    "properties": {"name": {"type": "string"}, "age": {"type": "integer", "minimum": 0}},
+    "required": ["name", "age"],
+    "additionalProperties": False,
+}
+
+
+def chain(links: int) -> dict[str, Any]:
+    definitions: dict[str, Any] = {f"d{i}": {"$ref": f"#/$defs/d{i + 1}"} for i in range(links)}
+    return {"$ref": "#/$defs/d0", "$defs": {**definitions, f"d{links}": {"type": "string"}}}
+
+
+def nested(levels: int) -> dict[str, Any]:
+    schema: dict[str, Any] = {"type": "string"}
+    for _ in range(levels):
+        schema = {"items": schema}
+    return schema
+
+
+@pytest.mark.parametrize("as_text", [False, True])
+def test_compact_instances(as_text: bool) -> None:
+    grammar = json_schema.translate(json.dumps(PERSON) if as_text else PERSON).grammar
+    assert accepts(grammar, '{"name":"Ada","age":36}')
+    for wrong in ('{"name": "Ada","age":36}', '{"name":"Ada","age":-1}', '{"name":"Ada"}', "[]"):
+        assert not accepts(grammar, wrong)
+
+
+def test_any_value() -> None:
+    grammar = json_schema.translate({}).grammar
+    assert all(accepts(grammar, text) for text in ("1", '"x"', "[1,{}]", "null"))
+
+
+def test_response_format() -> None:
+    value = {"type": "json_object", "json_schema": None}
+    grammar = json_schema.translate_response_format(value).grammar
+    assert accepts(grammar, '{"a":[1]}')
+    assert not accepts(grammar, "[1]")
+    wanted = {"type": "json_schema", "json_schema": {"name": "p", "schema": PERSON}}
+    assert json_schema.translate_response_format(wanted) == json_schema.translate(PERSON)
+
+
+def test_cyclic_references() -> None:
+    schema = {
+        "$ref": "#/$defs/tree",
+        "$defs": {"tree": {"type": "array", "items": {"$ref": "#/$defs/tree"}}},
+    }
+    assert accepts(json_schema.translate(schema).grammar, "[[],[[]]]")
+
+
+@pytest.mark.parametrize(
+    ("schema", "reason"),
+    [
+        ({"not": {}}, "the keyword not is not supported"),
+        ({"oneOf": [{"type": "string"}, {"minLength": 2}]}, "oneOf"),
+        ({"type": "string", "format": "colour"}, "the format colour is unknown"),
+        ({"type": "text"}, "there is no type text"),
+        ({"pattern": "(?=a)", "type": "string"}, "invalid pattern: look-around"),
+        ({"$ref": "#/nowhere"}, "leads nowhere"),
+        ({"$ref": "https://example.com/s"}, "only lead into the schema itself"),
+        ({"x-guidance": {"lenient": True}}, "x-guidance"),
+        ({"maximum": float("inf")}, "a number is too large"),
+        ({"const": "x" * 300_000}, "longer than 262144 bytes"),
+        (nested(64), "nested deeper than 64"),
+        (chain(900), "more than 500 levels"),
+        ("[]", "must hold a JSON object"),
+        ("{", "does not hold JSON"),
+        ('{"type":"string","type":"null"}', "appears twice"),
+    ],
+)
+def test_refused(schema: Any, reason: str) -> None:
+    with pytest.raises(GrammarError, match=reason):
+        json_schema.translate(schema)
+
+
+def test_bad_json_text_has_a_place() -> None:
+    with pytest.raises(GrammarError) as caught:
+        json_schema.translate('{\n "type" "string"}')
+    assert (caught.value.line, caught.value.column) == (2, 9)
+
+
+def test_caps_leave_room() -> None:
+    assert json_schema.translate(chain(400))
+    assert json_schema.translate(nested(63))

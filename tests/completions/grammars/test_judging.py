@@ -1,0 +1,156 @@
+"""Judged off the loop, within time, and remembered."""
+
+import asyncio
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from completions.grammars import Constraint, Judge, Limits, Question, Verdict, judging
+from completions.grammars.exceptions import (
+    GrammarError,
+    GrammarOverloadError,
+    GrammarTimeoutError,
+)
+from completions.grammars.judging import THREADS, VerdictCache, is_ordinary
+from tests.completions.grammars.test_json_schema import chain
+
+
+@pytest.fixture
+def judge() -> Iterator[Judge]:
+    judge = Judge()
+    yield judge
+    judge.close()
+
+
+@pytest.fixture
+def stuck(monkeypatch: pytest.MonkeyPatch) -> Iterator[threading.Event]:
+    """Examining hangs until the event is set."""
+    release = threading.Event()
+
+    def hang(question: Question, limits: Limits) -> Verdict:
+        release.wait(30)
+        return Verdict("never used")
+
+    monkeypatch.setattr(judging, "examine", hang)
+    yield release
+    release.set()
+
+
+@pytest.fixture
+def hasty() -> Iterator[Judge]:
+    judge = Judge(Limits(seconds=0.05))
+    yield judge
+    judge.close()
+
+
+async def test_grammars_and_refusals(judge: Judge) -> None:
+    assert "start:" in await judge.judge(Constraint("ebnf", 'root ::= "A" | "B"'))
+    with pytest.raises(GrammarError, match=r"^regex: line 1, column 2: unclosed group$"):
+        await judge.judge(Constraint("regex", "a("))
+    with pytest.raises(GrammarError, match=r"^ebnf: longer than 262144 bytes$"):
+        await judge.judge(Constraint("ebnf", "#" * 2_000_000))
+
+
+async def test_each_question_is_examined_once_even_when_asked_at_once(
+    judge: Judge, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calls: list[Any] = []
+
+    def count(question: Question, limits: Limits) -> Verdict:
+        calls.append(question.constraint.value)
+        return Verdict(error=GrammarError("bad", 1, 2, pointer="/a"))
+
+    monkeypatch.setattr(judging, "examine", count)
+    constraint = Constraint("json_schema", {"b": 1, "a": 2})
+    for _ in range(2):
+        errors = await asyncio.gather(
+            *(judge.judge(constraint) for _ in range(3)), return_exceptions=True
+        )
+        assert [(e.line, e.column, e.pointer) for e in errors] == [(1, 2, "/a")] * 3
+        assert len(set(map(id, errors))) == 3  # each request gets its own to raise
+    assert calls == [{"b": 1, "a": 2}]
+
+
+@pytest.mark.usefixtures("stuck")
+async def test_time_limit(hasty: Judge) -> None:
+    with pytest.raises(GrammarTimeoutError, match="ebnf: checking it took longer"):
+        await hasty.judge(Constraint("ebnf", "x"))
+
+
+@pytest.mark.usefixtures("stuck")
+async def test_waiting_for_a_thread_is_overload_not_the_clients_fault(hasty: Judge) -> None:
+    errors = await asyncio.gather(
+        *(hasty.judge(Constraint("ebnf", str(i))) for i in range(THREADS + 1)),
+        return_exceptions=True,
+    )
+    kinds = [type(error) for error in errors]
+    assert kinds == [*[GrammarTimeoutError] * THREADS, GrammarOverloadError]
+
+
+async def test_a_verdict_for_lack_of_time_is_not_remembered(
+    hasty: Judge, stuck: threading.Event, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    constraint = Constraint("ebnf", "x")
+    assert isinstance((await hasty.ask(Question(constraint))).error, GrammarTimeoutError)
+    monkeypatch.setattr(judging, "examine", lambda question, limits: Verdict("start: X"))
+    assert await hasty.judge(constraint) == "start: X"
+
+
+async def test_who_hangs_up_does_not_take_the_answer_from_others(
+    judge: Judge, stuck: threading.Event
+) -> None:
+    constraint = Constraint("ebnf", "x")
+    first = asyncio.create_task(judge.judge(constraint))
+    second = asyncio.create_task(judge.judge(constraint))
+    await asyncio.sleep(0.05)
+    first.cancel()
+    stuck.set()
+    assert await second == "never used"
+
+
+async def test_deep_native_recursion_does_not_crash() -> None:
+    """A chain that overflows an ordinary stack of 8 MiB, past our own cap."""
+    judge = Judge(Limits(max_chain=5000))
+    try:
+        assert await judge.judge(Constraint("json_schema", chain(1500)))
+    finally:
+        judge.close()
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "expected"),
+    [
+        ("regex", "[a-z]{2,300}", True),
+        ("regex", "[a-z]{2,501}", False),
+        ("regex", "x{99999999999999999999}", False),
+        ("regex", "(" * 201, False),
+        ("ebnf", "root ::= " + '"a" ' * 5000, False),
+        ("json_schema", {"type": "object"}, True),
+        ("json_schema", chain(60), False),
+        ("json_schema", {"multipleOf": 7}, True),
+        ("json_schema", {"anyOf": [{"multipleOf": 9901}, {"multipleOf": 9902}]}, False),
+    ],
+)
+def test_what_is_ordinary(field: str, value: Any, expected: bool) -> None:
+    question = Question(Constraint(field, value))
+    assert is_ordinary(question, judging._canonical(question)) is expected
+
+
+def test_cache_forgets_refusals_after_a_while_and_the_least_used_when_full() -> None:
+    now = 0.0
+    cache = VerdictCache(1_520, clock=lambda: now)
+    cache.put("bad", Verdict(error=GrammarError("no")))
+    cache.put("a", Verdict("A" * 5))
+    cache.put("b", Verdict("B" * 5))
+    now = 59.0
+    assert cache.get("bad") is not None
+    now = 61.0
+    assert cache.get("bad") is None
+    assert cache.get("a") == Verdict("A" * 5)
+    cache.put("c", Verdict("C" * 600))
+    assert cache.get("b") is None
+    assert cache.get("c") is not None
+    cache.put("x", Verdict("x" * 1_100))
+    assert cache.get("x") is None  # too large to keep

@@ -1,0 +1,53 @@
+import pytest
+
+from completions.grammars.exceptions import GrammarError
+from completions.grammars.limits import Limits, check_bytes, check_chains, longest_chain, shape
+
+
+@pytest.mark.parametrize(
+    ("text", "nesting", "repetition"),
+    [
+        ("abc", 0, 1),
+        ("a{3}", 0, 3),
+        ("a{2,30}", 0, 30),
+        ("a{7,}", 0, 7),
+        ("a{3}{4}", 0, 12),
+        ("a{3}b{4}", 0, 4),
+        ("((a{3}){4}b){5}", 2, 60),
+        ("((a{3}|c)b{9}){2}", 2, 18),
+        (r"\({3}", 0, 3),
+        ("[({]{3}", 0, 3),
+        ("(a{3})+{2}", 1, 6),
+        ("a{0}", 0, 1),
+        (")" * 5, 0, 1),
+        ("a{99999999999999}", 0, 10**12),
+    ],
+)
+def test_shape(text: str, nesting: int, repetition: int) -> None:
+    found = shape(text, is_regex=True)
+    assert (found.nesting, found.repetition) == (nesting, repetition)
+
+
+def test_what_is_quoted_in_a_grammar_does_not_count() -> None:
+    found = shape('root ::= "(({900}" [({] a {3} | "x"{2}', is_regex=False)
+    assert (found.nesting, found.repetition) == (0, 3)
+
+
+def test_bytes_count_not_characters() -> None:
+    check_bytes("é" * 50, Limits(max_bytes=100))
+    with pytest.raises(GrammarError, match="longer than 100 bytes"):
+        check_bytes("é" * 51, Limits(max_bytes=100))
+
+
+def test_longest_chain() -> None:
+    assert longest_chain({}) == 0
+    assert longest_chain({"a": ["b", "b"], "b": ["c", "a"], "c": ["terminal"]}) == 3
+    deep = {f"r{i}": [f"r{i + 1}"] for i in range(100_000)}
+    assert longest_chain(deep) == 100_000
+
+
+def test_chains_in_lark() -> None:
+    lark = 'start: a // b\n?a: "x: y" | b\nb: /a:/ | start\nC: "c"'
+    check_chains(lark, Limits(max_chain=3))
+    with pytest.raises(GrammarError, match="more than 2 rules"):
+        check_chains(lark, Limits(max_chain=2))

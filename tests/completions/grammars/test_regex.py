@@ -1,0 +1,44 @@
+import pytest
+
+from completions.grammars import regex
+from completions.grammars.exceptions import GrammarError
+from tests.completions.grammars.byte_matcher import accepts
+
+
+@pytest.mark.parametrize(
+    ("pattern", "good", "bad"),
+    [
+        (r"\d{4}-\d{2}", ["2026-11"], ["2026-1", "x"]),
+        (r"a/b\\", ["a/b\\"], ["a/b"]),
+        ("a\nb", ["a\nb"], ["ab"]),
+        ("", [""], ["a"]),
+        ("(?s:.)*", ["", "a\nb"], []),
+    ],
+)
+def test_language(pattern: str, good: list[str], bad: list[str]) -> None:
+    grammar = regex.translate(pattern).grammar
+    assert all(accepts(grammar, sample) for sample in good)
+    assert not any(accepts(grammar, sample) for sample in bad)
+
+
+@pytest.mark.parametrize(
+    ("pattern", "line", "column", "reason"),
+    [
+        ("a(", 1, 2, "unclosed group"),
+        ("a/b\\/(", 1, 6, "unclosed group"),
+        ("a\nb(", 2, 2, "unclosed group"),
+        ("[z-a]", 1, 2, "range"),
+        ("(?=a)b", 1, 1, "look-around"),
+        ("ab\\", 1, 3, "backslash"),
+    ],
+)
+def test_refused_with_place(pattern: str, line: int, column: int, reason: str) -> None:
+    with pytest.raises(GrammarError) as caught:
+        regex.translate(pattern)
+    assert reason in caught.value.message
+    assert (caught.value.line, caught.value.column) == (line, column)
+
+
+def test_word_boundaries_are_refused() -> None:
+    with pytest.raises(GrammarError, match="lookarounds not supported"):
+        regex.translate(r"\bword")

@@ -1,0 +1,198 @@
+"""Every keyword that would not be enforced is named with its place."""
+
+from typing import Any
+
+import jsonschema
+import pytest
+
+from completions.grammars import json_schema
+from completions.grammars.exceptions import GrammarError
+from completions.grammars.schema_keywords import _KNOWN, ANNOTATIONS, UNSUPPORTED
+from tests.completions.grammars.byte_matcher import accepts
+
+META_SCHEMAS = {
+    name: getattr(jsonschema, f"Draft{name}Validator").META_SCHEMA
+    for name in ("3", "4", "6", "7", "201909", "202012")
+}
+
+# A value of each unsupported keyword that would have an effect.
+EFFECTIVE: dict[str, Any] = {
+    "not": {},
+    "contains": {},
+    "uniqueItems": True,
+    "propertyNames": {"pattern": "a"},
+    "dependentRequired": {"a": ["b"]},
+    "dependentSchemas": {"a": {}},
+    "dependencies": {"a": ["b"]},
+    "unevaluatedProperties": False,
+    "unevaluatedItems": False,
+    "$dynamicRef": "#a",
+    "$recursiveRef": "#",
+    "nullable": True,
+    "divisibleBy": 2,
+    "extends": {},
+    "disallow": "string",
+    "x-guidance": {"lenient": True},
+}
+BESIDE: dict[str, dict[str, Any]] = {
+    "if": {"if": {}, "then": {}},
+    "then": {"if": {}, "then": {}},
+    "else": {"if": {}, "else": {}},
+    "minContains": {"contains": {}, "minContains": 2},
+    "maxContains": {"contains": {}, "maxContains": 2},
+}
+
+
+def findings(schema: dict[str, Any]) -> set[tuple[str, str]]:
+    """Keyword and pointer of all that is refused or ignored."""
+    try:
+        found = json_schema.translate(schema).warnings
+    except GrammarError as error:
+        found = error.findings
+    return {(finding.keyword, finding.pointer) for finding in found}
+
+
+@pytest.mark.parametrize("keyword", sorted(UNSUPPORTED))
+def test_unsupported_keywords_are_named_with_their_pointer(keyword: str) -> None:
+    inner = BESIDE.get(keyword) or {keyword: EFFECTIVE[keyword]}
+    for schema, pointer in (
+        (inner, ""),
+        ({"type": "object", "properties": {"a/b": inner}}, "/properties/a~1b"),
+        ({"type": "array", "items": {"anyOf": [{"type": "null"}, inner]}}, "/items/anyOf/1"),
+        ({"$ref": "#/$defs/x", "$defs": {"x": inner}}, "/$defs/x"),
+    ):
+        with pytest.raises(GrammarError) as caught:
+            json_schema.translate(schema)
+        assert (keyword, f"{pointer}/{keyword}") in findings(schema)
+        assert caught.value.pointer is not None
+        assert caught.value.pointer.startswith(pointer)
+        assert caught.value.pointer in {place for _, place in findings(schema)}
+
+
+@pytest.mark.parametrize("draft", sorted(META_SCHEMAS))
+def test_no_keyword_of_any_draft_is_unknown(draft: str) -> None:
+    """What is known is enforced, refused by name, or says nothing about the output."""
+    schemas = [META_SCHEMAS[draft], *META_SCHEMAS[draft].get("allOf", ())]
+    registry = jsonschema.validators.validator_for(META_SCHEMAS[draft])(META_SCHEMAS[draft])
+    names: set[str] = set()
+    for schema in schemas:
+        if "$ref" in schema:
+            schema = registry._resolver.lookup(schema["$ref"]).contents
+        names |= schema.get("properties", {}).keys()
+    assert len(names) > 20
+    assert names - _KNOWN == set()
+
+
+def test_all_keywords_that_are_not_enforced_are_listed() -> None:
+    schema = {
+        "properties": {"a": {"uniqueItems": True, "x-order": 1}, "b": {"not": {}}},
+        "maxlength": 3,
+    }
+    assert findings(schema) == {
+        ("maxlength", "/maxlength"),
+        ("uniqueItems", "/properties/a/uniqueItems"),
+        ("x-order", "/properties/a/x-order"),
+        ("not", "/properties/b/not"),
+    }
+
+
+@pytest.mark.parametrize(
+    "schema",
+    [
+        {"uniqueItems": False},
+        {"if": {"type": "string"}},
+        {"then": {}},
+        {"minContains": 3},
+        {"propertyNames": True},
+        {"propertyNames": {}},
+        {"dependentRequired": {}},
+        {"unevaluatedProperties": {}},
+        {"nullable": False},
+        {"$dynamicAnchor": "a"},
+        {"minProperties": 0},
+        {"allOf": []},
+        {"$id": "http://[", "$schema": "http://json-schema.org/draft-07/schema#"},
+        {"$defs": {"unused": {"not": {}}}},
+        {"properties": {"not": {"type": "null"}}},
+        {"enum": [{"not": 1}]},
+        {"minLength": 2.0},
+    ],
+)
+def test_keywords_without_effect_are_no_reason_to_refuse(schema: dict[str, Any]) -> None:
+    assert json_schema.translate(schema).warnings == []
+
+
+def test_annotations_are_harmless() -> None:
+    values: dict[str, Any] = {"$schema": "https://json-schema.org/draft/2020-12/schema"}
+    schema = {name: values.get(name, "x") for name in ANNOTATIONS - {"$defs", "definitions"}}
+    translated = json_schema.translate({"properties": {"a": {"type": "null"}}, **schema})
+    assert translated.warnings == []
+
+
+def test_unknown_keywords_are_annotations_but_misspelt_ones_are_not() -> None:
+    assert findings({"x-order": 3, "colour": "red"}) == {
+        ("x-order", "/x-order"),
+        ("colour", "/colour"),
+    }
+    for name in ("maxlength", "additional_properties", "MinItems", "one-of"):
+        with pytest.raises(GrammarError, match=f"there is no keyword {name}; did you mean"):
+            json_schema.translate({name: 1})
+
+
+@pytest.mark.parametrize(
+    ("schema", "pointer", "reason"),
+    [
+        ({"items": {"minLength": -1}}, "/items/minLength", "non-negative integer"),
+        ({"properties": {"a": {"required": True}}}, "/properties/a/required", "array of strings"),
+        ({"properties": {"a": 3}}, "/properties", "object of schemas"),
+        ({"anyOf": {}}, "/anyOf", "array of schemas"),
+        ({"type": ["string", "text"]}, "/type", "no type text"),
+        ({"type": {}}, "/type", "no type"),
+        ({"enum": "abc"}, "/enum", "an array"),
+        ({"items": {"$ref": "#/$defs/nowhere"}}, "/items/$ref", "leads nowhere"),
+        ({"items": {"$ref": "item.json"}}, "/items/$ref", "only lead into the schema itself"),
+        ({"items": {"$id": "item"}}, "/items/$id", "only supported at the root"),
+        ({"items": {"type": "string", "format": "colour"}}, "/items/format", "format colour"),
+        ({"items": {"pattern": "(?=a)", "type": "string"}}, "/items", "look-around"),
+        ({"items": {"oneOf": [{}, {"type": "string"}]}}, "/items/oneOf", "exclude each other"),
+        ({"items": {"minProperties": 2}}, "/items/minProperties", "one more than"),
+        ({"items": {"properties": {"a": {}}, "maxProperties": 1}}, "/items/maxProperties",
+         "all of properties are required"),
+        ({"type": "array", "items": {"allOf": [{"type": "string"}, {"type": "null"}]},
+          "minItems": 1}, "/items",
+         "Unsatisfiable"),
+        ({"anyOf": [{"pattern": "x{1000}{1000}"}]}, "/anyOf/0/pattern", "multiply to more than"),
+        ({"enum": list(range(20_001))}, "/enum", "more than 20000"),
+        ({"properties": {f"p{i}": {} for i in range(1001)}}, "/properties", "more than 1000"),
+        ({"$ref": "#/$defs/a", "$defs": {"a": {"items": {"oneOf": [{}, {}]}}}},
+         "/$defs/a/items/oneOf", "exclude each other"),
+    ],
+)  # fmt: skip
+def test_faults_have_a_pointer(schema: dict[str, Any], pointer: str, reason: str) -> None:
+    with pytest.raises(GrammarError, match=reason) as caught:
+        json_schema.translate(schema)
+    assert caught.value.pointer == pointer
+
+
+def test_references_by_pointer_and_by_anchor() -> None:
+    definitions = {"a%b/c": {"type": "null"}, "d": {"$anchor": "named", "type": "boolean"}}
+    for reference, text in (("#/$defs/a%25b~1c", "null"), ("#named", "true")):
+        schema = {"$ref": reference, "$defs": definitions}
+        assert accepts(json_schema.translate(schema).grammar, text)
+
+
+def test_formats_of_integers_are_their_ranges() -> None:
+    grammar = json_schema.translate({"type": "integer", "format": "int8", "minimum": -5}).grammar
+    assert all(accepts(grammar, text) for text in ("-5", "127"))
+    assert not any(accepts(grammar, text) for text in ("-6", "128"))
+    assert findings({"type": "number", "format": "double"}) == set()
+    assert findings({"type": "number", "format": "money"}) == {("format", "/format")}
+
+
+def test_escapes_do_not_slip_past_declared_names() -> None:
+    schema = {"type": "object", "properties": {"a": {"const": 1}}}
+    grammar = json_schema.translate(schema).grammar
+    assert accepts(grammar, '{"a":1,"b":2}')
+    assert not accepts(grammar, r'{"\u0061":2}')
+    control = json_schema.translate({"type": "object", "properties": {"a": {"const": "\x01"}}})
+    assert accepts(control.grammar, r'{"a":"\u0001"}')

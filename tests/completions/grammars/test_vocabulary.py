@@ -1,0 +1,84 @@
+"""Special tokens, ends of sequence and padding: the demo model's tokenizer with padded rows."""
+
+from pathlib import Path
+
+import pytest
+from llguidance import LLMatcher
+
+from completions.grammars import Constraint, Vocabulary, translate
+from completions.grammars.compiler import Compiler
+from completions.grammars.vocabulary import TokenTable, load
+
+DEMO = Path("var/models/smollm2-135m-instruct/tokenizer.json")
+PADDED_TO = 49_200
+ENDS = (2, 0)
+IM_END = 2
+
+
+@pytest.fixture(scope="module")
+def compiler() -> Compiler:
+    if not DEMO.exists():
+        pytest.skip("the demo model is not there: run make models")
+    return Compiler(Vocabulary(str(DEMO), PADDED_TO, ENDS))
+
+
+def allowed(matcher: LLMatcher) -> set[int]:
+    mask = matcher.compute_bitmask()
+    return {8 * i + bit for i, byte in enumerate(mask) for bit in range(8) if byte >> bit & 1}
+
+
+def matcher(compiler: Compiler, field: str, value: object) -> LLMatcher:
+    grammar = translate(Constraint(field, value), compiler).grammar
+    return LLMatcher(load(compiler.vocabulary), grammar, log_level=0)
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "text"),
+    [
+        ("ebnf", 'root ::= "<|im_end|>"', "<|im_end|>"),
+        ("regex", r"<\|im_end\|>", "<|im_end|>"),
+        ("json_schema", {"const": "<|im_end|>"}, '"<|im_end|>"'),
+        ("json_schema", {"enum": ["<|endoftext|>"]}, '"<|endoftext|>"'),
+        ("json_schema", {"type": "object", "properties": {"<|im_start|>": {"const": 1}},
+         "required": ["<|im_start|>"], "additionalProperties": False}, '{"<|im_start|>":1}'),
+        ("grammar", {"type": "lark", "value": 'start: "<filename>"'}, "<filename>"),
+        ("structural_tag", {"format": {"type": "const_string", "value": "<|im_end|>"}},
+         "<|im_end|>"),
+    ],
+)  # fmt: skip
+def test_text_that_spells_a_special_token_is_text(
+    field: str, value: object, text: str, compiler: Compiler
+) -> None:
+    """It is forced, cut as plain text, and consumed to the end."""
+    following = matcher(compiler, field, value)
+    tokenizer = load(compiler.vocabulary)
+    forced: list[int] = []
+    while not following.is_stopped():
+        ids = following.compute_ff_tokens() or sorted(allowed(following))[-1:]
+        assert following.consume_tokens(ids), following.get_error()
+        forced += ids
+    assert not following.is_error()
+    assert tokenizer.decode_bytes(forced).decode() == text
+    assert not any(tokenizer.is_special_token(id) for id in forced)
+
+
+def test_every_end_is_allowed_where_the_text_may_end(compiler: Compiler) -> None:
+    following = matcher(compiler, "regex", "a+")
+    assert allowed(following).isdisjoint(ENDS)
+    following.consume_tokens(load(compiler.vocabulary).tokenize_str("a"))
+    assert set(ENDS) <= allowed(following)
+
+
+def test_neither_special_tokens_nor_padding_are_text(compiler: Compiler) -> None:
+    ids = allowed(matcher(compiler, "regex", "(?s:.*)"))
+    special = {id for id in range(17) if load(compiler.vocabulary).is_special_token(id)}
+    assert len(special) > 10
+    assert ids & special == set(ENDS)
+    assert max(ids) < 49_152
+
+
+def test_ranges_of_tokens_leave_out_ends_and_gaps() -> None:
+    table = TokenTable({"a": 0, "b": 1, "c": 3, "</s>": 4, "d": 5}, eos_token_ids=[4])
+    assert table.all_but([]) == [(0, 1), (3, 3), (5, 5)]
+    assert table.all_but([0, 5]) == [(1, 1), (3, 3)]
+    assert (table.id_of("c"), table.exists(2)) == (3, False)

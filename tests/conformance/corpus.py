@@ -1,0 +1,367 @@
+"""Over 500 JSON Schemas of our own: every keyword that is enforced, wherever it can stand.
+
+Leaves are constraints on one value. Each is put into each frame: bare, as a property required or
+not, as an item, behind a reference, beside null. What does not fit this plan is listed whole.
+"""
+
+from collections.abc import Iterator
+from typing import Any
+
+Schema = dict[str, Any]
+
+DRAFT_4, DRAFT_7 = (f"http://json-schema.org/draft-0{number}/schema#" for number in (4, 7))
+
+FORMATS = (
+    "date-time",
+    "time",
+    "date",
+    "duration",
+    "email",
+    "hostname",
+    "ipv4",
+    "ipv6",
+    "uuid",
+    "uri",
+)
+PATTERNS = (
+    "^[a-z]{3,8}$",
+    "^[A-Z]{2}-[0-9]{4}$",
+    r"^\d{1,3}(\.\d{3})*$",
+    r"^\+?[0-9 ]{5,12}$",
+    "a|b",
+    "^x",
+    "y$",
+    r"^(red|green|blue)(, (red|green|blue)){0,2}$",
+    r"^[^\s/]+/[^\s/]+$",
+    "^[á-ú]{2,5}$",
+    r"^\w+$",
+    "^.{2,4}$",
+    r"^v\d+\.\d+\.\d+(-[a-z0-9.]+)?$",
+    "^(https?)://[a-z.]{3,20}$",
+    "^$",
+)
+
+
+def strings() -> Iterator[Schema]:
+    yield {"type": "string"}
+    for bounds in ((0, 0), (1, 1), (2, 5), (0, 12), (20, 40)):
+        yield {"type": "string", "minLength": bounds[0], "maxLength": bounds[1]}
+    yield {"type": "string", "minLength": 3}
+    yield {"type": "string", "pattern": "^[ab]+$", "minLength": 2, "maxLength": 6}
+    yield from ({"type": "string", "pattern": pattern} for pattern in PATTERNS)
+    yield from ({"type": "string", "format": name} for name in FORMATS)
+
+
+def numbers() -> Iterator[Schema]:
+    for kind in ("integer", "number"):
+        yield {"type": kind}
+        yield {"type": kind, "minimum": 0, "maximum": 100}
+        yield {"type": kind, "minimum": -17, "maximum": -3}
+        yield {"type": kind, "exclusiveMinimum": 0, "exclusiveMaximum": 10}
+        yield {"type": kind, "minimum": 1000}
+        yield {"type": kind, "maximum": -1}
+        yield {"type": kind, "minimum": 7, "maximum": 7}
+    yield {"type": "integer", "multipleOf": 5}
+    yield {"type": "integer", "multipleOf": 3, "minimum": 10, "maximum": 50}
+    yield {"type": "number", "multipleOf": 0.25, "minimum": 0, "maximum": 2}
+    yield {"type": "number", "minimum": 0.5, "maximum": 0.75}
+    yield {"type": "number", "exclusiveMinimum": -1.5, "exclusiveMaximum": 1e-3}
+    yield {"type": "integer", "minimum": -(2**31), "maximum": 2**31 - 1}
+    yield {"type": "integer", "format": "uint8"}
+
+
+def choices() -> Iterator[Schema]:
+    yield {"type": "boolean"}
+    yield {"type": "null"}
+    yield {"const": "fixed"}
+    yield {"const": -1.5}
+    yield {"const": {"a": [1, None, True], "b": "ü"}}
+    yield {"enum": ["red", "green", "blue"]}
+    yield {"enum": [1, 2.5, "3", None, False, [], {}]}
+    yield {"enum": ["", " ", 'a "quoted" word', "back\\slash", "new\nline", "tab\t", "🍎", "naïve"]}
+    yield {"enum": ["<|im_end|>", "<|endoftext|>", "<tool>", "<s>"]}
+    yield {"type": "string", "enum": ["yes", "no", 3]}
+    yield {"type": ["string", "integer", "null"]}
+    yield {"type": ["boolean", "array"], "items": {"type": "null"}, "maxItems": 2}
+    yield {"anyOf": [{"type": "integer", "minimum": 5}, {"type": "string", "maxLength": 3}]}
+    yield {"oneOf": [{"type": "integer"}, {"type": "boolean"}, {"type": "null"}]}
+    yield {"allOf": [{"type": "integer", "minimum": 3}, {"maximum": 8}]}
+    yield {"allOf": [{"type": "string", "minLength": 2}, {"maxLength": 4}, {"title": "t"}]}
+
+
+def containers() -> Iterator[Schema]:
+    integer, word = (
+        {"type": "integer", "minimum": 0, "maximum": 9},
+        {"type": "string", "maxLength": 6},
+    )
+    yield {"type": "array", "items": integer, "maxItems": 4}
+    yield {"type": "array", "items": word, "minItems": 2, "maxItems": 3}
+    yield {"type": "array", "prefixItems": [integer, word], "items": False}
+    yield {
+        "type": "array",
+        "prefixItems": [integer, word],
+        "items": {"type": "null"},
+        "maxItems": 4,
+    }
+    yield {
+        "type": "array",
+        "items": {"type": "array", "items": integer, "maxItems": 2},
+        "maxItems": 2,
+    }
+    yield {"type": "array", "maxItems": 0}
+    yield {"type": "object", "additionalProperties": False}
+    yield {"type": "object", "additionalProperties": integer, "maxProperties": 3}
+    yield {"type": "object", "additionalProperties": word, "minProperties": 1}
+    yield {"type": "object", "properties": {"a": integer, "b": word}, "additionalProperties": False}
+    yield {"type": "object", "properties": {"a": integer, "b": word}, "required": ["b"]}
+    yield {
+        "type": "object",
+        "properties": {"a": integer},
+        "required": ["z"],
+        "additionalProperties": word,
+    }
+    yield {
+        "type": "object",
+        "patternProperties": {"^n_": integer, "^w_": word},
+        "additionalProperties": False,
+    }
+    yield {
+        "type": "object",
+        "properties": {"": integer, "a b": word, 'q"': integer, "ü/~": word},
+        "required": ["", 'q"'],
+        "additionalProperties": False,
+    }
+
+
+def leaves() -> Iterator[Schema]:
+    yield from strings()
+    yield from numbers()
+    yield from choices()
+    yield from containers()
+
+
+def frames(leaf: Schema) -> Iterator[Schema]:
+    """The same constraint wherever one can stand."""
+    closed = {"type": "object", "additionalProperties": False}
+    yield leaf
+    yield {
+        **closed,
+        "properties": {"value": leaf, "unit": {"enum": ["m", "s"]}},
+        "required": ["value", "unit"],
+    }
+    yield {"type": "object", "properties": {"first": leaf, "second": leaf}}
+    yield {"type": "array", "items": leaf, "minItems": 1, "maxItems": 2}
+    yield {
+        "$ref": "#/$defs/it",
+        "$defs": {
+            "it": {**closed, "properties": {"x": {"$ref": "#/$defs/v"}}, "required": ["x"]},
+            "v": leaf,
+        },
+    }
+    yield {
+        **closed,
+        "properties": {"maybe": {"anyOf": [leaf, {"type": "null"}]}},
+        "required": ["maybe"],
+    }
+
+
+def nullable(schema: Schema) -> Schema:
+    return {"anyOf": [schema, {"type": "null"}]}
+
+
+def strict(**properties: Schema) -> Schema:
+    """As OpenAI's strict mode wants an object."""
+    return {
+        "type": "object",
+        "properties": properties,
+        "required": list(properties),
+        "additionalProperties": False,
+    }
+
+
+TEXT: Schema = {"type": "string", "maxLength": 20}
+
+
+def structured_outputs() -> Iterator[Schema]:
+    """Answers in a fixed form: steps, events, trees, tagged unions."""
+    step = strict(explanation=TEXT, output=TEXT)
+    yield strict(steps={"type": "array", "items": step, "maxItems": 3}, final_answer=TEXT)
+    yield strict(
+        name=TEXT,
+        date={"type": "string", "format": "date"},
+        participants={"type": "array", "items": TEXT, "maxItems": 3},
+    )
+    person = strict(name=TEXT, age={"type": "integer", "minimum": 0, "maximum": 120})
+    yield {
+        **strict(people={"type": "array", "items": {"$ref": "#/$defs/person"}, "maxItems": 2}),
+        "$defs": {"person": person},
+    }
+    kind = {"type": "string", "enum": ["div", "button", "header", "section", "form"]}
+    node = strict(
+        type=kind, label=TEXT, children={"type": "array", "items": {"$ref": "#"}, "maxItems": 1}
+    )
+    yield node
+    linked = strict(value={"type": "integer"}, next=nullable({"$ref": "#/$defs/link"}))
+    yield {**strict(list={"$ref": "#/$defs/link"}), "$defs": {"link": linked}}
+    cat = strict(kind={"const": "cat"}, lives={"type": "integer", "minimum": 1, "maximum": 9})
+    dog = strict(kind={"const": "dog"}, tricks={"type": "array", "items": TEXT, "maxItems": 2})
+    for union in ("anyOf", "oneOf"):
+        yield {union: [cat, dog]}
+        yield strict(pets={"type": "array", "items": {union: [cat, dog]}, "maxItems": 2})
+    yield strict(
+        verdict={"enum": ["violates", "fine"]},
+        category=nullable({"enum": ["a", "b"]}),
+        reason=nullable(TEXT),
+    )
+    yield strict(a={"type": ["string", "null"], "maxLength": 4}, b={"type": ["number", "null"]})
+    yield {
+        **strict(tree={"$ref": "#/$defs/n"}),
+        "$defs": {
+            "n": {
+                "anyOf": [
+                    {"type": "integer"},
+                    {"type": "array", "items": {"$ref": "#/$defs/n"}, "maxItems": 2},
+                ]
+            }
+        },
+    }
+
+
+def functions() -> Iterator[Schema]:
+    """Parameters of functions, loosely typed as they come."""
+    text, integer = {"type": "string", "description": "…", "maxLength": 16}, {"type": "integer"}
+    unit = {"type": "string", "enum": ["celsius", "fahrenheit"], "default": "celsius"}
+    yield {
+        "type": "object",
+        "properties": {"location": text, "unit": unit},
+        "required": ["location"],
+    }
+    yield {"type": "object", "properties": {}}
+    yield {"type": "object", "properties": {}, "additionalProperties": False}
+    yield {
+        "type": "object",
+        "properties": {
+            "query": text,
+            "limit": {**integer, "minimum": 1, "maximum": 50},
+            "filters": {"type": "object", "additionalProperties": text},
+        },
+        "required": ["query"],
+        "additionalProperties": False,
+    }
+    yield {
+        "type": "object",
+        "properties": {
+            "sql": text,
+            "parameters": {
+                "type": "array",
+                "items": {"type": ["string", "number", "boolean", "null"], "maxLength": 8},
+                "maxItems": 3,
+            },
+        },
+        "required": ["sql"],
+        "additionalProperties": False,
+    }
+    yield {
+        "type": "object",
+        "properties": {
+            "path": text,
+            "mode": {"type": "string", "pattern": "^[0-7]{3}$"},
+            "recursive": {"type": "boolean", "default": False},
+        },
+        "required": ["path", "mode"],
+        "additionalProperties": False,
+    }
+    point = {
+        "type": "array",
+        "prefixItems": [
+            {"type": "number", "minimum": -90, "maximum": 90},
+            {"type": "number", "minimum": -180, "maximum": 180},
+        ],
+        "items": False,
+        "minItems": 2,
+    }
+    yield {
+        "type": "object",
+        "properties": {"from": point, "to": point},
+        "required": ["from", "to"],
+        "additionalProperties": False,
+    }
+    yield {
+        "type": "object",
+        "properties": {
+            "email": {"type": "string", "format": "email"},
+            "at": {"type": "string", "format": "date-time"},
+            "cc": {"type": "array", "items": {"type": "string", "format": "email"}, "maxItems": 2},
+        },
+        "required": ["email", "at"],
+        "additionalProperties": False,
+    }
+
+
+def suite() -> Iterator[Schema]:
+    """Shapes that the official test suite of JSON Schema asks about."""
+    yield {"properties": {"foo": {}}, "type": "object"}
+    yield {
+        "properties": {"foo": {"type": "object", "properties": {"bar": {"type": "null"}}}},
+        "type": "object",
+        "required": ["foo"],
+    }
+    yield {"$ref": "#/definitions/a%25b", "definitions": {"a%b": {"type": "integer"}}}
+    yield {"$ref": "#/$defs/a~1b", "$defs": {"a/b": {"type": "boolean"}}}
+    yield {"$ref": "#named", "$defs": {"d": {"$anchor": "named", "type": "null"}}}
+    yield {
+        "allOf": [
+            {"properties": {"a": {"type": "integer"}}, "required": ["a"]},
+            {"properties": {"b": {"type": "null"}}, "required": ["b"]},
+        ],
+        "type": "object",
+    }
+    yield {
+        "type": "object",
+        "properties": {"a": {"type": "integer"}},
+        "anyOf": [{"required": ["a"]}, {"properties": {"b": {"const": 1}}, "required": ["b"]}],
+    }
+    yield {"type": "integer", "anyOf": [{"maximum": -5}, {"minimum": 5}]}
+    yield {
+        "items": [{"type": "null"}, {"type": "integer"}],
+        "additionalItems": False,
+        "type": "array",
+        "minItems": 1,
+        "$schema": DRAFT_7,
+    }
+    yield {
+        "items": [{"type": "null"}],
+        "additionalItems": {"type": "boolean"},
+        "type": "array",
+        "maxItems": 3,
+        "$schema": DRAFT_7,
+    }
+    yield {
+        "type": "object",
+        "patternProperties": {"^[a-c]$": {"type": "integer"}},
+        "properties": {"zed": {"type": "null"}},
+        "additionalProperties": {"type": "boolean"},
+    }
+    yield {"type": "object", "properties": {"a": True, "b": False}, "additionalProperties": False}
+    yield {"minimum": 3, "maximum": 5, "type": "number", "title": "t", "examples": [4]}
+    yield {"minLength": 2, "type": ["string", "integer"], "maximum": 5, "maxLength": 3}
+    yield {"enum": [{"foo": False}, [0], 12]}
+    yield {"const": [{"b": None}]}
+    yield {
+        "type": "object",
+        "properties": {"\u00e9": {"const": "\u00e9"}, "\t": {"const": 0}},
+        "required": ["\u00e9", "\t"],
+        "additionalProperties": False,
+    }
+    yield {
+        "exclusiveMaximum": True,
+        "maximum": 3,
+        "minimum": 0,
+        "type": "integer",
+        "$schema": DRAFT_4,
+    }
+
+
+def everything() -> list[Schema]:
+    framed = [frame for leaf in leaves() for frame in frames(leaf)]
+    return [*framed, *structured_outputs(), *functions(), *suite()]
