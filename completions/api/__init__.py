@@ -1,0 +1,1 @@
+"""The HTTP surface: one file per resource, and the DRF parts they share."""

@@ -1,0 +1,39 @@
+"""Who is calling: the bearer key of a request, checked."""
+
+from rest_framework.request import Request
+
+from completions import keys
+from completions.api import runtime
+from completions.api.exceptions import Unauthorized
+
+_MESSAGES = {
+    keys.Refusal.MISSING: "Send your API key in the header Authorization: Bearer sk-...",
+    keys.Refusal.INVALID: "Incorrect API key provided: {masked}. Check that it was copied whole.",
+    keys.Refusal.REVOKED: "The API key {masked} was revoked. Ask your administrator for another.",
+    keys.Refusal.EXPIRED: "The API key {masked} has expired. Ask your administrator for another.",
+}
+
+
+async def authenticate(request: Request) -> keys.Principal:
+    """The caller. Raises Unauthorized."""
+    return await authenticate_header(request.META.get("HTTP_AUTHORIZATION", ""))
+
+
+async def authenticate_header(header: str) -> keys.Principal:
+    """The same from the Authorization header alone. Raises Unauthorized."""
+    secret = bearer(header)
+    verdict = await _verify(secret) if secret else keys.Refusal.MISSING
+    if isinstance(verdict, keys.Principal):
+        return verdict
+    message = _MESSAGES[verdict].format(masked=keys.masked(secret))
+    raise Unauthorized(verdict.value, message)
+
+
+async def _verify(secret: str) -> keys.Principal | keys.Refusal:
+    return await (await runtime.current()).key_ring.verify(secret)
+
+
+def bearer(header: str) -> str:
+    """The token of an Authorization header; empty when there is none."""
+    scheme, _, token = header.strip().partition(" ")
+    return token.strip() if scheme.lower() == "bearer" else ""

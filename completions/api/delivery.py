@@ -1,0 +1,230 @@
+"""A job's results in every form: awaited, accepted for later, polled, streamed, streamed again."""
+
+import asyncio
+import time
+from collections.abc import AsyncGenerator, Sequence
+from contextlib import aclosing
+from dataclasses import dataclass
+from typing import TypeVar
+
+from django.conf import settings
+from django.http import StreamingHttpResponse
+from django.http.response import HttpResponseBase
+from django.utils import timezone
+from redis.exceptions import RedisError
+from rest_framework.response import Response
+
+from completions import background
+from completions.api import runtime, sse
+from completions.api.enqueueing import queue_unavailable
+from completions.api.exceptions import NotFound, from_job_error
+from completions.api.preferences import Preferences
+from completions.api.responses import Collected, View
+from completions.jobs.events import ChoiceEvent, EndEvent
+from completions.jobs.reader import ReaderLostError
+from completions.jobs.submission import JobRecord, NewJob
+from completions.keys import Principal
+
+_R = TypeVar("_R", bound=HttpResponseBase)
+Stored = Sequence[list[ChoiceEvent] | EndEvent]
+"""All events of a job that SQL keeps."""
+
+BEGIN_WITHIN = 0.5
+"""Seconds from a stream's response to its first read, if its client is still there."""
+OVERTIME = 5.0
+"""Seconds past a job's deadline within which its worker or the reconciler ends it."""
+
+
+@dataclass(slots=True)
+class _Outcome:
+    """A job followed to its end, or to the end of patience."""
+
+    collected: Collected
+    end: EndEvent | None = None
+
+    def add(self, event: list[ChoiceEvent] | EndEvent) -> None:
+        if isinstance(event, EndEvent):
+            self.end = event
+        else:
+            self.collected.add(event)
+
+
+async def _events(
+    job_id: str, stored: Stored | None
+) -> AsyncGenerator[list[ChoiceEvent] | EndEvent, None]:
+    """A job's events from its first: from SQL where they lie there, else as they come."""
+    if stored is not None:
+        for event in stored:
+            yield event
+        return
+    here = await runtime.current()
+    async with aclosing(here.reader.follow(job_id)) as events:
+        async for event in events:
+            yield event
+
+
+async def _follow(view: View, patience: float, stored: Stored | None = None) -> _Outcome:
+    """Collect a job's events until its end or for `patience` seconds."""
+    outcome = _Outcome(view.collected())
+    try:
+        async with asyncio.timeout(patience), aclosing(_events(view.id, stored)) as events:
+            async for event in events:
+                outcome.add(event)
+    except TimeoutError:
+        pass
+    except ReaderLostError as error:
+        raise queue_unavailable() from error
+    return outcome
+
+
+async def answer(view: View, job: NewJob) -> Response:
+    """Wait for a job; unless it is kept nobody else waits for it, and it dies with its
+    connection."""
+    end = None
+    try:
+        outcome = await _follow(view, job.deadline - time.time() + OVERTIME)
+        end = outcome.end
+    finally:
+        if end is None and not job.kept:
+            here = await runtime.current()
+            here.spawn(here.cancel_job(view.id))
+    return _whole(view, outcome)
+
+
+async def answer_again(view: View, job: JobRecord) -> Response:
+    """What :func:`answer` gave for a job that has ended."""
+    return _whole(view, await _follow(view, OVERTIME, job.events))
+
+
+def _whole(view: View, outcome: _Outcome) -> Response:
+    end = outcome.end
+    if end is None:
+        raise from_job_error("queue_timeout")
+    if end.error is not None:
+        error = from_job_error(end.error.code, end.error.message)
+        error.headers["Location"] = view.location  # what there is stays readable
+        raise error
+    return Response(outcome.collected.response(end.usage))
+
+
+async def accepted(
+    view: View, job: NewJob, principal: Principal, preferences: Preferences
+) -> Response:
+    """202, or 200 when the job ends within the time the client prefers to wait."""
+    if preferences.wait:
+        wait = min(preferences.wait, settings.REQUEST_TIMEOUT)
+        response = await polled(view, principal, wait)
+        if response.data["status"] in ("queued", "in_progress"):
+            response.status_code = 202
+    else:
+        queued = view.collected().polled(JobRecord.queued(job))
+        response = Response(queued, status=202, headers={"Retry-After": "1"})
+    return located(response, view, preferences)
+
+
+def located(response: _R, view: View, preferences: Preferences) -> _R:
+    """Say where a background completion is found again."""
+    response.headers["Location"] = view.location
+    if preferences.respond_async:
+        response.headers["Preference-Applied"] = "respond-async"
+    return response
+
+
+async def find(view_type: type[View], job_id: str, principal: Principal) -> JobRecord:
+    """The job, if it is one of this route's and this organization's. Raises APIError."""
+    here = await runtime.current()
+    try:
+        job = await here.submission.fetch(job_id)
+    except (RedisError, OSError) as error:
+        raise queue_unavailable() from error
+    if job is None:
+        job = await background.find(job_id, timezone.now())
+    of_this_route = job_id.startswith(view_type.id_prefix)
+    if job is None or job.organization_id != principal.organization_id or not of_this_route:
+        raise NotFound(
+            "completion_not_found", "No such completion, or its result has expired.", "id"
+        )
+    return job
+
+
+async def polled(
+    view: View, principal: Principal, wait: float, known: str | None = None
+) -> Response:
+    """The state of a job now, or as soon as it ends within `wait` seconds.
+
+    `known` is the ETag of the state that the client has already.
+    """
+    job = await find(type(view), view.id, principal)
+    outcome = _Outcome(view.collected())
+    if wait and not job.ended:
+        outcome = await _follow(view, wait)
+        job = await find(type(view), view.id, principal)
+    if job.ended and outcome.end is None:  # all of its events are there
+        outcome = await _follow(view, OVERTIME, job.events)
+    headers = {"ETag": f'W/"{job.state}-{job.sequence_number}"'}
+    if not job.ended:
+        headers["Retry-After"] = "1"
+    if known is not None and headers["ETag"] in (each.strip() for each in known.split(",")):
+        return Response(status=304, headers=headers)
+    return Response(outcome.collected.polled(job), headers=headers)
+
+
+async def watched_stream(view: View, deadline: float, ids: bool) -> StreamingHttpResponse:
+    """A stream whose job dies with its connection, even before anybody began to read it."""
+    here = await runtime.current()
+    begun = asyncio.Event()
+    here.spawn(_cancel_unless(here, begun, view))
+    return sse.response(_cancelling(view, frames(view, deadline, ids=ids), begun))
+
+
+async def frames(
+    view: View,
+    deadline: float,
+    after: int = 0,
+    ids: bool = False,
+    stored: Stored | None = None,
+) -> AsyncGenerator[bytes, None]:
+    """A job as SSE from after a sequence number on; exactly one end, whatever happens."""
+    here = await runtime.current()
+    chunks = view.chunks()
+    try:
+        async with aclosing(sse.with_silences(_events(view.id, stored))) as events:
+            async for event in events:
+                if here.is_closing:
+                    yield sse.frame(from_job_error("server_shutting_down").envelope())
+                    break
+                if event is None and time.time() > deadline + OVERTIME:
+                    yield sse.frame(from_job_error("queue_timeout").envelope())
+                    break
+                if event is None:
+                    yield sse.KEEP_ALIVE
+                    continue
+                advanced = chunks.end(event) if isinstance(event, EndEvent) else chunks.of(event)
+                for number, chunk in advanced:
+                    if number > after:
+                        yield sse.frame(chunk, number if ids else None)
+    except ReaderLostError:
+        yield sse.frame(queue_unavailable().envelope())
+    yield sse.DONE
+
+
+async def _cancelling(
+    view: View, source: AsyncGenerator[bytes, None], begun: asyncio.Event
+) -> AsyncGenerator[bytes, None]:
+    begun.set()
+    here = await runtime.current()
+    try:
+        async with aclosing(source):
+            async for frame in source:
+                yield frame
+    finally:  # without effect on a job that has ended
+        here.spawn(here.cancel_job(view.id))
+
+
+async def _cancel_unless(here: runtime.Runtime, begun: asyncio.Event, view: View) -> None:
+    """Cancel a stream's job if its client hung up before anybody began to read the stream."""
+    try:
+        async with asyncio.timeout(BEGIN_WITHIN):
+            await begun.wait()
+    except TimeoutError:
+        await here.cancel_job(view.id)

@@ -1,0 +1,150 @@
+"""A validated request on its way into the queue: stored and published, or not there at all."""
+
+import asyncio
+import time
+from typing import Any
+
+from django.conf import settings
+from kombu.exceptions import OperationalError
+from redis.exceptions import RedisError
+
+from completions import background
+from completions.api import idempotency, rate_limits, runtime
+from completions.api.exceptions import APIError, InvalidRequest, Overloaded, from_job_error
+from completions.api.responses import View
+from completions.dispatch import dispatch_async
+from completions.jobs.limits import LimitReachedError, Remaining
+from completions.jobs.rids import RidTakenError
+from completions.jobs.submission import (
+    IdempotencyKey,
+    Kind,
+    ModelUnservedError,
+    NewJob,
+    QueueFullError,
+)
+from completions.keys import Principal
+
+_NOT_QUEUED = (
+    QueueFullError, ModelUnservedError, LimitReachedError, RedisError, OSError, OperationalError,
+)  # fmt: skip
+
+
+REPLAYED_FOR = 24 * 3600
+"""Seconds that the result of a request with an idempotency key is kept."""
+
+
+def new_job(
+    view: View,
+    kind: Kind,
+    request: dict[str, Any],
+    principal: Principal,
+    idempotency_key: IdempotencyKey | None = None,
+) -> NewJob:
+    """The job of a request, with the times that its kind has."""
+    waits = kind == "background"
+    timeout = settings.BACKGROUND_TIMEOUT if waits else settings.REQUEST_TIMEOUT
+    ttl = settings.BACKGROUND_RESULT_TTL if waits else settings.RESULT_TTL
+    return NewJob(
+        id=view.id,
+        kind=kind,
+        model=view.served_model,
+        organization_id=principal.organization_id,
+        api_key_id=principal.key_id,
+        request=request,
+        view=view.as_dict(),
+        deadline=time.time() + timeout,
+        ttl=ttl if idempotency_key is None else max(ttl, REPLAYED_FOR),
+        limits=principal.limits,
+        idempotency=idempotency_key,
+    )
+
+
+async def enqueue(job: NewJob) -> Remaining:
+    """Store and publish the job, or leave nothing behind and raise APIError.
+
+    Returns what the API key has left. In a task of its own: a client that hangs up meanwhile must
+    not tear the steps apart.
+    """
+    here = await runtime.current()
+    if here.is_closing:
+        raise from_job_error("server_shutting_down")
+    storing = here.spawn(_store_and_publish(here, job))
+    try:
+        return await asyncio.shield(storing)
+    except asyncio.CancelledError:
+        if job.idempotency is None:  # else the client can ask again for what becomes of it
+            here.spawn(_withdraw(here, job, storing))
+        raise
+
+
+async def _store_and_publish(here: runtime.Runtime, job: NewJob) -> Remaining:
+    await _take_rids(here, job)
+    if job.kept:
+        try:
+            await background.store(job)
+        except background.KeyTakenError as error:
+            await _free_rids(here, job)
+            raise idempotency.in_progress() from error
+    try:
+        remaining = await here.submission.submit(job, settings.MAX_QUEUED_JOBS)
+        await dispatch_async(job.id, job.model, job.priority)
+    except _NOT_QUEUED as error:
+        here.spawn(_withdraw(here, job))
+        raise _refusal(error, job) from error
+    return remaining
+
+
+async def _withdraw(
+    here: runtime.Runtime, job: NewJob, storing: asyncio.Task[Remaining] | None = None
+) -> None:
+    """Take a job back whose client was told no, or does not listen any more."""
+    if storing is not None:
+        await asyncio.wait({storing})
+    if job.kept:
+        await background.discard(job.id)
+    await here.cancel_job(job.id)
+    await _free_rids(here, job)
+
+
+async def _take_rids(here: runtime.Runtime, job: NewJob) -> None:
+    """Raises APIError when the key has used one of the caller's ids before."""
+    rids = _rids(job)
+    if not rids:
+        return
+    try:
+        await here.rids.take(job.api_key_id, rids, job.id)
+    except RidTakenError as error:
+        message = f"rid: {error} was used before by this API key; ids are taken for 24 hours."
+        raise InvalidRequest("invalid_value", message, "rid") from error
+    except (RedisError, OSError) as error:
+        raise queue_unavailable() from error
+
+
+async def _free_rids(here: runtime.Runtime, job: NewJob) -> None:
+    if rids := _rids(job):
+        await here.rids.free(job.api_key_id, rids, job.id)
+
+
+def _rids(job: NewJob) -> list[str]:
+    rid = job.view.get("rid")
+    return [rid] if isinstance(rid, str) else list(rid or ())
+
+
+def _refusal(error: Exception, job: NewJob) -> APIError:
+    if isinstance(error, LimitReachedError):
+        return rate_limits.refusal(error, job.limits, job.most_tokens)
+    if isinstance(error, QueueFullError):
+        return from_job_error("queue_full")
+    if isinstance(error, ModelUnservedError):
+        return Overloaded(
+            "model_loading",
+            "No worker serves this model at the moment. Retry later, or send "
+            '"background": true to have it run once one does.',
+            retry_after=5,
+        )
+    return queue_unavailable()
+
+
+def queue_unavailable() -> Overloaded:
+    """What a client hears while Redis does not answer."""
+    return Overloaded("queue_unavailable", "The queue cannot be reached. Retry in a moment.")

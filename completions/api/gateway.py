@@ -1,0 +1,163 @@
+"""The outermost layer of the web process: request ids, body limit, start-up and shutdown.
+
+Django reads a whole body into a temporary file before any view runs, so the limit stands here, and
+so does the key of who sends a large one.
+"""
+
+import asyncio
+import logging
+import re
+import signal
+import time
+import uuid
+from collections.abc import Awaitable, Callable, Mapping, MutableMapping
+from types import FrameType
+from typing import Any
+
+import orjson
+
+from completions.api import runtime
+from completions.api.authentication import authenticate_header
+from completions.api.exceptions import APIError, api_error, payload_too_large
+
+logger = logging.getLogger("quire.access")
+
+Scope = MutableMapping[str, Any]
+Message = MutableMapping[str, Any]
+Receive = Callable[[], Awaitable[Message]]
+Send = Callable[[Message], Awaitable[None]]
+Application = Callable[[Scope, Receive, Send], Awaitable[None]]
+
+_REQUEST_ID = re.compile(rb"[A-Za-z0-9._:-]{1,64}")
+
+
+MULTIPART_OVERHEAD = 64 * 1024
+"""Bytes that an upload may have around its file."""
+
+
+class _BodyTooLargeError(Exception):
+    """Raised in the application when it reads past the limit."""
+
+
+class Gateway:
+    """An ASGI application around Django's. Paths in `uploads` have a limit of their own, in bytes,
+    and are read only for holders of a key."""
+
+    def __init__(
+        self,
+        application: Application,
+        max_body_bytes: int,
+        uploads: Mapping[str, int] | None = None,
+    ) -> None:
+        self._application = application
+        self._max_body_bytes = max_body_bytes
+        self._uploads = uploads or {}
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "lifespan":
+            await self._lifespan(receive, send)
+        elif scope["type"] == "http":
+            await self._http(scope, receive, send)
+
+    async def _lifespan(self, receive: Receive, send: Send) -> None:
+        while True:
+            message = await receive()
+            if message["type"] == "lifespan.startup":
+                _drain_on_sigterm(await runtime.current())
+                await send({"type": "lifespan.startup.complete"})
+            else:
+                await runtime.close()
+                await send({"type": "lifespan.shutdown.complete"})
+                return
+
+    async def _http(self, scope: Scope, receive: Receive, send: Send) -> None:
+        request_id = _request_id(scope)
+        started = time.monotonic()
+        status = 499  # the client hung up before an answer began
+
+        async def tagged_send(message: Message) -> None:
+            nonlocal status
+            if message["type"] == "http.response.start":
+                status = message["status"]
+                taken = (time.monotonic() - started) * 1000
+                message["headers"] = [
+                    *message.get("headers", ()),
+                    (b"x-request-id", request_id),
+                    (b"openai-processing-ms", b"%d" % taken),
+                ]
+            await send(message)
+
+        limit = self._max_body_bytes
+        try:
+            if scope["method"] == "POST" and scope["path"] in self._uploads:
+                limit = self._uploads[scope["path"]]
+                await _require_key(scope)
+            await self._application(scope, _limited(scope, receive, limit), tagged_send)
+        except _BodyTooLargeError:
+            await _refuse(payload_too_large(limit), tagged_send)
+        except APIError as error:
+            await _refuse(error, tagged_send)
+        finally:
+            logger.info(
+                "%s %s %s %.1f ms %s",
+                scope["method"],
+                scope["path"],
+                status,
+                (time.monotonic() - started) * 1000,
+                request_id.decode(),
+            )
+
+
+async def _require_key(scope: Scope) -> None:
+    """Raises APIError."""
+    try:
+        await authenticate_header(_header(scope, b"authorization").decode("latin-1"))
+    except Exception as exc:
+        raise api_error(exc) from exc
+
+
+def _limited(scope: Scope, receive: Receive, limit: int) -> Receive:
+    declared = _header(scope, b"content-length")
+    read = 0
+
+    async def limited_receive() -> Message:
+        nonlocal read
+        if declared.isdigit() and int(declared) > limit:
+            raise _BodyTooLargeError
+        message = await receive()
+        read += len(message.get("body", b""))
+        if read > limit:
+            raise _BodyTooLargeError
+        return message
+
+    return limited_receive
+
+
+async def _refuse(error: APIError, send: Send) -> None:
+    # What is left of the body was not read, so the connection cannot be used again.
+    headers = [(b"content-type", b"application/json"), (b"connection", b"close")]
+    headers += [(k.lower().encode(), v.encode()) for k, v in error.headers.items()]
+    await send({"type": "http.response.start", "status": error.status_code, "headers": headers})
+    await send({"type": "http.response.body", "body": orjson.dumps(error.envelope())})
+
+
+def _drain_on_sigterm(here: runtime.Runtime) -> None:
+    """Before the server's own handler, which only stops listening and later cuts what is open."""
+    loop, servers_own = asyncio.get_running_loop(), signal.getsignal(signal.SIGTERM)
+
+    def handle(number: int, frame: FrameType | None) -> None:
+        loop.call_soon_threadsafe(here.drain)
+        if callable(servers_own):
+            servers_own(number, frame)
+
+    signal.signal(signal.SIGTERM, handle)
+
+
+def _request_id(scope: Scope) -> bytes:
+    """The client's, when it is harmless, else a new one."""
+    given = _header(scope, b"x-request-id")
+    return given if _REQUEST_ID.fullmatch(given) else b"req_" + uuid.uuid4().hex.encode()
+
+
+def _header(scope: Scope, name: bytes) -> bytes:
+    return next((value for key, value in scope["headers"] if key == name), b"")

@@ -1,0 +1,148 @@
+"""What both completion routes have in common: the fields, the job, the view of its responses."""
+
+import time
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from completions import model_files
+from completions.api.constraints import ConstraintFields, constraint_of, judge
+from completions.api.exceptions import FieldError
+from completions.api.ignored_fields import IgnoredFields
+from completions.api.logprob_fields import NativeLogprobFields, native_of, scoring
+from completions.api.model_request import ModelRequestSerializer
+from completions.api.processing_fields import ProcessingFields, check_processing, processing_of
+from completions.api.return_fields import ReturnFields, check_returns
+from completions.api.routing_fields import (
+    RoutingFields,
+    adapters_of,
+    check_priority,
+    check_rids,
+)
+from completions.api.sampling_fields import SamplingFields, check_sampling, sampling_of
+from completions.grammars import Constraint
+
+MAX_CHOICES = 1024
+"""prompts x n of one request."""
+
+
+class GenerationRequestSerializer(
+    ModelRequestSerializer,
+    ConstraintFields,
+    SamplingFields,
+    ProcessingFields,
+    ReturnFields,
+    NativeLogprobFields,
+    RoutingFields,
+    IgnoredFields,
+):
+    """The fields that both routes take. A subclass adds the prompt in its form, and `max_tokens`.
+
+    Validated, it holds every field, and `constraint` (a Constraint or None), `adapters` (a name or
+    None per prompt), `native` (a Native or None per prompt, or None) and `base_model` (the served
+    model that `model` names).
+    """
+
+    def prompts(self, validated: Mapping[str, Any]) -> Sequence[Sequence[int]]:
+        """The token ids to complete, as far as they are known yet."""
+        raise NotImplementedError
+
+    def check(self, validated: dict[str, Any]) -> dict[str, Any]:
+        prompts = self.prompts(validated)
+        validated["constraint"] = constraint_of(validated, self.files)
+        if validated["ignore_eos"] and not self._names_a_length():
+            message = "this field is required with ignore_eos."
+            raise FieldError("missing_required_parameter", message, "max_tokens")
+        check_sampling(validated)
+        check_processing(validated, self.entry)
+        check_choices(len(prompts), validated["n"])
+        check_returns(validated, self.files, prompts)
+        validated["native"] = native_of(validated, prompts)
+        check_priority(validated["priority"], self.context["principal"])
+        check_rids(validated["rid"], len(prompts))
+        validated["adapters"] = adapters_of(validated, self.named_adapter, self.entry, len(prompts))
+        validated["base_model"] = self.entry.id
+        return validated
+
+    def _names_a_length(self) -> bool:
+        given = self.initial_data
+        return any(given.get(name) is not None for name in ("max_tokens", "max_completion_tokens"))
+
+
+def check_choices(prompts: int, n: int, field: str = "n") -> None:
+    """Raise FieldError when one request asks for too many choices, or candidates for them."""
+    if prompts * n > MAX_CHOICES:
+        message = f"must be at most {MAX_CHOICES // prompts} with {prompts} prompts."
+        raise FieldError("integer_above_max_value", message, field)
+
+
+def check_length(
+    prompts: Sequence[Sequence[int]], max_tokens: int, max_model_len: int, field: str = "prompt"
+) -> None:
+    """Raise FieldError when a prompt and what may follow it exceed the model's context."""
+    index, longest = max(enumerate(map(len, prompts)), key=lambda pair: pair[1])
+    if longest + max(max_tokens, 1) > max_model_len:
+        which = "it" if len(prompts) == 1 else f"number {index}"
+        message = (
+            f"{which} has {longest} tokens and max_tokens is {max_tokens}, together more than the "
+            f"model's context length of {max_model_len}. Shorten it or lower max_tokens."
+        )
+        raise FieldError("context_length_exceeded", message, field)
+
+
+async def generation_request(
+    validated: Mapping[str, Any], alternatives: int | None = None, from_start: bool = False
+) -> dict[str, Any]:
+    """The job for a worker. Raises GrammarError when the constraint cannot be used.
+
+    `alternatives` is how many likeliest tokens the route's own field for log probabilities asks
+    for, of the prompt's tokens too where that is to be `from_start`.
+    """
+    constraint: Constraint | None = validated["constraint"]
+    grammar = None
+    if constraint is not None:
+        model = model_files.load(model_files.served_models().choose(validated["base_model"]))
+        grammar = await judge(constraint, model)
+    return {
+        "prompts": validated["prompt"],
+        "sampling": {**sampling_of(validated), **processing_of(validated)},
+        "grammar": grammar,
+        "adapters": validated["adapters"],
+        "priority": validated["priority"],
+        "cache_salt": validated["cache_salt"] or "",
+        "return_hidden_states": validated["return_hidden_states"],
+        "return_routed_experts": validated["return_routed_experts"],
+        "routed_experts_start_len": validated["routed_experts_start_len"],
+        "logprobs": scoring(
+            validated["native"], len(validated["prompt"]), alternatives, from_start
+        ),
+    }
+
+
+def view_fields(validated: Mapping[str, Any]) -> dict[str, Any]:
+    """What a View of either route holds, but for its id."""
+    model = model_files.load(model_files.served_models().choose(validated["base_model"]))
+    prompts: Sequence[Sequence[int]] = validated["prompt"]
+    options = validated["stream_options"] or {}
+    rid = validated["rid"]
+    native = validated["native"]
+    told = ("rid", "stop_regex", "return_routed_experts", "native")
+    wanted = native is not None and any(wish and wish.start >= 0 for wish in native)
+    return {
+        "model": validated["model"],
+        "base_model": None if validated["model"] == model.id else model.id,
+        "created": int(time.time()),
+        "n": validated["n"],
+        "prompt_lengths": [len(prompt) for prompt in prompts],
+        "prompts": prompts if wanted or validated["return_token_ids"] else None,
+        "return_token_ids": validated["return_token_ids"],
+        "native": native and [wish and list(wish) for wish in native],
+        "text_in_logprobs": validated["return_text_in_logprobs"],
+        "meta_info": any(validated[name] for name in told),
+        "hidden_states": validated["return_hidden_states"],
+        "routed_experts": validated["return_routed_experts"],
+        "cached_tokens_details": validated["return_cached_tokens_details"],
+        "rid": None if rid is None else rid.values if rid.each else rid.values[0],
+        "include_usage": options.get("include_usage", False),
+        "continuous_usage_stats": options.get("continuous_usage_stats", False),
+        "weight_version": model.weight_version,
+    }

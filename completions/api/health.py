@@ -1,0 +1,78 @@
+"""Liveness and readiness, for balancers and orchestrators: no key, no secrets."""
+
+from collections.abc import Awaitable, Callable
+
+from asgiref.sync import sync_to_async
+from django.db import DatabaseError, connection
+from django.db.migrations.executor import MigrationExecutor
+from redis.exceptions import RedisError
+from rest_framework.response import Response
+
+from completions import model_files
+from completions.api import runtime
+from completions.api.base import APIRequest, AsyncAPIView
+
+
+class HealthView(AsyncAPIView):
+    """The process answers."""
+
+    authenticated = False
+
+    async def get(self, request: APIRequest) -> Response:
+        return Response({"status": "ok"})
+
+
+class ReadyView(AsyncAPIView):
+    """A completion submitted now would be run; 503 with what is missing otherwise."""
+
+    authenticated = False
+
+    async def get(self, request: APIRequest) -> Response:
+        failures = {}
+        for name, check in _CHECKS.items():
+            try:
+                failure = await check()
+            except (RedisError, OSError, DatabaseError) as error:
+                failure = type(error).__name__
+            if failure:
+                failures[name] = failure
+        if failures:
+            return Response({"status": "unavailable", "failures": failures}, status=503)
+        return Response({"status": "ready"})
+
+
+async def _redis() -> str:
+    await runtime.ping()
+    return ""
+
+
+async def _worker() -> str:
+    live = await runtime.live_models()
+    served = [entry.id for entry in model_files.served_models()]
+    return "" if live.intersection(served) else f"no worker serves any of: {', '.join(served)}"
+
+
+async def _database() -> str:
+    return await sync_to_async(_migrated)()
+
+
+_CHECKS: dict[str, Callable[[], Awaitable[str]]] = {
+    "redis": _redis,
+    "database": _database,
+    "worker": _worker,
+}
+_migrations_applied = False
+"""Once true it stays so: migrations are not taken back under a running server."""
+
+
+def _migrated() -> str:
+    global _migrations_applied
+    with connection.cursor() as cursor:
+        cursor.execute("SELECT 1")
+    if not _migrations_applied:
+        executor = MigrationExecutor(connection)
+        missing = executor.migration_plan(executor.loader.graph.leaf_nodes())
+        if missing:
+            return f"{len(missing)} migrations are not applied; run `python manage.py migrate`"
+        _migrations_applied = True
+    return ""

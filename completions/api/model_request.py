@@ -1,0 +1,97 @@
+"""Bodies that begin with the model they speak of, and who may name which model."""
+
+import asyncio
+from functools import cached_property, lru_cache
+from typing import Any
+
+from completions import model_files
+from completions.api.exceptions import NotFound, PermissionDenied
+from completions.api.fields import StrictField, StrictSerializer, TextField
+from completions.catalog import ModelEntry
+from completions.keys import Principal
+from completions.model_files import ModelFiles
+
+_LONG_TEXT = 2000
+
+
+def find_entry(model_id: str, principal: Principal) -> ModelEntry:
+    """The served model that a request names. Raises NotFound or PermissionDenied."""
+    return find_adapted(model_id, principal)[0]
+
+
+def find_adapted(model_id: str, principal: Principal) -> tuple[ModelEntry, str | None]:
+    """The served model, and the adapter where the id is `base:adapter`. Raises as find_entry."""
+    served = model_files.served_models()
+    entry, adapter = served.get(model_id), None
+    if entry is None and ":" in model_id:
+        base, _, adapter = model_id.rpartition(":")
+        entry = served.get(base)
+    if entry is None:
+        message = (
+            f"The model {model_id[:100]!r} does not exist. GET /v1/models lists those that do."
+        )
+        raise NotFound("model_not_found", message, "model")
+    if not (principal.may_use(entry.id) or principal.may_use(model_id)):
+        message = (
+            f"This API key may not use the model {model_id!r}. Ask your administrator, or use one "
+            f"of: {', '.join(principal.allowed_models)}."
+        )
+        raise PermissionDenied(message, "model")
+    if adapter is not None and adapter not in entry.adapters:
+        known = ", ".join(entry.adapters) or "none"
+        message = f"The model {entry.id} has no adapter {adapter[:100]!r}; it has: {known}."
+        raise NotFound("adapter_not_found", message, "model")
+    return entry, adapter
+
+
+def find_model(model_id: str, principal: Principal) -> ModelFiles:
+    """The same with the facts of its files. Raises ModelFilesError too."""
+    return model_files.load(find_entry(model_id, principal))
+
+
+class ModelRequestSerializer(StrictSerializer):
+    """A body whose `model` stands first, so that later fields are checked against it.
+
+    `context["principal"]` is the caller. Fields are bound once per class: they keep no state.
+    Raises APIError, never ValidationError.
+    """
+
+    model = TextField(
+        help_text="Id of a model, as listed by GET /v1/models; `id:adapter` names an adapter too."
+    )
+
+    @classmethod
+    async def validate_request(cls, data: Any, principal: Principal) -> dict[str, Any]:
+        """The validated body; a large batch is checked in a thread."""
+        serializer = cls(data=data, context={"principal": principal})
+        if _takes_long(data):
+            await asyncio.to_thread(serializer.is_valid)
+        else:
+            serializer.is_valid()
+        return serializer.validated_data  # type: ignore[no-any-return]
+
+    @cached_property
+    def by_name(self) -> dict[str, StrictField]:
+        return _bound_fields(type(self))
+
+    def field_value(self, field: StrictField, value: Any, validated: dict[str, Any]) -> Any:
+        value = field.to_internal_value(value)
+        if "model" not in validated:
+            self.entry, self.named_adapter = find_adapted(value, self.context["principal"])
+            self.files = model_files.load(self.entry)
+            return value
+        return field.for_model(value, self.files)
+
+
+def _takes_long(data: Any) -> bool:
+    """Whether checking a body could hold the event loop for more than about a millisecond: many
+    ids, or long texts to tokenize."""
+    prompt = data.get("prompt") if type(data) is dict else None
+    if type(prompt) is str:
+        return len(prompt) > _LONG_TEXT
+    return type(prompt) is list and len(prompt) > 8 and type(prompt[0]) in (list, str)
+
+
+@lru_cache
+def _bound_fields(cls: type[StrictSerializer]) -> dict[str, StrictField]:
+    return dict(cls().fields.items())  # type: ignore[arg-type]

@@ -1,0 +1,1 @@
+"""Files of requests that run while nobody waits: validated, fed to the queue, written to files."""

@@ -1,0 +1,122 @@
+"""Lines go to the queue a window at a time, so that live requests never wait behind a file."""
+
+import logging
+from collections import Counter, defaultdict
+from collections.abc import Callable
+from typing import cast
+
+import orjson
+import redis
+from django.db.models import Count, Exists, OuterRef, Q, QuerySet
+
+from completions import model_files
+from completions.batches import lines, states
+from completions.jobs.scripts import Scripts
+from completions.jobs.submission import FIRST_CHECK, LINES_PER_SEQUENCE, submit_kept
+from completions.models import Batch, BatchLine, BatchStatus, LineState
+from completions.parts import parts
+
+logger = logging.getLogger(__name__)
+
+Publish = Callable[[str, str, int], None]
+"""Job id, model, priority. Raises kombu's OperationalError when the broker is gone."""
+
+_AT_ONCE = 500
+
+
+def feed(client: redis.Redis, prefix: str, publish: Publish) -> int:
+    """Send as many lines as their models' windows have room for. Returns how many.
+
+    Organizations with waiting lines share a window equally; inside one, the oldest batch goes
+    first. A line counts as sent before Redis knows it: what is lost in between is put back.
+    """
+    fed = 0
+    workers = _live_workers(client, prefix)
+    for model, batches in _fed_by_model().items():
+        entry = model_files.served_models().get(model)
+        if entry is None:
+            continue  # waits for models.toml, or for its end
+        window = LINES_PER_SEQUENCE * entry.max_num_seqs * max(1, workers[model])
+        share = max(1, window // len({batch.organization_id for batch in batches}))
+        room = dict.fromkeys((batch.organization_id for batch in batches), share)
+        for organization_id, sent in _sent(model).items():
+            room[organization_id] = room.get(organization_id, share) - sent
+        for batch in batches:
+            count = _send(client, prefix, publish, batch, room[batch.organization_id])
+            room[batch.organization_id] -= count
+            fed += count
+    return fed
+
+
+def _fed_by_model() -> dict[str, list[Batch]]:
+    waiting = BatchLine.objects.filter(batch=OuterRef("pk"), state=LineState.WAITING)
+    fed = Batch.objects.filter(Exists(waiting), status=BatchStatus.IN_PROGRESS)
+    by_model: dict[str, list[Batch]] = defaultdict(list)
+    for batch in fed.order_by("created_at", "id"):
+        by_model[batch.model].append(batch)
+    return by_model
+
+
+def _sent(model: str) -> dict[int, int]:
+    """Lines of each organization that are queued or run."""
+    running = Count("lines", filter=Q(lines__state=LineState.SENT))
+    unended = Batch.objects.filter(model=model, status__in=_WITH_SENT_LINES)
+    counts = unended.order_by().values("organization_id").annotate(sent=running)
+    return {row["organization_id"]: row["sent"] for row in counts}
+
+
+_WITH_SENT_LINES = (BatchStatus.IN_PROGRESS, BatchStatus.FINALIZING, BatchStatus.CANCELLING)
+
+
+def _send(client: redis.Redis, prefix: str, publish: Publish, batch: Batch, most: int) -> int:
+    if most <= 0:
+        return 0
+    waiting = batch.lines.filter(state=LineState.WAITING).order_by("prefix", "number")
+    taken = list(waiting[:most])
+    BatchLine.objects.filter(id__in=[line.id for line in taken]).update(state=LineState.SENT)
+    jobs = [lines.job_of(batch, line) for line in taken]
+    for part in parts(jobs, _AT_ONCE):
+        submit_kept(client, prefix, part, FIRST_CHECK)
+    for job in jobs:
+        publish(job.id, job.model, job.priority)
+    return len(jobs)
+
+
+def restore_lost(client: redis.Redis, prefix: str) -> int:
+    """Lines that were sent and that Redis does not know wait again. Returns how many."""
+    restored = 0
+    for part in parts(_with_batches(BatchLine.objects.filter(state=LineState.SENT)), _AT_ONCE):
+        pipeline = client.pipeline(transaction=False)
+        for line in part:
+            pipeline.exists(f"{prefix}job:{line.batch.job_id(line.number)}")
+        known = pipeline.execute()
+        lost = [line.id for line, there in zip(part, known, strict=True) if not there]
+        # Its result may have been stored since it was read here.
+        unended = BatchLine.objects.filter(id__in=lost, state=LineState.SENT)
+        restored += unended.update(state=LineState.WAITING) if lost else 0
+    return restored
+
+
+def cancel_closing(client: redis.Redis, prefix: str) -> int:
+    """Cancel what still runs of batches that are being closed. Returns how many lines."""
+    cancelled = 0
+    scripts = Scripts(client, prefix)
+    for part in parts(_with_batches(states.running_lines_of_closing()), _AT_ONCE):
+        pipeline = client.pipeline(transaction=False)
+        for line in part:
+            scripts.call("cancel", [line.batch.job_id(line.number)], pipeline)
+        pipeline.execute()
+        cancelled += len(part)
+    return cancelled
+
+
+def _with_batches(found: QuerySet[BatchLine]) -> list[BatchLine]:
+    """Sent lines, of which there are no more than the windows hold; without what they carry."""
+    return list(found.select_related("batch").only("number", "batch__job_prefix"))
+
+
+def _live_workers(client: redis.Redis, prefix: str) -> Counter[str]:
+    """How many live workers serve each model."""
+    names = sorted(cast("set[bytes]", client.smembers(f"{prefix}workers")))
+    beats = client.mget([f"{prefix}worker:{name.decode()}" for name in names]) if names else []
+    return Counter(orjson.loads(beat)["model"] for beat in beats if beat)

@@ -1,0 +1,52 @@
+"""How fast a batch goes, when it will be done, and what is before it."""
+
+from dataclasses import dataclass
+from datetime import datetime
+
+from completions.models import Batch, BatchStatus
+
+MARK_EVERY = 5.0
+MARKS = 13
+"""Kept: the last minute."""
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """Of a batch that has not ended. `position` counts the organization's batches for the same
+    model whose lines go first; None where there is nothing to go by."""
+
+    position: int
+    lines_per_second: float | None
+    seconds_left: int | None
+
+
+def mark(now: datetime) -> None:
+    """Note how far every running batch is; called often, it notes every few seconds."""
+    at = now.timestamp()
+    for batch in Batch.objects.filter(status=BatchStatus.IN_PROGRESS):
+        if not batch.pace or at - batch.pace[-1][0] >= MARK_EVERY:
+            marks = [*batch.pace, [at, batch.done]][-MARKS:]
+            Batch.objects.filter(id=batch.id).update(pace=marks)
+
+
+def of(batch: Batch, now: datetime) -> Progress:
+    """Where a batch that has not ended stands."""
+    rate = _lines_per_second(batch, now)
+    left = batch.total - batch.done
+    seconds = round(left / rate) if rate else None
+    before = Batch.objects.filter(
+        organization_id=batch.organization_id,
+        model=batch.model,
+        status=BatchStatus.IN_PROGRESS,
+        created_at__lt=batch.created_at,
+    )
+    return Progress(before.count(), rate and round(rate, 2), seconds)
+
+
+def _lines_per_second(batch: Batch, now: datetime) -> float | None:
+    if batch.status != BatchStatus.IN_PROGRESS or not batch.pace:
+        return None
+    since, done = batch.pace[0]
+    elapsed = now.timestamp() - since
+    gained = batch.done - done
+    return float(gained / elapsed) if gained and elapsed > 0 else None

@@ -1,0 +1,79 @@
+"""Results of lines: each is stored once, and in the same transaction counted."""
+
+from collections import defaultdict
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Any
+
+from django.db.models import F
+
+from completions.batches import lines
+from completions.jobs.ended import EndedJob
+from completions.jobs.events import Usage
+from completions.models import OPEN_LINES, Batch, BatchLine, BatchStatus, LineState
+
+Respond = Callable[[EndedJob], tuple[int, dict[str, Any]]]
+"""The HTTP status and body with which a live request would have been answered."""
+
+_TIMEOUTS = ("queue_timeout", "generation_timeout", "deadline_exceeded")
+"""Codes of jobs whose deadline has passed: a line's is the end of the completion window."""
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """How a line ended."""
+
+    batch_id: str
+    number: int
+    succeeded: bool
+    usage: Usage
+    result: bytes | None
+    """None when there was no response: the batch says why."""
+    timed_out: bool
+
+
+def answer(job: EndedJob, respond: Respond) -> Answer:
+    """What is to be stored of a line's job."""
+    batch_id, number = lines.place_of(job.id)
+    timed_out = job.error is not None and job.error.code in _TIMEOUTS
+    result, succeeded = None, False
+    if job.state != "cancelled" and not timed_out:
+        status, body = respond(job)
+        response = {"status_code": status, "request_id": f"req_{job.id}", "body": body}
+        result = lines.pack({"response": response, "error": None})
+        succeeded = status < 300
+    usage = job.usage or Usage(0, 0)
+    return Answer(batch_id, number, succeeded, usage, result, timed_out)
+
+
+def keep(answers: Iterable[Answer]) -> None:
+    """Store results of lines that have none. Part of the caller's transaction."""
+    by_batch: dict[str, dict[int, Answer]] = defaultdict(dict)
+    for each in answers:
+        by_batch[each.batch_id][each.number] = each
+    for batch in Batch.objects.select_for_update().filter(id__in=by_batch).order_by("id"):
+        _keep(batch, by_batch[batch.id])
+
+
+def _keep(batch: Batch, answers: dict[int, Answer]) -> None:
+    unended = batch.lines.filter(number__in=answers, state__in=OPEN_LINES)
+    ended = list(unended.only("id", "number"))
+    kept = [answers[line.number] for line in ended]
+    for line, each in zip(ended, kept, strict=True):
+        line.state = LineState.COMPLETED if each.succeeded else LineState.FAILED
+        line.result = each.result or lines.pack(_without_response(batch, each))
+        line.job = b""
+    BatchLine.objects.bulk_update(ended, ["state", "result", "job"])
+    succeeded = sum(each.succeeded for each in kept)
+    Batch.objects.filter(id=batch.id).update(
+        completed=F("completed") + succeeded,
+        failed=F("failed") + len(kept) - succeeded,
+        prompt_tokens=F("prompt_tokens") + sum(each.usage.prompt_tokens for each in kept),
+        cached_tokens=F("cached_tokens") + sum(each.usage.cached_tokens for each in kept),
+        completion_tokens=F("completion_tokens")
+        + sum(each.usage.completion_tokens for each in kept),
+    )
+
+
+def _without_response(batch: Batch, each: Answer) -> dict[str, Any]:
+    return lines.unanswered(BatchStatus.EXPIRED if each.timed_out else batch.outcome)

@@ -1,0 +1,79 @@
+"""How a batch moves through OpenAI's life cycle: each step is one conditional UPDATE."""
+
+from datetime import datetime
+
+from django.db.models import Exists, OuterRef, QuerySet
+
+from completions.models import OPEN_LINES, Batch, BatchLine, BatchStatus, File, LineState
+
+_RUNNING = (BatchStatus.VALIDATING, BatchStatus.IN_PROGRESS)
+_CLOSING = (BatchStatus.CANCELLING, BatchStatus.FINALIZING)
+
+
+def place(batch: Batch, file: File, owner: tuple[int, int], job_prefix: str) -> None:
+    """Fill in what a new batch has of its owner (organization id, key id), file and route."""
+    batch.organization_id, batch.api_key_id = owner
+    batch.input_file_id = file.id
+    batch.job_prefix = job_prefix
+    batch.expires_at = batch.created_at + batch.window
+
+
+def begin(batch: Batch, now: datetime) -> bool:
+    """Every line is valid. False when the batch was cancelled or expired meanwhile."""
+    validating = Batch.objects.filter(id=batch.id, status=BatchStatus.VALIDATING)
+    return bool(
+        validating.update(
+            status=BatchStatus.IN_PROGRESS,
+            in_progress_at=now,
+            model=batch.model,
+            total=batch.total,
+        )
+    )
+
+
+def cancel(batch_id: str, now: datetime) -> bool:
+    """Feed no more lines. False when it has ended, or is about to."""
+    return bool(_cancel(Batch.objects.filter(id=batch_id), now))
+
+
+def cancel_of_revoked_keys(now: datetime) -> int:
+    """A key that may not ask any more has no lines run either."""
+    return _cancel(Batch.objects.filter(api_key__revoked_at__isnull=False), now)
+
+
+def _cancel(batches: QuerySet[Batch], now: datetime) -> int:
+    return batches.filter(status__in=_RUNNING).update(
+        status=BatchStatus.CANCELLING, outcome=BatchStatus.CANCELLED, cancelling_at=now
+    )
+
+
+def expire(now: datetime) -> int:
+    """Close batches whose completion window is over."""
+    return Batch.objects.filter(status__in=_RUNNING, expires_at__lte=now).update(
+        status=BatchStatus.FINALIZING, outcome=BatchStatus.EXPIRED, finalizing_at=now
+    )
+
+
+def finalize_drained(now: datetime) -> int:
+    """Close batches all of whose lines have ended."""
+    unended = BatchLine.objects.filter(batch=OuterRef("pk"), state__in=OPEN_LINES)
+    drained = Batch.objects.filter(~Exists(unended), status=BatchStatus.IN_PROGRESS)
+    return drained.update(status=BatchStatus.FINALIZING, finalizing_at=now)
+
+
+def to_validate() -> list[str]:
+    """Ids, the oldest first."""
+    validating = Batch.objects.filter(status=BatchStatus.VALIDATING)
+    return list(validating.order_by("created_at").values_list("id", flat=True))
+
+
+def to_write() -> list[str]:
+    """Ids of closing batches of which no line runs any more."""
+    running = BatchLine.objects.filter(batch=OuterRef("pk"), state=LineState.SENT)
+    closing = Batch.objects.filter(~Exists(running), status__in=_CLOSING)
+    return list(closing.order_by("created_at").values_list("id", flat=True))
+
+
+def running_lines_of_closing() -> QuerySet[BatchLine]:
+    """Lines that are to be cancelled."""
+    return BatchLine.objects.filter(batch__status__in=_CLOSING, state=LineState.SENT)

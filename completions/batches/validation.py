@@ -1,0 +1,243 @@
+"""The whole input file is checked before its first line runs, by what checks live requests."""
+
+import asyncio
+import hashlib
+import tempfile
+from array import array
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from typing import IO, Any
+
+import orjson
+from django.conf import settings
+from django.utils import timezone
+
+from completions import keys, strict_json
+from completions.batches import lines, states, writing
+from completions.batches.lines import PreparedLine
+from completions.batches.writing import Alive
+from completions.keys import Principal
+from completions.models import Batch, BatchLine, BatchStatus, File
+from completions.parts import parts
+
+SHOWN_ERRORS = 100
+"""Of a file's errors, in the batch object; the error file has them all."""
+MAX_CUSTOM_ID = 512
+LINES_AT_ONCE = 100
+CHECKED_AT_ONCE = 4
+BYTES_AT_ONCE = 4 * 1024 * 1024
+PREFIX_BLOCK = 32
+"""Tokens of a prompt that count as one when lines are grouped by how their prompts begin."""
+PREFIX_BLOCKS = 16
+_KEYS = ("custom_id", "method", "url", "body")
+
+
+class LineError(Exception):
+    """What is wrong with a line. `param` is a path into it; line None is the file's fault."""
+
+    def __init__(
+        self, code: str, message: str, param: str | None = None, line: int | None = None
+    ) -> None:
+        super().__init__(message)
+        self.code = code
+        self.message = message
+        self.param = param
+        self.line = line
+
+    def as_dict(self) -> dict[str, Any]:
+        return {name: getattr(self, name) for name in ("code", "message", "param", "line")}
+
+
+Prepare = Callable[[str, str, Any, Principal], Awaitable[PreparedLine]]
+"""Endpoint, job id, body, principal: a line's job. Raises LineError."""
+_Checked = LineError | tuple[str, PreparedLine]
+"""A line's fault, or its custom_id and job."""
+
+
+class InterruptedValidationError(Exception):
+    """Another worker has taken over; it begins anew."""
+
+
+def validate(batch: Batch, prepare: Prepare, alive: Alive) -> None:
+    """Check every line and store it, then let the batch begin, or fail with all that is wrong.
+
+    What an interrupted validation has stored is thrown away first.
+    """
+    writing.delete_lines(batch)
+    with asyncio.Runner() as loop, tempfile.TemporaryFile(dir=settings.FILE_UPLOAD_TEMP_DIR) as log:
+        check = _Check(batch, prepare, loop, log)
+        try:
+            check.run(alive)
+        except LineError as error:
+            check.note(error)
+        if check.errors:
+            _fail(batch, check.errors[:SHOWN_ERRORS], log)
+        else:
+            states.begin(batch, timezone.now())
+
+
+class _Check:
+    """One pass over a file."""
+
+    def __init__(
+        self, batch: Batch, prepare: Prepare, loop: asyncio.Runner, log: IO[bytes]
+    ) -> None:
+        self._batch = batch
+        self._prepare = prepare
+        self._loop = loop
+        self._log = log
+        self._principal = keys.principal_of(batch.api_key)
+        self._seen: dict[bytes, int] = {}
+        self.errors: list[dict[str, Any]] = []
+        """The first of them; all go to the log."""
+
+    def run(self, alive: Alive) -> None:
+        """Raises LineError for what is wrong with the file as a whole."""
+        for group in _groups(self._lines()):
+            if not alive():
+                raise InterruptedValidationError
+            checked = self._loop.run(self._checked(group))
+            rows = (
+                self._row(number, each) for (number, _), each in zip(group, checked, strict=True)
+            )
+            BatchLine.objects.bulk_create(row for row in rows if row is not None)
+        if not self._batch.total and not self.errors:
+            raise LineError("empty_file", "The file holds no request.")
+
+    def note(self, error: LineError) -> None:
+        self._log.write(orjson.dumps(error.as_dict()) + b"\n")
+        if len(self.errors) < SHOWN_ERRORS:
+            self.errors.append(error.as_dict())
+
+    def _lines(self) -> Iterator[tuple[int, bytes]]:
+        """Number and text of every line that is not blank. Raises LineError."""
+        file = File.objects.filter(id=self._batch.input_file_id).first()
+        if file is None:
+            raise LineError("file_not_found", "The input file was deleted or has expired.")
+        most = settings.MAX_BODY_BYTES
+        with file.content.open("rb") as content:
+            number = 0
+            while text := content.readline(most + 1):
+                number += 1
+                if len(text) > most:
+                    raise LineError(
+                        "line_too_long", f"It is longer than {most} bytes.", line=number
+                    )
+                if not text.strip():
+                    continue
+                self._batch.total += 1
+                if self._batch.total > settings.MAX_BATCH_LINES:
+                    message = (
+                        f"The file has more than {settings.MAX_BATCH_LINES} requests. Split it."
+                    )
+                    raise LineError("too_many_tasks", message)
+                yield number, text
+
+    async def _checked(self, group: Sequence[tuple[int, bytes]]) -> list[_Checked]:
+        turns = asyncio.Semaphore(CHECKED_AT_ONCE)
+        return await asyncio.gather(*(self._prepared(turns, *numbered) for numbered in group))
+
+    async def _prepared(self, turns: asyncio.Semaphore, number: int, text: bytes) -> _Checked:
+        try:
+            request = _parse(text, self._batch.endpoint)
+            self._require_unique(request["custom_id"], number)
+            where = self._batch.endpoint, self._batch.job_id(number)
+            async with turns:
+                prepared = await self._prepare(*where, request["body"], self._principal)
+        except LineError as error:
+            return error
+        return request["custom_id"], prepared
+
+    def _row(self, number: int, checked: _Checked) -> BatchLine | None:
+        if not isinstance(checked, LineError):
+            custom_id, prepared = checked
+            self._batch.model = self._batch.model or prepared.model
+            if prepared.model == self._batch.model:
+                return BatchLine(
+                    batch=self._batch,
+                    number=number,
+                    custom_id=custom_id,
+                    prefix=prefix_key(prepared.request["prompts"][0]),
+                    job=lines.pack({"view": prepared.view, "request": prepared.request}),
+                )
+            checked = LineError(
+                "model_mismatch",
+                f"body.model: lines before this one ask for {self._batch.model!r}; a file has one "
+                "model.",
+                "body.model",
+            )
+        self.note(LineError(checked.code, checked.message, checked.param, number))
+        return None
+
+    def _require_unique(self, custom_id: str, number: int) -> None:
+        digest = hashlib.blake2b(custom_id.encode(), digest_size=12).digest()
+        first = self._seen.setdefault(digest, number)
+        if first != number:
+            message = f"custom_id: line {first} has the same one; each must be unique in the file."
+            raise LineError("duplicate_custom_id", message, "custom_id")
+
+
+def _groups(found: Iterator[tuple[int, bytes]]) -> Iterator[list[tuple[int, bytes]]]:
+    """Lines in groups of bounded number and size."""
+    for group in parts(found, LINES_AT_ONCE):
+        while group:
+            size, count = 0, 0
+            while count < len(group) and (size < BYTES_AT_ONCE or not count):
+                size += len(group[count][1])
+                count += 1
+            yield group[:count]
+            group = group[count:]
+
+
+def _parse(text: bytes, endpoint: str) -> dict[str, Any]:
+    """A line's object. Raises LineError."""
+    try:
+        request = strict_json.loads(text.decode("utf-8-sig").strip())
+    except UnicodeDecodeError as error:
+        raise LineError("invalid_json_line", f"Not UTF-8 (byte {error.start}).") from error
+    except strict_json.StrictJSONError as error:
+        raise LineError("invalid_json_line", f"Not valid JSON: {error}.") from error
+    if not isinstance(request, dict):
+        raise LineError("invalid_json_line", "It must be a JSON object.")
+    for name in request:
+        if name not in _KEYS:
+            message = f"{name[:64]}: there is no such key; a line has {', '.join(_KEYS)}."
+            raise LineError("unknown_parameter", message, name[:64])
+    for name in _KEYS:
+        if request.get(name) is None:
+            raise LineError("missing_required_parameter", f"{name}: this key is required.", name)
+    _check_values(request, endpoint)
+    return request
+
+
+def _check_values(request: dict[str, Any], endpoint: str) -> None:
+    custom_id = request["custom_id"]
+    if not isinstance(custom_id, str) or not 1 <= len(custom_id) <= MAX_CUSTOM_ID:
+        message = f"custom_id: must be a string of 1-{MAX_CUSTOM_ID} characters."
+        raise LineError("invalid_value", message, "custom_id")
+    if request["method"] != "POST":
+        raise LineError("invalid_value", 'method: must be "POST".', "method")
+    if request["url"] != endpoint:
+        message = f"url: must be {endpoint!r}, the endpoint of the batch."
+        raise LineError("url_mismatch", message, "url")
+    if not isinstance(request["body"], dict):
+        raise LineError("invalid_type", "body: must be an object.", "body")
+
+
+def prefix_key(prompt: Sequence[int]) -> str:
+    """Sorts prompts with equal beginnings next to each other: 16 bits of every whole block of
+    32 tokens, up to 512 tokens."""
+    key = []
+    for start in range(0, min(len(prompt), PREFIX_BLOCK * PREFIX_BLOCKS), PREFIX_BLOCK):
+        block = array("I", prompt[start : start + PREFIX_BLOCK])
+        if len(block) == PREFIX_BLOCK:
+            key.append(hashlib.blake2b(block.tobytes(), digest_size=2).hexdigest())
+    return "".join(key)
+
+
+def _fail(batch: Batch, errors: list[dict[str, Any]], log: IO[bytes]) -> None:
+    """End the batch with its errors, all of which go to the error file."""
+    writing.store(batch, batch.error_file_id, "errors", log)
+    writing.delete_lines(batch)
+    Batch.objects.filter(id=batch.id, status=BatchStatus.VALIDATING).update(
+        status=BatchStatus.FAILED, errors=errors, total=0, ended_at=timezone.now()
+    )

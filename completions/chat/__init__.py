@@ -1,0 +1,1 @@
+"""A conversation to a prompt and a grammar; the generated text back to a message."""

@@ -1,0 +1,103 @@
+"""Generated text to the parts of an assistant's message, while it is generated or afterwards."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from completions.chat.events import Arguments, CallBegun, CallParser, Event
+from completions.chat.markers import MarkFilter
+from completions.chat.thinking import ThinkingParser
+
+
+@dataclass(frozen=True, slots=True)
+class CallDelta:
+    """What a call gained: with `name` it begins."""
+
+    index: int
+    name: str | None
+    arguments: str
+
+
+@dataclass(slots=True)
+class Delta:
+    """What a message gained."""
+
+    reasoning: str = ""
+    content: str = ""
+    calls: list[CallDelta] = field(default_factory=list)
+
+
+class OutputParser:
+    """One choice's message. However its text is cut, the deltas joined are the same."""
+
+    def __init__(
+        self,
+        thinking: ThinkingParser | None = None,
+        calls: CallParser | None = None,
+        hidden: Sequence[str] = (),
+    ) -> None:
+        """`hidden` are special tokens in the text that are shown to nobody."""
+        self._thinking = thinking
+        self._calls = calls
+        self._hidden = MarkFilter(hidden)
+        self._num_calls = 0
+        self._whitespace = ""  # before a call it belongs to nobody
+
+    @property
+    def thinking(self) -> bool:
+        return self._thinking is not None and self._thinking.thinking
+
+    @property
+    def has_called(self) -> bool:
+        """Whether there are calls and all of them are complete."""
+        return self._num_calls > 0 and not (self._calls and self._calls.in_call)
+
+    def push(self, text: str) -> Delta:
+        return self._split(self._hidden.push(text))
+
+    def finish(self) -> Delta:
+        """What was held back; no more text follows."""
+        delta = self._split(self._hidden.finish())
+        if self._thinking is not None:
+            thoughts, answer = self._thinking.finish()
+            delta.reasoning += thoughts
+            self._answer(answer, delta)
+        if self._calls is not None:
+            self._take(self._calls.finish(), delta)
+        if not self._num_calls:
+            delta.content += self._whitespace
+        return delta
+
+    def _split(self, text: str) -> Delta:
+        delta = Delta()
+        if self._thinking is not None:
+            delta.reasoning, text = self._thinking.push(text)
+        self._answer(text, delta)
+        return delta
+
+    def _answer(self, text: str, delta: Delta) -> None:
+        if self._calls is None:
+            delta.content += text
+        elif text:
+            self._take(self._calls.push(text), delta)
+
+    def _take(self, events: list[Event], delta: Delta) -> None:
+        for event in events:
+            if isinstance(event, CallBegun):
+                self._whitespace = ""
+                delta.calls.append(CallDelta(self._num_calls, event.name, ""))
+                self._num_calls += 1
+            elif isinstance(event, Arguments):
+                _extend(delta.calls, CallDelta(self._num_calls - 1, None, event.text))
+            else:
+                text = self._whitespace + event.text
+                shown = text.rstrip()
+                self._whitespace = text[len(shown) :]
+                delta.content += shown
+
+
+def _extend(calls: list[CallDelta], piece: CallDelta) -> None:
+    """Add a piece of arguments, to the same call's last piece if there is one."""
+    if calls and calls[-1].index == piece.index:
+        last = calls.pop()
+        piece = CallDelta(last.index, last.name, last.arguments + piece.arguments)
+    calls.append(piece)

@@ -1,0 +1,102 @@
+"""Messages to prompt text through the model's own jinja template, as transformers renders it."""
+
+import json
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from functools import lru_cache
+from types import MappingProxyType
+from typing import Any
+
+import jinja2
+from jinja2 import nodes
+from jinja2.ext import Extension
+from jinja2.meta import find_undeclared_variables
+from jinja2.parser import Parser
+from jinja2.sandbox import ImmutableSandboxedEnvironment
+
+from completions.model_files import SPECIAL_TOKENS, ModelFiles
+
+RESERVED = frozenset(
+    {"messages", "tools", "add_generation_prompt", "chat_template", *SPECIAL_TOKENS}
+)
+"""Variables that a caller may not set."""
+
+
+class ChatTemplateError(Exception):
+    """The model has no chat template, or its template refused these messages."""
+
+
+class _GenerationBlock(Extension):
+    """`{% generation %}` marks what an assistant wrote, for training; here it is just its body."""
+
+    tags = {"generation"}
+
+    def parse(self, parser: Parser) -> list[nodes.Node]:
+        next(parser.stream)
+        return parser.parse_statements(("name:endgeneration",), drop_needle=True)
+
+
+def _raise_exception(message: str) -> None:
+    raise jinja2.TemplateError(message)
+
+
+def _strftime_now(pattern: str) -> str:
+    return datetime.now().astimezone().strftime(pattern)
+
+
+def _tojson(value: Any, indent: int | None = None, **options: Any) -> str:
+    """Not jinja's own, which escapes for HTML."""
+    return json.dumps(value, ensure_ascii=False, indent=indent, **options)
+
+
+@lru_cache
+def _environment() -> ImmutableSandboxedEnvironment:
+    environment = ImmutableSandboxedEnvironment(
+        trim_blocks=True,
+        lstrip_blocks=True,
+        extensions=[_GenerationBlock, "jinja2.ext.loopcontrols"],
+    )
+    environment.filters["tojson"] = _tojson
+    environment.globals["raise_exception"] = _raise_exception
+    environment.globals["strftime_now"] = _strftime_now
+    return environment
+
+
+@lru_cache
+def _compile(source: str) -> jinja2.Template:
+    return _environment().from_string(source)
+
+
+@lru_cache
+def reads_tools(source: str) -> bool:
+    """Whether a template describes tools to the model. Raises ChatTemplateError."""
+    try:
+        return "tools" in find_undeclared_variables(_environment().parse(source))
+    except jinja2.TemplateError as error:
+        raise ChatTemplateError(f"the model's chat template is broken: {error}") from error
+
+
+def render(
+    model: ModelFiles,
+    messages: Sequence[Mapping[str, Any]],
+    *,
+    add_generation_prompt: bool,
+    tools: Sequence[Mapping[str, Any]] | None = None,
+    options: Mapping[str, Any] = MappingProxyType({}),
+) -> str:
+    """The prompt text of a conversation. `options` are variables of this model's template alone,
+    and yield to the others. Raises ChatTemplateError."""
+    source = model.chat_template
+    if source is None:
+        raise ChatTemplateError(f"the model {model.id} has no chat template")
+    variables = {
+        **options,
+        **model.special_tokens,
+        "messages": messages,
+        "tools": tools,
+        "add_generation_prompt": add_generation_prompt,
+    }
+    try:
+        return _compile(source).render(variables)
+    except (jinja2.TemplateError, TypeError, ValueError, LookupError, ArithmeticError) as error:
+        raise ChatTemplateError(f"the model's chat template refused them: {error}") from error

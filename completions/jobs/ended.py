@@ -1,0 +1,111 @@
+"""Ended jobs as Redis tells of them, until SQL has what is to stay of them."""
+
+import zlib
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, cast
+
+import orjson
+import redis
+
+from completions.jobs.connection import Entries
+from completions.jobs.events import (
+    ChoiceEvent,
+    EndEvent,
+    EndState,
+    JobError,
+    Usage,
+    decode,
+)
+from completions.jobs.submission import Kind
+
+
+@dataclass(frozen=True, slots=True)
+class EndedJob:
+    """One entry of the usage stream; with the job's view and events where SQL keeps its result.
+
+    Times are Unix seconds.
+    """
+
+    entry_id: bytes
+    id: str
+    kind: Kind
+    state: EndState
+    model: str
+    organization_id: int
+    api_key_id: int
+    created: float
+    started: float | None
+    finished: float
+    usage: Usage | None
+    error: JobError | None
+    kept: bool
+    view: Mapping[str, Any] | None = None
+    """None when it is not kept, or was deleted meanwhile."""
+    events: Sequence[bytes] = ()
+    """The stream's entries as they stand in Redis."""
+
+
+def read_ended(client: redis.Redis, prefix: str, count: int) -> list[EndedJob]:
+    """The oldest entries that nobody has forgotten yet, with the results of those to keep."""
+    entries = cast("Entries", client.xrange(f"{prefix}usage", count=count))
+    found = [{k.decode(): v.decode() for k, v in fields.items()} for _, fields in entries]
+    pipeline = client.pipeline(transaction=False)
+    for entry in found:
+        if entry.get("kept") == "1":
+            pipeline.hget(f"{prefix}job:{entry['id']}", "view")
+            pipeline.xrange(f"{prefix}ev:{entry['id']}")
+    replies = iter(pipeline.execute())
+    jobs = []
+    for (entry_id, _), entry in zip(entries, found, strict=True):
+        view, events = None, []
+        if entry.get("kept") == "1":
+            raw, stream = next(replies), next(replies)
+            view = orjson.loads(raw) if raw else None
+            events = [fields[b"d"] for _, fields in stream]
+        jobs.append(_ended(entry_id, entry, view, events))
+    return jobs
+
+
+def _ended(
+    entry_id: bytes, entry: Mapping[str, str], view: Any, events: Sequence[bytes]
+) -> EndedJob:
+    usage, error = entry["usage"], entry["error"]
+    return EndedJob(
+        entry_id=entry_id,
+        id=entry["id"],
+        kind=entry["kind"],  # type: ignore[arg-type]
+        state=entry["state"],  # type: ignore[arg-type]
+        model=entry["model"],
+        organization_id=int(entry["organization"]),
+        api_key_id=int(entry["key"]),
+        created=float(entry["created"]),
+        started=float(entry["started"]) if entry["started"] else None,
+        finished=float(entry["finished"]),
+        usage=Usage(**orjson.loads(usage)) if usage else None,
+        error=JobError(**orjson.loads(error)) if error else None,
+        kept=entry.get("kept") == "1",
+        view=view,
+        events=events,
+    )
+
+
+def forget(client: redis.Redis, prefix: str, jobs: Iterable[EndedJob], ttl: int) -> None:
+    """SQL has them: delete their entries, and let the kept ones expire in `ttl` seconds."""
+    pipeline = client.pipeline(transaction=False)
+    for job in jobs:
+        if job.kept:
+            pipeline.expire(f"{prefix}job:{job.id}", ttl)
+            pipeline.expire(f"{prefix}ev:{job.id}", ttl)
+        pipeline.xdel(f"{prefix}usage", job.entry_id)
+    pipeline.execute()
+
+
+def pack(events: Iterable[bytes]) -> bytes:
+    """A stream's entries in one compressed piece; JSON holds no line break."""
+    return zlib.compress(b"\n".join(events))
+
+
+def unpack(packed: bytes) -> list[list[ChoiceEvent] | EndEvent]:
+    """The events of what :func:`pack` made."""
+    return [decode(data) for data in zlib.decompress(packed).split(b"\n")]

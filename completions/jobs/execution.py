@@ -1,0 +1,198 @@
+"""The worker's side of a job: claim, publish, finish, release, fenced by the attempt number."""
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import Any, Literal, cast
+
+import orjson
+import redis
+
+from completions.jobs import events
+from completions.jobs.connection import Entries
+from completions.jobs.scripts import Scripts
+
+MAX_LOSSES = 3
+"""Workers that may die under a job before it is taken for their murderer."""
+HEARTBEAT_TTL = 10
+"""Seconds after which a worker that stopped beating counts as dead."""
+RECHECKS = (30.0, 5.0)
+"""Seconds after which the reconciler looks again at a queued job, and at a running one: the latter
+is how long a worker's death may go unnoticed."""
+OVERTIME = 60.0
+"""Seconds past a job's deadline after which it fails even if a live worker holds it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """A job that this worker now runs. `attempt` fences its writes off once another claims it."""
+
+    job_id: str
+    attempt: int
+    request: dict[str, Any]
+    seconds_left: float
+    sequence_number: int
+    """Of the next event."""
+    organization: str = ""
+    """Whose job it is; empty when its record does not say."""
+
+
+@dataclass(frozen=True, slots=True)
+class NotClaimed:
+    """Nothing to do for this message: the job is done, runs elsewhere or is unknown."""
+
+    job_id: str
+    reason: Literal["done", "elsewhere", "gone"]
+
+
+@dataclass(frozen=True, slots=True)
+class StepEvent:
+    """What one job publishes after a step; no choices only asks whether to go on."""
+
+    job_id: str
+    attempt: int
+    sequence_number: int
+    choices: Sequence[events.Choice]
+
+    @property
+    def num_tokens(self) -> int:
+        return sum(len(token_ids) for _, token_ids, *_ in self.choices)
+
+
+@dataclass(frozen=True, slots=True)
+class Ending:
+    """The terminal write of a job."""
+
+    job_id: str
+    attempt: int
+    sequence_number: int
+    state: events.EndState
+    error: events.JobError | None
+    usage: events.Usage | None
+
+
+class Verdict(IntEnum):
+    """Redis's answer to a published step."""
+
+    GO_ON = 0
+    CANCEL = 1
+    NOT_YOURS = 2
+
+
+@dataclass(frozen=True, slots=True)
+class Lost:
+    """A job whose message must be published again."""
+
+    job_id: str
+    model: str
+    priority: int
+
+
+class Execution:
+    """Bound to one synchronous client, key prefix and worker."""
+
+    def __init__(self, client: redis.Redis, prefix: str, worker_id: str) -> None:
+        self._client = client
+        self._prefix = prefix
+        self._scripts = Scripts(client, prefix)
+        self.worker_id = worker_id
+
+    def claim(self, job_ids: Sequence[str]) -> list[Claim | NotClaimed]:
+        """Try to take jobs, in one round trip."""
+        pipeline = self._client.pipeline(transaction=False)
+        for job_id in job_ids:
+            self._scripts.call("claim", [job_id, self.worker_id, MAX_LOSSES], pipeline)
+        return [
+            self._claimed(job_id, reply)
+            for job_id, reply in zip(job_ids, pipeline.execute(), strict=True)
+        ]
+
+    @staticmethod
+    def _claimed(job_id: str, reply: list[Any]) -> Claim | NotClaimed:
+        verdict = reply[0].decode()
+        if verdict != "run":
+            return NotClaimed(job_id, verdict)
+        _, attempt, request, seconds_left, sequence_number, organization = reply
+        return Claim(
+            job_id=job_id,
+            attempt=int(attempt),
+            request=orjson.loads(request),
+            seconds_left=float(seconds_left),
+            sequence_number=int(sequence_number),
+            organization=organization.decode(),
+        )
+
+    def published_tokens(self, job_id: str) -> dict[int, list[int]]:
+        """Token ids that earlier attempts published, by choice index."""
+        tokens: dict[int, list[int]] = {}
+        entries = cast("Entries", self._client.xrange(f"{self._prefix}ev:{job_id}"))
+        for _, fields in entries:
+            decoded = events.decode(fields[b"d"])
+            if isinstance(decoded, list):
+                for choice in decoded:
+                    tokens.setdefault(choice.index, []).extend(choice.token_ids)
+        return tokens
+
+    def publish(
+        self, steps: Sequence[StepEvent], endings: Sequence[Ending]
+    ) -> tuple[list[Verdict], list[bool]]:
+        """Append one step of many jobs and end some, in one round trip; repeating it is harmless.
+
+        Returns a verdict per step, and per ending whether it was this worker's to write.
+        """
+        pipeline = self._client.pipeline(transaction=False)
+        if steps:
+            self._scripts.call("publish", self._publish_args(steps), pipeline)
+        for ending in endings:
+            self._scripts.call("finish", self._finish_args(ending), pipeline)
+        replies = pipeline.execute()
+        verdicts = [Verdict(code) for code in replies.pop(0)] if steps else []
+        return verdicts, [reply == 1 for reply in replies]
+
+    def _publish_args(self, steps: Sequence[StepEvent]) -> list[Any]:
+        args: list[Any] = [self.worker_id]
+        for step in steps:
+            event = (
+                events.encode_choices(step.sequence_number, step.choices) if step.choices else b""
+            )
+            args += (step.job_id, step.attempt, step.sequence_number)
+            args += (len(step.choices), step.num_tokens, event)
+        return args
+
+    def _finish_args(self, ending: Ending) -> list[Any]:
+        event = events.encode_end(ending.sequence_number, ending.state, ending.error, ending.usage)
+        usage = orjson.dumps(ending.usage) if ending.usage else ""
+        error = orjson.dumps(ending.error) if ending.error else ""
+        who = [ending.job_id, self.worker_id, ending.attempt]
+        return [*who, ending.state, event, usage, error]
+
+    def release(self, jobs: Sequence[tuple[str, int]], lost: bool) -> None:
+        """Give jobs (id, attempt) back to the queue; `lost` counts against a job that killed us."""
+        if jobs:
+            flat = [part for job in jobs for part in job]
+            self._scripts.call("release", [self.worker_id, int(lost), *flat])
+
+    def beat(self, model: str, facts: dict[str, Any]) -> None:
+        """Say that this worker lives and serves `model`."""
+        pipeline = self._client.pipeline(transaction=False)
+        heartbeat = orjson.dumps({"model": model, **facts})
+        pipeline.set(f"{self._prefix}worker:{self.worker_id}", heartbeat, ex=HEARTBEAT_TTL)
+        pipeline.sadd(f"{self._prefix}workers", self.worker_id)
+        pipeline.zadd(f"{self._prefix}served", {model: time.time()})
+        pipeline.execute()
+
+    def stop_beating(self) -> None:
+        pipeline = self._client.pipeline(transaction=False)
+        pipeline.delete(f"{self._prefix}worker:{self.worker_id}")
+        pipeline.srem(f"{self._prefix}workers", self.worker_id)
+        pipeline.execute()
+
+
+def reconcile(client: redis.Redis, prefix: str, most: int = 1000) -> list[Lost]:
+    """Open jobs whose message or worker was lost; expires and cancels what is over."""
+    reply = Scripts(client, prefix).call("reconcile", [most, *RECHECKS, OVERTIME])
+    return [
+        Lost(job_id.decode(), model.decode(), int(priority))
+        for job_id, model, priority in cast("list[list[bytes]]", reply)
+    ]

@@ -1,0 +1,42 @@
+-- A worker wants to run a job. ARGV: id, worker id, most losses.
+-- Returns {verdict, attempt, request, seconds left, seq, organization}; verdict is one of
+--   run        it is yours: this attempt number fences every later write
+--   elsewhere  a live worker runs it        done  it has ended        gone  nobody knows it
+-- Asking again for what one runs already gives the same attempt: the first reply may have been lost.
+-- A job whose client has gone, whose time is up or which has lost too many workers ends here as `done`.
+local id, worker = ARGV[1], ARGV[2]
+local key = job_key(id)
+local job = redis.call('HMGET', key, 'state', 'owner', 'cancel', 'web', 'deadline', 'losses')
+local state, owner = job[1], job[2]
+if not state then return {'gone'} end
+if ended(state) then return {'done'} end
+if state == 'running' and owner == worker then
+  local rest = redis.call('HMGET', key, 'attempt', 'request', 'seq', 'organization')
+  return {'run', tonumber(rest[1]), rest[2], tostring(tonumber(job[5]) - now()), rest[3], rest[4] or ''}
+end
+if state == 'running' then
+  if redis.call('EXISTS', prefix .. 'worker:' .. owner) == 1 then return {'elsewhere'} end
+  if redis.call('HINCRBY', key, 'losses', 1) >= tonumber(ARGV[3]) then
+    finalize_here(id, 'failed', '{"code":"worker_error","message":"Every worker that ran this request was lost."}')
+    return {'done'}
+  end
+end
+if job[3] then
+  finalize_here(id, 'cancelled', '')
+  return {'done'}
+end
+if job[4] ~= '' and redis.call('EXISTS', prefix .. 'web:' .. job[4]) == 0 then
+  finalize_here(id, 'cancelled', '')
+  return {'done'}
+end
+local at = now()
+if at >= tonumber(job[5]) then
+  finalize_here(id, 'failed', '{"code":"queue_timeout","message":"The request waited too long in the queue."}')
+  return {'done'}
+end
+local attempt = redis.call('HINCRBY', key, 'attempt', 1)
+redis.call('HSET', key, 'state', 'running', 'owner', worker)
+redis.call('HDEL', key, 'republished')
+redis.call('HSETNX', key, 'started', tostring(at))
+local rest = redis.call('HMGET', key, 'request', 'seq', 'organization')
+return {'run', attempt, rest[1], tostring(tonumber(job[5]) - at), rest[2], rest[3] or ''}

@@ -1,0 +1,7 @@
+-- The terminal write of the worker that owns the job. ARGV: id, worker id, attempt, state, event, usage, error.
+-- Returns 1, or 0 when the job is not this worker's any more (or has already ended).
+local id = ARGV[1]
+local job = redis.call('HMGET', job_key(id), 'state', 'owner', 'attempt')
+if job[1] ~= 'running' or job[2] ~= ARGV[2] or job[3] ~= ARGV[3] then return 0 end
+finalize(id, ARGV[4], ARGV[5], ARGV[6], ARGV[7])
+return 1

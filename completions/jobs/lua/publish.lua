@@ -1,0 +1,25 @@
+-- One engine step: append the events of many jobs and learn which of them must stop.
+-- ARGV: worker id, then per job: id, attempt, sequence number of the event, number of choices in it, number of
+-- tokens in it, event ('' only asks).
+-- Returns per job 0 go on, 1 cancel it (by the client, or its web process has gone), 2 drop it (not yours any more).
+local worker = ARGV[1]
+local replies = {}
+for i = 2, #ARGV, 6 do
+  local id, attempt, seq, count = ARGV[i], ARGV[i + 1], tonumber(ARGV[i + 2]), tonumber(ARGV[i + 3])
+  local tokens, event = ARGV[i + 4], ARGV[i + 5]
+  local key = job_key(id)
+  local job = redis.call('HMGET', key, 'state', 'owner', 'attempt', 'cancel', 'web', 'seq')
+  local reply = 0
+  if job[1] ~= 'running' or job[2] ~= worker or job[3] ~= attempt then
+    reply = 2
+  else
+    if event ~= '' and seq == tonumber(job[6]) then -- else a retry of what is already there
+      redis.call('XADD', event_key(id), '*', 'd', event)
+      redis.call('HSET', key, 'seq', seq + count)
+      redis.call('HINCRBY', key, 'generated', tokens)
+    end
+    if job[4] or (job[5] ~= '' and redis.call('EXISTS', prefix .. 'web:' .. job[5]) == 0) then reply = 1 end
+  end
+  replies[#replies + 1] = reply
+end
+return replies

@@ -1,0 +1,33 @@
+-- Find jobs that the broker or a worker lost, and end those that are over. ARGV: most jobs to look at, seconds until
+-- a queued job is looked at again, seconds until a running one is, seconds past its deadline that a worker may take.
+-- Returns {id, model, priority} per job whose message must be published again. That is harmless, since claims are
+-- fenced, but messages take room: between two of the same job the time doubles.
+local at = now()
+local due = redis.call('ZRANGEBYSCORE', prefix .. 'open', '-inf', at, 'LIMIT', 0, ARGV[1])
+local again = {}
+
+local function look(id)
+  local key = job_key(id)
+  local job = redis.call('HMGET', key, 'state', 'owner', 'deadline', 'web', 'model', 'priority')
+  local state, late = job[1], at - tonumber(job[3] or 0)
+  if not state or ended(state) then return redis.call('ZREM', prefix .. 'open', id) end
+  local lost = state == 'running' and redis.call('EXISTS', prefix .. 'worker:' .. job[2]) == 0
+  if late >= 0 and (state == 'queued' or lost) then
+    return finalize_here(id, 'failed', '{"code":"queue_timeout","message":"The request waited too long in the queue."}')
+  end
+  if late >= tonumber(ARGV[4]) then
+    return finalize_here(id, 'failed', '{"code":"generation_timeout","message":"The completion took too long."}')
+  end
+  if state == 'queued' and job[4] ~= '' and redis.call('EXISTS', prefix .. 'web:' .. job[4]) == 0 then
+    return finalize_here(id, 'cancelled', '')
+  end
+  local pause = tonumber(state == 'queued' and ARGV[2] or ARGV[3])
+  if state == 'queued' or lost then
+    again[#again + 1] = {id, job[5], job[6]}
+    pause = pause * 2 ^ math.min(redis.call('HINCRBY', key, 'republished', 1) - 1, 7)
+  end
+  return redis.call('ZADD', prefix .. 'open', at + pause, id)
+end
+
+for _, id in ipairs(due) do look(id) end
+return again

@@ -1,0 +1,35 @@
+-- What every script of the job life cycle shares. Prepended to each of them, then limits.lua and ending.lua.
+--
+-- KEYS[1] is the key prefix of the installation; all keys are built from it, so Redis Cluster is not supported.
+-- <p>job:<id>     hash    one job; fields below
+-- <p>ev:<id>      stream  its events, in order; the only path of results
+-- <p>open         zset    ids of jobs that have not ended, by the time at which the reconciler looks again
+-- <p>usage        stream  one entry per ended job, until flushed to SQL
+-- <p>web:<id>     string  lease of a web process (expires)
+-- <p>worker:<id>  string  heartbeat of an engine worker (expires)
+-- <p>workers      set     ids of workers that may live
+-- <p>served       zset    models by the time of their last heartbeat
+-- <p>limits:<key>  hash    what an API key has left: requests, tokens, at (limits.lua)
+-- <p>busy:<key>    zset    its jobs that somebody waits for, by the time their lease ends
+-- <p>keys         stream  one entry per change of API keys
+-- <p>ctl:<web>    stream  wakes the reader of a web process
+--
+-- Fields of job:<id>: state (queued, running, completed, failed, cancelled), kind (sync, stream, background, batch),
+-- kept (1: SQL has it too, and it expires only once SQL has its result), model, organization, key, request (JSON for
+-- the worker), view (JSON for responses), priority, created, deadline, ttl, web (lease holder, or empty), attempt,
+-- losses, owner, started, finished, cancel, seq (next sequence number), prompt_tokens, reserved (tokens taken from the
+-- key's bucket, where it has one), generated (tokens published), republished (since the last claim), error, usage.
+
+local prefix = KEYS[1]
+
+local function job_key(id) return prefix .. 'job:' .. id end
+local function event_key(id) return prefix .. 'ev:' .. id end
+
+local function now()
+  local t = redis.call('TIME')
+  return tonumber(t[1]) + tonumber(t[2]) / 1e6
+end
+
+local function ended(state)
+  return state == 'completed' or state == 'failed' or state == 'cancelled'
+end

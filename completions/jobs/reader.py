@@ -1,0 +1,182 @@
+"""One reader per web process follows all its jobs' streams through a single blocking XREAD.
+
+A connection and an XREAD per client would cost four times the CPU at 256 streams. A follower that
+joins reads what is already there by itself (XRANGE) up to the reader's cursor; everything later
+reaches its queue, so nothing is missed or seen twice.
+"""
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import AsyncGenerator, AsyncIterator, Callable
+from contextlib import suppress
+from typing import Any, cast
+
+import redis.asyncio
+from redis.exceptions import RedisError
+
+from completions.jobs.connection import Entries, connect_async, connect_blocking_reader
+from completions.jobs.events import ChoiceEvent, EndEvent, decode
+
+logger = logging.getLogger(__name__)
+
+BLOCK = 5.0
+"""Seconds one XREAD waits."""
+BACKLOG = 1024
+"""Entries a slow follower may fall behind before it must catch up by itself."""
+_COUNT = 200
+
+
+class ReaderLostError(Exception):
+    """Redis cannot be read; the follower should tell its client at once."""
+
+
+class _Follower:
+    """One client's place in one stream."""
+
+    __slots__ = ("entries", "failure", "overflowed", "wake")
+
+    def __init__(self) -> None:
+        self.entries: deque[tuple[bytes, bytes]] = deque()
+        self.wake = asyncio.Event()
+        self.overflowed = False
+        self.failure: Exception | None = None
+
+    def offer(self, entry_id: bytes, data: bytes) -> None:
+        if len(self.entries) >= BACKLOG:
+            self.overflowed = True
+        if not self.overflowed:
+            self.entries.append((entry_id, data))
+        self.wake.set()
+
+
+class EventReader:
+    """Bound to one event loop. `on_keys_changed` is called when API keys may have changed."""
+
+    def __init__(
+        self, url: str, prefix: str, web_id: str, on_keys_changed: Callable[[], None]
+    ) -> None:
+        self._blocking = connect_blocking_reader(url)
+        self._client: redis.asyncio.Redis = connect_async(url)
+        self._prefix = prefix
+        self._control = f"{prefix}ctl:{web_id}".encode()
+        self._keys_changed = f"{prefix}keys".encode()
+        self._on_keys_changed = on_keys_changed
+        self._cursors: dict[bytes, bytes] = {self._control: b"$", self._keys_changed: b"$"}
+        self._followers: dict[bytes, set[_Follower]] = {}
+
+    async def run(self) -> None:
+        """Read for ever; a lost connection fails the followers and is tried again."""
+        await self._anchor_cursors()
+        while True:
+            asked: dict[Any, Any] = dict(self._cursors)
+            try:
+                async with asyncio.timeout(BLOCK + 5):
+                    reply = await self._blocking.xread(asked, count=_COUNT, block=int(BLOCK * 1000))
+            except (RedisError, OSError) as error:
+                logger.warning("reading events failed: %s", error)
+                self._fail_followers(error)
+                await asyncio.sleep(0.5)
+                continue
+            for stream, entries in cast("list[tuple[bytes, Entries]]", reply or []):
+                # A stream left and joined again meanwhile waits for the next read.
+                if self._cursors.get(stream) == asked[stream]:
+                    self._dispatch(stream, entries)
+
+    async def _anchor_cursors(self) -> None:
+        """Turn `$` into an id, so that nothing between two reads is missed."""
+        while True:
+            try:
+                for stream in (self._control, self._keys_changed):
+                    last = cast("Entries", await self._client.xrevrange(stream, count=1))
+                    self._cursors[stream] = last[0][0] if last else b"0"
+            except (RedisError, OSError):
+                await asyncio.sleep(0.5)
+            else:
+                return
+
+    def _dispatch(self, stream: bytes, entries: Entries) -> None:
+        self._cursors[stream] = entries[-1][0]
+        if stream == self._keys_changed:
+            self._on_keys_changed()
+        for follower in tuple(self._followers.get(stream, ())):
+            for entry_id, fields in entries:
+                follower.offer(entry_id, fields[b"d"])
+
+    def _fail_followers(self, error: Exception) -> None:
+        for followers in self._followers.values():
+            for follower in followers:
+                follower.failure = error
+                follower.wake.set()
+        self._on_keys_changed()  # a revocation may have been missed
+
+    async def follow(self, job_id: str) -> AsyncGenerator[list[ChoiceEvent] | EndEvent, None]:
+        """Every event of a job from its first, as they come. Raises ReaderLostError."""
+        stream = f"{self._prefix}ev:{job_id}".encode()
+        seen = b"0"
+        while True:
+            follower = _Follower()
+            try:
+                cursor = await self._join(stream, follower, seen)
+                for entry_id, fields in await self._catch_up(stream, seen, cursor):
+                    seen = entry_id
+                    yield (event := decode(fields[b"d"]))
+                    if isinstance(event, EndEvent):
+                        return
+                async for entry_id, data in self._live(follower):
+                    seen = entry_id
+                    yield (event := decode(data))
+                    if isinstance(event, EndEvent):
+                        return
+            finally:
+                self._leave(stream, follower)
+
+    async def _join(self, stream: bytes, follower: _Follower, seen: bytes) -> bytes:
+        """Queue what comes after the stream's cursor; returns it. A new stream's is `seen`."""
+        self._followers.setdefault(stream, set()).add(follower)
+        if stream not in self._cursors:
+            self._cursors[stream] = seen
+            try:  # wake the blocked XREAD, which does not know this stream yet
+                await self._client.xadd(self._control, {b"d": b""}, maxlen=8)
+                await self._client.expire(self._control, 3600)
+            except (RedisError, OSError) as error:
+                raise ReaderLostError from error
+            return seen
+        return self._cursors[stream]
+
+    async def _catch_up(self, stream: bytes, seen: bytes, cursor: bytes) -> Entries:
+        """What lies after `seen` up to and with `cursor`."""
+        if seen == cursor:
+            return []
+        try:
+            entries = await self._client.xrange(stream, min=b"(" + seen, max=cursor)
+        except (RedisError, OSError) as error:
+            raise ReaderLostError from error
+        return cast("Entries", entries)
+
+    async def _live(self, follower: _Follower) -> AsyncIterator[tuple[bytes, bytes]]:
+        """Queued entries until the follower fell too far behind."""
+        while True:
+            while follower.entries:
+                yield follower.entries.popleft()
+            if follower.overflowed:
+                return
+            if follower.failure is not None:
+                raise ReaderLostError from follower.failure
+            follower.wake.clear()
+            await follower.wake.wait()
+
+    def _leave(self, stream: bytes, follower: _Follower) -> None:
+        followers = self._followers.get(stream)
+        if followers is None:
+            return
+        followers.discard(follower)
+        if not followers:
+            del self._followers[stream]
+            self._cursors.pop(stream, None)
+
+    async def close(self) -> None:
+        with suppress(RedisError, OSError):
+            await self._client.delete(self._control)
+        await self._blocking.aclose()
+        await self._client.aclose()

@@ -1,0 +1,277 @@
+"""The web tier's side of a job: submit, cancel, look up, and keep the web process's lease."""
+
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Literal, cast
+
+import orjson
+import redis
+import redis.asyncio
+
+from completions.jobs.events import ChoiceEvent, EndEvent, JobError, Usage
+from completions.jobs.limits import UNLIMITED, LimitReachedError, Limits, Remaining
+from completions.jobs.scripts import Scripts
+
+Kind = Literal["sync", "stream", "background", "batch"]
+
+# Celery serves lower numbers first: who is watching tokens arrive waits least.
+PRIORITIES: Mapping[Kind, int] = {"stream": 0, "sync": 3, "background": 6, "batch": 9}
+WEB_LEASE = 15
+"""Seconds after which a web process that stopped renewing counts as dead."""
+FIRST_CHECK = 15.0
+"""Seconds until the reconciler first looks whether a new job's message was lost."""
+LEASE_OVERTIME = 60.0
+"""Seconds past its deadline after which a job that was never seen to end stops taking a place."""
+LINES_PER_SEQUENCE = 2
+"""Lines of batches that are sent to a worker per sequence that it runs at once: enough that none of
+its places waits for the feeder."""
+SERVED_WITHIN = 60.0
+"""Seconds that a model counts as served after its last worker's last heartbeat."""
+
+
+class QueueFullError(Exception):
+    """Too many jobs are open; the client should come back later."""
+
+
+class ModelUnservedError(Exception):
+    """No worker serves the model, and nobody would wait for one."""
+
+
+@dataclass(frozen=True, slots=True)
+class IdempotencyKey:
+    """What a client calls one request, so that sending it again does not run it again."""
+
+    route: str
+    key: str
+    body_digest: str
+    """Of the body that came with it."""
+
+
+@dataclass(frozen=True, slots=True)
+class NewJob:
+    """A validated job on its way into the queue."""
+
+    id: str
+    kind: Kind
+    model: str
+    organization_id: int
+    api_key_id: int
+    request: Mapping[str, Any]
+    """For the worker: prompts, sampling, grammar."""
+    view: Mapping[str, Any]
+    """For the web tier: what responses are built from."""
+    deadline: float
+    """Unix time at which the job fails if it has not ended."""
+    ttl: int
+    """Seconds that an ended job can still be fetched."""
+    limits: Limits = UNLIMITED
+    """What its API key may use."""
+    idempotency: IdempotencyKey | None = None
+
+    @property
+    def priority(self) -> int:
+        """Celery's. A request's own goes before its kind; the engine then compares requests'."""
+        own = self.request.get("priority", 0)
+        if own > 0:
+            return PRIORITIES["stream"]
+        of_kind = PRIORITIES[self.kind]
+        return max(of_kind, PRIORITIES["background"]) if own else of_kind
+
+    @property
+    def kept(self) -> bool:
+        """Whether SQL has it too: it survives Redis and the web process that took it, and Redis
+        keeps its result until SQL does."""
+        return self.idempotency is not None or not self.waited_for
+
+    @property
+    def waited_for(self) -> bool:
+        """Whether a client is on the line; others can wait for a worker."""
+        return self.kind in ("sync", "stream")
+
+    @property
+    def most_tokens(self) -> int:
+        """Tokens that it can use: every prompt once, every choice at its longest."""
+        prompts, sampling = self.request.get("prompts", ()), self.request.get("sampling", {})
+        choices = sampling.get("best_of") or sampling.get("n", 1)
+        longest = int(choices * sampling.get("max_tokens", 0))
+        return sum(len(prompt) + longest for prompt in prompts)
+
+
+@dataclass(frozen=True, slots=True)
+class JobRecord:
+    """A job as Redis knows it, without its events."""
+
+    id: str
+    kind: Kind
+    state: Literal["queued", "running", "completed", "failed", "cancelled"]
+    organization_id: int
+    view: Mapping[str, Any]
+    deadline: float
+    ttl: int
+    finished: float | None
+    error: JobError | None
+    usage: Usage | None
+    sequence_number: int = 1
+    """Of its next event."""
+    events: Sequence[list[ChoiceEvent] | EndEvent] | None = None
+    """All of them, when it ended so long ago that Redis has none."""
+
+    @classmethod
+    def queued(cls, job: NewJob) -> "JobRecord":
+        """A job that was just accepted."""
+        return cls(
+            id=job.id,
+            kind=job.kind,
+            state="queued",
+            organization_id=job.organization_id,
+            view=job.view,
+            deadline=job.deadline,
+            ttl=job.ttl,
+            finished=None,
+            error=None,
+            usage=None,
+        )
+
+    def ended_as(
+        self, end: EndEvent, finished: float, events: Sequence[list[ChoiceEvent] | EndEvent]
+    ) -> "JobRecord":
+        """The same job after its end."""
+        return replace(
+            self,
+            state=end.state,
+            finished=finished,
+            error=end.error,
+            usage=end.usage,
+            sequence_number=end.sequence_number,
+            events=events,
+        )
+
+    @property
+    def ended(self) -> bool:
+        return self.state in ("completed", "failed", "cancelled")
+
+
+class Submission:
+    """Bound to one asynchronous client, key prefix and web process."""
+
+    def __init__(self, client: redis.asyncio.Redis, prefix: str, web_id: str) -> None:
+        self._client = client
+        self._prefix = prefix
+        self._scripts = Scripts(client, prefix)
+        self.web_id = web_id
+
+    async def submit(self, job: NewJob, max_open: int) -> Remaining:
+        """Store the job as queued; its message is published by the caller.
+
+        Returns what its key has left. Raises QueueFullError, LimitReachedError, and
+        ModelUnservedError for a job that somebody waits for.
+        """
+        web = "" if job.kept else self.web_id
+        patience = SERVED_WITHIN if job.waited_for else 0
+        args = [job.id, job.model, max_open, FIRST_CHECK, patience, *_metering(job)]
+        reply = await self._scripts.call("submit", [*args, *_fields(job, web)])
+        verdict = reply[0].decode()
+        if verdict == "full":
+            raise QueueFullError
+        if verdict == "unserved":
+            raise ModelUnservedError
+        if verdict == "exists":
+            return Remaining()
+        requests, tokens, retry_after = map(float, reply[1:])
+        remaining = Remaining.of(job.limits, requests, tokens)
+        if verdict != "ok":
+            raise LimitReachedError(verdict, remaining, retry_after)
+        return remaining
+
+    async def cancel(self, job_id: str) -> None:
+        """At once while queued, within one engine step while running, no effect once ended."""
+        await self._scripts.call("cancel", [job_id])
+
+    async def fetch(self, job_id: str) -> JobRecord | None:
+        """The job, or None when it is unknown or has expired."""
+        key = f"{self._prefix}job:{job_id}"
+        raw = cast("dict[bytes, bytes]", await self._client.hgetall(key))
+        if not raw:
+            return None
+        fields = {name.decode(): value.decode() for name, value in raw.items()}
+        error = orjson.loads(fields["error"]) if fields.get("error") else None
+        usage = orjson.loads(fields["usage"]) if fields.get("usage") else None
+        return JobRecord(
+            id=job_id,
+            kind=fields["kind"],  # type: ignore[arg-type]
+            state=fields["state"],  # type: ignore[arg-type]
+            organization_id=int(fields["organization"]),
+            view=orjson.loads(fields["view"]),
+            deadline=float(fields["deadline"]),
+            ttl=int(fields["ttl"]),
+            finished=float(fields["finished"]) if "finished" in fields else None,
+            error=JobError(**error) if error else None,
+            usage=Usage(**usage) if usage else None,
+            sequence_number=int(fields["seq"]),
+        )
+
+    async def states(self, job_ids: Sequence[str]) -> list[str | None]:
+        """Of each job; None where Redis does not know it."""
+        pipeline = self._client.pipeline(transaction=False)
+        for job_id in job_ids:
+            pipeline.hget(f"{self._prefix}job:{job_id}", "state")
+        return [state.decode() if state else None for state in await pipeline.execute()]
+
+    async def remove(self, job_id: str) -> None:
+        """Delete an ended job, which no script changes any more."""
+        await self._client.delete(f"{self._prefix}job:{job_id}", f"{self._prefix}ev:{job_id}")
+
+    async def renew_lease(self) -> None:
+        await self._client.set(f"{self._prefix}web:{self.web_id}", 1, ex=WEB_LEASE)
+
+    async def drop_lease(self) -> None:
+        await self._client.delete(f"{self._prefix}web:{self.web_id}")
+
+
+def submit_kept(
+    client: redis.Redis, prefix: str, jobs: Sequence[NewJob], check_after: float = 0
+) -> list[bool]:
+    """Put jobs that SQL holds into Redis, in one round trip. False for what is there already.
+
+    Whoever does not publish them leaves it to the reconciler, which looks after `check_after`
+    seconds.
+    """
+    scripts, pipeline = Scripts(client, prefix), client.pipeline(transaction=False)
+    for job in jobs:
+        metering = _metering(replace(job, limits=UNLIMITED))  # it was admitted once
+        fields = _fields(job, web="")
+        args = [job.id, job.model, sys.maxsize, check_after, 0, *metering, *fields]
+        scripts.call("submit", args, pipeline)
+    return [reply[0] == b"ok" for reply in pipeline.execute()]
+
+
+def _metering(job: NewJob) -> list[Any]:
+    """What `submit.lua` is told of the key and of what the job takes of it."""
+    limits = job.limits
+    lease = job.deadline + LEASE_OVERTIME if job.waited_for else 0
+    return [
+        job.api_key_id,
+        limits.requests_per_minute or 0,
+        limits.tokens_per_minute or 0,
+        limits.max_concurrency or 0,
+        job.most_tokens,
+        lease,
+    ]
+
+
+def _fields(job: NewJob, web: str) -> list[Any]:
+    """The job hash's fields and values in turn."""
+    fields: dict[str, Any] = {
+        "kind": job.kind,
+        "organization": job.organization_id,
+        "request": orjson.dumps(job.request),
+        "view": orjson.dumps(job.view),
+        "priority": job.priority,
+        "deadline": repr(job.deadline),
+        "ttl": job.ttl,
+        "web": web,
+        "kept": int(job.kept),
+        "prompt_tokens": sum(map(len, job.request.get("prompts", ()))),
+    }
+    return [part for pair in fields.items() for part in pair]

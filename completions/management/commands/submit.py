@@ -1,0 +1,168 @@
+"""`manage.py submit FILE.jsonl [--wait]`: an offline batch from the shell, by the operator."""
+
+import hashlib
+import shutil
+import time
+from argparse import ArgumentParser
+from pathlib import Path
+from typing import Any
+
+from django.conf import settings
+from django.core.files import File as Content
+from django.core.management.base import BaseCommand, CommandError
+from django.utils import timezone
+
+from completions import files, keys
+from completions.api.batch_lines import ENDPOINTS
+from completions.api.files import DEFAULT_KEEP
+from completions.batches import progress, states
+from completions.management.commands.create_api_key import DEFAULT_ORGANIZATION
+from completions.models import ApiKey, Batch, BatchStatus, File, Organization
+
+KEY_NAME = "manage.py submit"
+"""Of the API key on whose account such batches run. Nobody has its secret."""
+LOOK_EVERY = 0.5
+SAY_EVERY = 10.0
+"""Seconds between two lines of progress where there is no terminal to draw a bar on."""
+BAR = 30
+
+
+class Command(BaseCommand):
+    help = (
+        "Run a file of requests as a batch. Needs a CPU worker and an engine worker, no web "
+        "server. With --wait, the results are written next to the file; interrupted, the same "
+        "command goes on waiting."
+    )
+    requires_system_checks = ()
+
+    def add_arguments(self, parser: ArgumentParser) -> None:
+        parser.add_argument("file", type=Path, help="one request per line, as for POST /v1/batches")
+        parser.add_argument("--wait", action="store_true", help="show progress, fetch the results")
+        parser.add_argument("--endpoint", choices=list(ENDPOINTS), default=next(iter(ENDPOINTS)))
+        parser.add_argument(
+            "--window", type=int, default=24, metavar="HOURS", choices=range(1, 169)
+        )
+        parser.add_argument("--organization", default=DEFAULT_ORGANIZATION)
+
+    def handle(self, *args: Any, file: Path, wait: bool, **options: Any) -> None:
+        if not file.is_file():
+            raise CommandError(f"there is no file {file}")
+        if file.stat().st_size > settings.MAX_FILE_BYTES:
+            raise CommandError(f"{file} is larger than {settings.MAX_FILE_BYTES} bytes; split it")
+        origin = {"submitted_from": str(file.resolve())[-512:], "sha256": _digest(file)}
+        batch = _undelivered(origin, options["organization"])
+        if batch is None:
+            batch = _submit(file, origin, **options)
+            self.stdout.write(f"submitted as {batch.id}")
+        else:
+            self.stdout.write(f"{file} was submitted before, as {batch.id}")
+        if not wait:
+            self.stdout.write(f"to wait for the results: manage.py submit --wait {file}")
+            return
+        try:
+            batch = self._follow(batch)
+        except KeyboardInterrupt:
+            message = f"\n{batch.id} goes on; the same command waits for it again"
+            raise CommandError(message, returncode=130) from None
+        self._deliver(batch, file)
+
+    def _follow(self, batch: Batch) -> Batch:
+        """Show how far it is until it has ended."""
+        said, drawn = 0.0, False
+        while not (batch := Batch.objects.get(id=batch.id)).ended:
+            if self.stdout.isatty():
+                self.stdout.write(f"\r\x1b[K{_bar(batch)}", ending="")
+                self.stdout.flush()
+                drawn = True
+            elif time.monotonic() - said >= SAY_EVERY:
+                said = time.monotonic()
+                self.stdout.write(_bar(batch))
+            time.sleep(LOOK_EVERY)
+        self.stdout.write(f"{chr(10) if drawn else ''}{_bar(batch)}")
+        return batch
+
+    def _deliver(self, batch: Batch, file: Path) -> None:
+        """Write the results next to the input, and say how it went. Raises CommandError."""
+        for what, file_id in (("output", batch.output_file_id), ("errors", batch.error_file_id)):
+            found = File.objects.filter(id=file_id).first()
+            if found is not None:
+                target = file.with_name(f"{file.stem}.{what}.jsonl")
+                _copy(found, target)
+                self.stdout.write(f"{what}: {target}")
+        metadata = {**(batch.metadata or {}), "delivered": "yes"}
+        Batch.objects.filter(id=batch.id).update(metadata=metadata)
+        if batch.status == BatchStatus.FAILED:
+            faults = "\n".join(_fault(error) for error in batch.errors)
+            raise CommandError(f"no line was run, the file has faults:\n{faults}")
+        if batch.status != BatchStatus.COMPLETED:
+            raise CommandError(f"the batch is {batch.status}; the error file has what is not done")
+
+
+def _submit(
+    file: Path, origin: dict[str, str], endpoint: str, window: int, organization: str, **_: Any
+) -> Batch:
+    owner, _made = Organization.objects.get_or_create(name=organization)
+    key = ApiKey.objects.active().filter(organization=owner, name=KEY_NAME).first()
+    if key is None:
+        key, _secret = keys.create(owner, KEY_NAME)
+    with file.open("rb") as content:
+        try:
+            stored = files.store_upload(
+                Content(content), file.name[:255], (owner.pk, key.pk), DEFAULT_KEEP
+            )
+        except files.StorageLimitError as error:
+            raise CommandError(f"the files of {organization} take too much room") from error
+    batch = Batch(
+        endpoint=endpoint,
+        completion_window=f"{window}h",
+        output_seconds=int(DEFAULT_KEEP.total_seconds()),
+        metadata=origin,
+    )
+    states.place(batch, stored, (owner.pk, key.pk), ENDPOINTS[endpoint].view_type.id_prefix)
+    batch.save(force_insert=True)
+    return batch
+
+
+def _undelivered(origin: dict[str, str], organization: str) -> Batch | None:
+    """The last batch of this very file whose results nobody has fetched."""
+    same = Batch.objects.filter(organization__name=organization, api_key__name=KEY_NAME)
+    for batch in same.filter(metadata__sha256=origin["sha256"]).order_by("-created_at"):
+        if batch.metadata == origin:
+            return batch
+    return None
+
+
+def _digest(file: Path) -> str:
+    with file.open("rb") as content:
+        return hashlib.file_digest(content, "sha256").hexdigest()
+
+
+def _bar(batch: Batch) -> str:
+    if batch.status == BatchStatus.VALIDATING:
+        waited = (timezone.now() - batch.created_at).total_seconds()
+        hint = "; is the service running (make serve)?" if waited > SAY_EVERY else ""
+        return f"checking every line{hint}"
+    filled = BAR * batch.done // max(1, batch.total)
+    at = progress.of(batch, timezone.now())
+    pace = "" if batch.ended or not at.lines_per_second else f", {at.lines_per_second:.1f}/s"
+    left = "" if batch.ended or at.seconds_left is None else f", {_clock(at.seconds_left)} left"
+    failed = f", {batch.failed} failed" if batch.failed else ""
+    bar = "#" * filled + "." * (BAR - filled)
+    return f"[{bar}] {batch.done}/{batch.total}{failed}{pace}{left} ({batch.status})"
+
+
+def _clock(seconds: int) -> str:
+    return f"{seconds // 3600}:{seconds // 60 % 60:02}:{seconds % 60:02}"
+
+
+def _fault(error: dict[str, Any]) -> str:
+    where = "the file" if error["line"] is None else f"line {error['line']}"
+    return f"  {where}: {error['code']}: {error['message']}"
+
+
+def _copy(found: File, target: Path) -> None:
+    """Whole or not at all."""
+    draft = target.with_name(f".{target.name}.draft")
+    with found.content.open("rb") as content, draft.open("wb") as copy:
+        shutil.copyfileobj(content, copy)
+    draft.replace(target)

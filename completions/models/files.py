@@ -1,0 +1,65 @@
+"""Files: a row each, the content in Django's default storage."""
+
+import uuid
+from datetime import datetime
+from functools import partial
+from typing import Any
+
+from django.core.files.storage import default_storage
+from django.db import models, transaction
+from django.db.models import Q
+from django.db.models.signals import post_delete
+from django.dispatch import receiver
+from django.utils import timezone
+
+from completions.models.organizations import ApiKey, Organization
+
+
+class FilePurpose(models.TextChoices):
+    """What a file is for; clients upload the first, the service writes the second."""
+
+    BATCH = "batch"
+    BATCH_OUTPUT = "batch_output"
+
+
+def new_file_id() -> str:
+    return f"file-{uuid.uuid4().hex}"
+
+
+def path_in_storage(file: Any, _filename: str = "") -> str:
+    """The client's own file name never becomes a path."""
+    return f"{file.organization_id}/{file.id}"
+
+
+class FileQuerySet(models.QuerySet["File"]):
+    def unexpired(self, now: datetime) -> "FileQuerySet":
+        return self.filter(Q(expires_at=None) | Q(expires_at__gt=now))
+
+
+class File(models.Model):
+    """What a client uploaded, or a batch wrote. Its content lies in Django's default storage."""
+
+    id = models.CharField(primary_key=True, max_length=64, default=new_file_id)
+    organization = models.ForeignKey(Organization, models.CASCADE, related_name="files")
+    api_key = models.ForeignKey(ApiKey, models.CASCADE, related_name="files")
+    filename = models.CharField(max_length=255)
+    purpose = models.CharField(max_length=20, choices=FilePurpose.choices)
+    bytes = models.PositiveBigIntegerField()
+    content = models.FileField(upload_to=path_in_storage, max_length=200)
+    created_at = models.DateTimeField(default=timezone.now)
+    expires_at = models.DateTimeField(null=True, blank=True, db_index=True)
+
+    objects = FileQuerySet.as_manager()
+
+    class Meta:
+        ordering = ["-created_at"]
+        indexes = [models.Index(fields=["organization", "created_at", "id"])]
+
+    def __str__(self) -> str:
+        return self.id
+
+
+@receiver(post_delete, sender=File)
+def _delete_content(sender: type[File], instance: File, **_signal: Any) -> None:
+    """However the row went: by the API, by expiry, with its organization."""
+    transaction.on_commit(partial(default_storage.delete, str(instance.content.name)))

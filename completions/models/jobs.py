@@ -1,0 +1,79 @@
+"""Jobs that outlive Redis, and what every ended job used."""
+
+from django.db import models
+from django.utils import timezone
+
+from completions.models.organizations import ApiKey, Organization
+
+
+class JobStatus(models.TextChoices):
+    """How a job stands in SQL: `queued` until its end is known here; Redis knows more."""
+
+    QUEUED = "queued"
+    COMPLETED = "completed"
+    FAILED = "failed"
+    CANCELLED = "cancelled"
+
+
+class Job(models.Model):
+    """A job that Redis may lose: stored before it is queued, with its result once it has ended."""
+
+    id = models.CharField(primary_key=True, max_length=64)
+    kind = models.CharField(max_length=10, default="background")
+    organization = models.ForeignKey(Organization, models.CASCADE, related_name="jobs")
+    api_key = models.ForeignKey(ApiKey, models.CASCADE, related_name="jobs")
+    model = models.CharField(max_length=200)
+    status = models.CharField(
+        max_length=12, choices=JobStatus.choices, default=JobStatus.QUEUED, db_index=True
+    )
+    request = models.JSONField(help_text="What the worker is told.")
+    view = models.JSONField(help_text="What responses are built from.")
+    created_at = models.DateTimeField(default=timezone.now, db_index=True)
+    deadline_at = models.DateTimeField()
+    ttl = models.PositiveIntegerField(help_text="Seconds that its result can be fetched.")
+    finished_at = models.DateTimeField(null=True, blank=True)
+    expires_at = models.DateTimeField(null=True, blank=True, db_index=True)
+    error_code = models.CharField(max_length=64, blank=True)
+    route = models.CharField(max_length=64, blank=True, help_text="Of its idempotency key.")
+    idempotency_key = models.CharField(max_length=255, null=True, blank=True)  # noqa: DJ001
+    body_digest = models.CharField(max_length=64, blank=True)
+    events = models.BinaryField(null=True, help_text="Once it has ended: its stream, packed.")
+
+    class Meta:
+        ordering = ["-created_at"]
+        indexes = [models.Index(fields=["organization", "created_at", "id"])]
+        constraints = [
+            # NULL is no key, and no two NULLs are equal.
+            models.UniqueConstraint(
+                fields=["api_key", "route", "idempotency_key"], name="one_job_per_idempotency_key"
+            ),
+        ]
+
+    def __str__(self) -> str:
+        return self.id
+
+
+class UsageRecord(models.Model):
+    """What one ended job used; written exactly once, whatever crashes."""
+
+    job_id = models.CharField(max_length=64, unique=True)
+    organization = models.ForeignKey(Organization, models.CASCADE, related_name="usage")
+    api_key = models.ForeignKey(ApiKey, models.CASCADE, related_name="usage")
+    model = models.CharField(max_length=200)
+    kind = models.CharField(max_length=10, help_text="sync, stream, background or batch")
+    status = models.CharField(max_length=12, choices=JobStatus.choices)
+    error_code = models.CharField(max_length=64, blank=True)
+    prompt_tokens = models.PositiveIntegerField(default=0)
+    cached_tokens = models.PositiveIntegerField(default=0)
+    completion_tokens = models.PositiveIntegerField(default=0)
+    queued_ms = models.PositiveIntegerField(null=True, help_text="Until a worker took it.")
+    run_ms = models.PositiveIntegerField(null=True, help_text="In the worker.")
+    created_at = models.DateTimeField()
+    finished_at = models.DateTimeField(db_index=True)
+
+    class Meta:
+        ordering = ["-finished_at"]
+        indexes = [models.Index(fields=["api_key", "finished_at"])]
+
+    def __str__(self) -> str:
+        return self.job_id

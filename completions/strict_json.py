@@ -1,0 +1,55 @@
+"""JSON read strictly: what two readers could understand differently is refused."""
+
+import json
+import re
+from typing import Any, NoReturn
+
+# Only these escapes can leave half of a surrogate pair, which no UTF-8 text can hold.
+_SURROGATE_ESCAPE = re.compile(r"\\u[dD][89a-fA-F]")
+
+
+class StrictJSONError(ValueError):
+    """Why a text was refused. Line and column count from 1; None where Python does not tell."""
+
+    def __init__(self, reason: str, line: int | None = None, column: int | None = None) -> None:
+        super().__init__(reason if line is None else f"{reason} at line {line}, column {column}")
+        self.reason = reason
+        self.line = line
+        self.column = column
+
+
+def loads(text: str) -> Any:
+    """The value of an RFC 8259 text with unique keys and whole characters. Raises StrictJSONError.
+
+    Numbers too large for a float become infinite, and are for the caller to refuse.
+    """
+    try:
+        value = json.loads(text, object_pairs_hook=_unique, parse_constant=_no_constant)
+        if _SURROGATE_ESCAPE.search(text):
+            json.dumps(value, ensure_ascii=False).encode()
+    except UnicodeEncodeError as error:
+        raise StrictJSONError(r"a \u escape is half of a surrogate pair") from error
+    except json.JSONDecodeError as error:
+        raise StrictJSONError(error.msg, error.lineno, error.colno) from error
+    except RecursionError as error:
+        raise StrictJSONError("it is nested too deeply") from error
+    except StrictJSONError:
+        raise
+    except ValueError as error:  # int() refuses more than 4300 digits
+        raise StrictJSONError("an integer has too many digits") from error
+    return value
+
+
+def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    value = dict(pairs)
+    if len(value) != len(pairs):
+        seen: set[str] = set()
+        for name, _ in pairs:
+            if name in seen:
+                raise StrictJSONError(f"the key {name[:64]!r} appears twice in one object")
+            seen.add(name)
+    return value
+
+
+def _no_constant(name: str) -> NoReturn:
+    raise StrictJSONError(f"{name} is not JSON")

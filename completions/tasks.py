@@ -1,0 +1,140 @@
+"""Periodic tasks of the CPU worker. Each takes a lock, so any number of CPU workers may run."""
+
+import logging
+import time
+from contextlib import AbstractContextManager
+from functools import cache
+
+import redis
+from celery import shared_task
+from django.conf import settings
+from django.utils import timezone
+from kombu.exceptions import OperationalError
+
+from completions import background, files, settlement
+from completions.api import batch_lines
+from completions.batches import feeding, progress, states, validation, writing
+from completions.dispatch import dispatch
+from completions.jobs.connection import connect
+from completions.jobs.execution import reconcile as find_lost
+from completions.locks import Lease, lease
+from completions.models import UNFINISHED, Batch, BatchStatus
+
+logger = logging.getLogger(__name__)
+
+FEED_SECONDS = 0.9
+"""That one turn of the feeder lasts; the clock starts one every second."""
+FEED_PAUSE = 0.05
+"""Seconds between two looks at batches whose lines all run."""
+HANDED_OVER_FOR = 5.0
+"""Seconds after which a message about a batch is dropped: the next turn sends another."""
+
+
+@cache
+def _client() -> redis.Redis:
+    return connect(settings.REDIS_URL)
+
+
+def _alone(name: str) -> AbstractContextManager[Lease | None]:
+    """Whether this worker is the one to do it now."""
+    return lease(_client(), f"{settings.REDIS_PREFIX}lock:{name}")
+
+
+@shared_task
+def settle() -> int:
+    """Usage and results of ended jobs to SQL. Returns how many."""
+    with _alone("settle") as mine:
+        if not mine:
+            return 0
+        return settlement.settle(_client(), settings.REDIS_PREFIX, batch_lines.respond)
+
+
+@shared_task
+def reconcile() -> None:
+    """Publish again what the broker, a worker or Redis itself has lost."""
+    with _alone("reconcile") as mine:
+        if not mine:
+            return
+        restored = background.resubmit_lost(_client(), settings.REDIS_PREFIX, timezone.now())
+        waiting = feeding.restore_lost(_client(), settings.REDIS_PREFIX)
+        lost = find_lost(_client(), settings.REDIS_PREFIX)
+        for job in lost:
+            try:
+                dispatch(job.job_id, job.model, job.priority)
+            except OperationalError as error:
+                logger.warning("cannot publish %s again: %s", job.job_id, error)
+                return
+        if lost or restored or waiting:
+            logger.info(
+                "published %d jobs again, %d of them from SQL; %d lines of batches wait again",
+                len(lost),
+                restored,
+                waiting,
+            )
+
+
+@shared_task
+def advance_batches() -> None:
+    """Move all batches on: results in, lines out, and whatever is due next to others."""
+    with _alone("advance_batches") as mine:
+        if not mine:
+            return
+        _hand_over()
+        until = time.monotonic() + FEED_SECONDS
+        while mine.alive() and _any_unfinished():
+            moved = settle() + feeding.feed(_client(), settings.REDIS_PREFIX, dispatch)
+            states.finalize_drained(timezone.now())
+            if time.monotonic() > until:
+                break
+            if not moved:
+                time.sleep(FEED_PAUSE)
+
+
+def _any_unfinished() -> bool:
+    return Batch.objects.filter(status__in=UNFINISHED).exists()
+
+
+def _hand_over() -> None:
+    """What is due for whole batches; long work goes to tasks of its own."""
+    now = timezone.now()
+    states.expire(now)
+    states.cancel_of_revoked_keys(now)
+    feeding.cancel_closing(_client(), settings.REDIS_PREFIX)
+    progress.mark(now)
+    for batch_id in states.to_validate():
+        validate_batch.apply_async((batch_id,), expires=HANDED_OVER_FOR)
+    for batch_id in states.to_write():
+        write_batch.apply_async((batch_id,), expires=HANDED_OVER_FOR)
+
+
+@shared_task
+def validate_batch(batch_id: str) -> None:
+    """Check a batch's file; one at a time in the whole installation."""
+    with _alone("validate") as mine:
+        batch = Batch.objects.filter(id=batch_id, status=BatchStatus.VALIDATING).first()
+        if not mine or batch is None:
+            return
+        try:
+            validation.validate(batch, batch_lines.prepare, mine.alive)
+        except validation.InterruptedValidationError:
+            logger.warning("another worker validates %s", batch_id)
+
+
+@shared_task
+def write_batch(batch_id: str) -> None:
+    """Write a drained batch's files."""
+    with _alone(f"write:{batch_id}") as mine:
+        batch = Batch.objects.filter(id=batch_id, status__in=UNFINISHED).first()
+        if mine and batch is not None:
+            writing.write_files(batch, mine.alive)
+
+
+@shared_task
+def prune() -> None:
+    """Delete what has expired."""
+    with _alone("prune") as mine:
+        if mine:
+            now = timezone.now()
+            files.prune(now)
+            background.prune(now)
+            writing.delete_left_lines()

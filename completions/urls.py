@@ -1,0 +1,40 @@
+"""The API's table of contents."""
+
+from django.urls import path
+
+from completions.api.batches import BatchesView, BatchView, CancelBatchView, ResubmitBatchView
+from completions.api.chat import ChatCompletionsView
+from completions.api.chat_responses import ChatView
+from completions.api.completions import CompletionsView
+from completions.api.files import FileContentView, FilesView, FileView
+from completions.api.grammars import ValidateView
+from completions.api.health import HealthView, ReadyView
+from completions.api.jobs import CancelView, JobView
+from completions.api.models import ModelsView, ModelView
+from completions.api.openapi.views import OpenAPIView, docs
+from completions.api.tokenization import DetokenizeView, TokenizeView
+
+urlpatterns = [
+    path("v1/completions", CompletionsView.as_view()),
+    path("v1/completions/<str:job_id>", JobView.as_view()),
+    path("v1/completions/<str:job_id>/cancel", CancelView.as_view()),
+    path("v1/chat/completions", ChatCompletionsView.as_view()),
+    path("v1/chat/completions/<str:job_id>", JobView.as_view(view_type=ChatView)),
+    path("v1/chat/completions/<str:job_id>/cancel", CancelView.as_view(view_type=ChatView)),
+    path("v1/batches", BatchesView.as_view()),
+    path("v1/batches/<str:batch_id>", BatchView.as_view()),
+    path("v1/batches/<str:batch_id>/cancel", CancelBatchView.as_view()),
+    path("v1/batches/<str:batch_id>/resubmit", ResubmitBatchView.as_view()),
+    path("v1/files", FilesView.as_view()),
+    path("v1/files/<str:file_id>", FileView.as_view()),
+    path("v1/files/<str:file_id>/content", FileContentView.as_view()),
+    path("v1/models", ModelsView.as_view()),
+    path("v1/models/<path:model_id>", ModelView.as_view()),
+    path("v1/tokenize", TokenizeView.as_view()),
+    path("v1/detokenize", DetokenizeView.as_view()),
+    path("v1/grammars/validate", ValidateView.as_view()),
+    path("v1/openapi.json", OpenAPIView.as_view()),
+    path("docs", docs),
+    path("healthz", HealthView.as_view()),
+    path("readyz", ReadyView.as_view()),
+]

@@ -1,0 +1,155 @@
+"""/v1/batches: what a request may hold, whose batches one sees, and lists."""
+
+import json
+
+import pytest
+from django.core.files.uploadedfile import SimpleUploadedFile
+from django.test import Client
+
+from completions.models import Batch, File
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+
+@pytest.fixture(autouse=True)
+def folder(settings, tmp_path):
+    """A storage of the test's own."""
+    settings.STORAGES = {
+        **settings.STORAGES,
+        "default": {
+            "BACKEND": "django.core.files.storage.FileSystemStorage",
+            "OPTIONS": {"location": str(tmp_path / "files")},
+        },
+    }
+
+
+@pytest.fixture
+def file_id(api):
+    parts = {"purpose": "batch", "file": SimpleUploadedFile("in.jsonl", b"{}\n")}
+    return api.post("/v1/files", parts).json()["id"]
+
+
+def post(api, path="/v1/batches", **body):
+    return api.post(path, json.dumps(body), content_type="application/json")
+
+
+def create(api, file_id, **fields):
+    fields = {"endpoint": "/v1/completions", "completion_window": "24h", **fields}
+    return post(api, input_file_id=file_id, **fields)
+
+
+def test_a_new_batch_waits_for_its_validation(api, file_id):
+    keep = {"anchor": "created_at", "seconds": 3600}
+    body = create(api, file_id, output_expires_after=keep).json()
+    assert body["object"] == "batch"
+    assert body["id"].startswith("batch_")
+    assert body["status"] == "validating"
+    assert body["input_file_id"] == file_id
+    for name in (
+        "model", "errors", "output_file_id", "error_file_id", "in_progress_at", "finalizing_at",
+        "completed_at", "failed_at", "expired_at", "cancelling_at", "cancelled_at", "metadata",
+    ):  # fmt: skip
+        assert body[name] is None
+    assert Batch.objects.get().output_seconds == 3600
+    assert api.get(f"/v1/batches/{body['id']}").json() == body
+
+
+@pytest.mark.parametrize(("window", "seconds"), [("1h", 3600), ("168h", 168 * 3600)])
+def test_windows(api, file_id, window, seconds):
+    body = create(api, file_id, completion_window=window).json()
+    assert body["expires_at"] - body["created_at"] == seconds
+
+
+@pytest.mark.parametrize(
+    ("fields", "code", "param"),
+    [
+        ({"endpoint": "/v1/embeddings"}, "invalid_value", "endpoint"),
+        ({"endpoint": None}, "missing_required_parameter", "endpoint"),
+        ({"completion_window": "0h"}, "invalid_value", "completion_window"),
+        ({"completion_window": "169h"}, "invalid_value", "completion_window"),
+        ({"completion_window": "1d"}, "invalid_value", "completion_window"),
+        ({"metadata": {"a": 1}}, "invalid_type", "metadata.a"),
+        ({"metadata": {"a": "x" * 513}}, "invalid_value", "metadata.a"),
+        ({"metadata": {"a" * 65: "x"}}, "invalid_value", "metadata"),
+        ({"metadata": {str(n): "x" for n in range(17)}}, "invalid_value", "metadata"),
+        (
+            {"output_expires_after": {"anchor": "created_at", "seconds": 3599}},
+            "integer_below_min_value", "output_expires_after.seconds",
+        ),
+        (
+            {"output_expires_after": {"anchor": "now", "seconds": 3600}},
+            "invalid_value", "output_expires_after.anchor",
+        ),
+        ({"colour": "red"}, "unknown_parameter", "colour"),
+    ],
+)  # fmt: skip
+def test_what_is_wrong_with_a_request_is_named(api, file_id, fields, code, param):
+    refused = create(api, file_id, **fields)
+    assert refused.status_code == 400
+    error = refused.json()["error"]
+    assert (error["code"], error["param"]) == (code, param)
+    assert not Batch.objects.exists()
+
+
+def test_the_input_file_must_be_ones_own_and_for_a_batch(api, file_id, stranger):
+    for client, name in ((api, "file-nobody"), (Client(headers=stranger.headers), file_id)):
+        refused = create(client, name)
+        assert refused.status_code == 404
+        error = refused.json()["error"]
+        assert (error["code"], error["param"]) == ("file_not_found", "input_file_id")
+    File.objects.update(purpose="batch_output")
+    assert create(api, file_id).json()["error"]["code"] == "invalid_file_purpose"
+
+
+def test_too_much_that_waits_refuses_more(api, file_id, settings):
+    settings.MAX_QUEUED_LINES = 10
+    first = create(api, file_id).json()["id"]
+    Batch.objects.filter(id=first).update(status="in_progress", total=12, completed=1, failed=1)
+    refused = create(api, file_id)
+    assert refused.status_code == 429
+    assert refused.json()["error"]["code"] == "batch_limit_exceeded"
+    assert refused.headers["Retry-After"] == "60"
+    Batch.objects.filter(id=first).update(completed=2)
+    assert create(api, file_id).status_code == 200
+    settings.MAX_VALIDATING_BATCHES = 1
+    assert create(api, file_id).status_code == 429
+
+
+def test_lists_are_turned_page_by_page(api, file_id):
+    ids = [create(api, file_id).json()["id"] for _ in range(3)]
+    page = api.get("/v1/batches", {"limit": 2}).json()
+    assert [batch["id"] for batch in page["data"]] == ids[:0:-1]
+    assert page["has_more"]
+    rest = api.get("/v1/batches", {"limit": 2, "after": page["last_id"]}).json()
+    assert [batch["id"] for batch in rest["data"]] == ids[:1]
+    assert not rest["has_more"]
+    assert api.get("/v1/batches", {"limit": 101}).json()["error"]["param"] == "limit"
+
+
+def test_strangers_see_nothing(api, file_id, stranger):
+    batch_id = create(api, file_id).json()["id"]
+    other = Client(headers=stranger.headers)
+    assert other.get("/v1/batches").json()["data"] == []
+    for answer in (
+        other.get(f"/v1/batches/{batch_id}"),
+        post(other, f"/v1/batches/{batch_id}/cancel"),
+        post(other, f"/v1/batches/{batch_id}/resubmit"),
+    ):
+        assert answer.status_code == 404
+        assert answer.json()["error"]["code"] == "batch_not_found"
+    assert Batch.objects.get().status == "validating"
+
+
+def test_only_an_ended_batch_is_sent_again(api, file_id):
+    batch_id = create(api, file_id).json()["id"]
+    refused = post(api, f"/v1/batches/{batch_id}/resubmit")
+    assert (refused.status_code, refused.json()["error"]["code"]) == (409, "nothing_to_resubmit")
+    Batch.objects.update(status="expired", failed=1)
+    File.objects.all().delete()
+    assert post(api, f"/v1/batches/{batch_id}/resubmit").status_code == 404
+
+
+def test_cancelling_needs_no_body(api, file_id):
+    batch_id = create(api, file_id).json()["id"]
+    answer = api.post(f"/v1/batches/{batch_id}/cancel", content_type="application/json")
+    assert answer.json()["status"] == "cancelling"

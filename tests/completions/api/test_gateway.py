@@ -1,0 +1,93 @@
+"""The outermost ASGI layer: request ids and the body limit."""
+
+import orjson
+import pytest
+
+from completions.api.gateway import Gateway
+from completions.keys import Principal, Refusal
+
+
+async def echo(scope, receive, send):
+    size, more = 0, True
+    while more:
+        message = await receive()
+        size += len(message["body"])
+        more = message.get("more_body", False)
+    await send({"type": "http.response.start", "status": 200, "headers": []})
+    await send({"type": "http.response.body", "body": b"%d" % size})
+
+
+async def call(parts, headers=(), limit=10, path="/", uploads=None):
+    queue = [
+        {"type": "http.request", "body": part, "more_body": i < len(parts) - 1}
+        for i, part in enumerate(parts)
+    ]
+    sent = []
+
+    async def receive():
+        return queue.pop(0)
+
+    async def send(message):
+        sent.append(message)
+
+    scope = {"type": "http", "method": "POST", "path": path, "headers": list(headers)}
+    await Gateway(echo, limit, uploads)(scope, receive, send)
+    start, body = sent
+    return start["status"], dict(start["headers"]), body["body"]
+
+
+async def test_a_body_up_to_the_limit_passes():
+    status, _, body = await call([b"12345", b"67890"])
+    assert (status, body) == (200, b"10")
+
+
+@pytest.mark.parametrize(
+    ("parts", "headers"),
+    [
+        ([b"x"], [(b"content-length", b"11")]),  # refused before it is read
+        ([b"12345", b"678901"], []),  # chunked: nobody declared its length
+        ([b"12345", b"678901"], [(b"content-length", b"2")]),  # a lie
+    ],
+)
+async def test_a_larger_body_is_refused(parts, headers):
+    status, sent, body = await call(parts, headers)
+    assert status == 413
+    assert orjson.loads(body)["error"]["code"] == "payload_too_large"
+    assert sent[b"connection"] == b"close"
+
+
+async def test_every_answer_carries_a_request_id():
+    _, first, _ = await call([b""])
+    _, second, _ = await call([b""])
+    assert first[b"x-request-id"].startswith(b"req_")
+    assert first[b"x-request-id"] != second[b"x-request-id"]
+
+
+@pytest.mark.parametrize(
+    ("given", "kept"), [(b"trace-1:a.b_c", True), (b"a b", False), (b"x" * 65, False), (b"", False)]
+)
+async def test_a_clients_request_id_is_kept_when_it_is_harmless(given, kept):
+    _, headers, _ = await call([b""], [(b"x-request-id", given)])
+    assert (headers[b"x-request-id"] == given) is kept
+
+
+async def test_only_holders_of_a_key_may_send_a_large_body(fake_runtime, monkeypatch):
+    async def verify(secret):
+        return Principal(1, 1, "abc", (), None) if secret == "good" else Refusal.INVALID
+
+    monkeypatch.setattr(fake_runtime.key_ring, "verify", verify)
+    uploads = {"/v1/files": 20}
+    with_key = [(b"authorization", b"Bearer good")]
+    status, _, body = await call([b"x" * 15], with_key, path="/v1/files", uploads=uploads)
+    assert (status, body) == (200, b"15")
+    status, _, body = await call([b"x" * 21], with_key, path="/v1/files", uploads=uploads)
+    assert status == 413
+    assert b"20 bytes" in body
+    status, _, _ = await call([b"x" * 15], with_key, path="/v1/other", uploads=uploads)
+    assert status == 413
+    for headers in ([], [(b"authorization", b"Bearer bad")]):
+        # echo would answer 200: the body was not even read
+        status, sent, body = await call([b"x"], headers, path="/v1/files", uploads=uploads)
+        assert status == 401
+        assert sent[b"www-authenticate"] == b"Bearer"
+        assert sent[b"connection"] == b"close"

@@ -1,0 +1,80 @@
+import redis
+from django.test import Client
+
+from completions.models import ApiKey
+from tests.completions.conftest import TINY_CONTEXT, FakeRuntime, Tenant
+
+
+def test_listed_models(api: Client) -> None:
+    body = api.get("/v1/models").json()
+    assert body["object"] == "list"
+    assert [model["id"] for model in body["data"]] == [
+        "tiny", "texts", "org/slashed", "absent", "tiny:polite",
+    ]  # fmt: skip
+    tiny = body["data"][0]
+    assert tiny["created"] > 1_700_000_000
+    del tiny["created"], tiny["capabilities"]
+    assert tiny == {
+        "id": "tiny",
+        "object": "model",
+        "owned_by": "quire",
+        "root": "tiny",
+        "parent": None,
+        "status": "loaded",
+        "max_model_len": TINY_CONTEXT,
+        "vocab_size": 260,
+        "max_token_id": 259,
+        "eos_token_ids": [257],
+        "default_max_tokens": 16,
+        "prices_per_million_tokens": {"prompt": 0.5, "cached_prompt": 0.5, "completion": 2.0},
+    }
+
+
+def test_capabilities_are_those_of_today(api: Client) -> None:
+    capabilities = api.get("/v1/models/tiny").json()["capabilities"]
+    assert {name for name, able in capabilities.items() if able} == {
+        "token_prompts", "chat", "ebnf", "regex", "json_schema", "structural_tag",
+        "lark", "hidden_states", "logprobs",
+        "adapters",
+    }  # fmt: skip
+    assert capabilities["adapters"] == ["polite"]
+    texts = api.get("/v1/models/texts").json()["capabilities"]
+    assert all(texts[name] for name in ("text_prompts", "tools", "thinking"))
+
+
+def test_an_adapter_is_a_model_with_a_parent(api: Client) -> None:
+    adapted = api.get("/v1/models/tiny:polite").json()
+    assert (adapted["id"], adapted["root"], adapted["parent"]) == ("tiny:polite", "tiny", "tiny")
+    unknown = api.get("/v1/models/tiny:rude")
+    assert (unknown.status_code, unknown.json()["error"]["code"]) == (404, "adapter_not_found")
+
+
+def test_a_model_without_files_or_worker_is_listed_as_such(api: Client) -> None:
+    absent = api.get("/v1/models/absent").json()
+    assert (absent["status"], absent["max_model_len"]) == ("unloaded", None)
+    assert absent["capabilities"] is None
+
+
+def test_ids_with_slashes(api: Client) -> None:
+    for path in ("/v1/models/org/slashed", "/v1/models/org%2Fslashed"):
+        assert api.get(path).json()["id"] == "org/slashed"
+
+
+def test_unknown_model(api: Client) -> None:
+    response = api.get("/v1/models/none")
+    assert response.status_code == 404
+    error = response.json()["error"]
+    assert (error["code"], error["param"]) == ("model_not_found", "model")
+
+
+def test_restricted_keys_see_their_models(api: Client, owner: Tenant) -> None:
+    ApiKey.objects.filter(pk=owner.key.pk).update(allowed_models=["org/slashed"])
+    assert [model["id"] for model in api.get("/v1/models").json()["data"]] == ["org/slashed"]
+    assert api.get("/v1/models/tiny").status_code == 403
+
+
+def test_an_unreachable_redis(api: Client, fake_runtime: FakeRuntime) -> None:
+    fake_runtime.failure = redis.ConnectionError()
+    response = api.get("/v1/models")
+    assert response.status_code == 503
+    assert response.json()["error"]["code"] == "queue_unavailable"

@@ -1,0 +1,604 @@
+"""Every field's range and type, the rules between fields, and the job that comes out."""
+
+import dataclasses
+from typing import Any
+
+import orjson
+import pytest
+from asgiref.sync import async_to_sync
+from hypothesis import given
+from hypothesis import settings as hypothesis_settings
+from hypothesis import strategies as st
+
+from completions.api.exceptions import APIError
+from completions.api.generation_request import generation_request, view_fields
+from completions.api.ignored_fields import ignored
+from completions.api.logprobs import Native
+from completions.api.responses import View
+from completions.api.serializers import CompletionRequestSerializer
+from completions.api.text_fields import PerPrompt
+from completions.grammars import Constraint
+from completions.keys import Principal
+from tests.completions.conftest import TINY_CONTEXT
+from workers.engine.request import Request, SamplingParams
+
+pytestmark = pytest.mark.usefixtures("served")
+
+ANYONE = Principal(1, 1, "abcdef", (), None)
+LEAST = {"model": "tiny", "prompt": [1, 2]}
+OF_THE_WORKER = ("request_id", "organization", "deadline", "published")
+
+
+def validate(body: Any, principal: Principal = ANYONE) -> dict[str, Any]:
+    return async_to_sync(CompletionRequestSerializer.validate_request)(body, principal)
+
+
+def refusal(body: Any, principal: Principal = ANYONE) -> tuple[str, str | None]:
+    """Code and param of the error."""
+    with pytest.raises(APIError) as caught:
+        validate(body, principal)
+    assert caught.value.message
+    return caught.value.code, caught.value.param
+
+
+def test_defaults() -> None:
+    validated = validate(LEAST)
+    assert validated == {
+        "model": "tiny", "prompt": [[1, 2]], "max_tokens": 16, "min_tokens": 0,
+        "temperature": 1.0, "top_p": 1.0, "top_k": -1, "min_p": 0.0, "seed": None, "n": 1,
+        "stop": None, "stop_regex": None, "stop_token_ids": None, "ignore_eos": False,
+        "no_stop_trim": False, "spaces_between_special_tokens": True, "logit_bias": None,
+        "frequency_penalty": 0.0, "presence_penalty": 0.0, "repetition_penalty": 1.0,
+        "stream": False, "stream_options": None, "ebnf": None, "regex": None, "json_schema": None,
+        "structural_tag": None,
+        "response_format": None, "grammar": None, "json_whitespace": None,
+        "return_token_ids": False, "skip_special_tokens": True, "background": False,
+        "return_hidden_states": False, "return_routed_experts": False,
+        "routed_experts_start_len": 0, "return_cached_tokens_details": False, "rid": None,
+        "lora_path": None, "adapter": None, "priority": 0, "cache_salt": None,
+        "max_completion_tokens": None, "truncate_sequence": False, "suffix": None,
+        "echo": False, "logprobs": None, "return_logprob": None, "top_logprobs_num": None,
+        "logprob_start_len": None, "token_ids_logprob": None, "return_text_in_logprobs": False,
+        "user": None, "metadata": None, "store": None, "service_tier": None,
+        "safety_identifier": None, "prompt_cache_key": None, "prompt_cache_retention": None,
+        "parallel_tool_calls": None, "tools": None, "tool_choice": None,
+        "dry_multiplier": 0.0, "dry_base": 1.75, "dry_allowed_length": 2,
+        "dry_sequence_breakers": None, "custom_logit_processor": None, "custom_params": None,
+        "best_of": None, "constraint": None, "adapters": [None], "base_model": "tiny",
+        "truncated_tokens": 0,
+        "native": None,
+    }  # fmt: skip
+
+
+def test_null_means_the_default() -> None:
+    nulls = dict.fromkeys(CompletionRequestSerializer().fields.keys() - LEAST.keys())
+    assert validate({**LEAST, **nulls}) == validate(LEAST)
+
+
+@pytest.mark.parametrize(
+    ("field", "given_value", "expected"),
+    [
+        ("max_tokens", 1, 1),
+        ("min_tokens", 16, 16),
+        ("temperature", 0, 0.0),
+        ("temperature", 2, 2.0),
+        ("temperature", 0.7, 0.7),
+        ("top_p", 0.001, 0.001),
+        ("top_p", 1, 1.0),
+        ("top_k", -1, -1),
+        ("top_k", 0, -1),
+        ("top_k", 5, 5),
+        ("min_p", 0, 0.0),
+        ("min_p", 1, 1.0),
+        ("seed", -(2**63), -(2**63)),
+        ("seed", 2**63 - 1, 2**63 - 1),
+        ("n", 128, 128),
+        ("stop", "x", ["x"]),
+        ("stop", ["x", "y" * 256], ["x", "y" * 256]),
+        ("stop", [], []),
+        ("stop", ["x"] * 16, ["x"] * 16),
+        ("stop_token_ids", [0, 259], [0, 259]),
+        ("stop_token_ids", [], []),
+        ("logit_bias", {"0": 100, "259": -100.0}, {0: 100.0, 259: -100.0}),
+        ("frequency_penalty", -2, -2.0),
+        ("presence_penalty", 2, 2.0),
+        ("repetition_penalty", 0.1, 0.1),
+        ("repetition_penalty", 2, 2.0),
+        ("user", "u" * 256, "u" * 256),
+        ("ebnf", "", ""),
+        ("regex", " a ", " a "),
+        ("json_schema", {}, {}),
+        ("json_schema", "{}", "{}"),
+        ("background", True, True),
+        ("echo", True, True),
+        ("logprobs", 0, 0),
+        ("logprobs", 20, 20),
+        ("stop_regex", "a+", ["a+"]),
+        ("stop_regex", ["x", "[0-9]{3}"] * 16, ["x", "[0-9]{3}"] * 16),
+        ("no_stop_trim", True, True),
+        ("spaces_between_special_tokens", False, False),
+        ("max_completion_tokens", 16, 16),
+        ("priority", -100, -100),
+        ("cache_salt", "pepper", "pepper"),
+        ("rid", "a-Z_9.:", PerPrompt(["a-Z_9.:"], each=False)),
+        ("rid", ["a"], PerPrompt(["a"], each=True)),
+        ("return_hidden_states", True, True),
+        ("return_hidden_states", "last", True),
+        ("return_cached_tokens_details", True, True),
+        ("metadata", {"a": "b"}, {"a": "b"}),
+        ("store", False, False),
+        ("service_tier", "auto", "auto"),
+        ("safety_identifier", "x", "x"),
+        ("prompt_cache_key", "x", "x"),
+        ("prompt_cache_retention", "24h", "24h"),
+        ("parallel_tool_calls", True, True),
+        ("tool_choice", "none", "none"),
+    ],
+)
+def test_accepted_values(field: str, given_value: Any, expected: Any) -> None:
+    assert validate({**LEAST, field: given_value})[field] == expected
+
+
+BOOLEANS = [
+    "stream", "ignore_eos", "return_token_ids", "skip_special_tokens", "background",
+    "no_stop_trim", "spaces_between_special_tokens", "truncate_sequence", "return_routed_experts",
+    "return_cached_tokens_details", "store", "parallel_tool_calls", "echo",
+    "return_text_in_logprobs",
+]  # fmt: skip
+INTEGERS = [
+    "max_tokens", "min_tokens", "top_k", "seed", "n", "max_completion_tokens", "priority",
+    "routed_experts_start_len", "logprobs", "best_of", "dry_allowed_length",
+]  # fmt: skip
+NUMBERS = [
+    "temperature", "top_p", "min_p", "frequency_penalty", "presence_penalty", "repetition_penalty",
+    "dry_multiplier", "dry_base",
+]  # fmt: skip
+TEXTS = [
+    "model", "user", "ebnf", "regex", "suffix", "cache_salt", "adapter", "service_tier",
+    "safety_identifier", "prompt_cache_key", "prompt_cache_retention", "tool_choice",
+    "custom_logit_processor",
+]  # fmt: skip
+BAD_TYPES = [
+    *[(field, value) for field in BOOLEANS for value in (0, 1, "true", [], {})],
+    *[(field, value) for field in INTEGERS for value in (True, 1.0, "1", [1], {})],
+    *[(field, value) for field in NUMBERS for value in (True, "0.5", [1], {})],
+    *[(field, value) for field in TEXTS for value in (True, 1, ["x"], {})],
+    *[(field, value) for field in ("stop", "stop_regex") for value in (1, True, {})],
+    *[(field, value) for field in ("lora_path", "rid") for value in (1, True, {})],
+    *[("return_logprob", value) for value in (1, "true", {})],
+    *[
+        (field, value)
+        for field in ("top_logprobs_num", "logprob_start_len")
+        for value in (True, 1.0, "1", {})
+    ],
+    *[("token_ids_logprob", value) for value in (True, 1.0, "1", {})],
+    *[("return_hidden_states", value) for value in (1, [], {})],
+    *[("metadata", value) for value in (1, "x", [])],
+    *[("stop_token_ids", value) for value in (1, "1", {})],
+    *[("logit_bias", value) for value in ([], "x", 1)],
+    *[("json_schema", value) for value in ([], True, 1)],
+    *[("response_format", value) for value in ("text", [])],
+    *[("stream_options", value) for value in ("x", [])],
+]
+
+
+@pytest.mark.parametrize(("field", "value"), BAD_TYPES)
+def test_wrong_types_are_never_converted(field: str, value: Any) -> None:
+    assert refusal({**LEAST, field: value}) == ("invalid_type", field)
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "code", "param"),
+    [
+        ("max_tokens", 0, "integer_below_min_value", None),
+        ("min_tokens", -1, "integer_below_min_value", None),
+        ("min_tokens", 17, "invalid_value", None),
+        ("temperature", -0.1, "decimal_below_min_value", None),
+        ("temperature", 2.1, "decimal_above_max_value", None),
+        ("temperature", float("inf"), "invalid_value", None),
+        ("temperature", float("-inf"), "invalid_value", None),
+        ("temperature", 10**400, "decimal_above_max_value", None),
+        ("top_p", 0, "decimal_below_min_value", None),
+        ("top_p", 1.1, "decimal_above_max_value", None),
+        ("top_k", -2, "integer_below_min_value", None),
+        ("min_p", -0.1, "decimal_below_min_value", None),
+        ("min_p", 1.1, "decimal_above_max_value", None),
+        ("seed", 2**63, "integer_above_max_value", None),
+        ("seed", -(2**63) - 1, "integer_below_min_value", None),
+        ("n", 0, "integer_below_min_value", None),
+        ("n", 129, "integer_above_max_value", None),
+        ("stop", "", "invalid_value", None),
+        ("stop", ["a", ""], "invalid_value", "stop[1]"),
+        ("stop", ["y" * 257], "invalid_value", "stop[0]"),
+        ("stop", ["x"] * 17, "array_above_max_length", None),
+        ("stop", ["a", 1], "invalid_type", "stop[1]"),
+        ("logprobs", 21, "integer_above_max_value", None),
+        ("logprobs", -1, "integer_below_min_value", None),
+        ("max_completion_tokens", 0, "integer_below_min_value", "max_tokens"),
+        ("top_logprobs_num", 5, "invalid_value", None),
+        ("top_logprobs_num", 21, "integer_above_max_value", None),
+        ("logprob_start_len", 0, "invalid_value", None),
+        ("logprob_start_len", -2, "integer_below_min_value", None),
+        ("return_logprob", [True, False], "invalid_value", None),
+        ("return_logprob", [1], "invalid_type", "return_logprob[0]"),
+        ("return_text_in_logprobs", True, "invalid_value", None),
+        ("token_ids_logprob", [260], "invalid_token_id", "token_ids_logprob[0]"),
+        ("token_ids_logprob", -1, "invalid_token_id", "token_ids_logprob[0]"),
+        ("token_ids_logprob", [[1], [2]], "invalid_value", None),
+        ("token_ids_logprob", [1] * 129, "array_above_max_length", None),
+        ("stop_regex", "", "invalid_value", None),
+        ("stop_regex", "(", "invalid_value", None),
+        ("stop_regex", ["a", "b$"], "invalid_value", "stop_regex[1]"),
+        ("stop_regex", ["x"] * 33, "array_above_max_length", None),
+        ("stop_regex", "é" * 129, "invalid_value", None),
+        ("stop_regex", "a*", "invalid_value", None),
+        ("stop_regex", ["(ab){400}"] * 32, "invalid_value", None),
+        ("suffix", "x", "unsupported_parameter", None),
+        ("priority", 101, "integer_above_max_value", None),
+        ("priority", -101, "integer_below_min_value", None),
+        ("priority", 1, "permission_denied", None),
+        ("cache_salt", "x" * 257, "invalid_value", None),
+        ("rid", "", "invalid_value", None),
+        ("rid", "a b", "invalid_value", None),
+        ("rid", "a" * 65, "invalid_value", None),
+        ("rid", ["a", "b"], "invalid_value", None),
+        ("rid", [], "invalid_value", None),
+        ("lora_path", "nobody", "adapter_not_found", None),
+        ("lora_path", "../../etc", "adapter_not_found", None),
+        ("lora_path", ["polite", None], "invalid_value", None),
+        ("adapter", {"generation": "0" * 64}, "unsupported_value", None),
+        ("return_hidden_states", "first", "invalid_value", None),
+        ("return_routed_experts", True, "unsupported_parameter", None),
+        ("routed_experts_start_len", 1, "invalid_value", None),
+        ("tools", [{"type": "function"}], "unsupported_parameter", None),
+        ("tool_choice", "auto", "unsupported_parameter", None),
+        ("stop_token_ids", [1, 260], "invalid_token_id", "stop_token_ids[1]"),
+        ("stop_token_ids", [-1], "invalid_token_id", "stop_token_ids[0]"),
+        ("stop_token_ids", [True], "invalid_token_id", "stop_token_ids[0]"),
+        ("stop_token_ids", [1.0], "invalid_type", "stop_token_ids[0]"),
+        ("stop_token_ids", [1] * 129, "array_above_max_length", None),
+        ("logit_bias", {"260": 1}, "invalid_token_id", "logit_bias.260"),
+        ("logit_bias", {"-1": 1}, "invalid_token_id", "logit_bias.-1"),
+        ("logit_bias", {"01": 1}, "invalid_token_id", "logit_bias.01"),
+        ("logit_bias", {"x": 1}, "invalid_token_id", "logit_bias.x"),
+        ("logit_bias", {"٣": 1}, "invalid_token_id", "logit_bias.٣"),
+        ("logit_bias", {"1": 101}, "decimal_above_max_value", "logit_bias.1"),
+        ("logit_bias", {"1": -101}, "decimal_below_min_value", "logit_bias.1"),
+        ("logit_bias", {"1": True}, "invalid_type", "logit_bias.1"),
+        ("logit_bias", {str(i): 0 for i in range(1025)}, "invalid_value", None),
+        ("frequency_penalty", 2.1, "decimal_above_max_value", None),
+        ("presence_penalty", -2.1, "decimal_below_min_value", None),
+        ("repetition_penalty", 0, "decimal_below_min_value", None),
+        ("repetition_penalty", 2.1, "decimal_above_max_value", None),
+        ("user", "u" * 257, "invalid_value", None),
+        ("stream_options", {"include_usage": True}, "invalid_value", None),
+        ("response_format", {}, "missing_required_parameter", "response_format.type"),
+        ("response_format", {"type": "xml"}, "invalid_value", "response_format.type"),
+        ("response_format", {"type": "json_schema"}, "missing_required_parameter",
+         "response_format.json_schema"),
+        ("response_format", {"type": "json_schema", "json_schema": {"name": "a"}},
+         "missing_required_parameter", "response_format.json_schema.schema"),
+        ("response_format",
+         {"type": "json_schema", "json_schema": {"name": "a b", "schema": {}}},
+         "invalid_value", "response_format.json_schema.name"),
+        ("response_format", {"type": "text", "json_schema": {"schema": {}}}, "invalid_value",
+         "response_format.json_schema"),
+        ("response_format", {"type": "json_object", "format": {}}, "invalid_value",
+         "response_format.format"),
+        ("response_format", {"type": "structural_tag", "structures": [1]}, "invalid_type",
+         "response_format.structures[0]"),
+        ("response_format", {"type": "text", "x": 1}, "unknown_parameter", "response_format.x"),
+    ],
+)  # fmt: skip
+def test_refused_values(field: str, value: Any, code: str, param: str | None) -> None:
+    assert refusal({**LEAST, field: value}) == (code, param or field)
+
+
+def test_stream_options() -> None:
+    options = {"include_usage": True}
+    validated = validate({**LEAST, "stream": True, "stream_options": options})
+    assert validated["stream_options"] == {"include_usage": True, "continuous_usage_stats": False}
+    body = {**LEAST, "stream": True, "stream_options": {"include_obfuscation": True}}
+    assert refusal(body) == ("unknown_parameter", "stream_options.include_obfuscation")
+
+
+@pytest.mark.parametrize("field", ["model", "prompt"])
+@pytest.mark.parametrize("absent", ["missing", "null"])
+def test_required_fields(field: str, absent: str) -> None:
+    body = {**LEAST, field: None}
+    if absent == "missing":
+        del body[field]
+    assert refusal(body) == ("missing_required_parameter", field)
+
+
+def test_unknown_parameters_suggest_the_nearest_name() -> None:
+    with pytest.raises(APIError, match=r"max_token: .* Did you mean max_tokens\?") as caught:
+        validate({**LEAST, "max_token": 1})
+    assert (caught.value.code, caught.value.param) == ("unknown_parameter", "max_token")
+    assert refusal({**LEAST, "x" * 1000: 1}) == ("unknown_parameter", "x" * 64)
+
+
+BANNED = {"custom_logit_processor": "disallowed_tokens"}
+
+
+@pytest.mark.parametrize(
+    ("fields", "code", "param"),
+    [
+        ({"best_of": 2, "n": 3}, "invalid_value", "best_of"),
+        ({"best_of": 2, "stream": True}, "invalid_value", "best_of"),
+        ({"best_of": 129}, "integer_above_max_value", "best_of"),
+        ({"best_of": 128, "prompt": [[1]] * 9}, "integer_above_max_value", "best_of"),
+        ({"dry_multiplier": -1}, "decimal_below_min_value", "dry_multiplier"),
+        ({"dry_base": 0}, "decimal_below_min_value", "dry_base"),
+        ({"dry_allowed_length": -1}, "integer_below_min_value", "dry_allowed_length"),
+        ({"dry_allowed_length": 2**31}, "integer_above_max_value", "dry_allowed_length"),
+        ({"dry_sequence_breakers": [""]}, "invalid_value", "dry_sequence_breakers[0]"),
+        ({"dry_sequence_breakers": ["a"] * 65}, "array_above_max_length", "dry_sequence_breakers"),
+        ({"dry_sequence_breakers": [3]}, "invalid_type", "dry_sequence_breakers[0]"),
+        ({"custom_logit_processor": "nobody"}, "invalid_value", "custom_logit_processor"),
+        (
+            {"custom_logit_processor": '{"callable": "80"}'},
+            "unsupported_value",
+            "custom_logit_processor",
+        ),
+        ({"custom_params": {}}, "invalid_value", "custom_params"),
+        ({**BANNED, "custom_params": {"__a": 1}}, "invalid_value", "custom_params.__a"),
+        ({**BANNED, "custom_params": {"a": [[1]]}}, "invalid_value", "custom_params.a"),
+        ({**BANNED, "custom_params": {"a": {"b": {}}}}, "invalid_value", "custom_params.a"),
+        ({**BANNED, "custom_params": {"a": "x" * 2**14}}, "invalid_value", "custom_params"),
+    ],
+)
+def test_what_best_of_dry_and_processors_refuse(
+    fields: dict[str, Any], code: str, param: str
+) -> None:
+    assert refusal({**LEAST, **fields}) == (code, param)
+
+
+def test_best_of_dry_and_processors_reach_the_worker() -> None:
+    params = {"token_ids": [1, 2], "a": {"b": None}, "c": True}
+    fields = {
+        **BANNED, "custom_params": params, "best_of": 4, "n": 2, "dry_multiplier": 1,
+        "dry_base": 2, "dry_allowed_length": 0, "dry_sequence_breakers": [],
+    }  # fmt: skip
+    job = async_to_sync(generation_request)(validate({**LEAST, **fields}))
+    assert {name: job["sampling"][name] for name in fields} == fields
+    default = async_to_sync(generation_request)(validate(LEAST))["sampling"]
+    assert tuple(default["dry_sequence_breakers"]) == SamplingParams().dry_sequence_breakers
+
+
+def test_the_first_error_in_field_order_is_reported() -> None:
+    body = {"n": 0, "temperature": "hot", "prompt": [999], "model": "tiny"}
+    assert refusal(body) == ("invalid_type", "temperature")
+    assert refusal({**body, "model": "none"}) == ("model_not_found", "model")
+
+
+def test_models() -> None:
+    allowed = dataclasses.replace(ANYONE, allowed_models=("org/slashed",))
+    assert validate({**LEAST, "model": "org/slashed"}, allowed)["model"] == "org/slashed"
+    assert refusal(LEAST, allowed) == ("permission_denied", "model")
+    assert refusal({**LEAST, "model": "none"}) == ("model_not_found", "model")
+
+
+def test_a_model_id_may_name_an_adapter() -> None:
+    validated = validate({**LEAST, "model": "tiny:polite", "prompt": [[1], [2]]})
+    assert (validated["model"], validated["base_model"]) == ("tiny:polite", "tiny")
+    assert validated["adapters"] == ["polite", "polite"]
+    assert refusal({**LEAST, "model": "tiny:rude"}) == ("adapter_not_found", "model")
+    assert refusal({**LEAST, "model": "none:polite"}) == ("model_not_found", "model")
+    allowed = dataclasses.replace(ANYONE, allowed_models=("tiny",))
+    assert validate({**LEAST, "model": "tiny:polite"}, allowed)
+    only = dataclasses.replace(ANYONE, allowed_models=("tiny:polite",))
+    assert validate({**LEAST, "model": "tiny:polite"}, only)
+    assert refusal(LEAST, only) == ("permission_denied", "model")
+
+
+def test_an_adapter_is_named_by_any_of_three_fields() -> None:
+    two = {**LEAST, "prompt": [[1], [2]]}
+    for fields in ({"lora_path": "polite"}, {"adapter": "polite"}, {"lora_path": ["polite"] * 2}):
+        assert validate({**two, **fields})["adapters"] == ["polite", "polite"]
+    assert validate({**two, "lora_path": ["polite", None]})["adapters"] == ["polite", None]
+    body = {**two, "model": "tiny:polite", "lora_path": ["polite", None]}
+    assert refusal(body) == ("invalid_value", "lora_path")
+    assert validate({**body, "lora_path": "polite"})["adapters"] == ["polite", "polite"]
+
+
+def test_a_key_may_be_allowed_to_hurry() -> None:
+    hasty = dataclasses.replace(ANYONE, max_priority=5)
+    assert validate({**LEAST, "priority": 5}, hasty)["priority"] == 5
+    assert refusal({**LEAST, "priority": 6}, hasty) == ("permission_denied", "priority")
+
+
+def test_rids_are_one_per_prompt_and_differ() -> None:
+    two = {**LEAST, "prompt": [[1], [2]]}
+    assert validate({**two, "rid": "a"})
+    assert validate({**two, "rid": ["a", "b"]})
+    assert refusal({**two, "rid": ["a", "a"]}) == ("invalid_value", "rid[1]")
+
+
+def test_no_tokens_are_generated_only_for_an_echo() -> None:
+    body = {**LEAST, "max_tokens": 0}
+    assert refusal(body) == ("integer_below_min_value", "max_tokens")
+    assert validate({**body, "echo": True})["max_tokens"] == 0
+    states = {**body, "echo": True, "return_hidden_states": True}
+    assert refusal(states) == ("invalid_value", "return_hidden_states")
+    full = {**body, "echo": True, "prompt": [1] * TINY_CONTEXT}
+    assert refusal(full) == ("context_length_exceeded", "prompt")
+
+
+@pytest.mark.parametrize(
+    ("fields", "native"),
+    [
+        ({"return_logprob": True}, [Native(True, 0, (), -1)] * 2),
+        ({"return_logprob": [True, False]}, [Native(True, 0, (), -1), None]),
+        ({"return_logprob": False}, None),
+        ({"return_logprob": True, "top_logprobs_num": [0, 3]},
+         [Native(True, 0, (), -1), Native(True, 3, (), -1)]),
+        ({"return_logprob": True, "logprob_start_len": [-1, 1]},
+         [Native(True, 0, (), -1), Native(True, 0, (), 1)]),
+        ({"token_ids_logprob": 7}, [Native(False, 0, [7], -1)] * 2),
+        ({"token_ids_logprob": [7, 8]}, [Native(False, 0, [7, 8], -1)] * 2),
+        ({"token_ids_logprob": [[7], [8, 9]]},
+         [Native(False, 0, [7], -1), Native(False, 0, [8, 9], -1)]),
+        ({"token_ids_logprob": []}, None),
+    ],
+)  # fmt: skip
+def test_native_log_probabilities_may_differ_by_prompt(fields: Any, native: Any) -> None:
+    assert validate({**LEAST, "prompt": [[1], [2, 3]], **fields})["native"] == native
+
+
+def test_what_cannot_be_asked_per_prompt() -> None:
+    two = {**LEAST, "prompt": [[1], [2, 3]], "return_logprob": True}
+    assert refusal({**two, "logprob_start_len": 2}) == (
+        "integer_above_max_value", "logprob_start_len",
+    )  # fmt: skip
+    for name, value in (("logprob_start_len", [0, 1]), ("token_ids_logprob", [[1], [2]])):
+        assert validate({**two, name: value})
+        assert refusal({**two, name: value, "n": 2}) == ("invalid_value", name)
+
+
+def test_a_worker_scores_what_any_field_asks() -> None:
+    body = {
+        **LEAST, "prompt": [[1], [2, 3]], "echo": True, "return_logprob": [False, True],
+        "top_logprobs_num": [0, 5], "logprob_start_len": [-1, 1], "token_ids_logprob": [[], [9]],
+    }  # fmt: skip
+    validated = validate(body)
+    wish = {"top_logprobs_num": 5, "logprob_start_len": 1, "token_ids_logprob": [9]}
+    request = async_to_sync(generation_request)
+    assert request(validated)["logprobs"] == [None, wish]
+    least = {"top_logprobs_num": 2, "logprob_start_len": 0, "token_ids_logprob": []}
+    both = request(validated, 2, from_start=True)["logprobs"]
+    assert both == [least, {**wish, "logprob_start_len": 0}]
+    assert request(validate(LEAST))["logprobs"] is None
+
+
+def test_what_a_response_is_built_from_can_be_stored() -> None:
+    fields = {
+        "prompt": [[1], [2, 3]], "return_logprob": [True, False], "logprob_start_len": [0, -1],
+        "rid": ["a", "b"], "return_token_ids": True,
+    }  # fmt: skip
+    view = View(id="x", **view_fields(validate({**LEAST, **fields})))
+    stored = View(**orjson.loads(orjson.dumps(view.as_dict())))
+    assert [stored.native_of(choice) for choice in (0, 1)] == [Native(True, 0, [], 0), None]
+    assert stored.as_dict() == orjson.loads(orjson.dumps(view.as_dict()))
+
+
+def test_max_completion_tokens_is_max_tokens() -> None:
+    assert validate({**LEAST, "max_completion_tokens": 5})["max_tokens"] == 5
+    both = {**LEAST, "max_completion_tokens": 5, "max_tokens": 5}
+    assert validate(both)["max_tokens"] == 5
+    assert refusal({**both, "max_tokens": 6}) == ("invalid_value", "max_completion_tokens")
+
+
+def test_truncation_keeps_the_tail() -> None:
+    long = [*range(100), *range(100)]
+    body = {**LEAST, "truncate_sequence": True}
+    validated = validate({**body, "prompt": [[1], long], "max_tokens": 28})
+    assert validated["prompt"] == [[1], long[-100:]]
+    assert validated["truncated_tokens"] == 100
+    assert validate({**body, "prompt": long, "max_tokens": 5000})["prompt"] == [[99]]
+
+
+def test_tools_are_named_as_ignored_when_none_may_be_called() -> None:
+    body = {**LEAST, "tool_choice": "none", "tools": [{"type": "function"}], "user": "me"}
+    assert ignored(validate(body), "tools", "tool_choice") == ("user", "tools", "tool_choice")
+
+
+def test_ignore_eos_needs_max_tokens() -> None:
+    assert refusal({**LEAST, "ignore_eos": True}) == ("missing_required_parameter", "max_tokens")
+    for name in ("max_tokens", "max_completion_tokens"):
+        assert validate({**LEAST, "ignore_eos": True, name: 4})["ignore_eos"]
+
+
+def test_choices_of_a_batch_are_bounded() -> None:
+    assert validate({**LEAST, "prompt": [[1]] * 8, "n": 128})["n"] == 128
+    body = {**LEAST, "prompt": [[1]] * 9, "n": 128}
+    assert refusal(body) == ("integer_above_max_value", "n")
+
+
+def test_context_length() -> None:
+    fits = [1] * (TINY_CONTEXT - 16)
+    assert validate({**LEAST, "prompt": fits})
+    assert refusal({**LEAST, "prompt": [*fits, 1]}) == ("context_length_exceeded", "prompt")
+    assert refusal({**LEAST, "prompt": [[1], [*fits, 1]]})[0] == "context_length_exceeded"
+    body = {**LEAST, "prompt": [1] * TINY_CONTEXT, "max_tokens": 1}
+    assert refusal(body) == ("context_length_exceeded", "prompt")
+
+
+@pytest.mark.parametrize(
+    ("fields", "constraint"),
+    [
+        ({"ebnf": "x"}, Constraint("ebnf", "x")),
+        ({"ebnf": "", "regex": "x"}, Constraint("regex", "x")),
+        ({"json_schema": {}}, Constraint("json_schema", {})),
+        ({"json_schema": "", "response_format": {"type": "text"}}, None),
+        ({"regex": "x", "response_format": {"type": "text"}}, Constraint("regex", "x")),
+        ({"structural_tag": "{}"}, Constraint("structural_tag", "{}")),
+        (
+            {"response_format": {"type": "structural_tag", "format": {"type": "any_text"}}},
+            Constraint(
+                "response_format", {"type": "structural_tag", "format": {"type": "any_text"}}
+            ),
+        ),
+    ],
+)
+def test_constraint(fields: dict[str, Any], constraint: Constraint | None) -> None:
+    assert validate({**LEAST, **fields})["constraint"] == constraint
+
+
+def test_only_one_constraint() -> None:
+    body = {**LEAST, "regex": "x", "json_schema": {}}
+    assert refusal(body) == ("conflicting_constraints", "json_schema")
+    body = {**LEAST, "ebnf": "x", "response_format": {"type": "json_object"}}
+    assert refusal(body) == ("conflicting_constraints", "response_format")
+
+
+def test_a_body_that_is_no_object() -> None:
+    assert refusal([]) == ("invalid_type", None)
+
+
+def test_the_job_holds_the_engines_parameters() -> None:
+    validated = validate({**LEAST, "stop": "x", "logit_bias": {"3": 1}, "seed": -7})
+    job = async_to_sync(generation_request)(validated)
+    assert job["prompts"] == [[1, 2]]
+    assert job["grammar"] is None
+    parameters = {field.name for field in dataclasses.fields(SamplingParams)}
+    assert job["sampling"].keys() == parameters
+    carried = {field.name for field in dataclasses.fields(Request)} - set(OF_THE_WORKER)
+    assert job.keys() == carried
+    assert job["sampling"]["stop"] == ["x"]
+    assert job["sampling"]["logit_bias"] == {"3": 1.0}
+    assert job["sampling"]["seed"] == -7
+
+
+def test_a_seed_is_drawn_when_none_is_given() -> None:
+    validated = validate(LEAST)
+    seeds = {async_to_sync(generation_request)(validated)["sampling"]["seed"] for _ in range(8)}
+    assert len(seeds) == 8
+    assert all(0 <= seed < 2**63 for seed in seeds)
+
+
+def test_the_job_holds_the_judged_grammar() -> None:
+    validated = validate({**LEAST, "ebnf": 'root ::= "A" | "B"'})
+    assert "start:" in async_to_sync(generation_request)(validated)["grammar"]
+
+
+scalars = st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5)
+values = st.recursive(
+    scalars,
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner),
+    max_leaves=6,
+)
+names = st.sampled_from([*CompletionRequestSerializer().fields]) | st.text(max_size=5)
+
+
+@hypothesis_settings(deadline=None)
+@given(st.dictionaries(names, values))
+def test_any_body_is_valid_or_an_api_error(body: dict[str, Any]) -> None:
+    serializer = CompletionRequestSerializer(data={**LEAST, **body}, context={"principal": ANYONE})
+    try:
+        assert serializer.is_valid()
+    except APIError as error:
+        refused = error
+    else:
+        return
+    assert refused.envelope()["error"]["message"]

@@ -1,0 +1,311 @@
+"""A batch from its file to its files: every status, every kind of line, every interruption."""
+
+from datetime import timedelta
+
+import pytest
+from django.test import Client
+from django.utils import timezone
+
+from completions import keys, tasks
+from completions.batches import feeding, writing
+from completions.models import Batch, BatchLine, File, UsageRecord
+from tests.completions.batches.conftest import PREFIX, request
+
+pytestmark = [pytest.mark.integration, pytest.mark.django_db(transaction=True)]
+
+
+def test_a_batch_runs_from_its_file_to_its_output(bench):
+    requests = [request(f"r{n}", prompt=[65] * (n + 1)) for n in range(5)]
+    batch = bench.create(requests, metadata={"for": "me"})
+    assert batch["status"] == "validating"
+    assert batch["expires_at"] == batch["created_at"] + 86400
+    assert batch["request_counts"] == {"total": 0, "completed": 0, "failed": 0}
+
+    bench.turn()  # validates
+    running = bench.get(batch)
+    assert (running["status"], running["model"]) == ("in_progress", "tiny")
+    assert running["in_progress_at"] >= running["created_at"]
+    assert running["request_counts"]["total"] == 5
+    assert running["progress"]["queue_position"] == 0
+    bench.turn()  # feeds
+    assert [message[1:] for message in bench.sent] == [("tiny", 9)] * 5
+    assert bench.work() == 5
+
+    done = bench.run_to_end(batch)
+    assert done["status"] == "completed"
+    assert done["request_counts"] == {"total": 5, "completed": 5, "failed": 0}
+    assert done["created_at"] <= done["in_progress_at"] <= done["finalizing_at"]
+    assert done["finalizing_at"] <= done["completed_at"]
+    assert done["metadata"] == {"for": "me"}
+    assert done["error_file_id"] is None
+    assert done["usage"] == {
+        "input_tokens": 15, "input_tokens_details": {"cached_tokens": 5},
+        "output_tokens": 10, "output_tokens_details": {"reasoning_tokens": 0}, "total_tokens": 25,
+    }  # fmt: skip
+    lines = bench.lines(done["output_file_id"])
+    assert [line["custom_id"] for line in lines] == [f"r{n}" for n in range(5)]  # in input order
+    first = lines[0]
+    assert set(first) == {"id", "custom_id", "response", "error"}
+    assert first["error"] is None
+    assert first["response"]["status_code"] == 200
+    body = first["response"]["body"]
+    assert body["object"] == "text_completion"
+    assert body["choices"][0]["text"] == "AB"
+    assert body["usage"]["total_tokens"] == 3
+    assert not BatchLine.objects.exists()
+    assert UsageRecord.objects.filter(kind="batch").count() == 5
+    file = bench.api.get(f"/v1/files/{done['output_file_id']}").json()
+    assert file["purpose"] == "batch_output"
+    assert file["filename"] == f"{batch['id']}_output.jsonl"
+
+
+def test_a_line_that_failed_goes_to_the_error_file_as_a_live_request_would(bench):
+    batch = bench.create([request("good"), request("bad")])
+    bench.turn()
+    bench.turn()
+    (good, *_), (bad, *_) = bench.sent
+    bench.worker.run(bad, "failed", "grammar_error")
+    bench.worker.run(good)
+    done = bench.run_to_end(batch)
+    assert done["status"] == "completed"
+    assert done["request_counts"] == {"total": 2, "completed": 1, "failed": 1}
+    (line,) = bench.lines(done["error_file_id"])
+    assert (line["custom_id"], line["error"]) == ("bad", None)
+    assert line["response"]["status_code"] == 400
+    assert line["response"]["body"]["error"]["code"] == "grammar_error"
+    assert [line["custom_id"] for line in bench.lines(done["output_file_id"])] == ["good"]
+
+
+def test_when_every_line_fails_there_is_no_output_file(bench):
+    done = bench.run_to_end(bench.create([request("a")]), state="failed", error="worker_error")
+    assert (done["status"], done["output_file_id"]) == ("completed", None)
+    assert len(bench.lines(done["error_file_id"])) == 1
+
+
+def test_cancelling_keeps_what_is_done(bench):
+    batch = bench.create([request(f"r{n}") for n in range(4)])
+    bench.turn()
+    bench.turn()
+    bench.work(1)
+    claim = bench.worker.claim(bench.sent[0][0])  # it runs
+    cancelled = bench.post(f"/v1/batches/{batch['id']}/cancel").json()
+    assert cancelled["status"] == "cancelling"
+    assert cancelled["cancelling_at"]
+    bench.turn()
+    assert bench.get(batch)["status"] == "cancelling"  # one line still runs
+    bench.worker.end(claim, "cancelled")
+    done = bench.run_to_end(batch)
+    assert done["status"] == "cancelled"
+    assert done["cancelled_at"] >= done["cancelling_at"]
+    assert done["request_counts"] == {"total": 4, "completed": 1, "failed": 3}
+    assert [line["custom_id"] for line in bench.lines(done["output_file_id"])] == ["r0"]
+    errors = bench.lines(done["error_file_id"])
+    assert [line["custom_id"] for line in errors] == ["r1", "r2", "r3"]
+    assert {line["error"]["code"] for line in errors} == {"batch_cancelled"}
+    assert {line["response"] for line in errors} == {None}
+    again = bench.post(f"/v1/batches/{batch['id']}/cancel").json()
+    assert again == done
+
+
+def test_cancelling_before_validation_leaves_nothing(bench):
+    batch = bench.create([request("a")])
+    bench.post(f"/v1/batches/{batch['id']}/cancel")
+    done = bench.run_to_end(batch)
+    assert (done["status"], done["output_file_id"], done["error_file_id"]) == (
+        "cancelled", None, None,
+    )  # fmt: skip
+    assert done["request_counts"] == {"total": 0, "completed": 0, "failed": 0}
+
+
+def test_what_the_window_leaves_undone_expires(bench):
+    batch = bench.create([request(f"r{n}") for n in range(3)])
+    bench.turn()
+    bench.turn()
+    bench.work(1)
+    bench.turn()
+    Batch.objects.update(expires_at=timezone.now() - timedelta(seconds=1))
+    done = bench.run_to_end(batch)
+    assert done["status"] == "expired"
+    assert done["expired_at"]
+    assert done["request_counts"] == {"total": 3, "completed": 1, "failed": 2}
+    errors = bench.lines(done["error_file_id"])
+    assert {line["error"]["code"] for line in errors} == {"batch_expired"}
+    assert len(bench.lines(done["output_file_id"])) == 1
+
+    again = bench.post(f"/v1/batches/{batch['id']}/resubmit")
+    assert again.status_code == 200
+    assert again.json()["resubmission_of"] == batch["id"]
+    redone = bench.run_to_end(again.json())
+    assert redone["status"] == "completed"
+    assert [line["custom_id"] for line in bench.lines(redone["output_file_id"])] == ["r1", "r2"]
+    assert bench.post(f"/v1/batches/{redone['id']}/resubmit").json()["error"]["code"] == (
+        "nothing_to_resubmit"
+    )
+
+
+def test_results_can_be_read_while_the_batch_runs(bench, stranger):
+    batch = bench.create([request("a"), request("b")])
+    bench.turn()
+    bench.turn()
+    assert bench.get(batch)["output_file_id"] is None
+    bench.work(1)
+    bench.turn()
+    seen = bench.get(batch)
+    assert seen["status"] == "in_progress"
+    assert [line["custom_id"] for line in bench.lines(seen["output_file_id"])] == ["a"]
+    other = Client(headers=stranger.headers)
+    assert other.get(f"/v1/files/{seen['output_file_id']}/content").status_code == 404
+
+
+def test_lines_are_fed_in_windows_and_shared_among_organizations(bench, stranger, monkeypatch):
+    monkeypatch.setattr(feeding, "LINES_PER_SEQUENCE", 4 / 64)  # a window of 4
+    bench.create([request(f"a{n}") for n in range(6)])
+    bench.turn()
+    bench.turn()
+    assert len(bench.sent) == 4
+    bench.turn()
+    assert len(bench.sent) == 4  # the window is full
+    theirs = Client(headers=stranger.headers)
+    monkeypatch.setattr(bench, "api", theirs)
+    other = bench.create([request(f"b{n}") for n in range(6)])
+    bench.turn()
+    bench.work(3)
+    bench.turn()  # one of ours still runs: one more of ours, two of theirs
+    owners = Batch.objects.get(id=other["id"])
+    new = [job_id for job_id, _, _ in bench.sent[1:]]
+    assert sorted(job_id == owners.job_id(int(job_id.split("-")[-1])) for job_id in new) == [
+        False, True, True,
+    ]  # fmt: skip
+
+
+def test_lines_with_a_common_beginning_run_together(bench):
+    red, blue = [82] * 40, [66] * 40
+    prompts = [red, blue, [*red, 1], [*blue, 1], red]
+    bench.create([request(f"r{n}", prompt) for n, prompt in enumerate(prompts)])
+    bench.turn()
+    bench.turn()
+    numbers = [int(job_id.rpartition("-")[2]) for job_id, _, _ in bench.sent]
+    assert numbers in ([1, 3, 5, 2, 4], [2, 4, 1, 3, 5])
+
+
+def test_every_line_runs_after_redis_was_emptied(bench):
+    batch = bench.create([request(f"r{n}") for n in range(6)])
+    bench.turn()
+    bench.turn()
+    bench.work(2)
+    bench.turn()
+    bench.work(1)  # its result is lost with Redis
+    bench.client.flushall()
+    bench.worker.execution.beat("tiny", {})
+    bench.sent.clear()
+    tasks.reconcile()
+    done = bench.run_to_end(batch)
+    assert done["request_counts"] == {"total": 6, "completed": 6, "failed": 0}
+    assert len(bench.lines(done["output_file_id"])) == 6
+    assert UsageRecord.objects.count() == 6
+
+
+def test_a_line_lost_between_sql_and_redis_is_sent_again(bench, monkeypatch):
+    batch = bench.create([request("a")])
+    with monkeypatch.context() as patch:
+        patch.setattr(feeding, "submit_kept", lambda *_: 1 / 0)
+        with pytest.raises(ZeroDivisionError):
+            bench.turn()
+    assert bench.sent == []
+    tasks.reconcile()
+    assert bench.run_to_end(batch)["request_counts"]["completed"] == 1
+
+
+def test_a_result_that_arrives_twice_counts_once(bench, monkeypatch):
+    batch = bench.create([request("a"), request("b")])
+    bench.turn()
+    bench.turn()
+    bench.work(1)
+    with monkeypatch.context() as patch:
+        patch.setattr("completions.settlement.forget", lambda *_: 1 / 0)
+        with pytest.raises(ZeroDivisionError):
+            tasks.settle()
+    seen = bench.get(batch)
+    assert seen["request_counts"]["completed"] == 1
+    tasks.settle()
+    assert bench.get(batch)["request_counts"] == seen["request_counts"]
+    assert bench.get(batch)["usage"] == seen["usage"]
+    assert UsageRecord.objects.count() == 1
+
+
+def test_files_are_written_once_whatever_interrupts(bench, folder, monkeypatch):
+    batch = bench.create([request("a")])
+    bench.turn()
+    bench.turn()
+    bench.work()
+    with monkeypatch.context() as patch:
+        # The content is stored, the row is not: what a crash leaves.
+        patch.setattr(File, "save", lambda *_, **__: 1 / 0)
+        patch.setattr("django.db.models.fields.files.FieldFile.delete", lambda *_, **__: None)
+        bench.turn()
+        bench.turn()
+    assert bench.get(batch)["status"] == "finalizing"
+    assert not File.objects.filter(purpose="batch_output").exists()
+    with monkeypatch.context() as patch:
+        # Now the row is stored too, and the batch has not ended.
+        patch.setattr(writing, "Batch", None)
+        bench.turn()
+    assert bench.get(batch)["status"] == "finalizing"
+    assert File.objects.filter(purpose="batch_output").count() == 1
+    done = bench.run_to_end(batch)
+    assert len(bench.lines(done["output_file_id"])) == 1
+    assert len([p for p in folder.rglob("*") if p.is_file()]) == 2  # input and output
+
+
+def test_lines_left_by_a_killed_writer_are_swept(bench, monkeypatch):
+    batch = bench.create([request("a")])
+    monkeypatch.setattr(writing, "delete_lines", lambda _batch: None)
+    bench.run_to_end(batch)
+    assert BatchLine.objects.count() == 1
+    monkeypatch.undo()
+    writing.delete_left_lines()
+    assert BatchLine.objects.count() == 0
+
+
+def test_a_revoked_key_runs_nothing_more(bench, owner):
+    batch = bench.create([request("a")])
+    bench.turn()
+    keys.revoke(owner.key)
+    bench.turn()
+    bench.turn()
+    found = Batch.objects.get(id=batch["id"])
+    assert (found.status, found.outcome) == ("cancelled", "cancelled")
+
+
+def test_an_input_file_in_use_cannot_be_deleted(bench):
+    batch = bench.create([request("a")])
+    refused = bench.api.delete(f"/v1/files/{batch['input_file_id']}")
+    assert (refused.status_code, refused.json()["error"]["code"]) == (409, "file_in_use")
+    assert refused.headers["x-should-retry"] == "false"
+    bench.run_to_end(batch)
+    assert bench.api.delete(f"/v1/files/{batch['input_file_id']}").json()["deleted"]
+
+
+def test_progress_tells_what_is_before_and_how_fast(bench, monkeypatch):
+    first = bench.create([request(f"a{n}") for n in range(10)])
+    second = bench.create([request("b")])
+    bench.turn()
+    bench.turn()
+    Batch.objects.filter(id=first["id"]).update(pace=[[timezone.now().timestamp() - 10, 0]])
+    bench.work(5)
+    bench.turn()
+    seen = bench.get(first)["progress"]
+    assert 0.4 < seen["lines_per_second"] <= 0.5
+    assert 10 <= seen["seconds_left"] <= 12
+    assert bench.get(second)["progress"]["queue_position"] == 1
+
+
+def test_a_line_is_polled_like_any_completion_while_redis_has_it(bench):
+    bench.create([request("a")])
+    bench.turn()
+    bench.turn()
+    job_id = bench.sent[0][0]
+    assert bench.client.exists(f"{PREFIX}job:{job_id}")
+    bench.work()
+    tasks.settle()
+    assert 0 < bench.client.ttl(f"{PREFIX}job:{job_id}") <= 60

@@ -1,0 +1,248 @@
+"""Grammars of whole answers, put before llguidance: what fits them and what does not."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from llguidance import LLMatcher
+from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
+
+from completions.chat.formats import FORMATS
+from completions.chat.grammar import BudgetError, Calls, Thoughts, answer_constraint
+from completions.chat.lark import Spelling, UnenforceableError
+from completions.chat.thinking import Marks
+from completions.chat.tools import Call, Choice, Tool
+from completions.grammars import Constraint, Limits, Vocabulary, translate, vocabulary
+from completions.grammars.compiler import Compiler
+from completions.grammars.exceptions import GrammarError
+
+THINK = Marks("<think>", "</think>")
+PARAMETERS = {
+    "type": "object",
+    "properties": {
+        "city": {"type": "string"},
+        "days": {"type": "integer", "minimum": 1},
+        "unit": {"enum": ["C", "F"]},
+    },
+    "required": ["city", "unit"],
+    "additionalProperties": False,
+}
+STRICT = Tool("weather", "w", PARAMETERS, strict=True, place="tools[0]")
+LOOSE = Tool("add", None, PARAMETERS, place="tools[1]")
+GOOD = Call("weather", {"city": "New York", "days": 3, "unit": "C"})
+ANY = Call("add", {"x": "1"})
+
+
+def tokenizer(specials: list[str]) -> Tokenizer:
+    """One token per byte, an end, and some special tokens behind it."""
+    vocabulary = {letter: i for i, letter in enumerate(sorted(pre_tokenizers.ByteLevel.alphabet()))}
+    made = Tokenizer(models.BPE(vocab=vocabulary, merges=[]))
+    made.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    made.decoder = decoders.ByteLevel()
+    made.add_special_tokens([AddedToken(text) for text in ("</s>", *specials)])
+    return made
+
+
+class Bench:
+    """Answers of one model, tried on the grammars of requests."""
+
+    def __init__(self, folder: Path, specials: list[str]) -> None:
+        path = folder / "tokenizer.json"
+        self.tokenizer = made = tokenizer(specials)
+        made.save(str(path))
+        size = made.get_vocab_size()
+        self.compiler = Compiler(Vocabulary(str(path), size + 3, (256,)), Limits())
+        ids = {text: made.token_to_id(text) for text in ("</s>", *specials)}
+        self.spelling = Spelling(ids, size, frozenset({256}))
+
+    def fits(
+        self,
+        text: str,
+        calls: Calls | None = None,
+        thoughts: Thoughts | None = None,
+        constraint: Constraint | None = None,
+    ) -> bool:
+        wanted = answer_constraint(self.spelling, thoughts, calls, constraint)
+        if wanted is None:
+            return True
+        grammar = translate(wanted, self.compiler).grammar
+        matcher = LLMatcher(vocabulary.load(self.compiler.vocabulary), grammar, log_level=0)
+        ids = self.tokenizer.encode(text, add_special_tokens=False).ids
+        consumed = matcher.try_consume_tokens(ids)
+        assert not matcher.is_error(), matcher.get_error()
+        return consumed == len(ids) and bool(matcher.is_accepting())
+
+
+@pytest.fixture
+def bench(tmp_path: Path) -> Bench:
+    return Bench(tmp_path, [])
+
+
+def calls(form: str, *tools: Tool, **choice: Any) -> Calls:
+    return Calls(FORMATS[form], tools or (STRICT, LOOSE), Choice(**choice))
+
+
+@pytest.mark.parametrize("form", FORMATS)
+@pytest.mark.parametrize("special", [False, True])
+def test_calls_amid_text(tmp_path: Path, form: str, special: bool) -> None:
+    bench = Bench(tmp_path, ["<|x|>", *FORMATS[form].marks] if special else [])
+    good, loose = FORMATS[form].write(GOOD), FORMATS[form].write(ANY)
+    asked = calls(form)
+    assert bench.fits("Hello.", asked)
+    assert bench.fits("", asked)
+    assert bench.fits(good, asked)
+    assert bench.fits(f"I look.\n{good}\n{loose}\nand wait", asked)
+    assert not bench.fits(FORMATS[form].write(Call("delete", {})), asked)
+    assert not bench.fits(FORMATS[form].write(Call("weather", {"city": "Rome"})), asked)
+    assert not bench.fits(good[:-1], asked)
+    if special:
+        assert bench.fits(f"a<|x|>b<|x|>{good}<|x|>", asked)
+
+
+@pytest.mark.parametrize("form", FORMATS)
+def test_one_call_at_most(bench: Bench, form: str) -> None:
+    good, asked = FORMATS[form].write(GOOD), calls(form, parallel=False)
+    assert bench.fits(f"See: {good}", asked)
+    assert not bench.fits(f"{good}\n{good}", asked)
+    assert bench.fits("none at all", asked)
+
+
+@pytest.mark.parametrize("form", FORMATS)
+def test_required_and_named_calls(bench: Bench, form: str) -> None:
+    written = FORMATS[form]
+    good, loose = written.write(GOOD), written.write(ANY)
+    required = calls(form, mode="required")
+    assert bench.fits(good, required)
+    assert bench.fits(good + written.between + loose, required)
+    assert not bench.fits("", required)
+    assert not bench.fits(f"Sure: {good}", required)
+    named = calls(form, LOOSE, mode="required", names=("add",), parallel=False)
+    assert bench.fits(loose, named)
+    assert not bench.fits(good, named)
+    assert not bench.fits(loose + written.between + loose, named)
+
+
+@pytest.mark.parametrize("form", FORMATS)
+def test_strict_arguments_fit_their_schema(bench: Bench, form: str) -> None:
+    asked = calls(form, mode="required", parallel=False)
+    written = FORMATS[form].write
+    for arguments, fits in [
+        ({"city": "a", "unit": "F"}, True),
+        ({"city": 'a"b\\', "days": 1, "unit": "F"}, True),
+        ({"city": "a", "days": 0, "unit": "F"}, False),
+        ({"city": "a", "unit": "K"}, False),
+        ({"city": "a", "unit": "F", "more": 1}, False),
+        ({"unit": "F"}, False),
+    ]:
+        assert bench.fits(written(Call("weather", arguments)), asked) is fits, arguments
+    assert bench.fits(written(Call("add", {"anything": [1, {"a": None}]})), asked)
+
+
+@pytest.mark.parametrize("form", FORMATS)
+def test_calls_or_a_constrained_answer(bench: Bench, form: str) -> None:
+    answer = Constraint("regex", "[0-9]+")
+    good = FORMATS[form].write(GOOD)
+    for text, fits in [("12", True), (good, True), ("twelve", False), (f"12{good}", False)]:
+        assert bench.fits(text, calls(form), None, answer) is fits, text
+
+
+@pytest.mark.parametrize("special", [False, True])
+def test_thoughts_before_a_constrained_answer(tmp_path: Path, special: bool) -> None:
+    bench = Bench(tmp_path, ["<think>", "</think>"] if special else [])
+    for constraint in (
+        Constraint("regex", "yes|no"),
+        Constraint("json_schema", {"enum": ["yes", "no"]}),
+        Constraint("ebnf", 'root ::= "yes" | "no"'),
+        Constraint("grammar", {"type": "lark", "value": 'start: "yes" | "no"'}),
+    ):
+        yes = '"yes"' if constraint.field == "json_schema" else "yes"
+        closed, opened = Thoughts(THINK, is_open=False), Thoughts(THINK, is_open=True)
+        assert bench.fits(yes, None, closed, constraint)
+        assert bench.fits(f"<think>\nyes or no?</think>\n\n{yes}", None, closed, constraint)
+        assert not bench.fits("<think>a</think>\nmaybe", None, closed, constraint)
+        assert bench.fits(f"hm</think>{yes}", None, opened, constraint)
+        assert not bench.fits(yes, None, opened, constraint)
+        required = Thoughts(THINK, is_open=False, required=True)
+        assert not bench.fits(yes, None, required, constraint)
+
+
+def test_a_budget_of_thoughts_in_tokens(tmp_path: Path) -> None:
+    bench = Bench(tmp_path, ["<think>", "</think>"])
+    end = bench.tokenizer.token_to_id("</think>")
+    thoughts = Thoughts(THINK, is_open=True, budget=3, end_id=end)
+    assert bench.fits("abc</think>\nfree text", None, thoughts)
+    assert bench.fits("</think>", None, thoughts)
+    assert not bench.fits("abcd</think>", None, thoughts)
+    assert not bench.fits("abc</s></think>", None, thoughts)
+    with pytest.raises(BudgetError):
+        answer_constraint(bench.spelling, Thoughts(THINK, True, budget=3), None, None)
+
+
+def test_no_grammar_where_anything_goes(bench: Bench) -> None:
+    assert answer_constraint(bench.spelling, Thoughts(THINK, True), None, None) is None
+    constraint = Constraint("regex", "a")
+    assert answer_constraint(bench.spelling, None, None, constraint) is constraint
+
+
+@pytest.mark.parametrize(
+    ("form", "schema", "place"),
+    [
+        ("hermes", {"type": "object", "not": {}}, "tools[0].function.parameters"),
+        ("glm", {"properties": {"a": {"type": "integer", "not": {}}},
+                 "additionalProperties": False}, "tools[0].function.parameters.properties.a"),
+    ],
+)  # fmt: skip
+def test_a_schema_that_cannot_be_enforced_is_named(
+    bench: Bench, form: str, schema: dict[str, Any], place: str
+) -> None:
+    asked = calls(form, Tool("weather", None, schema, strict=True, place="tools[0]"))
+    wanted = answer_constraint(bench.spelling, None, asked, None)
+    assert wanted is not None
+    with pytest.raises(GrammarError, match="not") as caught:
+        translate(wanted, bench.compiler)
+    assert caught.value.field == place
+
+
+@pytest.mark.parametrize(
+    ("schema", "place"),
+    [
+        ({"type": "array"}, "type"),
+        ({"anyOf": []}, "anyOf"),
+        ({"properties": {}}, "additionalProperties"),
+        ({"required": ["x"], "additionalProperties": False}, "required"),
+        (
+            {
+                "properties": {"a": {"type": "string", "pattern": "x"}},
+                "additionalProperties": False,
+            },
+            "properties.a.pattern",
+        ),
+    ],
+)
+def test_what_glm_cannot_enforce_is_refused(
+    bench: Bench, schema: dict[str, Any], place: str
+) -> None:
+    asked = calls("glm", Tool("f", None, schema, strict=True, place="tools[3]"))
+    with pytest.raises(UnenforceableError) as caught:
+        answer_constraint(bench.spelling, None, asked, None)
+    assert caught.value.place == f"tools[3].function.parameters.{place}"
+
+
+def test_glm_strings_with_lengths_and_shared_definitions(bench: Bench) -> None:
+    schema = {
+        "properties": {
+            "short": {"type": "string", "minLength": 1, "maxLength": 3},
+            "point": {"$ref": "#/$defs/point"},
+        },
+        "additionalProperties": False,
+        "$defs": {"point": {"type": "array", "items": {"type": "integer"}, "maxItems": 2}},
+    }
+    tool = Tool("f", None, json.loads(json.dumps(schema)), strict=True)
+    asked = calls("glm", tool, mode="required")
+    written = FORMATS["glm"].write
+    assert bench.fits(written(Call("f", {"short": "abc", "point": [1, 2]})), asked)
+    assert bench.fits(written(Call("f", {})), asked)
+    assert not bench.fits(written(Call("f", {"short": "abcd"})), asked)
+    assert not bench.fits(written(Call("f", {"short": ""})), asked)
+    assert not bench.fits(written(Call("f", {"point": [1, 2, 3]})), asked)

@@ -1,0 +1,47 @@
+"""Marks in text that is cut anywhere."""
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from completions.chat.markers import MarkFilter, split_at
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("ab", ("ab", None, "")),
+        ("a<b>c<d>", ("a", "<b>", "c<d>")),
+        ("a<d><b>", ("a", "<d>", "<b>")),
+        ("a<", ("a", None, "<")),
+        ("a<b", ("a", None, "<b")),
+        ("a<x", ("a<x", None, "")),
+        ("", ("", None, "")),
+    ],
+)
+def test_splitting(text: str, expected: tuple[str, str | None, str]) -> None:
+    assert split_at(text, ("<b>", "<d>")) == expected
+
+
+MARKS = ("<b>", "<bb>", "[end]")
+
+
+@settings(deadline=None)
+@given(
+    st.lists(st.sampled_from(["<b>", "<bb>", "[end]", "<", "b", "[e", "x", ">"]), max_size=12),
+    st.integers(0, 40),
+)
+def test_filtering(scraps: list[str], place: int) -> None:
+    text = "".join(scraps)
+    one, two = MarkFilter(MARKS), MarkFilter(MARKS)
+    whole = one.push(text) + one.finish()
+    assert two.push(text[:place]) + two.push(text[place:]) + two.finish() == whole
+    if not any(mark in text for mark in MARKS):
+        assert whole == text
+
+
+def test_nothing_is_held_back_without_need() -> None:
+    filtered = MarkFilter(MARKS)
+    assert [filtered.push(piece) for piece in ("a<", "b", "b>c", "[x")] == ["a", "", "c", "[x"]
+    assert filtered.finish() == ""
+    assert MarkFilter(()).push("<b>") == "<b>"

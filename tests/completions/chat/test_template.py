@@ -1,0 +1,58 @@
+"""Rendering as transformers does it: its globals, filters and white space, in a sandbox."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from completions.chat import template as chat_template
+from completions.chat.template import ChatTemplateError
+from completions.model_files import ModelFiles
+
+HELLO = [{"role": "user", "content": "<hi> é"}]
+
+
+def render(folder: Path, template: str | None, messages: Any = HELLO, prompt: bool = True) -> str:
+    if template is not None:
+        (folder / "chat_template.jinja").write_text(template)
+    (folder / "tokenizer_config.json").write_text('{"bos_token": "<s>"}')
+    model = ModelFiles("m", folder, 10, 64, (), 0)
+    return chat_template.render(model, messages, add_generation_prompt=prompt)
+
+
+@pytest.mark.parametrize(
+    ("template", "text"),
+    [
+        ("{{ bos_token }}{{ messages[0].content }}", "<s><hi> é"),
+        ("{% if add_generation_prompt %}\n  go\n{% endif %}", "  go\n"),
+        ("a\n    {% if true %}\nb\n    {% endif %}\nc", "a\nb\nc"),
+        ("{{ messages | tojson }}", '[{"role": "user", "content": "<hi> é"}]'),
+        ("{{ {'a': [1]} | tojson(indent=2) }}", '{\n  "a": [\n    1\n  ]\n}'),
+        ("{% for m in [1,2,3] %}{% if m == 2 %}{% break %}{% endif %}{{ m }}{% endfor %}", "1"),
+        ("{% generation %}\nanswer{% endgeneration %}", "answer"),
+        ("{{ strftime_now('%Y') | length }}", "4"),
+        ("{{ undefined_name }}", ""),
+    ],
+)
+def test_rendering(tmp_path: Path, template: str, text: str) -> None:
+    assert render(tmp_path, template) == text
+
+
+@pytest.mark.parametrize(
+    ("template", "reason"),
+    [
+        ("{{ raise_exception('roles must alternate') }}", "roles must alternate"),
+        ("{{ messages.append(1) }}", "unsafe|not safely"),
+        ("{{ ''.__class__.__mro__ }}", "unsafe"),
+        ("{% if %}", "Expected an expression"),
+        ("{{ 1 + 'a' }}", "unsupported operand"),
+    ],
+)
+def test_refusals(tmp_path: Path, template: str, reason: str) -> None:
+    with pytest.raises(ChatTemplateError, match=reason):
+        render(tmp_path, template)
+
+
+def test_a_model_without_template(tmp_path: Path) -> None:
+    with pytest.raises(ChatTemplateError, match="has no chat template"):
+        render(tmp_path, None)

@@ -1,0 +1,145 @@
+"""A tiny model folder, two tenants, and the API without Redis."""
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+from django.test import Client
+from pytest_django.fixtures import Settings
+from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, processors
+
+from completions import keys, model_files
+from completions.api import runtime
+from completions.models import ApiKey, Organization
+
+TINY_CONTEXT = 128
+CHAT_TEMPLATE = """\
+{{ bos_token }}{% for message in messages %}
+{% if message.role not in ('system', 'user', 'assistant') %}
+{{ raise_exception('unknown role') }}
+{% endif %}
+<{{ message.role }}>{{ message.content }}{{ eos_token }}
+{% endfor %}
+{% if add_generation_prompt %}<assistant>{% endif %}
+"""
+
+
+def _tiny_tokenizer() -> Tokenizer:
+    """One token per byte, and the specials <s> and </s>; BOS is added on request."""
+    vocabulary = {letter: i for i, letter in enumerate(sorted(pre_tokenizers.ByteLevel.alphabet()))}
+    tokenizer = Tokenizer(models.BPE(vocab=vocabulary, merges=[]))
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    tokenizer.add_special_tokens([AddedToken("<s>"), AddedToken("</s>")])
+    tokenizer.post_processor = processors.TemplateProcessing(
+        single="<s> $A", special_tokens=[("<s>", tokenizer.token_to_id("<s>"))]
+    )
+    return tokenizer
+
+
+@pytest.fixture(scope="session")
+def tiny_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with all that the web tier reads: 260 ids, of which 256 is BOS and 257 is EOS."""
+    folder = tmp_path_factory.mktemp("models") / "tiny"
+    folder.mkdir()
+    _tiny_tokenizer().save(str(folder / "tokenizer.json"))
+    documents: dict[str, dict[str, Any]] = {
+        "config.json": {"vocab_size": 260, "max_position_embeddings": TINY_CONTEXT},
+        "generation_config.json": {"eos_token_id": [257]},
+        "tokenizer_config.json": {"bos_token": "<s>", "eos_token": {"content": "</s>"}},
+    }
+    for name, document in documents.items():
+        (folder / name).write_text(json.dumps(document))
+    (folder / "chat_template.jinja").write_text(CHAT_TEMPLATE)
+    return folder
+
+
+@pytest.fixture
+def served(tiny_model: Path, tmp_path: Path, settings: Settings) -> Iterator[None]:
+    """models.toml with `tiny`, `texts`, `org/slashed` (the same files) and `absent` (no files)."""
+    document = f"""
+[models.tiny]
+path = "{tiny_model}"
+[models.tiny.adapters]
+polite = "adapters/polite"
+[models.tiny.prices]
+prompt = 0.5
+completion = 2
+[models.texts]
+path = "{tiny_model}"
+text_prompts = true
+tool_format = "glm"
+thinking_marks = ["<think>", "</think>"]
+[models."org/slashed"]
+path = "{tiny_model}"
+[models.absent]
+path = "{tmp_path}/absent"
+"""
+    settings.MODELS_FILE = tmp_path / "models.toml"
+    settings.MODELS_FILE.write_text(document)
+    yield
+    model_files.load.cache_clear()
+
+
+@dataclass(frozen=True)
+class Tenant:
+    organization: Organization
+    key: ApiKey
+    secret: str
+
+    @property
+    def headers(self) -> dict[str, str]:
+        return {"Authorization": f"Bearer {self.secret}"}
+
+
+def _tenant(name: str) -> Tenant:
+    organization = Organization.objects.create(name=name)
+    return Tenant(organization, *keys.create(organization, f"{name}'s key"))
+
+
+@pytest.fixture
+def owner(db: None) -> Tenant:
+    return _tenant("owner")
+
+
+@pytest.fixture
+def stranger(db: None) -> Tenant:
+    return _tenant("stranger")
+
+
+class FakeRuntime:
+    """A web process's runtime whose Redis is a set of live models."""
+
+    def __init__(self) -> None:
+        self.key_ring = keys.KeyRing()
+        self.live = {"tiny"}
+        self.failure: Exception | None = None
+
+    async def current(self) -> "FakeRuntime":
+        return self
+
+    async def live_models(self) -> set[str]:
+        if self.failure:
+            raise self.failure
+        return self.live
+
+    async def ping(self) -> None:
+        if self.failure:
+            raise self.failure
+
+
+@pytest.fixture
+def fake_runtime(monkeypatch: pytest.MonkeyPatch) -> FakeRuntime:
+    fake = FakeRuntime()
+    for name in ("current", "live_models", "ping"):
+        monkeypatch.setattr(runtime, name, getattr(fake, name))
+    return fake
+
+
+@pytest.fixture
+def api(owner: Tenant, served: None, fake_runtime: FakeRuntime) -> Client:
+    """The API as the owner calls it."""
+    return Client(headers=owner.headers)

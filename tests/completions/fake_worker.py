@@ -1,0 +1,35 @@
+"""An engine worker without an engine: claims jobs from the private Valkey and ends them as told."""
+
+from completions.jobs.events import JobError, Usage
+from completions.jobs.execution import Claim, Ending, Execution, StepEvent
+
+
+class FakeWorker:
+    """Serves model `m` or whatever it is told; answers every prompt with the same tokens."""
+
+    def __init__(self, client, prefix, name="fake", model="tiny"):
+        self.execution = Execution(client, prefix, name)
+        self.execution.beat(model, {})
+
+    def claim(self, job_id):
+        (claim,) = self.execution.claim([job_id])
+        return claim if isinstance(claim, Claim) else None
+
+    def run(self, job_id, state="completed", error=None, tokens=(65, 66)):
+        """The whole of a job; False when it was not to be had."""
+        claim = self.claim(job_id)
+        if claim is None:
+            return False
+        self.end(claim, state, error, tokens)
+        return True
+
+    def end(self, claim, state="completed", error=None, tokens=(65, 66)):
+        prompts = len(claim.request["prompts"])
+        choices = [(i, list(tokens), "AB", "length", None) for i in range(prompts)]
+        step = StepEvent(claim.job_id, claim.attempt, 1, choices)
+        used = Usage(sum(map(len, claim.request["prompts"])), prompts * len(tokens), 1)
+        ending = Ending(
+            claim.job_id, claim.attempt, 1 + prompts, state,
+            JobError(error, "because") if error else None, used,
+        )  # fmt: skip
+        self.execution.publish([step], [ending])

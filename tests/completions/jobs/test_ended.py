@@ -1,0 +1,56 @@
+"""Ended jobs as Redis tells of them, and their events packed for SQL."""
+
+import time
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from completions.jobs import events
+from completions.jobs.ended import forget, pack, read_ended, unpack
+from completions.jobs.events import ChoiceEvent, EndEvent, Usage
+from completions.jobs.submission import NewJob, submit_kept
+from tests.completions.fake_worker import FakeWorker
+
+PREFIX = "e:"
+
+
+def run(client, job_id, kind="background"):
+    job = NewJob(
+        job_id, kind, "tiny", 1, 2, {"prompts": [[1]]}, {"id": job_id}, time.time() + 60, 30
+    )
+    submit_kept(client, PREFIX, [job])
+    FakeWorker(client, PREFIX).run(job_id)
+
+
+@pytest.mark.integration
+def test_kept_jobs_come_with_their_results_and_others_without(redis_client):
+    run(redis_client, "kept")
+    run(redis_client, "sync", kind="sync")
+    kept, sync = read_ended(redis_client, PREFIX, 10)
+    assert (kept.id, kept.kept, kept.view) == ("kept", True, {"id": "kept"})
+    (choice,), end = unpack(pack(kept.events))
+    assert choice == ChoiceEvent(1, 0, [65, 66], "AB", "length", None)
+    assert end == EndEvent(2, "completed", None, Usage(1, 2, 1))
+    assert (sync.id, sync.kept, sync.view, list(sync.events)) == ("sync", False, None, [])
+    assert kept.usage == sync.usage == Usage(1, 2, 1)
+    assert kept.created <= kept.started <= kept.finished
+
+
+@pytest.mark.integration
+def test_what_is_forgotten_is_not_told_again_and_expires(redis_client):
+    run(redis_client, "kept")
+    run(redis_client, "later")
+    first, _ = read_ended(redis_client, PREFIX, 10)
+    forget(redis_client, PREFIX, [first], 7)
+    assert [job.id for job in read_ended(redis_client, PREFIX, 10)] == ["later"]
+    assert 0 < redis_client.ttl(f"{PREFIX}job:kept") <= 7
+    assert redis_client.ttl(f"{PREFIX}job:later") == -1
+
+
+@given(st.lists(st.text(), min_size=1))
+def test_packing_loses_nothing(texts):
+    stream = [
+        events.encode_choices(n, [(0, [n], text, None, None)]) for n, text in enumerate(texts)
+    ]
+    assert unpack(pack(stream)) == [events.decode(data) for data in stream]

@@ -1,0 +1,48 @@
+"""The wire form of events."""
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from completions.jobs import events
+from completions.jobs.events import ChoiceEvent, EndEvent, JobError, Usage
+
+choices = st.lists(
+    st.tuples(
+        st.integers(0, 1023),
+        st.lists(st.integers(0, 2**31), max_size=5),
+        st.text(),
+        st.sampled_from([None, "stop", "length"]),
+        st.one_of(st.none(), st.integers(0, 2**31), st.text()),
+    ),
+    min_size=1,
+    max_size=8,
+)
+
+
+@given(st.integers(1, 2**40), choices)
+def test_choices_survive_the_wire_and_are_numbered_without_gaps(first, sent):
+    decoded = events.decode(events.encode_choices(first, sent))
+    assert isinstance(decoded, list)
+    assert [c.sequence_number for c in decoded] == list(range(first, first + len(sent)))
+    assert [
+        (c.index, c.token_ids, c.text, c.finish_reason, c.matched_stop) for c in decoded
+    ] == sent
+
+
+def test_a_choice_has_a_compact_form():
+    assert events.encode_choices(7, [(0, [5], "a", None, None)]) == (
+        b'{"s":7,"c":[[0,[5],"a",null,null]]}'
+    )
+    assert events.decode(b'{"s":7,"c":[[0,[5],"a",null,null]]}') == [
+        ChoiceEvent(7, 0, [5], "a", None, None)
+    ]
+
+
+def test_ends_survive_the_wire():
+    for end in (
+        EndEvent(3, "completed", None, Usage(1, 2, 3)),
+        EndEvent(1, "failed", JobError("grammar_error", "…"), None),
+        EndEvent(1, "cancelled", None, None),
+    ):
+        wire = events.encode_end(end.sequence_number, end.state, end.error, end.usage)
+        assert events.decode(wire) == end

@@ -1,0 +1,110 @@
+"""The multiplexed reader against a real server: nothing missed, nothing twice."""
+
+import asyncio
+
+import pytest
+
+from completions.jobs import events, reader
+from completions.jobs.events import EndEvent
+from completions.jobs.reader import EventReader, ReaderLostError
+
+pytestmark = pytest.mark.integration
+
+
+@pytest.fixture
+async def following(valkey, redis_client):
+    changed = asyncio.Event()
+    event_reader = EventReader(valkey.url, "t:", "web-1", changed.set)
+    event_reader.changed = changed
+    task = asyncio.create_task(event_reader.run())
+    yield event_reader
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)
+    await event_reader.close()
+
+
+def publish(client, job_id, first, last):
+    for number in range(first, last + 1):
+        data = events.encode_choices(number, [(0, [number], f"{number} ", None, None)])
+        client.xadd(f"t:ev:{job_id}", {"d": data})
+
+
+def finish(client, job_id, number):
+    client.xadd(f"t:ev:{job_id}", {"d": events.encode_end(number, "completed", None, None)})
+
+
+async def numbers(event_reader, job_id):
+    seen = []
+    async for event in event_reader.follow(job_id):
+        if isinstance(event, EndEvent):
+            seen.append(event.sequence_number)
+        else:
+            seen += [choice.sequence_number for choice in event]
+    return seen
+
+
+async def test_followers_that_come_early_late_and_between_see_everything(following, redis_client):
+    early = asyncio.create_task(numbers(following, "job"))
+    await asyncio.sleep(0.05)
+    publish(redis_client, "job", 1, 50)
+    await asyncio.sleep(0.05)
+    between = asyncio.create_task(numbers(following, "job"))
+    publish(redis_client, "job", 51, 100)
+    finish(redis_client, "job", 101)
+    assert await early == list(range(1, 102))
+    assert await between == list(range(1, 102))
+    assert await numbers(following, "job") == list(range(1, 102))
+
+
+async def test_many_streams_at_once(following, redis_client):
+    jobs = [f"job-{number}" for number in range(40)]
+    tasks = [asyncio.create_task(numbers(following, job)) for job in jobs]
+    await asyncio.sleep(0.05)
+    for number in range(1, 11):
+        for job in jobs:
+            publish(redis_client, job, number, number)
+        await asyncio.sleep(0)
+    for job in jobs:
+        finish(redis_client, job, 11)
+    assert await asyncio.gather(*tasks) == [list(range(1, 12))] * len(jobs)
+    assert following._followers == {}
+    assert set(following._cursors) == {b"t:ctl:web-1", b"t:keys"}
+
+
+async def test_a_slow_follower_catches_up_by_itself(following, redis_client, monkeypatch):
+    monkeypatch.setattr(reader, "BACKLOG", 5)
+    stream = following.follow("job")
+    publish(redis_client, "job", 1, 1)
+    seen = [(await anext(stream))[0].sequence_number]
+    publish(redis_client, "job", 2, 60)  # far more than its queue holds
+    await asyncio.sleep(0.2)
+    publish(redis_client, "job", 61, 70)
+    finish(redis_client, "job", 71)
+    async for event in stream:
+        seen += [71] if isinstance(event, EndEvent) else [event[0].sequence_number]
+    assert seen == list(range(1, 72))
+
+
+async def test_a_key_change_is_heard(following, redis_client):
+    await asyncio.sleep(0.05)
+    redis_client.xadd("t:keys", {"d": b""})
+    async with asyncio.timeout(1):
+        await following.changed.wait()
+
+
+async def test_followers_learn_at_once_that_redis_has_gone(tmp_path_factory):
+    from tests.conftest import PrivateValkey
+
+    server = PrivateValkey(tmp_path_factory.mktemp("v"))
+    server.start()
+    event_reader = EventReader(server.url, "t:", "web-1", lambda: None)
+    task = asyncio.create_task(event_reader.run())
+    follower = asyncio.create_task(numbers(event_reader, "job"))
+    await asyncio.sleep(0.1)
+    server.stop()
+    async with asyncio.timeout(2):
+        with pytest.raises(ReaderLostError):
+            await follower
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)
+    await event_reader.close()

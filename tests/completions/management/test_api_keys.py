@@ -1,0 +1,116 @@
+"""create_api_key and revoke_api_key, as scripts use them."""
+
+import io
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from django.core.management import CommandError, call_command
+from django.utils import timezone
+
+from completions import keys
+from completions.models import ApiKey, Organization
+
+pytestmark = pytest.mark.usefixtures("served", "db")
+
+
+def run(name: str, *arguments: str, **options: Any) -> str:
+    output = io.StringIO()
+    call_command(name, *arguments, stdout=output, **options)
+    return output.getvalue()
+
+
+def test_the_secret_stands_alone_on_standard_output() -> None:
+    output = run("create_api_key", "ci")
+    secret = output.removesuffix("\n")
+    assert keys.well_formed(secret)
+    key = ApiKey.objects.get()
+    assert (key.name, key.organization.name, key.allowed_models) == ("ci", "default", [])
+    assert key.expires_at is None
+
+
+def test_options() -> None:
+    before = timezone.now()
+    run(
+        "create_api_key", "ci", "--organization", "acme", "--models", "tiny, org/slashed",
+        "--expires-in-days", "2",
+    )  # fmt: skip
+    run("create_api_key", "other", "--organization", "acme")
+    key = ApiKey.objects.get(name="ci")
+    assert Organization.objects.get().api_keys.count() == 2
+    assert key.allowed_models == ["tiny", "org/slashed"]
+    assert key.expires_at is not None
+    assert timedelta(days=2) <= key.expires_at - before < timedelta(days=2, minutes=1)
+
+
+@pytest.mark.parametrize("days", ["0", "-1", "x", "1.5", "99999"])
+def test_bad_days(days: str) -> None:
+    with pytest.raises(CommandError, match="number of days"):
+        run("create_api_key", "ci", f"--expires-in-days={days}")
+
+
+def test_unknown_models() -> None:
+    with pytest.raises(CommandError, match=r"no model 'none'.*tiny, texts, org/slashed"):
+        run("create_api_key", "ci", "--models", "none")
+    assert not ApiKey.objects.exists()
+
+
+def test_limits() -> None:
+    run(
+        "create_api_key", "ci", "--rpm", "5", "--tpm", "600", "--max-concurrency", "2",
+        "--max-priority", "7",
+    )  # fmt: skip
+    key = ApiKey.objects.get()
+    assert (key.requests_per_minute, key.tokens_per_minute, key.max_concurrency) == (5, 600, 2)
+    assert key.max_priority == 7
+
+
+def test_bad_priorities() -> None:
+    for value in ("-1", "101", "x"):
+        with pytest.raises(CommandError, match="0 to 100"):
+            run("create_api_key", "ci", f"--max-priority={value}")
+
+
+@pytest.mark.parametrize("option", ["--rpm", "--tpm", "--max-concurrency"])
+def test_bad_limits(option: str) -> None:
+    for value in ("0", "-1", "x", "1.5", "9" * 20):
+        with pytest.raises(CommandError, match="whole number"):
+            run("create_api_key", "ci", f"{option}={value}")
+
+
+def test_revoke_by_name_and_by_beginning() -> None:
+    first = run("create_api_key", "one").strip()
+    second = run("create_api_key", "two").strip()
+    assert "Revoked" in run("revoke_api_key", "one")
+    assert [key.name for key in ApiKey.objects.active()] == ["two"]
+    for beginning in (first, first[:9]):
+        with pytest.raises(CommandError, match="no key that is not yet revoked"):
+            run("revoke_api_key", beginning)
+    run("revoke_api_key", second[:9])
+    assert not ApiKey.objects.active().exists()
+
+
+@pytest.mark.parametrize("form", ["sk-{id}", "{id}", "{secret}"])
+def test_forms_of_a_beginning(form: str) -> None:
+    secret = run("create_api_key", "one").strip()
+    run("revoke_api_key", form.format(id=secret[3:9], secret=secret))
+    assert not ApiKey.objects.active().exists()
+
+
+def test_ambiguity_lists_the_candidates() -> None:
+    for organization in ("acme", "zeta"):
+        run("create_api_key", "same", "--organization", organization)
+    with pytest.raises(CommandError) as caught:
+        run("revoke_api_key", "same")
+    for key in ApiKey.objects.all():
+        assert f"sk-{key.public_id}" in str(caught.value)
+        assert key.organization.name in str(caught.value)
+    assert ApiKey.objects.active().count() == 2
+
+
+@pytest.mark.parametrize("wanted", ["nobody", "sk-", ""])
+def test_nothing_matches(wanted: str) -> None:
+    run("create_api_key", "one")
+    with pytest.raises(CommandError, match="no key"):
+        run("revoke_api_key", wanted)
+    assert ApiKey.objects.active().count() == 1

@@ -1,0 +1,163 @@
+"""The admin: a key's secret is shown once, and what the service wrote cannot be edited."""
+
+import re
+from datetime import UTC, datetime
+
+import pytest
+from django.contrib.admin.models import LogEntry
+from django.contrib.auth.models import User
+from django.contrib.sessions.models import Session
+from django.db import connection
+from django.test import Client
+from django.test.utils import CaptureQueriesContext
+from pytest_django import DjangoCaptureOnCommitCallbacks
+
+from completions import keys
+from completions.models import ApiKey, Job, Organization, UsageRecord
+from tests.completions.conftest import Tenant
+
+KEYS = "/admin/completions/apikey/"
+MOMENT = datetime(2026, 11, 1, tzinfo=UTC)
+
+
+@pytest.fixture
+def admin(client: Client, served: None, db: None) -> Client:
+    client.force_login(User.objects.create_superuser("root", password="x"))
+    return client
+
+
+@pytest.fixture
+def announced(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    calls: list[int] = []
+    monkeypatch.setattr(keys, "announce_change", lambda: calls.append(1))
+    return calls
+
+
+def add_key(admin: Client, **fields: object) -> str:
+    organization = Organization.objects.create(name="acme")
+    form = {"organization": organization.pk, "name": "ci", "max_priority": 5, **fields}
+    response = admin.post(f"{KEYS}add/", form)
+    assert response.status_code == 200
+    assert "no-store" in response.headers["Cache-Control"]
+    secrets = re.findall(r'value="(sk-[^"]+)"', response.content.decode())
+    assert len(secrets) == 1
+    return str(secrets[0])
+
+
+def test_a_created_key_is_shown_once(admin: Client) -> None:
+    secret = add_key(admin, allowed_models=["tiny"])
+    key = ApiKey.objects.get()
+    assert key.digest == keys.digest(secret, _pepper())
+    assert key.allowed_models == ["tiny"]
+    change = f"{KEYS}{key.pk}/change/"
+    for path in (KEYS, change, f"{KEYS}{key.pk}/history/", "/admin/"):
+        page = admin.get(path).content.decode()
+        assert secret not in page
+        assert key.digest not in page
+    assert f"sk-{key.public_id}" in admin.get(KEYS).content.decode()
+
+
+def _pepper() -> str:
+    from django.conf import settings
+
+    return str(settings.KEY_PEPPER)
+
+
+def test_the_secret_is_kept_nowhere(admin: Client, caplog: pytest.LogCaptureFixture) -> None:
+    secret = add_key(admin)
+    stored = [*LogEntry.objects.values(), *ApiKey.objects.values()]
+    stored += [session.get_decoded() for session in Session.objects.all()]
+    assert stored
+    assert secret not in str(stored)
+    assert secret not in caplog.text
+    assert secret not in str(admin.cookies)
+
+
+def test_unserved_models_cannot_be_chosen(admin: Client) -> None:
+    organization = Organization.objects.create(name="acme")
+    form = {"organization": organization.pk, "name": "ci", "allowed_models": ["none"]}
+    response = admin.post(f"{KEYS}add/", form)
+    assert "none is not one of the available choices" in response.content.decode()
+    assert not ApiKey.objects.exists()
+
+
+def test_editing_a_key_is_announced(
+    admin: Client,
+    owner: Tenant,
+    announced: list[int],
+    django_capture_on_commit_callbacks: DjangoCaptureOnCommitCallbacks,
+) -> None:
+    ApiKey.objects.filter(pk=owner.key.pk).update(allowed_models=["gone"])
+    page = admin.get(f"{KEYS}{owner.key.pk}/change/").content.decode()
+    assert "gone (no longer served)" in page
+    form = {
+        "name": "renamed", "allowed_models": ["tiny"], "organization": "999", "digest": "x",
+        "max_priority": 0,
+    }  # fmt: skip
+    with django_capture_on_commit_callbacks(execute=True):
+        response = admin.post(f"{KEYS}{owner.key.pk}/change/", form)
+    assert response.status_code == 302
+    key = ApiKey.objects.get(pk=owner.key.pk)
+    assert (key.name, key.allowed_models) == ("renamed", ["tiny"])
+    assert (key.organization, key.digest) == (owner.organization, owner.key.digest)
+    assert announced == [1]
+
+
+def test_revoking_keys(
+    admin: Client,
+    owner: Tenant,
+    stranger: Tenant,
+    announced: list[int],
+    django_capture_on_commit_callbacks: DjangoCaptureOnCommitCallbacks,
+) -> None:
+    form = {"action": "revoke", "_selected_action": [owner.key.pk]}
+    with django_capture_on_commit_callbacks(execute=True):
+        response = admin.post(KEYS, form, follow=True)
+    assert "1 revoked" in response.content.decode()
+    assert [key.organization.name for key in ApiKey.objects.active()] == ["stranger"]
+    assert announced == [1]
+
+
+def test_keys_are_not_deleted(admin: Client, owner: Tenant) -> None:
+    assert admin.get(f"{KEYS}{owner.key.pk}/delete/").status_code == 403
+    page = admin.get(f"/admin/completions/organization/{owner.organization.pk}/delete/")
+    assert "deleting" in page.content.decode()
+    admin.post(f"/admin/completions/organization/{owner.organization.pk}/delete/", {"post": "yes"})
+    assert ApiKey.objects.filter(pk=owner.key.pk).exists()
+
+
+@pytest.fixture
+def rows(owner: Tenant) -> None:
+    common = {"organization": owner.organization, "api_key": owner.key, "model": "tiny"}
+    for i in range(3):
+        UsageRecord.objects.create(
+            job_id=f"cmpl-{i}", kind="sync", status="completed", created_at=MOMENT,
+            finished_at=MOMENT, **common,
+        )  # fmt: skip
+        Job.objects.create(
+            id=f"cmpl-{i}", request={"prompts": [[424242]]}, view={"x": 424242},
+            deadline_at=MOMENT, ttl=60, **common,
+        )  # fmt: skip
+
+
+@pytest.mark.parametrize("model", ["usagerecord", "job"])
+def test_usage_and_jobs_are_read_only(admin: Client, rows: None, model: str) -> None:
+    base = f"/admin/completions/{model}/"
+    with CaptureQueriesContext(connection) as queries:
+        page = admin.get(base).content.decode()
+    assert "cmpl-1" in page
+    assert len(queries) < 12  # not one per row
+    pk = "cmpl-1" if model == "job" else UsageRecord.objects.get(job_id="cmpl-1").pk
+    detail = admin.get(f"{base}{pk}/change/")
+    assert detail.status_code == 200
+    assert "424242" not in detail.content.decode()
+    assert 'name="_save"' not in detail.content.decode()
+    assert admin.get(f"{base}add/").status_code == 403
+    assert admin.get(f"{base}{pk}/delete/").status_code == 403
+    filtered = admin.get(f"{base}?status__exact=failed").content.decode()
+    assert "cmpl-1" not in filtered
+
+
+def test_organizations_count_their_keys(admin: Client, owner: Tenant) -> None:
+    page = admin.get("/admin/completions/organization/").content.decode()
+    assert '<td class="field-key_count">1</td>' in page

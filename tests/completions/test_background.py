@@ -1,0 +1,65 @@
+"""Background jobs outlive Redis."""
+
+import time
+from datetime import timedelta
+
+import pytest
+from asgiref.sync import async_to_sync
+from django.utils import timezone
+
+from completions import background
+from completions.jobs.execution import Execution, reconcile
+from completions.jobs.submission import NewJob
+from completions.models import Job
+
+pytestmark = [pytest.mark.integration, pytest.mark.django_db(transaction=True)]
+
+PREFIX = "b:"
+REQUEST = {"prompts": [[1]], "sampling": {"n": 1}, "grammar": None}
+
+
+def new_job(tenant, job_id) -> NewJob:
+    view = {"id": job_id, "n": 1}
+    deadline = time.time() + 60
+    return NewJob(
+        job_id,
+        "background",
+        "m",
+        tenant.organization.pk,
+        tenant.key.pk,
+        REQUEST,
+        view,
+        deadline,
+        60,
+    )
+
+
+def later():
+    return timezone.now() + timedelta(minutes=1)
+
+
+def test_an_emptied_redis_gets_its_jobs_back(owner, redis_client):
+    for number in range(3):
+        async_to_sync(background.store)(new_job(owner, f"job-{number}"))
+    assert background.resubmit_lost(redis_client, PREFIX, timezone.now()) == 0  # still on the way
+    assert background.resubmit_lost(redis_client, PREFIX, later()) == 3
+    assert background.resubmit_lost(redis_client, PREFIX, later()) == 0
+    assert {lost.job_id for lost in reconcile(redis_client, PREFIX)} == {"job-0", "job-1", "job-2"}
+    worker = Execution(redis_client, PREFIX, "w")
+    (claim,) = worker.claim(["job-1"])
+    assert claim.request == REQUEST
+    assert claim.seconds_left > 50
+
+
+def test_ended_jobs_stay_ended(owner, redis_client):
+    async_to_sync(background.store)(new_job(owner, "done"))
+    Job.objects.update(status="completed")
+    assert background.resubmit_lost(redis_client, PREFIX, later()) == 0
+
+
+def test_a_lost_job_is_still_found_as_queued(owner):
+    async_to_sync(background.store)(new_job(owner, "lost"))
+    record = async_to_sync(background.find)("lost", timezone.now())
+    assert (record.state, record.organization_id) == ("queued", owner.organization.pk)
+    async_to_sync(background.discard)("lost")
+    assert async_to_sync(background.find)("lost", timezone.now()) is None

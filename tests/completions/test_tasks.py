@@ -1,0 +1,64 @@
+"""The periodic tasks: one CPU worker at a time, and lost jobs published again."""
+
+import time
+
+import pytest
+from kombu.exceptions import OperationalError
+
+from completions import tasks
+from completions.jobs.connection import connect
+from completions.jobs.submission import NewJob, submit_kept
+
+pytestmark = [pytest.mark.integration, pytest.mark.django_db]
+
+
+@pytest.fixture(autouse=True)
+def client(valkey, redis_client, settings, monkeypatch):
+    settings.REDIS_PREFIX = "p:"
+    client = connect(valkey.url)
+    monkeypatch.setattr(tasks, "_client", lambda: client)
+    yield client
+    client.close()
+
+
+@pytest.fixture
+def dispatched(monkeypatch):
+    sent = []
+    monkeypatch.setattr(tasks, "dispatch", lambda *message: sent.append(message))
+    return sent
+
+
+def lose(client, job_id):
+    """An open job of which no message exists."""
+    job = NewJob(job_id, "background", "m", 1, 1, {}, {}, time.time() + 60, 60)
+    submit_kept(client, "p:", [job])
+
+
+def test_a_lost_job_is_published_again(client, dispatched):
+    lose(client, "a")
+    tasks.reconcile()
+    assert dispatched == [("a", "m", 6)]
+    tasks.reconcile()
+    assert len(dispatched) == 1  # not again at once
+
+
+def test_only_one_worker_does_it(client, dispatched):
+    lose(client, "a")
+    client.set("p:lock:reconcile", "another", ex=60)
+    tasks.reconcile()
+    assert dispatched == []
+
+
+def test_a_broker_that_is_away_ends_the_round(client, monkeypatch):
+    def away(*_message):
+        raise OperationalError("away")
+
+    monkeypatch.setattr(tasks, "dispatch", away)
+    lose(client, "a")
+    tasks.reconcile()
+    assert not client.exists("p:lock:reconcile")
+
+
+def test_jobs_are_settled_under_a_lock(client):
+    assert tasks.settle() == 0
+    assert not client.exists("p:lock:settle")
