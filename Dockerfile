@@ -1,0 +1,46 @@
+# Two images: `web` for the web tier, the CPU worker and migrations (no torch), `worker` for the engine
+# and for preparing models. The torch of requirements.txt brings its CUDA libraries where the package
+# index serves that build, so the same worker image runs with and without a GPU.
+
+FROM python:3.11-slim-bookworm AS base
+ENV PYTHONUNBUFFERED=1 \
+    PYTHONDONTWRITEBYTECODE=1 \
+    PATH=/opt/venv/bin:$PATH \
+    HOME=/tmp \
+    QUIRE_HOME=/var/lib/quire \
+    DJANGO_SETTINGS_MODULE=project.settings
+RUN useradd --system --uid 10001 --no-create-home quire \
+    && mkdir -p /var/lib/quire/models \
+    && chown -R quire: /var/lib/quire
+WORKDIR /app
+
+FROM base AS web-packages
+RUN python -m venv /opt/venv
+COPY requirements-web.txt constraints.txt ./
+RUN pip install --no-cache-dir -r requirements-web.txt -c constraints.txt
+
+FROM web-packages AS worker-packages
+COPY requirements.txt ./
+RUN pip install --no-cache-dir -r requirements.txt -c constraints.txt
+
+FROM base AS web
+COPY --from=web-packages /opt/venv /opt/venv
+COPY manage.py models.toml ./
+COPY project project
+COPY completions completions
+COPY stop_regex stop_regex
+USER quire
+EXPOSE 8000
+CMD ["uvicorn", "project.asgi:application", "--host", "0.0.0.0", "--port", "8000", \
+     "--loop", "uvloop", "--http", "httptools", "--ws", "none", "--no-access-log", \
+     "--no-server-header", "--timeout-graceful-shutdown", "20"]
+
+FROM base AS worker
+COPY --from=worker-packages /opt/venv /opt/venv
+COPY manage.py models.toml ./
+COPY project project
+COPY completions completions
+COPY stop_regex stop_regex
+COPY workers workers
+USER quire
+CMD ["python", "manage.py", "engine_worker"]

@@ -1,0 +1,20 @@
+"""The ASGI entry point."""
+
+import os
+from typing import cast
+
+os.environ.setdefault("DJANGO_SETTINGS_MODULE", "project.settings")
+
+from django.conf import settings
+from django.core.asgi import get_asgi_application
+
+django_application = get_asgi_application()
+
+# These need Django set up.
+from completions.api.gateway import MULTIPART_OVERHEAD, Application, Gateway  # noqa: E402
+
+application = Gateway(
+    cast("Application", django_application),
+    settings.MAX_BODY_BYTES,
+    uploads={"/v1/files": settings.MAX_FILE_BYTES + MULTIPART_OVERHEAD},
+)

@@ -1,0 +1,46 @@
+"""`manage.py cpu_worker`: the tasks that need SQL and no GPU, and the clock that sends them."""
+
+import socket
+import sys
+from typing import Any
+
+from celery import bootsteps
+from celery.beat import EmbeddedService
+from django.core.management.base import BaseCommand, CommandParser
+
+from project import celery_app
+
+
+class BeatThread(bootsteps.StartStopStep):
+    """Celery beat inside this process; Celery's own -B forks one that a kill -9 would orphan.
+
+    Several CPU workers may run: each periodic task takes a lock, so one of them does the work.
+    """
+
+    requires = ("celery.worker.components:Timer",)
+
+    def create(self, worker: Any) -> Any:
+        return EmbeddedService(worker.app, thread=True, scheduler_cls="celery.beat:Scheduler")
+
+
+class Command(BaseCommand):
+    help = "Run the CPU worker and the clock of the periodic tasks."
+    requires_system_checks = []
+
+    def add_arguments(self, parser: CommandParser) -> None:
+        parser.add_argument("--concurrency", type=int, default=4, help="threads (default 4)")
+
+    def handle(self, *args: Any, **options: Any) -> None:
+        celery_app.steps["worker"].add(BeatThread)
+        worker: Any = celery_app.Worker(
+            hostname=f"cpu@{socket.gethostname()}",
+            pool_cls="threads",
+            queues=["cpu"],
+            concurrency=options["concurrency"],
+            without_gossip=True,
+            without_mingle=True,
+            without_heartbeat=True,
+            loglevel="INFO",
+        )
+        worker.start()
+        sys.exit(int(worker.exitcode or 0))

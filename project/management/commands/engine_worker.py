@@ -1,0 +1,43 @@
+"""`manage.py engine_worker`: one engine, one model, one GPU (or the CPU)."""
+
+import sys
+from typing import Any
+
+from django.conf import settings
+from django.core.management.base import BaseCommand, CommandError, CommandParser
+
+from completions import catalog
+from project import celery_app
+
+
+class Command(BaseCommand):
+    help = "Run an engine worker for one model of models.toml."
+    requires_system_checks = []
+
+    def add_arguments(self, parser: CommandParser) -> None:
+        parser.add_argument("--model", help="model id; may be left out when there is only one")
+
+    def handle(self, *args: Any, **options: Any) -> None:
+        from workers.launch import WorkerOptions, check_device, run
+
+        try:
+            models = catalog.load(settings.MODELS_FILE, settings.MODELS_DIR)
+            entry = models.choose(options["model"])
+        except catalog.CatalogError as error:
+            raise CommandError(str(error)) from error
+        if not (entry.folder / "config.json").exists():
+            raise CommandError(
+                f"{entry.id} is not in {entry.folder}; run: manage.py prepare_model {entry.id}"
+            )
+        try:
+            check_device(settings.DEVICE)
+        except ValueError as error:
+            raise CommandError(str(error)) from error
+        worker_options = WorkerOptions(
+            redis_url=settings.REDIS_URL,
+            redis_prefix=settings.REDIS_PREFIX,
+            device=settings.DEVICE,
+            dtype=settings.DTYPE,
+            shutdown_grace=settings.SHUTDOWN_GRACE,
+        )
+        sys.exit(run(celery_app, entry, worker_options))

@@ -1,0 +1,51 @@
+"""`manage.py prepare_model [ID ...]`: bring checkpoints of models.toml onto this machine."""
+
+import time
+from argparse import ArgumentParser
+from typing import Any
+
+from django.conf import settings
+from django.core.management.base import BaseCommand, CommandError
+
+from completions import catalog
+from workers import checkpoints
+
+
+class Command(BaseCommand):
+    help = (
+        "Fetch or convert the models of models.toml into QUIRE_HOME/models; nothing when present."
+    )
+    requires_system_checks = ()
+
+    def add_arguments(self, parser: ArgumentParser) -> None:
+        parser.add_argument("models", nargs="*", metavar="ID", help="default: all of models.toml")
+        parser.add_argument("--verify", action="store_true", help="also compare every checksum")
+
+    def handle(self, *args: Any, models: list[str], verify: bool, **options: Any) -> None:
+        try:
+            known = catalog.load(settings.MODELS_FILE, settings.MODELS_DIR)
+            for entry in [known.choose(name) for name in models] or list(known):
+                self._prepare(entry)
+                if verify:
+                    self._verify(entry)
+        except (catalog.CatalogError, checkpoints.CheckpointError) as error:
+            raise CommandError(str(error)) from error
+
+    def _prepare(self, entry: catalog.ModelEntry) -> None:
+        started = time.monotonic()
+        if checkpoints.prepare(entry, lambda line: self._say(f"{entry.id}: {line}")):
+            self._say(f"{entry.id}: ready after {time.monotonic() - started:.0f} s: {entry.folder}")
+        else:
+            self._say(f"{entry.id}: ready")
+
+    def _verify(self, entry: catalog.ModelEntry) -> None:
+        damaged = checkpoints.verify(entry)
+        if damaged:
+            raise CommandError(
+                f"{entry.id}: damaged: {', '.join(damaged)}\n"
+                f"Delete {entry.folder} and run prepare_model again."
+            )
+
+    def _say(self, line: str) -> None:
+        self.stdout.write(line)
+        self.stdout.flush()

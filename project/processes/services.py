@@ -1,0 +1,73 @@
+"""What `up` starts: the declarative list of services, in starting order, from the settings."""
+
+import sys
+from collections.abc import Collection
+
+from django.conf import settings
+
+from completions.catalog import Catalog
+from project.processes import valkey
+from project.processes.endpoint import Endpoint
+from project.processes.supervisor import Service
+
+NAMES = ("valkey", "worker", "cpu-worker", "web")
+_WORKERS, _WEB = 1, 2
+"""Stages of stopping; Valkey's is 0. Answers can end while workers run, and workers give their
+jobs back while Valkey runs."""
+WEB_GRACE = 20
+"""Seconds that uvicorn lets open responses end."""
+
+
+def declare(catalog: Catalog, endpoint: Endpoint, only: Collection[str]) -> list[Service]:
+    """The services of `only` in starting order; they stop by stage: web, workers, Valkey.
+
+    The embedded Valkey comes first and always, unless REDIS_URL names a server: the others
+    cannot work without. Raises ValkeyUnavailableError.
+    """
+    chosen: list[Service] = []
+    if settings.VALKEY_SOCKET:
+        chosen.append(valkey.service(settings.QUIRE_HOME / "valkey", settings.VALKEY_SOCKET))
+    if "worker" in only:
+        chosen += _workers(catalog)
+    if "cpu-worker" in only:
+        command = ["manage.py", "cpu_worker"]
+        chosen.append(_python("cpu-worker", command, grace=20, stage=_WORKERS))
+    if "web" in only:
+        chosen.append(_web(endpoint))
+    return chosen
+
+
+def needs_database(service: Service) -> bool:
+    """The CPU worker and the web server, which `declare` puts last."""
+    return service.name in ("cpu-worker", "web")
+
+
+def _workers(catalog: Catalog) -> list[Service]:
+    """One engine worker per model of models.toml: worker, worker-2, ..."""
+    return [
+        _python(
+            "worker" if number == 1 else f"worker-{number}",
+            ["manage.py", "engine_worker", "--model", entry.id],
+            grace=settings.SHUTDOWN_GRACE + 10,
+            stage=_WORKERS,
+        )
+        for number, entry in enumerate(catalog, start=1)
+    ]
+
+
+def _web(endpoint: Endpoint) -> Service:
+    options = ["--host", endpoint.host, "--port", str(endpoint.port)]
+    options += ["--loop", "uvloop", "--http", "httptools", "--ws", "none"]
+    options += ["--no-access-log", "--no-server-header", "--no-use-colors"]
+    options += ["--timeout-graceful-shutdown", str(WEB_GRACE)]
+    arguments = ["-m", "uvicorn", "project.asgi:application", *options]
+    return _python("web", arguments, grace=WEB_GRACE + 5, stage=_WEB)
+
+
+def _python(name: str, arguments: list[str], grace: float, stage: int) -> Service:
+    env = {
+        "DJANGO_SETTINGS_MODULE": "project.settings",
+        "QUIRE_HOME": str(settings.QUIRE_HOME),
+        "PYTHONUNBUFFERED": "1",
+    }
+    return Service(name, [sys.executable, *arguments], env, settings.BASE_DIR, grace, stage)

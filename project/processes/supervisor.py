@@ -1,0 +1,318 @@
+"""Child processes of `up`: started, watched, restarted with back-off, stopped stage by stage."""
+
+import contextlib
+import ctypes
+import datetime
+import fcntl
+import os
+import select
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import FrameType, TracebackType
+from typing import NoReturn, Self
+
+from project.processes import logs
+
+STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+IMPATIENT_AFTER = 1.0
+"""Seconds from which a further stop signal kills; earlier ones are echoes of the first, as when
+a signal goes to a process group and make passes it on too."""
+
+_LIBC = ctypes.CDLL(None)
+_PR_SET_PDEATHSIG = 1  # linux/prctl.h
+
+
+class AlreadyRunningError(Exception):
+    """Another supervisor holds this home."""
+
+
+class StopRequested(BaseException):
+    """A stop signal arrived; leaving the supervisor's `with` block stops the children."""
+
+
+@dataclass(frozen=True, slots=True)
+class Service:
+    """One child: its name (of the pid file and the log), command and extra environment."""
+
+    name: str
+    command: Sequence[str]
+    env: Mapping[str, str] = field(default_factory=dict)
+    cwd: Path | None = None
+    grace: float = 10.0
+    """Seconds between SIGTERM and SIGKILL."""
+    stage: int = 0
+    """Children of one stage are stopped together, those of the highest stage first."""
+
+
+@dataclass(frozen=True, slots=True)
+class Backoff:
+    """Seconds before the n-th restart in a row: doubling, bounded, forgotten after a quiet time."""
+
+    first: float = 0.5
+    longest: float = 30.0
+    forgiven_after: float = 60.0
+
+    def delay(self, failures: int) -> float:
+        return min(self.first * 2.0 ** min(failures - 1, 32), self.longest)
+
+
+class _Child:
+    def __init__(self, service: Service) -> None:
+        self.service = service
+        self.process: subprocess.Popen[bytes] | None = None
+        self.started_at = 0.0
+        self.failures = 0
+        self.restart_at: float | None = None
+
+
+class Supervisor:
+    """Holds QUIRE_HOME for one `up`: `with Supervisor(home) as s: s.start(...); s.run()`.
+
+    Lives in the main thread, which must outlive the children: the kernel ends them with the
+    thread that started them, so that kill -9 of the supervisor leaves no process behind.
+    Signals are handled between `with` and its end; the first stops in order, a second at once.
+    """
+
+    def __init__(
+        self, home: Path, report: Callable[[str], None], backoff: Backoff | None = None
+    ) -> None:
+        self.run_dir = home / "run"
+        self.log_dir = home / "log"
+        self._report = report
+        self._backoff = backoff or Backoff()
+        self._children: dict[str, _Child] = {}
+        self._stop_asked_at: float | None = None
+        self._impatient = False
+        self._restore = contextlib.ExitStack()
+
+    def __enter__(self) -> Self:
+        self.run_dir.mkdir(parents=True, exist_ok=True)
+        self.log_dir.mkdir(parents=True, exist_ok=True)
+        with contextlib.ExitStack() as stack:
+            _take_lock(stack, self.run_dir / "up.lock")
+            self._wakeup = _wakeup_pipe(stack)
+            for number in (*STOP_SIGNALS, signal.SIGCHLD):
+                stack.callback(signal.signal, number, signal.signal(number, self._on_signal))
+            self._restore = stack.pop_all()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        with self._restore:
+            self.stop()
+
+    # Children --------------------------------------------------------------------------------
+
+    def start(self, service: Service) -> None:
+        """Start a child and watch over it from now on."""
+        child = self._children[service.name] = _Child(service)
+        self._spawn(child)
+
+    def pid(self, name: str) -> int | None:
+        """The process id while the child runs."""
+        child = self._children.get(name)
+        return child.process.pid if child and child.process else None
+
+    def log(self, name: str) -> Path:
+        """Where the child's output goes."""
+        return self.log_dir / f"{name}.log"
+
+    def failing(self) -> list[str]:
+        """Names of the children that died young at least twice in a row."""
+        return [name for name, child in self._children.items() if child.failures > 1]
+
+    def run(self) -> NoReturn:
+        """Watch and restart until a stop signal, then raise StopRequested."""
+        while True:
+            self._watch(None)
+
+    def wait_until(
+        self, condition: Callable[[], bool], timeout: float, interval: float = 0.05
+    ) -> bool:
+        """Watch until `condition` holds; False after `timeout` seconds. Raises StopRequested."""
+        deadline = time.monotonic() + timeout
+        while not condition():
+            left = deadline - time.monotonic()
+            if left <= 0:
+                return False
+            self._watch(min(interval, left))
+        return True
+
+    def stop(self) -> None:
+        """End all children, stage by stage, the highest first."""
+        if self._children:
+            self._report("stopping (a second signal kills)")
+        running = [child for child in self._children.values() if child.process is not None]
+        for stage in sorted({child.service.stage for child in running}, reverse=True):
+            self._end([child for child in running if child.service.stage == stage])
+        self._children.clear()
+
+    def _spawn(self, child: _Child) -> None:
+        service = child.service
+        child.restart_at = None
+        child.started_at = time.monotonic()
+        logs.rotate(self.log(service.name))
+        with open(self.log(service.name), "ab", buffering=0) as log:
+            now = datetime.datetime.now().astimezone().isoformat(timespec="seconds")
+            log.write(f"--- {now} starting {service.name}\n".encode())
+            child.process = subprocess.Popen(  # noqa: S603
+                service.command,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                env={**os.environ, **service.env},
+                cwd=service.cwd,
+                start_new_session=True,
+                preexec_fn=dying_with(os.getpid()),
+            )
+        draft = self._pid_file(child).with_suffix(".draft")
+        draft.write_text(f"{child.process.pid}\n")
+        draft.replace(self._pid_file(child))  # whoever reads it never finds it empty
+
+    def _pid_file(self, child: _Child) -> Path:
+        return self.run_dir / f"{child.service.name}.pid"
+
+    # Watching --------------------------------------------------------------------------------
+
+    def _watch(self, timeout: float | None) -> None:
+        """Sleep until a signal, a due restart or the timeout; then do what is due."""
+        self._raise_if_asked_to_stop()
+        due = [child.restart_at for child in self._children.values() if child.restart_at]
+        waits = [max(0.0, at - time.monotonic()) for at in due]
+        self._sleep(min([*waits, *([] if timeout is None else [timeout])], default=None))
+        for child in self._children.values():
+            if child.process is not None and _has_exited(child.process):
+                self._on_death(child, child.process)
+            if child.restart_at is not None and child.restart_at <= time.monotonic():
+                self._restart(child)
+        self._raise_if_asked_to_stop()
+
+    def _raise_if_asked_to_stop(self) -> None:
+        if self._stop_asked_at is not None:
+            raise StopRequested
+
+    def _sleep(self, timeout: float | None) -> None:
+        if select.select([self._wakeup], [], [], timeout)[0]:
+            with contextlib.suppress(BlockingIOError):
+                while os.read(self._wakeup, 512):
+                    pass
+
+    def _on_signal(self, number: int, frame: FrameType | None) -> None:
+        if number not in STOP_SIGNALS:
+            return
+        now = time.monotonic()
+        if self._stop_asked_at is None:
+            self._stop_asked_at = now
+        elif now - self._stop_asked_at > IMPATIENT_AFTER:
+            self._impatient = True
+
+    def _on_death(self, child: _Child, process: subprocess.Popen[bytes]) -> None:
+        self._reap(child, process)
+        lived = time.monotonic() - child.started_at
+        if lived > self._backoff.forgiven_after:
+            child.failures = 0
+        self._schedule(child, f"{_ending(process.returncode)} after {lived:.1f} s")
+
+    def _restart(self, child: _Child) -> None:
+        try:
+            self._spawn(child)
+        except OSError as error:  # no memory or no process to be had at this moment
+            self._schedule(child, f"could not be started: {error}")
+
+    def _schedule(self, child: _Child, what: str) -> None:
+        child.failures += 1
+        delay = self._backoff.delay(child.failures)
+        child.restart_at = time.monotonic() + delay
+        name = child.service.name
+        self._report(f"{name} {what}; starting it again in {delay:g} s (log: {self.log(name)})")
+
+    def _end(self, children: Sequence[_Child]) -> None:
+        told = time.monotonic()
+        pending = [(child, child.process) for child in children if child.process is not None]
+        for _, process in pending:
+            os.kill(process.pid, signal.SIGTERM)  # Popen's method would reap an ended child
+        while pending:
+            for child, process in pending:
+                if told + child.service.grace <= time.monotonic() or self._impatient:
+                    self._kill(child, process)
+                if _has_exited(process):
+                    self._reap(child, process)
+            pending = [(child, process) for child, process in pending if child.process is not None]
+            deadlines = [told + child.service.grace for child, _ in pending]
+            if deadlines:
+                self._sleep(max(0.0, min(deadlines) - time.monotonic()))
+
+    def _kill(self, child: _Child, process: subprocess.Popen[bytes]) -> None:
+        if not _has_exited(process):
+            self._report(f"{child.service.name} has not stopped yet: killing it")
+            os.kill(process.pid, signal.SIGKILL)
+            os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
+
+    def _reap(self, child: _Child, process: subprocess.Popen[bytes]) -> None:
+        """Collect an ended child and kill what it may have left in its session."""
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(process.pid, signal.SIGKILL)  # the zombie still keeps the number from reuse
+        process.wait()
+        child.process = None
+        self._pid_file(child).unlink(missing_ok=True)
+
+
+def dying_with(parent: int, number: int = signal.SIGKILL) -> Callable[[], None]:
+    """A `preexec_fn` after which the kernel sends `number` to the child when `parent` ends.
+
+    PR_SET_PDEATHSIG follows the parent's thread, prctl(2); other systems than Linux lack it.
+    """
+
+    def arrange() -> None:
+        if sys.platform == "linux":
+            _LIBC.prctl(_PR_SET_PDEATHSIG, int(number), 0, 0, 0)
+            if os.getppid() != parent:  # it ended before the call
+                os._exit(1)
+
+    return arrange
+
+
+def _has_exited(process: subprocess.Popen[bytes]) -> bool:
+    """Without reaping, so that the number cannot be reused before the session is cleared."""
+    flags = os.WEXITED | os.WNOHANG | os.WNOWAIT
+    return os.waitid(os.P_PID, process.pid, flags) is not None
+
+
+def _ending(returncode: int) -> str:
+    if returncode < 0:
+        return f"was killed by {signal.Signals(-returncode).name}"
+    return f"exited with code {returncode}"
+
+
+def _take_lock(stack: contextlib.ExitStack, path: Path) -> None:
+    """Held until the stack unwinds or the process ends, however it ends."""
+    lock = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
+    stack.callback(os.close, lock)
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        holder = os.read(lock, 32).decode().strip() or "unknown"
+        raise AlreadyRunningError(f"process {holder} already runs it") from None
+    os.truncate(lock, 0)
+    os.write(lock, f"{os.getpid()}\n".encode())
+
+
+def _wakeup_pipe(stack: contextlib.ExitStack) -> int:
+    """The read end of a pipe that every signal writes to, so that select() ends without polling."""
+    reader, writer = os.pipe()
+    os.set_blocking(reader, False)
+    os.set_blocking(writer, False)
+    stack.callback(os.close, reader)
+    stack.callback(os.close, writer)
+    previous = signal.set_wakeup_fd(writer, warn_on_full_buffer=False)
+    stack.callback(signal.set_wakeup_fd, previous)
+    return reader

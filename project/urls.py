@@ -1,0 +1,13 @@
+"""The URL table: the admin, the API and its probes."""
+
+from django.contrib import admin
+from django.urls import include, path
+
+urlpatterns = [
+    path("admin/", admin.site.urls),
+    path("", include("completions.urls")),
+]
+
+handler400 = "completions.api.exceptions.bad_request"
+handler404 = "completions.api.exceptions.not_found"
+handler500 = "completions.api.exceptions.server_error"

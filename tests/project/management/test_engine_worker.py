@@ -1,0 +1,26 @@
+import pytest
+from django.core.management import CommandError, call_command
+
+
+@pytest.fixture
+def catalogue(tmp_path, settings):
+    (tmp_path / "a").mkdir()
+    (tmp_path / "a" / "config.json").write_text("{}")
+    settings.MODELS_FILE = tmp_path / "models.toml"
+    settings.MODELS_DIR = tmp_path
+    settings.MODELS_FILE.write_text('[models.a]\npath = "a"\n[models.b]\npath = "b"\n')
+
+
+def test_a_gpu_that_is_not_there_is_refused_at_once(catalogue, settings, monkeypatch):
+    monkeypatch.setattr("torch.cuda.is_available", lambda: False)
+    settings.DEVICE = "cuda"
+    with pytest.raises(CommandError, match="needs an NVIDIA GPU"):
+        call_command("engine_worker", "--model", "a")
+
+
+@pytest.mark.parametrize(
+    ("model", "complaint"), [("c", "no model 'c'"), ("b", "run: manage.py prepare_model b")]
+)
+def test_a_model_that_is_not_there_is_named(catalogue, model, complaint):
+    with pytest.raises(CommandError, match=complaint):
+        call_command("engine_worker", "--model", model)

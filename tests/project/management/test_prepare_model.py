@@ -1,0 +1,44 @@
+"""`manage.py prepare_model`: what it says, and its errors as messages."""
+
+import pytest
+from django.core.management import CommandError, call_command
+
+from workers import checkpoints
+
+
+@pytest.fixture
+def catalogue(tmp_path, settings):
+    settings.MODELS_DIR = tmp_path / "models"
+    settings.MODELS_FILE = tmp_path / "models.toml"
+    settings.MODELS_FILE.write_text('[models.one]\npath = "one"\n[models.two]\npath = "two"\n')
+    for name in ("one", "two"):
+        (tmp_path / "models" / name).mkdir(parents=True)
+        (tmp_path / "models" / name / "config.json").write_text("{}")
+    return tmp_path
+
+
+def test_all_models_of_the_catalogue_by_default(catalogue, capsys):
+    call_command("prepare_model")
+    assert capsys.readouterr().out == "one: ready\ntwo: ready\n"
+
+
+def test_the_named_ones_alone(catalogue, capsys):
+    call_command("prepare_model", "two")
+    assert capsys.readouterr().out == "two: ready\n"
+
+
+def test_an_unknown_name_lists_the_known(catalogue):
+    with pytest.raises(CommandError, match="there are: one, two"):
+        call_command("prepare_model", "three")
+
+
+def test_a_failed_step_is_a_message(catalogue):
+    (catalogue / "models" / "one" / "config.json").unlink()
+    with pytest.raises(CommandError, match="finding one failed"):
+        call_command("prepare_model")
+
+
+def test_damage_is_found_on_request(catalogue, monkeypatch):
+    monkeypatch.setattr(checkpoints, "verify", lambda entry: ["model.safetensors"])
+    with pytest.raises(CommandError, match=r"one: damaged: model\.safetensors"):
+        call_command("prepare_model", "one", "--verify")

@@ -1,0 +1,177 @@
+"""`manage.py up` as a process of its own, with the embedded Valkey and without a model."""
+
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[3]
+PATIENCE = 30.0
+
+pytestmark = pytest.mark.integration
+
+
+@pytest.fixture
+def environment(tmp_path) -> dict[str, str]:
+    """An installation of its own whose only model is a folder with a config.json."""
+    model = tmp_path / "models" / "tiny"
+    model.mkdir(parents=True)
+    (model / "config.json").write_text("{}")
+    (tmp_path / "models.toml").write_text('[models.tiny]\npath = "tiny"\n')
+    ours = ("DATABASE_URL", "REDIS_URL", "PORT", "DJANGO_SETTINGS_MODULE")
+    inherited = {name: value for name, value in os.environ.items() if name not in ours}
+    own = {"QUIRE_HOME": str(tmp_path), "QUIRE_MODELS": str(tmp_path / "models.toml")}
+    return {**inherited, **own}
+
+
+def command(*arguments: str) -> list[str]:
+    return [sys.executable, "manage.py", "up", *arguments]
+
+
+def refused(environment: dict[str, str], *arguments: str) -> str:
+    """What `up` says when it does not start."""
+    done = subprocess.run(
+        command(*arguments), cwd=ROOT, env=environment, capture_output=True, text=True,
+        timeout=PATIENCE, check=False,
+    )  # fmt: skip
+    assert done.returncode != 0
+    assert "Traceback" not in done.stderr
+    return done.stderr
+
+
+@contextmanager
+def running(environment: dict[str, str], *arguments: str) -> Iterator[subprocess.Popen[str]]:
+    """`up`, from when the database is migrated until it is told to stop."""
+    with subprocess.Popen(
+        command(*arguments), cwd=ROOT, env=environment, text=True,
+        stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+    ) as process:  # fmt: skip
+        try:
+            yield process
+        finally:
+            process.terminate()
+
+
+def eventually(condition: Callable[[], bool]) -> bool:
+    deadline = time.monotonic() + PATIENCE
+    while not condition():
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(0.02)
+    return True
+
+
+def pid_of_valkey(home: Path) -> int:
+    path = home / "run" / "valkey.pid"
+    assert eventually(path.exists)
+    return int(path.read_text())
+
+
+def read_until(process: subprocess.Popen[str], pattern: str) -> str:
+    """The first line of output that matches."""
+    assert process.stdout is not None
+    for line in process.stdout:
+        if re.search(pattern, line):
+            return line
+    raise AssertionError(f"it ended without saying {pattern}")
+
+
+def test_the_first_start_shows_a_key_and_a_later_one_does_not(environment, tmp_path):
+    with running(environment, "--only", "cpu-worker") as process:
+        assert re.fullmatch(r"sk-\S+\n", read_until(process, "^sk-"))
+    with running(environment, "--only", "cpu-worker") as process:
+        assert eventually((tmp_path / "run" / "cpu-worker.pid").exists)
+        process.terminate()
+        output = process.stdout.read()
+    assert "sk-" not in output
+    assert process.returncode == 0
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_stops_everything_without_a_traceback(environment, tmp_path, number):
+    with running(environment, "--only", "valkey") as process:
+        valkey = pid_of_valkey(tmp_path)
+        process.send_signal(number)
+        output = process.stdout.read()
+        assert process.wait(PATIENCE) == 0
+    assert "Traceback" not in output
+    assert output.splitlines()[-1].endswith("stopped")
+    assert not Path(f"/proc/{valkey}").exists()
+    assert os.listdir(tmp_path / "run") == ["up.lock"]
+
+
+def test_killing_it_leaves_no_process_and_no_obstacle(environment, tmp_path):
+    with running(environment, "--only", "valkey") as process:
+        valkey = pid_of_valkey(tmp_path)
+        process.kill()
+        assert eventually(lambda: not Path(f"/proc/{valkey}").exists())
+    with running(environment, "--only", "valkey"):
+        assert eventually(lambda: pid_of_valkey(tmp_path) != valkey)
+
+
+def test_a_killed_service_comes_back(environment, tmp_path):
+    with running(environment, "--only", "valkey") as process:
+        killed = pid_of_valkey(tmp_path)
+        os.kill(killed, signal.SIGKILL)
+        line = read_until(process, "valkey was killed")
+        assert "SIGKILL" in line
+        assert "starting it again in 0.5 s" in line
+        assert eventually(lambda: pid_of_valkey(tmp_path) != killed)
+
+
+def test_a_home_has_one_up(environment, tmp_path):
+    with running(environment, "--only", "valkey"):
+        pid_of_valkey(tmp_path)
+        assert f"{tmp_path} is in use" in refused(environment, "--only", "valkey")
+
+
+def test_a_missing_model_is_named_with_the_remedy(environment, tmp_path):
+    (tmp_path / "models" / "tiny" / "config.json").unlink()
+    message = refused(environment)
+    assert f"tiny in {tmp_path}/models/tiny" in message
+    assert "prepare_model" in message
+    assert not (tmp_path / "valkey").exists()
+
+
+def test_a_taken_port_is_named_before_anything_starts(environment, tmp_path):
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = str(server.getsockname()[1])
+        message = refused({**environment, "PORT": port})
+    assert f"cannot listen on 127.0.0.1:{port}" in message
+    assert not (tmp_path / "log" / "valkey.log").exists()
+
+
+def test_an_unknown_service_is_refused(environment):
+    assert "'wbe' is none of valkey, worker, cpu-worker, web" in refused(
+        environment, "--only", "wbe"
+    )
+
+
+def test_a_broken_catalogue_is_refused(environment, tmp_path):
+    (tmp_path / "models.toml").write_text("[models")
+    assert "models.toml" in refused(environment)
+
+
+def test_without_web_and_cpu_worker_no_database_is_touched(environment, tmp_path):
+    with running(environment, "--only", "valkey") as process:
+        pid_of_valkey(tmp_path)
+        process.terminate()
+        assert process.wait(PATIENCE) == 0
+    assert not (tmp_path / "quire.sqlite3").exists()
+
+
+def test_with_redis_given_no_valkey_is_started(environment, tmp_path):
+    other = {**environment, "REDIS_URL": f"unix://{tmp_path}/absent.sock?db=0"}
+    with running(other, "--only", "valkey") as process:
+        read_until(process, "state and logs")
+        process.terminate()
+        assert process.wait(PATIENCE) == 0
+    assert not (tmp_path / "log" / "valkey.log").exists()

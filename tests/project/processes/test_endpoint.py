@@ -1,0 +1,62 @@
+"""project.processes.endpoint: free or taken, ready or not, and the command to paste."""
+
+import http.server
+import json
+import shlex
+import socket
+import threading
+
+import pytest
+
+from project.processes.endpoint import Endpoint, free_port
+
+
+@pytest.mark.integration
+def test_a_free_port_can_be_listened_on():
+    Endpoint("127.0.0.1", free_port()).require_free()
+
+
+@pytest.mark.integration
+def test_a_taken_port_is_refused():
+    with (
+        socket.create_server(("127.0.0.1", 0)) as server,
+        pytest.raises(OSError, match="in use"),
+    ):
+        Endpoint("127.0.0.1", server.getsockname()[1]).require_free()
+
+
+@pytest.mark.integration
+@pytest.mark.parametrize(("status", "expected"), [(200, True), (503, False)])
+def test_ready_is_what_readyz_says(status, expected):
+    class Handler(http.server.BaseHTTPRequestHandler):
+        def do_GET(self):
+            self.send_response(status if self.path == "/readyz" else 500)
+            self.end_headers()
+
+        def log_message(self, *args):
+            pass
+
+    with http.server.HTTPServer(("127.0.0.1", 0), Handler) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        try:
+            assert Endpoint("127.0.0.1", server.server_port).is_ready() is expected
+        finally:
+            server.shutdown()
+            thread.join()
+
+
+@pytest.mark.integration
+def test_nobody_listening_is_not_ready():
+    assert not Endpoint("127.0.0.1", free_port()).is_ready()
+
+
+def test_the_url_can_be_opened_even_when_all_addresses_are_bound():
+    assert Endpoint("0.0.0.0", 8000).url == "http://127.0.0.1:8000"  # noqa: S104
+
+
+def test_the_curl_line_survives_a_shell():
+    words = shlex.split(Endpoint("127.0.0.1", 8000).curl("sk-1", "tiny").replace("\\\n", ""))
+    assert words[:2] == ["curl", "http://127.0.0.1:8000/v1/completions"]
+    assert "Authorization: Bearer sk-1" in words
+    assert json.loads(words[-1])["ebnf"] == 'root ::= "A" | "B"'

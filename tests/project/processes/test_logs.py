@@ -1,0 +1,38 @@
+"""project.processes.logs: rotation by size and the end of a file."""
+
+import os
+
+import pytest
+
+from project.processes import logs
+
+
+@pytest.fixture
+def path(tmp_path, monkeypatch):
+    monkeypatch.setattr(logs, "ROTATE_AT", 10)
+    return tmp_path / "web.log"
+
+
+def test_small_and_absent_logs_stay(path):
+    logs.rotate(path)
+    path.write_text("1234567890")
+    logs.rotate(path)
+    assert path.read_text() == "1234567890"
+
+
+def test_large_logs_move_on_and_the_oldest_goes(path):
+    for number in range(6):
+        path.write_text(f"generation {number}")
+        logs.rotate(path)
+    assert sorted(os.listdir(path.parent)) == ["web.log.1", "web.log.2", "web.log.3"]
+    assert (path.parent / "web.log.1").read_text() == "generation 5"
+    assert (path.parent / "web.log.3").read_text() == "generation 3"
+
+
+def test_tail_gives_the_last_lines(path):
+    path.write_bytes(b"one\ntwo\nthree \xff\n")
+    assert logs.tail(path, lines=2) == "two\nthree \ufffd"
+
+
+def test_tail_of_nothing_is_empty(path):
+    assert logs.tail(path) == ""

@@ -1,0 +1,62 @@
+"""Settings from the environment, in a process of their own."""
+
+import json
+import os
+import stat
+import subprocess
+import sys
+
+import pytest
+
+from tests.acceptance.service import ROOT
+
+
+def read(home, *names, **environment):
+    """The named settings as a process with this environment sees them."""
+    script = (
+        "import json; from project import settings as s;"
+        f"print(json.dumps({{n: str(getattr(s, n)) for n in {names!r}}}))"
+    )
+    inherited = {k: v for k, v in os.environ.items() if k not in ("DATABASE_URL", "REDIS_URL")}
+    done = subprocess.run(
+        [sys.executable, "-c", script],
+        cwd=ROOT, env={**inherited, "QUIRE_HOME": str(home), **environment},
+        capture_output=True, text=True,
+    )  # fmt: skip
+    if done.returncode:
+        raise ValueError(done.stderr)
+    return json.loads(done.stdout)
+
+
+def test_the_embedded_default_touches_nothing_outside_its_home(tmp_path):
+    found = read(tmp_path, "REDIS_URL", "DATABASES", "SECRET_KEY", "KEY_PEPPER")
+    assert found["REDIS_URL"] == f"unix://{tmp_path}/run/valkey.sock?db=0"
+    assert f"{tmp_path}/quire.sqlite3" in found["DATABASES"]
+    assert "IMMEDIATE" in found["DATABASES"]
+    secrets = tmp_path / "secrets.json"
+    assert stat.S_IMODE(secrets.stat().st_mode) == 0o600
+    again = read(tmp_path, "SECRET_KEY", "KEY_PEPPER")
+    assert again == {name: found[name] for name in again}
+    assert again["SECRET_KEY"] != again["KEY_PEPPER"]
+
+
+def test_a_deep_home_gets_a_short_socket_of_its_own(tmp_path):
+    one, other = (tmp_path / (name * 100) for name in "ab")
+    sockets = [read(home, "VALKEY_SOCKET")["VALKEY_SOCKET"] for home in (one, other)]
+    assert all(len(path) < 100 for path in sockets)
+    assert sockets[0] != sockets[1]
+
+
+def test_servers_that_are_given_are_used(tmp_path):
+    found = read(
+        tmp_path, "REDIS_URL", "VALKEY_SOCKET", "DATABASES",
+        REDIS_URL="redis://r:1/2", DATABASE_URL="postgres://u:p@h:5/d",
+    )  # fmt: skip
+    assert (found["REDIS_URL"], found["VALKEY_SOCKET"]) == ("redis://r:1/2", "None")
+    assert "postgresql" in found["DATABASES"]
+    assert "pool" in found["DATABASES"]
+
+
+def test_a_bad_value_is_named(tmp_path):
+    with pytest.raises(ValueError, match="QUIRE_DEVICE is 'tpu'"):
+        read(tmp_path, "DEVICE", QUIRE_DEVICE="tpu")
