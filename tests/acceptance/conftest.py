@@ -1,0 +1,41 @@
+"""One installation on the embedded servers for all tests of the whole path."""
+
+from collections.abc import Callable, Iterator
+
+import httpx
+import openai
+import pytest
+
+from tests.acceptance.service import MODEL, Installation
+
+
+@pytest.fixture(scope="session")
+def service(tmp_path_factory) -> Iterator[Installation]:
+    home = tmp_path_factory.mktemp("home")
+    with Installation(home, QUIRE_SHUTDOWN_GRACE="1") as installation:
+        yield installation
+
+
+@pytest.fixture
+def client(service: Installation) -> Iterator[openai.OpenAI]:
+    with service.client() as client:
+        yield client
+
+
+@pytest.fixture
+def http(service: Installation) -> Iterator[httpx.Client]:
+    with service.http() as client:
+        yield client
+
+
+@pytest.fixture(scope="session")
+def tokenize(service: Installation) -> Callable[[str], list[int]]:
+    """Text to token ids, through the API."""
+    with service.http() as client:
+
+        def ids(text: str) -> list[int]:
+            answer = client.post("/v1/tokenize", json={"model": MODEL, "prompt": text})
+            tokens: list[int] = answer.raise_for_status().json()["tokens"]
+            return tokens
+
+        yield ids

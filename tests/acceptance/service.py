@@ -1,0 +1,181 @@
+"""A whole installation for tests: `manage.py up` in a home and on a port of its own."""
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from functools import cached_property
+from pathlib import Path
+from typing import Self
+
+import httpx
+import openai
+
+ROOT = Path(__file__).resolve().parent.parent.parent
+MODEL = "smollm2-135m-instruct"
+MODEL_FOLDER = ROOT / "var" / "models" / MODEL
+START_TIMEOUT = 60.0
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
+class Installation:
+    """One running `up`. Everything that it needs lies in `home`; nothing stays when it is left."""
+
+    up_options: Sequence[str] = ()
+
+    def __init__(self, home: Path, **environment: str) -> None:
+        self.home = home
+        self.port = free_port()
+        self.url = f"http://127.0.0.1:{self.port}"
+        models = home / "models.toml"
+        models.write_text(
+            f'[models.{MODEL}]\npath = "{MODEL_FOLDER}"\nmax_num_seqs = 64\nmax_model_len = 4096\n'
+            'tool_format = "hermes"\n'
+        )
+        inherited = {
+            name: value
+            for name, value in os.environ.items()
+            if name not in ("DATABASE_URL", "REDIS_URL", "DJANGO_SETTINGS_MODULE")
+        }
+        self.environment = {
+            **inherited,
+            "QUIRE_HOME": str(home),
+            "QUIRE_MODELS": str(models),
+            "PORT": str(self.port),
+            **environment,
+        }
+        self._up: subprocess.Popen[bytes] | None = None
+
+    def __enter__(self) -> Self:
+        with (self.home / "up.out").open("wb") as output:
+            self._up = subprocess.Popen(
+                [sys.executable, "manage.py", "up", *self.up_options],
+                cwd=ROOT, env=self.environment, stdout=output, stderr=output,
+            )  # fmt: skip
+        try:
+            self.after_start()
+            self.wait_ready()
+            self.key = self.manage("create_api_key", "tests").strip()
+        except BaseException:
+            self.__exit__()
+            raise
+        return self
+
+    def __exit__(self, *_exc: object) -> None:
+        if self._up is not None:
+            self._up.send_signal(signal.SIGTERM)
+            self._up.wait(60)
+
+    def after_start(self) -> None:
+        """For what `up` is told not to start."""
+
+    def wait_ready(self, timeout: float = START_TIMEOUT) -> None:
+        deadline = time.monotonic() + timeout
+        while time.monotonic() < deadline:
+            assert self._up is not None
+            if self._up.poll() is not None:
+                break
+            try:
+                if httpx.get(f"{self.url}/readyz", timeout=5).status_code == 200:
+                    return
+            except httpx.HTTPError:
+                pass
+            time.sleep(0.1)
+        raise AssertionError(f"the service did not become ready:\n{self.logs()}")
+
+    def wait_served(self, model: str, timeout: float = START_TIMEOUT) -> None:
+        """Wait until a worker serves one of several models."""
+        deadline = time.monotonic() + timeout
+        with self.http() as client:
+            while client.get(f"/v1/models/{model}").json()["status"] != "loaded":
+                assert time.monotonic() < deadline, self.logs()
+                time.sleep(0.1)
+
+    def manage(self, *command: str) -> str:
+        """The output of a management command."""
+        done = subprocess.run(
+            [sys.executable, "manage.py", *command],
+            cwd=ROOT, env=self.environment, check=True, capture_output=True, text=True,
+        )  # fmt: skip
+        return done.stdout
+
+    def pid(self, name: str) -> int:
+        return int((self.home / "run" / f"{name}.pid").read_text())
+
+    def kill(self, name: str) -> None:
+        """kill -9 of one of its processes; `up` starts another."""
+        os.kill(self.pid(name), signal.SIGKILL)
+
+    @cached_property
+    def redis_url(self) -> str:
+        script = "from django.conf import settings; print(settings.REDIS_URL)"
+        return self.manage("shell", "-v0", "-c", script).strip()
+
+    def logs(self) -> str:
+        texts = [self.home / "up.out", *sorted((self.home / "log").glob("*.log"))]
+        return "\n".join(f"== {p.name}\n{p.read_text()[-3000:]}" for p in texts if p.exists())
+
+    def client(self, key: str | None = None, **options: object) -> openai.OpenAI:
+        return openai.OpenAI(
+            base_url=f"{self.url}/v1", api_key=key or self.key, max_retries=0, **options
+        )
+
+    def async_client(self, **options: object) -> openai.AsyncOpenAI:
+        return openai.AsyncOpenAI(
+            base_url=f"{self.url}/v1", api_key=self.key, max_retries=0, **options
+        )
+
+    def http(self, key: str | None = None) -> httpx.Client:
+        return httpx.Client(
+            base_url=self.url,
+            headers={"Authorization": f"Bearer {key or self.key}"},
+            timeout=120,
+        )
+
+
+class ScriptedInstallation(Installation):
+    """The same, its engine worker a script instead of a model, under the test's own hand."""
+
+    up_options = ("--only", "cpu-worker,web")
+
+    def __init__(self, home: Path, step: float, **environment: str) -> None:
+        super().__init__(home, **environment)
+        self._step = step
+        self._worker: subprocess.Popen[bytes] | None = None
+
+    def after_start(self) -> None:
+        self.start_worker()
+
+    def start_worker(self) -> None:
+        with (self.home / "worker.out").open("ab") as output:
+            command = ["-m", "benchmarks.scripted_worker", "--model", MODEL]
+            self._worker = subprocess.Popen(
+                [sys.executable, *command, "--step", str(self._step)],
+                cwd=ROOT, stdout=output, stderr=output,
+                env={**self.environment, "DJANGO_SETTINGS_MODULE": "project.settings"},
+            )  # fmt: skip
+
+    def stop_worker(self) -> None:
+        """kill -9."""
+        if self._worker is not None:
+            self._worker.kill()
+            self._worker.wait()
+            self._worker = None
+
+    def kill_worker(self) -> None:
+        """kill -9, and another starts."""
+        self.stop_worker()
+        self.start_worker()
+
+    def __exit__(self, *exc: object) -> None:
+        self.stop_worker()
+        super().__exit__(*exc)

@@ -1,0 +1,118 @@
+"""Files and batches as a user of the official client meets them."""
+
+import json
+import time
+
+import openai
+import pytest
+
+from tests.acceptance.service import MODEL
+
+pytestmark = pytest.mark.acceptance
+
+ENDED = ("completed", "failed", "expired", "cancelled")
+
+
+def jsonl(requests) -> bytes:
+    return b"".join(json.dumps(each).encode() + b"\n" for each in requests)
+
+
+def request(custom_id, prompt, **body):
+    body = {"model": MODEL, "prompt": prompt, "max_tokens": 4, "temperature": 0, **body}
+    return {"custom_id": custom_id, "method": "POST", "url": "/v1/completions", "body": body}
+
+
+def upload(client, requests):
+    return client.files.create(file=("in.jsonl", jsonl(requests)), purpose="batch")
+
+
+def create(client, file, **options):
+    return client.batches.create(
+        input_file_id=file.id, endpoint="/v1/completions", completion_window="24h", **options
+    )
+
+
+def wait(client, batch, timeout=60.0):
+    deadline = time.monotonic() + timeout
+    while (batch := client.batches.retrieve(batch.id)).status not in ENDED:
+        assert time.monotonic() < deadline, batch
+        time.sleep(0.2)
+    return batch
+
+
+def lines(client, file_id):
+    return [json.loads(line) for line in client.files.content(file_id).text.splitlines()]
+
+
+def test_the_official_client_runs_the_whole_flow(client: openai.OpenAI, tokenize):
+    prompt = tokenize("The capital of France is")
+    requests = [request(f"r{n}", prompt, seed=n) for n in range(12)]
+    requests.append(request("choice", prompt, ebnf='root ::= "A" | "B"', max_tokens=2))
+    file = upload(client, requests)
+    assert (file.status, file.purpose, file.bytes) == ("processed", "batch", len(jsonl(requests)))
+    assert client.files.retrieve(file.id) == file
+    assert client.files.wait_for_processing(file.id) == file
+    assert file in list(client.files.list())
+    assert client.files.content(file.id).content == jsonl(requests)
+
+    batch = create(client, file, metadata={"for": "a test"})
+    assert batch.status == "validating"
+    assert batch.id in [each.id for each in client.batches.list(limit=1)]
+    done = wait(client, batch)
+    assert done.status == "completed", done
+    assert done.metadata == {"for": "a test"}
+    counts = done.request_counts
+    assert (counts.total, counts.completed, counts.failed) == (13, 13, 0)
+    answers = lines(client, done.output_file_id)
+    assert [line["custom_id"] for line in answers] == [each["custom_id"] for each in requests]
+    live = client.completions.create(model=MODEL, prompt=prompt, max_tokens=4, temperature=0)
+    bodies = [line["response"]["body"] for line in answers]
+    assert all(body["object"] == "text_completion" for body in bodies)
+    assert bodies[0]["choices"][0]["text"] == live.choices[0].text
+    assert bodies[-1]["choices"][0]["text"] in ("A", "B")
+    used = sum(body["usage"]["total_tokens"] for body in bodies)
+    assert done.usage.total_tokens == used
+
+    client.files.delete(file.id)
+    with pytest.raises(openai.NotFoundError):
+        client.files.retrieve(file.id)
+
+
+def test_a_bad_file_fails_with_line_numbers(client: openai.OpenAI):
+    requests = [request("a", [1]), request("a", [1]), request("b", [10**6])]
+    done = wait(client, create(client, upload(client, requests)))
+    assert done.status == "failed"
+    found = [(error.line, error.code, error.param) for error in done.errors.data]
+    assert found == [
+        (2, "duplicate_custom_id", "custom_id"), (3, "invalid_token_id", "body.prompt[0]"),
+    ]  # fmt: skip
+
+
+def test_a_cancelled_batch_keeps_its_results_and_runs_the_rest_again(client, http, tokenize):
+    prompt = tokenize("Count")
+    quick = [request(f"quick{n}", prompt) for n in range(3)]
+    slow = [request(f"slow{n}", prompt, max_tokens=3000, ignore_eos=True, seed=n) for n in range(4)]
+    batch = create(client, upload(client, quick + slow))
+    deadline = time.monotonic() + 30
+    while (seen := client.batches.retrieve(batch.id)).request_counts.completed < 3:
+        assert time.monotonic() < deadline, seen
+        time.sleep(0.1)
+    assert len(lines(client, seen.output_file_id)) == 3  # before its end
+    assert client.batches.cancel(batch.id).status == "cancelling"
+    done = wait(client, batch)
+    assert done.status == "cancelled"
+    assert {line["custom_id"] for line in lines(client, done.output_file_id)} == {
+        each["custom_id"] for each in quick
+    }
+    errors = lines(client, done.error_file_id)
+    assert [line["error"]["code"] for line in errors] == ["batch_cancelled"] * 4
+    again = http.post(f"/v1/batches/{batch.id}/resubmit").json()
+    assert again["resubmission_of"] == batch.id
+    client.batches.cancel(again["id"])
+    assert wait(client, client.batches.retrieve(again["id"])).request_counts.completed == 0
+
+
+def test_a_large_upload_is_refused_before_it_is_read(service):
+    with service.http(key="sk-nobody") as http:
+        answer = http.post("/v1/files", content=b"x" * 1000)
+    assert (answer.status_code, answer.json()["error"]["code"]) == (401, "invalid_api_key")

@@ -1,0 +1,131 @@
+"""Many at once, and processes that are killed under them."""
+
+import asyncio
+import json
+import os
+import signal
+import time
+
+import pytest
+
+from tests.acceptance.service import MODEL, Installation
+
+pytestmark = pytest.mark.acceptance
+
+
+async def test_64_concurrent_requests_of_different_lengths_each_get_their_own(service, tokenize):
+    words = tokenize("alpha beta gamma delta epsilon zeta eta theta iota kappa " * 30)
+    digits = "0123456789"
+    async with service.async_client() as client:
+
+        async def ask(number: int):
+            answer = f"{number:03d}"
+            completion = await client.completions.create(
+                model=MODEL,
+                prompt=words[: 1 + number * 4],
+                max_tokens=12,
+                extra_body={"ebnf": f'root ::= "{answer}" [{digits}]'},
+            )
+            return number, completion
+
+        for number, completion in await asyncio.gather(*map(ask, range(64))):
+            assert completion.choices[0].text.startswith(f"{number:03d}")
+            assert completion.choices[0].finish_reason == "stop"
+            assert completion.usage.prompt_tokens == 1 + number * 4
+
+
+async def crowd(service: Installation, prompt: list[int], strike) -> tuple[list, list]:
+    """Four streams and four answers of 150 tokens, in the midst of which something strikes."""
+    call = {"model": MODEL, "prompt": prompt, "max_tokens": 150, "temperature": 0.9}
+    async with service.async_client(timeout=120) as client:
+
+        async def stream(seed: int):
+            numbers, ids = [], []
+            async for chunk in await client.completions.create(
+                **call, seed=seed, stream=True,
+                extra_body={"return_token_ids": True, "ignore_eos": True},
+            ):  # fmt: skip
+                numbers.append(chunk.sequence_number)
+                ids += chunk.choices[0].token_ids
+            return numbers, ids
+
+        async def answer(seed: int):
+            return await client.completions.create(
+                **call, seed=seed, extra_body={"ignore_eos": True}
+            )
+
+        streams = [asyncio.create_task(stream(seed)) for seed in range(4)]
+        answers = [asyncio.create_task(answer(seed)) for seed in range(4)]
+        await asyncio.sleep(1.5)
+        strike()
+        return await asyncio.gather(*streams), await asyncio.gather(*answers)
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
+def test_a_worker_that_goes_loses_nothing_and_repeats_nothing(
+    service: Installation, tokenize, number
+):
+    """Streams and answers run when the worker is killed, or stopped with little grace."""
+    victim = service.pid("worker")
+    streamed, answered = asyncio.run(
+        crowd(service, tokenize("The old man"), lambda: os.kill(victim, number))
+    )
+    assert service.pid("worker") != victim
+    for numbers, ids in streamed:
+        assert numbers == list(range(1, len(numbers) + 1))  # no gap, no repeat
+        assert len(ids) == 150
+    for completion in answered:
+        assert completion.usage.completion_tokens == 150
+    ids = [completion.id for completion in answered]
+    script = (
+        "from completions.models import UsageRecord as U;"
+        f"print(sorted(U.objects.filter(job_id__in={ids})"
+        ".values_list('completion_tokens', flat=True)))"
+    )
+    deadline = time.monotonic() + 20
+    while (rows := service.manage("shell", "-v0", "-c", script).strip()) != str([150] * 4):
+        assert time.monotonic() < deadline, rows
+
+
+def test_a_killed_redis_comes_back_with_its_jobs(service: Installation, tokenize):
+    with service.http() as http:
+        call = {
+            "model": MODEL,
+            "prompt": tokenize("Survive"),
+            "max_tokens": 100,
+            "background": True,
+        }
+        locations = [
+            http.post("/v1/completions", json={**call, "seed": seed}).headers["Location"]
+            for seed in range(6)
+        ]
+        time.sleep(1.2)  # the append-only file is written every second
+        service.kill("valkey")
+        deadline = time.monotonic() + 60
+        while http.get(locations[0]).status_code == 503:
+            assert time.monotonic() < deadline
+            time.sleep(0.1)
+        for location in locations:
+            while (polled := http.get(location, params={"wait": 10})).status_code == 503:
+                assert time.monotonic() < deadline
+            while polled.json()["status"] in ("queued", "in_progress"):
+                assert time.monotonic() < deadline
+                polled = http.get(location, params={"wait": 10})
+            body = polled.json()
+            assert body["status"] == "completed", body
+            assert body["usage"]["completion_tokens"] <= 100
+
+
+def test_a_stopping_web_process_ends_its_streams_with_a_word(service: Installation, tokenize):
+    call = {"model": MODEL, "prompt": tokenize("On and on"), "max_tokens": 2000, "stream": True}
+    with (
+        service.http() as http,
+        http.stream("POST", "/v1/completions", json={**call, "ignore_eos": True}) as response,
+    ):
+        lines = response.iter_lines()
+        assert next(lines).startswith("data: ")
+        os.kill(service.pid("web"), signal.SIGTERM)
+        *_, last_frame, done = [line for line in lines if line.startswith("data: ")]
+    assert done == "data: [DONE]"
+    assert json.loads(last_frame.removeprefix("data: "))["error"]["code"] == "server_shutting_down"
+    service.wait_ready()

@@ -1,0 +1,81 @@
+"""Sixty constraints that mean harm at once, beside streams that mean none."""
+
+import asyncio
+import time
+
+import httpx
+import pytest
+
+from tests.acceptance.service import MODEL, Installation
+from tests.completions.grammars.hostile import ATTACKS, Fields
+
+pytestmark = pytest.mark.acceptance
+PROCESSES = ("web", "worker", "cpu-worker", "valkey")
+PATIENCE = 60.0
+"""Seconds for all of them on a busy machine; a quiet one needs a quarter."""
+REFUSALS = ((400, "invalid_grammar"), (400, "grammar_timeout"), (503, "server_overloaded"))
+"""The last only where the machine is so busy that a question waits for twenty seconds."""
+STREAMS = 4
+TOKENS = 150
+
+
+async def attack(http: httpx.AsyncClient, fields: Fields) -> tuple[int, dict, float]:
+    began = time.monotonic()
+    body = {"model": MODEL, "prompt": [28], "max_tokens": 24, **fields}
+    response = await http.post("/v1/completions", json=body)
+    return response.status_code, response.json(), time.monotonic() - began
+
+
+async def stream(http: httpx.AsyncClient, prompt: list[int]) -> float:
+    """Seconds that a stream of ordinary text takes."""
+    began = time.monotonic()
+    body = {
+        "model": MODEL,
+        "prompt": prompt,
+        "max_tokens": TOKENS,
+        "ignore_eos": True,
+        "stream": True,
+    }
+    tokens = 0
+    async with http.stream("POST", "/v1/completions", json=body) as response:
+        async for line in response.aiter_lines():
+            tokens += line.startswith('data: {"id"')
+    assert tokens
+    return time.monotonic() - began
+
+
+async def streams(http: httpx.AsyncClient, prompt: list[int]) -> float:
+    """Of several at once, the slowest."""
+    return max(await asyncio.gather(*(stream(http, prompt) for _ in range(STREAMS))))
+
+
+async def siege(service: Installation, prompt: list[int]) -> tuple[float, float, dict]:
+    """Seconds of the streams alone and besieged, and what each attack came to."""
+    headers = {"Authorization": f"Bearer {service.key}"}
+    limits = httpx.Limits(max_connections=100)
+    async with httpx.AsyncClient(
+        base_url=service.url, headers=headers, timeout=PATIENCE, limits=limits
+    ) as http:
+        await asyncio.gather(streams(http, prompt), attack(http, {"regex": "a"}))
+        alone = await streams(http, prompt)
+        besieged = asyncio.create_task(streams(http, prompt))
+        answers = await asyncio.gather(*(attack(http, fields) for fields in ATTACKS.values()))
+        return alone, await besieged, dict(zip(ATTACKS, answers, strict=True))
+
+
+def test_hostile_constraints_harm_nobody(service: Installation, tokenize):
+    before = {name: service.pid(name) for name in PROCESSES}
+    alone, besieged, answers = asyncio.run(siege(service, tokenize("The sea")))
+    assert {name: service.pid(name) for name in PROCESSES} == before
+    for name, (status, body, seconds) in answers.items():
+        print(
+            f"{name:32} {status} {seconds:6.2f} s {body.get('error', {}).get('message', '')[:70]}"
+        )
+    print(f"streams: {alone:.1f} s alone, {besieged:.1f} s besieged")
+    for name, (status, body, _) in answers.items():
+        if status == 200:
+            assert body["choices"][0]["finish_reason"] in ("stop", "length"), name
+        else:
+            code = body["error"]["code"]
+            assert (status, code) in REFUSALS, (name, body)
+    assert besieged < 5 * alone + 10

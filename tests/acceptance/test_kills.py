@@ -1,0 +1,201 @@
+"""kill -9 of every process at its worst moment: what was acknowledged is done, and done once."""
+
+import json
+import os
+import shutil
+import signal
+import time
+from collections import Counter
+
+import pytest
+
+from benchmarks.scripted_worker import token
+from tests.acceptance.service import MODEL, Installation, ScriptedInstallation
+
+pytestmark = pytest.mark.acceptance
+
+LINES = int(os.environ.get("QUIRE_TEST_KILLED_LINES", "300"))
+TOKENS = 30
+STEP = 0.02
+ENDED = ("completed", "failed", "expired", "cancelled")
+
+
+@pytest.fixture
+def scripted(tmp_path):
+    with ScriptedInstallation(tmp_path, STEP) as service:
+        yield service
+
+
+def create_batch(client, count):
+    requests = [
+        {
+            "custom_id": f"r{number}",
+            "method": "POST",
+            "url": "/v1/completions",
+            "body": {
+                "model": MODEL, "prompt": [number + 1], "max_tokens": TOKENS, "seed": number,
+                "return_token_ids": True,
+            },
+        }
+        for number in range(count)
+    ]  # fmt: skip
+    content = "\n".join(map(json.dumps, requests)).encode()
+    file = client.files.create(file=("in.jsonl", content), purpose="batch")
+    return client.batches.create(
+        input_file_id=file.id, endpoint="/v1/completions", completion_window="24h"
+    )
+
+
+def until(condition, timeout=90.0):
+    deadline = time.monotonic() + timeout
+    while not (found := condition()):
+        assert time.monotonic() < deadline, "it did not happen in time"
+        time.sleep(0.1)
+    return found
+
+
+def ended(client, batch):
+    def look():
+        seen = client.batches.retrieve(batch.id)
+        return seen if seen.status in ENDED else None
+
+    return until(look)
+
+
+def done(client, batch, count):
+    return until(lambda: client.batches.retrieve(batch.id).request_counts.completed >= count)
+
+
+def require_every_answer_once(service, client, batch, count):
+    """Each custom_id once, with exactly its tokens, and usage is the sum."""
+    assert batch.status == "completed", batch
+    answers = [
+        json.loads(line) for line in client.files.content(batch.output_file_id).text.splitlines()
+    ]
+    assert Counter(a["custom_id"] for a in answers) == {f"r{n}": 1 for n in range(count)}
+    for number, answer in enumerate(answers):
+        (choice,) = answer["response"]["body"]["choices"]
+        assert choice["token_ids"] == [token(number, 0, k) for k in range(TOKENS)]
+    assert batch.usage.output_tokens == count * TOKENS
+    script = (
+        "from completions.models import UsageRecord as U; from django.db.models import Sum;"
+        "rows = U.objects.filter(kind='batch');"
+        "print(rows.count(), rows.aggregate(n=Sum('completion_tokens'))['n'])"
+    )
+    assert service.manage("shell", "-v0", "-c", script).split() == [
+        str(count), str(count * TOKENS),
+    ]  # fmt: skip
+
+
+def test_a_batch_survives_its_workers(scripted):
+    """The engine worker is killed twice and the CPU worker once."""
+    with scripted.client() as client:
+        batch = create_batch(client, LINES)
+        done(client, batch, LINES // 10)
+        scripted.kill_worker()
+        done(client, batch, LINES // 4)
+        scripted.kill_worker()
+        scripted.kill("cpu-worker")
+        require_every_answer_once(scripted, client, ended(client, batch), LINES)
+
+
+def test_an_emptied_redis_loses_nothing_that_was_acknowledged(scripted):
+    """40 background jobs and 100 lines wait when Redis is killed and all its data deleted."""
+    scripted.stop_worker()
+    call = {"model": MODEL, "prompt": [7], "max_tokens": TOKENS, "background": True}
+    with scripted.client() as client, scripted.http() as http:
+        locations = [
+            http.post("/v1/completions", json={**call, "seed": seed}).headers["Location"]
+            for seed in range(40)
+        ]
+        batch = create_batch(client, 100)
+        until(lambda: client.batches.retrieve(batch.id).status == "in_progress")
+        scripted.kill("valkey")
+        for entry in (scripted.home / "valkey").iterdir():
+            if entry.is_dir():
+                shutil.rmtree(entry)
+        scripted.start_worker()
+        scripted.wait_ready()
+        for seed, location in enumerate(locations):
+            body = until(lambda at=location: completed(http, at))
+            assert "".join(map(chr, tokens(seed))) == body["choices"][0]["text"]
+        require_every_answer_once(scripted, client, ended(client, batch), 100)
+
+
+def tokens(seed):
+    return [token(seed, 0, k) for k in range(TOKENS)]
+
+
+def completed(http, location):
+    answer = http.get(location, params={"wait": 5})
+    if answer.status_code == 503:  # Redis is not back yet
+        return None
+    assert answer.status_code == 200, answer.text
+    body = answer.json()
+    assert body["status"] in ("queued", "in_progress", "completed"), body
+    return body if body["status"] == "completed" else None
+
+
+def test_a_stream_is_resumed_on_another_web_process(scripted):
+    call = {"model": MODEL, "prompt": [7], "max_tokens": 100, "seed": 3, "background": True}
+    call |= {"stream": True, "return_token_ids": True}
+    seen = []
+    with scripted.http() as http:
+        with http.stream("POST", "/v1/completions", json=call) as response:
+            location = response.headers["Location"]
+            for line in response.iter_lines():
+                if line.startswith("data: "):
+                    seen.append(json.loads(line.removeprefix("data: ")))
+                if len(seen) == 10:
+                    break
+            victim = scripted.pid("web")
+            os.kill(victim, signal.SIGKILL)
+        until(
+            lambda: (scripted.home / "run" / "web.pid").exists() and scripted.pid("web") != victim
+        )
+        scripted.wait_ready()
+        last = seen[-1]["sequence_number"]
+        rest = http.get(location, params={"stream": "true", "starting_after": last}).text
+    frames = [line.removeprefix("data: ") for line in rest.splitlines() if line]
+    assert frames.pop() == "[DONE]"
+    seen += [json.loads(frame) for frame in frames if not frame.startswith(":")]
+    assert [chunk["sequence_number"] for chunk in seen] == list(range(1, 101))
+    ids = [i for chunk in seen for i in chunk["choices"][0]["token_ids"]]
+    assert ids == [token(3, 0, k) for k in range(100)]
+
+
+def test_streams_of_a_killed_worker_go_on_with_the_same_tokens(tmp_path):
+    """Four streams on the real model in float32, two of them constrained, killed half-way."""
+    with Installation(tmp_path, QUIRE_DTYPE="float32") as service, service.http() as http:
+        calls = [
+            {"model": MODEL, "prompt": [9703, 28, 100 + n], "max_tokens": 60, "seed": n}
+            | {"background": True, "return_token_ids": True, "temperature": 0.8, **constraint}
+            for n, constraint in enumerate(
+                [{"ignore_eos": True}, {"regex": "[a-z ]{2000,3000}"}] * 2
+            )
+        ]  # fmt: skip
+        unbroken = run_all(http, calls)
+        broken = run_all(http, calls, lambda: service.kill("worker"))
+        assert broken == unbroken
+
+
+def run_all(http, calls, strike=None):
+    """Token ids of each stream, whose sequence numbers have neither gap nor repeat."""
+    locations = [http.post("/v1/completions", json=call).headers["Location"] for call in calls]
+    if strike is not None:
+        with http.stream("GET", locations[0], params={"stream": "true"}) as response:
+            lines = (line for line in response.iter_lines() if line.startswith("data: "))
+            for _ in range(15):
+                next(lines)
+            strike()
+    streams = []
+    for location in locations:
+        text = http.get(location, params={"stream": "true"}).text
+        frames = [line.removeprefix("data: ") for line in text.splitlines() if line[:5] == "data:"]
+        assert frames.pop() == "[DONE]"
+        chunks = [json.loads(frame) for frame in frames]
+        numbers = [chunk["sequence_number"] for chunk in chunks]
+        assert numbers == list(range(1, len(numbers) + 1))
+        streams.append([i for chunk in chunks for i in chunk["choices"][0]["token_ids"]])
+    assert all(len(ids) == 60 for ids in streams)
+    return streams

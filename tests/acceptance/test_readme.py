@@ -1,0 +1,55 @@
+"""What README shows is run here, block by block, against a live installation."""
+
+import re
+import subprocess
+
+import pytest
+
+from completions.api.chat_request import ChatRequestSerializer
+from completions.api.serializers import CompletionRequestSerializer
+from tests.acceptance.service import ROOT, Installation
+
+README = (ROOT / "README.md").read_text()
+
+
+def blocks(language: str) -> list[str]:
+    return re.findall(rf"^```{language}\n(.*?)^```$", README, re.MULTILINE | re.DOTALL)
+
+
+@pytest.mark.acceptance
+def test_the_python_examples_run(service: Installation, monkeypatch, capsys):
+    monkeypatch.setenv("QUIRE_API_KEY", service.key)
+    script = "\n".join(blocks("python")).replace("http://localhost:8000", service.url)
+    names: dict[str, object] = {}
+    exec(compile(script, "README.md", "exec"), names)  # noqa: S102 - our own text
+    names["client"].close()
+    names["http"].close()
+    printed = capsys.readouterr().out
+    assert "CompletionUsage" in printed
+    assert re.search(r'\{"colour":"(red|green|blue)","number":-?\d+\}', printed)
+    assert "True [] False 27" in printed
+    assert "False the keyword not is not supported /properties/number/not" in printed
+    assert re.search(r"tool_calls Function\(arguments='\{\"city\":", printed)
+    assert "completed" in printed
+    assert 'data: {"id":"cmpl-' in printed
+
+
+@pytest.mark.acceptance
+def test_the_curl_example_runs(service: Installation):
+    (curl,) = [block for block in blocks("sh") if block.startswith("curl")]
+    done = subprocess.run(
+        ["sh", "-c", curl.replace("http://localhost:8000", service.url)],
+        env={"QUIRE_API_KEY": service.key, "PATH": "/usr/bin:/bin"},
+        capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    assert '"finish_reason":"stop"' in done.stdout
+
+
+def test_every_field_and_setting_is_documented():
+    for field in [*CompletionRequestSerializer().fields, *ChatRequestSerializer().fields]:
+        assert f"`{field}`" in README, field
+    settings = (ROOT / "project" / "settings.py").read_text()
+    for variable in re.findall(r'env\.\w+\(\s*"(\w+)"', settings):
+        assert f"`{variable}`" in README, variable
+    for variable in re.findall(r'_secret\("(\w+)"', settings):
+        assert f"`{variable}`" in README, variable

@@ -1,0 +1,64 @@
+"""The same installation on PostgreSQL and Redis, where they answer."""
+
+import os
+import uuid
+
+import psycopg
+import pytest
+import redis
+
+from tests.acceptance.service import MODEL, Installation
+
+pytestmark = pytest.mark.acceptance
+
+DATABASE_URL = os.environ.get("TEST_DATABASE_URL", "postgres://root@127.0.0.1:5432/test")
+REDIS_URL = os.environ.get("TEST_REDIS_URL", "redis://127.0.0.1:6379/9")
+
+
+@pytest.fixture
+def postgres():
+    """A database of this test alone."""
+    try:
+        server = psycopg.connect(DATABASE_URL, autocommit=True, connect_timeout=3)
+    except psycopg.OperationalError as error:
+        pytest.skip(f"no PostgreSQL at TEST_DATABASE_URL: {error}")
+    name = f"quire_{uuid.uuid4().hex[:12]}"
+    server.execute(f"CREATE DATABASE {name}")
+    yield DATABASE_URL.rpartition("/")[0] + f"/{name}"
+    server.execute(f"DROP DATABASE {name} WITH (FORCE)")
+    server.close()
+
+
+@pytest.fixture
+def redis_prefix():
+    """A key prefix of this test alone."""
+    client = redis.Redis.from_url(REDIS_URL, socket_timeout=3)
+    try:
+        client.ping()
+    except redis.RedisError as error:
+        pytest.skip(f"no Redis at TEST_REDIS_URL: {error}")
+    prefix = f"quire-{uuid.uuid4().hex[:12]}:"
+    yield prefix
+    if keys := list(client.scan_iter(f"{prefix}*")):
+        client.delete(*keys)
+    client.close()
+
+
+def test_the_path_on_postgresql_and_redis(tmp_path, postgres, redis_prefix):
+    servers = {
+        "DATABASE_URL": postgres,
+        "REDIS_URL": REDIS_URL,
+        "QUIRE_REDIS_PREFIX": redis_prefix,
+    }
+    with Installation(tmp_path, **servers) as service, service.client() as client:
+        assert not (tmp_path / "run" / "valkey.pid").exists()
+        assert not (tmp_path / "quire.sqlite3").exists()
+        completion = client.completions.create(
+            model=MODEL, prompt=[9703], max_tokens=2, temperature=0,
+            extra_body={"ebnf": 'root ::= "A" | "B"'},
+        )  # fmt: skip
+        assert completion.choices[0].text in ("A", "B")
+        with service.http() as http:
+            call = {"model": MODEL, "prompt": [9703], "max_tokens": 4, "background": True}
+            location = http.post("/v1/completions", json=call).headers["Location"]
+            assert http.get(location, params={"wait": 20}).json()["status"] == "completed"
