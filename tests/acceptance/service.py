@@ -1,5 +1,6 @@
 """A whole installation for tests: `manage.py up` in a home and on a port of its own."""
 
+import contextlib
 import os
 import signal
 import socket
@@ -108,8 +109,15 @@ class Installation:
         )  # fmt: skip
         return done.stdout
 
-    def pid(self, name: str) -> int:
-        return int((self.home / "run" / f"{name}.pid").read_text())
+    def pid(self, name: str, besides: int | None = None) -> int:
+        """Of the running process; ``besides`` waits until another than that one runs."""
+        path, deadline = self.home / "run" / f"{name}.pid", time.monotonic() + 60
+        while True:
+            with contextlib.suppress(FileNotFoundError):  # as it is while a restart is due
+                if (pid := int(path.read_text())) != besides:
+                    return pid
+            assert time.monotonic() < deadline, self.logs()
+            time.sleep(0.05)
 
     def kill(self, name: str) -> None:
         """kill -9 of one of its processes; `up` starts another."""

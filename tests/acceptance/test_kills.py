@@ -150,9 +150,7 @@ def test_a_stream_is_resumed_on_another_web_process(scripted):
                     break
             victim = scripted.pid("web")
             os.kill(victim, signal.SIGKILL)
-        until(
-            lambda: (scripted.home / "run" / "web.pid").exists() and scripted.pid("web") != victim
-        )
+        scripted.pid("web", besides=victim)
         scripted.wait_ready()
         last = seen[-1]["sequence_number"]
         rest = http.get(location, params={"stream": "true", "starting_after": last}).text

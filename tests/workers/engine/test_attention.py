@@ -108,7 +108,7 @@ def test_pieces_in_mixed_batches_equal_the_whole(window: int | None, cap: float 
         run_step(layer, cache, pieces, options)
     for talk in (first, second):
         expected = naive(talk.query, talk.key, talk.value, window, cap)
-        torch.testing.assert_close(torch.cat(talk.output), expected, rtol=1e-5, atol=1e-5)
+        torch.testing.assert_close(torch.cat(talk.output), expected, rtol=1e-4, atol=1e-4)
 
 
 def test_a_group_pads_shorter_sequences_with_the_null_block() -> None:
@@ -129,7 +129,7 @@ def test_a_group_pads_shorter_sequences_with_the_null_block() -> None:
     )
     for row, talk in enumerate(talks):
         expected = naive(talk.query, talk.key, talk.value, None, None)[-1]
-        torch.testing.assert_close(output[0, row], expected, rtol=1e-5, atol=1e-5)
+        torch.testing.assert_close(output[0, row], expected, rtol=1e-4, atol=1e-4)
 
 
 def probe(module: nn.Module | SimpleNamespace, mask: Tensor | None = None, **options: Any) -> None:

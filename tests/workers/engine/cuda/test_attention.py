@@ -104,7 +104,7 @@ def test_gathered_pieces_equal_the_whole(window: int | None, cap: float | None) 
     options = {"sliding_window": window, "softcap": cap}
     for talk in converse(make_cache(layer, 6, False), layer, 6, options):
         expected = naive(talk.query, talk.key, talk.value, window, cap)
-        torch.testing.assert_close(torch.cat(talk.output), expected, rtol=1e-5, atol=1e-5)
+        torch.testing.assert_close(torch.cat(talk.output), expected, rtol=1e-4, atol=1e-4)
 
 
 def documented_kernel(
@@ -161,7 +161,7 @@ def test_the_kernel_is_called_as_it_is_documented(
     for talk in converse(make_cache(layer, DIM, True), layer, DIM, options):
         query = talk.query * (0.3 * DIM**0.5)
         expected = naive(query, talk.key, talk.value, window, None)
-        torch.testing.assert_close(torch.cat(talk.output), expected, rtol=1e-5, atol=1e-5)
+        torch.testing.assert_close(torch.cat(talk.output), expected, rtol=1e-4, atol=1e-4)
 
 
 def test_this_torch_has_the_kernel_with_these_parameters() -> None:
