@@ -163,6 +163,7 @@ CSRF_TRUSTED_ORIGINS = env.list("QUIRE_CSRF_TRUSTED_ORIGINS", default=[])
 ROOT_URLCONF = "project.urls"
 ASGI_APPLICATION = "project.asgi.application"
 INSTALLED_APPS = [
+    "unfold",  # before the admin, whose templates it replaces
     "django.contrib.admin",
     "django.contrib.auth",
     "django.contrib.contenttypes",
@@ -189,6 +190,9 @@ MIDDLEWARE = [
 TEMPLATES = [
     {
         "BACKEND": "django.template.backends.django.DjangoTemplates",
+        "DIRS": [
+            BASE_DIR / "completions" / "templates"
+        ],  # before unfold's, some of which it replaces
         "APP_DIRS": True,
         "OPTIONS": {
             "context_processors": [
@@ -203,6 +207,28 @@ AUTH_PASSWORD_VALIDATORS = [
     {"NAME": f"django.contrib.auth.password_validation.{name}"}
     for name in ("MinimumLengthValidator", "CommonPasswordValidator", "NumericPasswordValidator")
 ]
+UNFOLD = {
+    "SITE_TITLE": "Quire",
+    "SITE_HEADER": "Quire",
+    "SITE_SUBHEADER": "Completion service",
+    "SITE_SYMBOL": "auto_stories",
+    "SITE_URL": None,
+    "SHOW_VIEW_ON_SITE": False,
+    "SITE_FAVICONS": [{"rel": "icon", "href": "/static/completions/favicon.svg"}],
+    "STYLES": ["/static/completions/admin.css"],
+    "COLORS": {
+        "primary": {
+            "50": "#f0fdfa", "100": "#ccfbf1", "200": "#99f6e4", "300": "#5eead4",
+            "400": "#2dd4bf", "500": "#14b8a6", "600": "#0f766e", "700": "#115e59",
+            "800": "#134e4a", "900": "#123f3c", "950": "#042f2e",
+        }
+    },
+    "SIDEBAR": {
+        "show_search": True,
+        "command_search": True,
+        "navigation": "completions.admin.navigation.items",
+    },
+}  # fmt: skip
 STATIC_URL = "/static/"
 WHITENOISE_USE_FINDERS = True  # serves the admin's files from the packages: nothing to collect
 WHITENOISE_AUTOREFRESH = False

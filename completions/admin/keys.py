@@ -1,33 +1,18 @@
-"""The admin: organizations, keys (a secret is shown once), and read-only usage and jobs."""
+"""API keys: a secret is shown once."""
 
 from typing import Any
 
 from django import forms
 from django.contrib import admin
 from django.db import transaction
-from django.db.models import Count, QuerySet
+from django.db.models import QuerySet
 from django.http import HttpRequest, HttpResponse
 from django.template.response import TemplateResponse
 from django.utils import timezone
 
 from completions import keys, model_files
-from completions.models import ApiKey, Batch, File, Job, Organization, UsageRecord
-
-admin.site.site_header = admin.site.site_title = "Quire"
-admin.site.index_title = "Service"
-
-
-@admin.register(Organization)
-class OrganizationAdmin(admin.ModelAdmin[Organization]):
-    list_display = ["name", "key_count", "created_at"]
-    search_fields = ["name"]
-
-    def get_queryset(self, request: HttpRequest) -> QuerySet[Organization]:
-        return super().get_queryset(request).annotate(keys=Count("api_keys"))
-
-    @admin.display(description="API keys", ordering="keys")
-    def key_count(self, organization: Any) -> int:
-        return int(organization.keys)
+from completions.admin.base import ModelAdmin
+from completions.models import ApiKey
 
 
 class ApiKeyForm(forms.ModelForm[ApiKey]):
@@ -47,7 +32,7 @@ class ApiKeyForm(forms.ModelForm[ApiKey]):
 
 
 @admin.register(ApiKey)
-class ApiKeyAdmin(admin.ModelAdmin[ApiKey]):
+class ApiKeyAdmin(ModelAdmin[ApiKey]):
     form = ApiKeyForm
     list_display = ["name", "prefix", "organization", "state", "created_at", "expires_at"]
     list_filter = ["organization", "revoked_at", "expires_at"]
@@ -107,66 +92,3 @@ class ApiKeyAdmin(admin.ModelAdmin[ApiKey]):
             "secret": request.issued_secret,  # type: ignore[attr-defined]
         }
         return TemplateResponse(request, "admin/completions/apikey/created.html", context)
-
-
-class ReadOnlyAdmin(admin.ModelAdmin[Any]):
-    """Rows that the service writes and nobody edits."""
-
-    list_select_related = ["organization", "api_key"]
-    show_full_result_count = False
-
-    def has_add_permission(self, request: HttpRequest) -> bool:
-        return False
-
-    def has_change_permission(self, request: HttpRequest, obj: Any = None) -> bool:
-        return False
-
-    def has_delete_permission(self, request: HttpRequest, obj: Any = None) -> bool:
-        return False
-
-
-@admin.register(UsageRecord)
-class UsageRecordAdmin(ReadOnlyAdmin):
-    list_display = [
-        "job_id", "organization", "api_key", "model", "kind", "status", "prompt_tokens",
-        "completion_tokens", "queued_ms", "run_ms", "finished_at",
-    ]  # fmt: skip
-    list_filter = ["status", "kind", "model", "organization"]
-    date_hierarchy = "finished_at"
-    search_fields = ["job_id"]
-
-
-@admin.register(Job)
-class JobAdmin(ReadOnlyAdmin):
-    """Prompts are the client's own: neither request nor view is shown."""
-
-    list_display = ["id", "organization", "api_key", "model", "status", "created_at", "finished_at"]
-    list_filter = ["status", "model", "organization"]
-    date_hierarchy = "created_at"
-    search_fields = ["id"]
-    exclude = ["request", "view", "events"]
-
-
-@admin.register(File)
-class FileAdmin(ReadOnlyAdmin):
-    """The content is the client's own: it is not shown."""
-
-    list_display = [
-        "id", "filename", "organization", "api_key", "purpose", "bytes", "created_at", "expires_at",
-    ]  # fmt: skip
-    list_filter = ["purpose", "organization"]
-    date_hierarchy = "created_at"
-    search_fields = ["id", "filename"]
-    exclude = ["content"]
-
-
-@admin.register(Batch)
-class BatchAdmin(ReadOnlyAdmin):
-    list_display = [
-        "id", "organization", "api_key", "model", "status", "total", "completed", "failed",
-        "created_at", "ended_at",
-    ]  # fmt: skip
-    list_filter = ["status", "model", "organization"]
-    date_hierarchy = "created_at"
-    search_fields = ["id"]
-    exclude = ["pace"]

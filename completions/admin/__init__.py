@@ -1,0 +1,11 @@
+"""What the operator sees and does, a file per subject. `base.py` is the border to django-unfold."""
+
+from completions.admin import (  # noqa: F401 - importing registers
+    batches,
+    files,
+    jobs,
+    keys,
+    organizations,
+    people,
+    usage,
+)

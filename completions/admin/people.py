@@ -1,0 +1,26 @@
+"""The admin's own users and their groups, in the same look as everything else."""
+
+from django.contrib import admin
+from django.contrib.auth.admin import GroupAdmin, UserAdmin
+from django.contrib.auth.models import Group, User
+
+from completions.admin.base import (
+    AdminPasswordChangeForm,
+    ModelAdmin,
+    UserChangeForm,
+    UserCreationForm,
+)
+
+admin.site.unregister([User, Group])
+
+
+@admin.register(User)
+class OperatorAdmin(UserAdmin, ModelAdmin[User]):
+    form = UserChangeForm
+    add_form = UserCreationForm
+    change_password_form = AdminPasswordChangeForm
+    list_display = ["username", "email", "is_staff", "is_superuser", "last_login"]
+
+
+@admin.register(Group)
+class RoleAdmin(GroupAdmin, ModelAdmin[Group]): ...
