@@ -46,14 +46,15 @@ def run(
     load: "Load | None" = None,
 ) -> int:
     """Serve one model until told to stop. Returns the exit code. `load` makes another engine."""
-    from workers.pool import EnginePool, RefreshVisibility
+    from workers.pool import EnginePool, FollowDrain, RefreshVisibility
 
     class Pool(EnginePool):
         relay_factory = staticmethod(lambda: _relay(entry, options, load or _load))
         shutdown_grace = options.shutdown_grace
+        queue = entry.queue
 
     app.conf.imports = ["workers.tasks"]
-    app.steps["consumer"].add(RefreshVisibility)
+    app.steps["consumer"].update((RefreshVisibility, FollowDrain))
     worker: Any = app.Worker(
         hostname=f"{entry.id}@{socket.gethostname()}",
         pool_cls=Pool,

@@ -17,6 +17,8 @@ from celery.worker import state
 from workers.relay import Relay
 
 GENERATE = "workers.tasks.generate"
+FOLLOW_INTERVAL = 0.5
+"""Seconds between two looks at whether the worker is to be drained."""
 
 
 class Handle:
@@ -40,6 +42,8 @@ class EnginePool(BasePool):
     relay_factory: ClassVar[Callable[[], Relay]]
     shutdown_grace: ClassVar[float]
     """Seconds that running jobs may go on after SIGTERM."""
+    queue: ClassVar[str]
+    """That its messages come from."""
 
     def on_start(self) -> None:
         self.relay = type(self).relay_factory()
@@ -106,3 +110,32 @@ class RefreshVisibility(bootsteps.StartStopStep):
             channel = consumer.task_consumer.channel
             with channel.conn_or_acquire() as client:
                 client.zadd(channel.unacked_index_key, tags, xx=True)
+
+
+class FollowDrain(bootsteps.StartStopStep):
+    """Stops consuming while the worker is to be drained. Celery remembers it when it connects anew;
+    a message that was on its way goes back to its queue."""
+
+    requires = ("celery.worker.consumer.tasks:Tasks",)
+
+    def __init__(self, consumer: Any, **options: Any) -> None:
+        super().__init__(consumer, **options)
+        self.timer: Any = None
+
+    def start(self, consumer: Any) -> None:
+        self.timer = consumer.timer.call_repeatedly(FOLLOW_INTERVAL, self.follow, (consumer,))
+
+    def stop(self, consumer: Any) -> None:
+        if self.timer is not None:
+            self.timer.cancel()
+            self.timer = None
+
+    def follow(self, consumer: Any) -> None:
+        pool = consumer.pool
+        if pool.relay.drain_wanted != pool.relay.accepting:
+            return
+        if pool.relay.accepting:
+            consumer.cancel_task_queue(pool.queue)
+        else:
+            consumer.add_task_queue(pool.queue)
+        pool.relay.accepting = not pool.relay.accepting

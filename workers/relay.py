@@ -96,6 +96,10 @@ class Relay:
         self._unsubmitted: deque[_LiveJob] = deque()
         self._batch: _Batch | None = None
         self._beat_at = float("-inf")
+        self.drain_wanted = False
+        """As of the last heartbeat; whoever consumes messages follows it."""
+        self.accepting = True
+        """Whether messages are consumed; set by whoever does."""
         self._broken: BaseException | None = None
         self._stopping = False
         self._idle_waiters: list[threading.Event] = []
@@ -316,7 +320,8 @@ class Relay:
         if stats.running and now - stats.last_step_at > STEP_LIMIT:
             self._broken = TimeoutError(f"an engine step has taken more than {STEP_LIMIT:.0f} s")
             return
-        self._execution.beat(self._model, {**stats.counters(), "jobs": len(self._live)})
+        facts = {**stats.counters(), "jobs": len(self._live)}
+        self.drain_wanted = self._execution.beat(self._model, facts, self.accepting)
         self._beat_at = now
 
     def _stop(self) -> None:

@@ -120,9 +120,10 @@ async def close() -> None:
 
 
 async def live_models() -> set[str]:
-    """Ids of the models that a live worker serves. Raises RedisError or OSError."""
+    """Ids of the models for which a live worker takes jobs. Raises RedisError or OSError."""
     runtime = await current()
-    return {worker.model for worker in await live_workers(runtime.redis, settings.REDIS_PREFIX)}
+    workers = await live_workers(runtime.redis, settings.REDIS_PREFIX)
+    return {worker.model for worker in workers if worker.accepting}
 
 
 async def ping() -> None:

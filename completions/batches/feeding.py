@@ -116,7 +116,8 @@ def _with_batches(found: QuerySet[BatchLine]) -> list[BatchLine]:
 
 
 def _live_workers(client: redis.Redis, prefix: str) -> Counter[str]:
-    """How many live workers serve each model."""
+    """How many live workers take jobs of each model."""
     names = sorted(cast("set[bytes]", client.smembers(f"{prefix}workers")))
     beats = client.mget([f"{prefix}worker:{name.decode()}" for name in names]) if names else []
-    return Counter(orjson.loads(beat)["model"] for beat in beats if beat)
+    found = [orjson.loads(beat) for beat in beats if beat]
+    return Counter(facts["model"] for facts in found if facts.get("accepting", True))

@@ -12,6 +12,7 @@ import redis
 from completions.jobs import events
 from completions.jobs.connection import Entries
 from completions.jobs.scripts import Scripts
+from completions.jobs.workers import DRAIN_KEPT
 
 MAX_LOSSES = 3
 """Workers that may die under a job before it is taken for their murderer."""
@@ -173,18 +174,21 @@ class Execution:
             flat = [part for job in jobs for part in job]
             self._scripts.call("release", [self.worker_id, int(lost), *flat])
 
-    def beat(self, model: str, facts: dict[str, Any]) -> None:
-        """Say that this worker lives and serves `model`."""
+    def beat(self, model: str, facts: dict[str, Any], accepting: bool = True) -> bool:
+        """Say that this worker lives and, unless it is drained, serves `model`. Returns whether it
+        is to be drained: to take no new jobs until told otherwise."""
         pipeline = self._client.pipeline(transaction=False)
-        heartbeat = orjson.dumps({"model": model, **facts})
+        pipeline.getex(f"{self._prefix}drain:{self.worker_id}", ex=DRAIN_KEPT)
+        heartbeat = orjson.dumps({"model": model, "accepting": accepting, **facts})
         pipeline.set(f"{self._prefix}worker:{self.worker_id}", heartbeat, ex=HEARTBEAT_TTL)
         pipeline.sadd(f"{self._prefix}workers", self.worker_id)
-        pipeline.zadd(f"{self._prefix}served", {model: time.time()})
-        pipeline.execute()
+        if accepting:
+            pipeline.zadd(f"{self._prefix}served", {model: time.time()})
+        return pipeline.execute()[0] is not None
 
     def stop_beating(self) -> None:
         pipeline = self._client.pipeline(transaction=False)
-        pipeline.delete(f"{self._prefix}worker:{self.worker_id}")
+        pipeline.delete(*(f"{self._prefix}{name}:{self.worker_id}" for name in ("worker", "drain")))
         pipeline.srem(f"{self._prefix}workers", self.worker_id)
         pipeline.execute()
 

@@ -6,7 +6,16 @@ from typing import Any, Final
 
 _FOLDER = Path(__file__).parent / "lua"
 _SHARED: Final = ("shared", "limits", "ending")
-_NAMES: Final = ("submit", "claim", "publish", "finish", "release", "cancel", "reconcile")
+_NAMES: Final = (
+    "submit",
+    "claim",
+    "publish",
+    "finish",
+    "release",
+    "cancel",
+    "requeue",
+    "reconcile",
+)
 
 
 def _source(name: str) -> str:

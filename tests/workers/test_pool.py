@@ -1,14 +1,18 @@
 """The pool as Celery drives it, over a relay that only remembers."""
 
+from types import SimpleNamespace
+
 import pytest
 
-from workers.pool import GENERATE, EnginePool
+from workers.pool import GENERATE, EnginePool, FollowDrain
 
 
 class RememberingRelay:
     def __init__(self):
         self.jobs = {}
         self.calls = []
+        self.drain_wanted = False
+        self.accepting = True
 
     def start(self):
         self.calls.append("start")
@@ -31,6 +35,7 @@ def pool():
     class Pool(EnginePool):
         relay_factory = staticmethod(lambda: relay)
         shutdown_grace = 7.0
+        queue = "gen.m"
 
     pool = Pool(limit=3)
     pool.start()
@@ -77,3 +82,34 @@ def test_a_warm_shutdown_grants_the_grace_and_a_cold_one_does_not(pool):
 
 def test_celery_sees_as_many_slots_as_messages_may_wait(pool):
     assert pool.num_processes == 3
+
+
+class Consumer:
+    """What Celery's consumer lets a step do."""
+
+    def __init__(self, pool):
+        self.pool = pool
+        self.calls = []
+
+    def cancel_task_queue(self, queue):
+        self.calls.append(("cancel", queue))
+
+    def add_task_queue(self, queue):
+        self.calls.append(("add", queue))
+
+
+def test_a_drained_worker_stops_consuming_until_it_is_resumed(pool):
+    consumer = Consumer(pool)
+    step = FollowDrain(SimpleNamespace(timer=None))
+    step.follow(consumer)
+    assert consumer.calls == []
+    pool.relay.drain_wanted = True
+    step.follow(consumer)
+    step.follow(consumer)
+    assert consumer.calls == [("cancel", "gen.m")]
+    assert not pool.relay.accepting
+    pool.relay.drain_wanted = False
+    step.follow(consumer)
+    step.follow(consumer)
+    assert consumer.calls == [("cancel", "gen.m"), ("add", "gen.m")]
+    assert pool.relay.accepting

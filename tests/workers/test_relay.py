@@ -6,7 +6,7 @@ import time
 import pytest
 import redis
 
-from completions.jobs import events
+from completions.jobs import events, workers
 from completions.jobs.connection import connect, connect_async
 from completions.jobs.events import EndEvent
 from completions.jobs.execution import Execution
@@ -98,7 +98,7 @@ class Bench:
         return self.client.hget(f"{PREFIX}job:{job_id}", "state").decode()
 
 
-def eventually(condition, timeout=5.0):
+def eventually(condition, timeout=30.0):
     deadline = time.monotonic() + timeout
     while not condition():
         assert time.monotonic() < deadline, "it did not happen in time"
@@ -219,6 +219,15 @@ async def test_a_cancelled_job_stops_and_pays_for_what_it_had(bench, submit):
     eventually(lambda: bench.acknowledged)  # although the engine says nothing
     assert bench.engine.aborted == ["job"]
     assert bench.events()[-1] == EndEvent(2, "cancelled", None, events.Usage(2, 2, 0))
+
+
+async def test_it_learns_of_a_drain_and_says_that_it_follows(bench, redis_client, valkey):
+    workers.drain(redis_client, PREFIX, "worker-1")
+    eventually(lambda: bench.relay.drain_wanted)
+    bench.relay.accepting = False  # as whoever consumes messages does
+    eventually(lambda: not workers.watch_workers(redis_client, PREFIX, 10)[0].accepting)
+    workers.resume(redis_client, PREFIX, "worker-1")
+    eventually(lambda: not bench.relay.drain_wanted)
 
 
 async def test_errors_of_one_job_end_it_alone(bench, submit):

@@ -4,7 +4,7 @@ import pytest
 
 from completions.jobs.connection import connect_async
 from completions.jobs.execution import HEARTBEAT_TTL, Execution
-from completions.jobs.workers import live_workers
+from completions.jobs.workers import drain, live_workers, resume, watch_workers
 
 pytestmark = pytest.mark.integration
 
@@ -16,10 +16,33 @@ async def test_workers_live_as_long_as_their_heartbeat(valkey, redis_client):
     async with connect_async(valkey.url) as client:
         found = await live_workers(client, "w:")
         assert [(w.id, w.model, w.facts) for w in found] == [
-            ("a", "m", {"running": 2}), ("b", "n", {"running": 2}),
+            ("a", "m", {"accepting": True, "running": 2}),
+            ("b", "n", {"accepting": True, "running": 2}),
         ]  # fmt: skip
         redis_client.delete("w:worker:a")  # it died
         assert [w.id for w in await live_workers(client, "w:")] == ["b"]
         assert redis_client.smembers("w:workers") == {b"b"}
         Execution(redis_client, "w:", "b").stop_beating()
         assert await live_workers(client, "w:") == []
+
+
+def test_a_worker_learns_of_its_drain_with_its_heartbeat(redis_client):
+    one, other = (Execution(redis_client, "w:", name) for name in ("one", "other"))
+    assert not one.beat("m", {})
+    redis_client.delete("w:served")
+    drain(redis_client, "w:", "one")
+    assert one.beat("m", {}, accepting=False)
+    assert not other.beat("n", {})
+    assert redis_client.zrange("w:served", 0, -1) == [b"n"]  # who is drained serves nobody new
+    found = watch_workers(redis_client, "w:", HEARTBEAT_TTL)
+    assert [(w.id, w.accepting, w.drain_wanted) for w in found] == [
+        ("one", False, True), ("other", True, False),
+    ]  # fmt: skip
+    assert all(0 <= w.age <= HEARTBEAT_TTL for w in found)
+    resume(redis_client, "w:", "one")
+    assert not one.beat("m", {}, accepting=False)
+    drain(redis_client, "w:", "one")
+    one.stop_beating()
+    assert not redis_client.exists("w:drain:one")  # nobody is left to follow it
+    redis_client.delete("w:worker:other")
+    assert watch_workers(redis_client, "w:", HEARTBEAT_TTL) == []

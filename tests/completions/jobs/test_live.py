@@ -1,0 +1,110 @@
+"""What the operator sees of jobs in Redis, and does to them."""
+
+import time
+
+import pytest
+
+from completions.jobs import live
+from completions.jobs.connection import connect_async
+from completions.jobs.events import JobError, Usage
+from completions.jobs.execution import Ending, Execution, StepEvent, Verdict, reconcile
+from completions.jobs.submission import NewJob, Submission
+
+pytestmark = pytest.mark.integration
+
+PREFIX = "l:"
+REQUEST = {"prompts": [[1, 2]], "sampling": {"max_tokens": 9}, "grammar": None}
+
+
+@pytest.fixture
+async def submit(valkey, redis_client):
+    async with connect_async(valkey.url) as client:
+        submission = Submission(client, PREFIX, "web-1")
+
+        async def send(job_id, kind="background"):
+            await submission.renew_lease()
+            deadline = time.time() + 60
+            job = NewJob(job_id, kind, "m", 7, 8, REQUEST, {}, deadline, 100)
+            await submission.submit(job, 100)
+
+        yield send
+
+
+@pytest.fixture
+def worker(redis_client):
+    execution = Execution(redis_client, PREFIX, "worker-1")
+    execution.beat("m", {})
+    return execution
+
+
+async def test_open_jobs_are_listed_as_they_stand(submit, worker, redis_client):
+    await submit("first")
+    await submit("second", kind="stream")
+    (claim,) = worker.claim(["first"])
+    worker.publish([StepEvent("first", claim.attempt, 1, [(0, [5, 6], "ab", None, None)])], [])
+    jobs, total = live.open_jobs(redis_client, PREFIX)
+    assert total == 2
+    running, queued = jobs
+    assert (running.id, running.state, running.worker) == ("first", "running", "worker-1")
+    assert (running.organization_id, running.api_key_id, running.attempt) == (7, 8, 1)
+    assert (running.prompt_tokens, running.generated) == (2, 2)
+    assert running.started is not None
+    assert (queued.id, queued.state, queued.kind, queued.worker) == (
+        "second", "queued", "stream", "",
+    )  # fmt: skip
+    assert live.queue_depths(jobs) == {"stream": 1}
+
+
+async def test_a_jobs_details_while_it_runs_and_after(submit, worker, redis_client):
+    await submit("job")
+    (claim,) = worker.claim(["job"])
+    found = live.details(redis_client, PREFIX, "job")
+    assert found is not None
+    assert found.request == REQUEST
+    assert (found.finished, found.error, found.usage) == (None, None, None)
+    error = JobError("worker_error", "because")
+    worker.publish([], [Ending("job", claim.attempt, 1, "failed", error, Usage(2, 1))])
+    found = live.details(redis_client, PREFIX, "job")
+    assert found is not None
+    assert found.job.state == "failed"
+    assert found.job.ended
+    assert found.request is None
+    assert found.error is not None
+    assert found.error["code"] == "worker_error"
+    assert found.usage is not None
+    assert found.usage["completion_tokens"] == 1
+    assert found.events == 1
+    assert live.open_jobs(redis_client, PREFIX) == ([], 0)
+    assert live.details(redis_client, PREFIX, "nobody") is None
+
+
+async def test_a_requeued_job_leaves_its_worker_and_goes_on_elsewhere(submit, worker, redis_client):
+    await submit("job")
+    (claim,) = worker.claim(["job"])
+    worker.publish([StepEvent("job", claim.attempt, 1, [(0, [5], "a", None, None)])], [])
+    assert live.requeue(redis_client, PREFIX, "job") == "running"
+    verdicts, _ = worker.publish([StepEvent("job", claim.attempt, 2, [])], [])
+    assert verdicts == [Verdict.NOT_YOURS]
+    assert [lost.job_id for lost in reconcile(redis_client, PREFIX)] == ["job"]
+    other = Execution(redis_client, PREFIX, "worker-2")
+    other.beat("m", {})
+    (again,) = other.claim(["job"])
+    assert (again.attempt, again.sequence_number) == (2, 2)
+    assert redis_client.hget(f"{PREFIX}job:job", "losses") == b"0"  # it killed nobody
+
+
+async def test_a_queued_jobs_message_is_published_again(submit, redis_client):
+    await submit("job")
+    assert reconcile(redis_client, PREFIX) == []
+    assert live.requeue(redis_client, PREFIX, "job") == "queued"
+    assert [lost.job_id for lost in reconcile(redis_client, PREFIX)] == ["job"]
+
+
+async def test_what_has_ended_stays_so(submit, redis_client):
+    await submit("job")
+    assert live.cancel(redis_client, PREFIX, "job") == "queued"
+    assert live.requeue(redis_client, PREFIX, "job") == "cancelled"
+    assert live.cancel(redis_client, PREFIX, "job") == "cancelled"
+    assert redis_client.hget(f"{PREFIX}job:job", "state") == b"cancelled"
+    assert live.requeue(redis_client, PREFIX, "nobody") is None
+    assert not redis_client.exists(f"{PREFIX}job:nobody")
