@@ -54,4 +54,4 @@ def _table(title: str, icon: str, model: str, app: str = "completions") -> Item:
 
 
 def _has(permission: str) -> Callable[[HttpRequest], bool]:
-    return lambda request: bool(request.user.has_perm(permission))  # type: ignore[union-attr]
+    return lambda request: bool(request.user.has_perm(permission))

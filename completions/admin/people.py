@@ -15,8 +15,8 @@ admin.site.unregister([User, Group])
 
 
 @admin.register(User)
-class OperatorAdmin(UserAdmin, ModelAdmin[User]):
-    form = UserChangeForm
+class OperatorAdmin(UserAdmin[User], ModelAdmin[User]):
+    form = UserChangeForm  # type: ignore[assignment] # as in the stubs of UserAdmin itself
     add_form = UserCreationForm
     change_password_form = AdminPasswordChangeForm
     list_display = ["username", "email", "is_staff", "is_superuser", "last_login"]

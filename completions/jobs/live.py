@@ -63,7 +63,7 @@ class JobDetails:
 def open_jobs(client: redis.Redis, prefix: str) -> tuple[list[LiveJob], int]:
     """Jobs that have not ended, the oldest first, and how many there are in all."""
     ids = cast("list[bytes]", client.zrange(f"{prefix}open", 0, MOST_LISTED - 1))
-    total = cast("int", client.zcard(f"{prefix}open"))
+    total = client.zcard(f"{prefix}open")
     pipeline = client.pipeline(transaction=False)
     for job_id in ids:
         pipeline.hmget(f"{prefix}job:{job_id.decode()}", _LISTED)
@@ -94,7 +94,7 @@ def details(client: redis.Redis, prefix: str, job_id: str) -> JobDetails | None:
         losses=int(fields.get("losses") or 0),
         error=_json(fields.get("error")),
         usage=_json(fields.get("usage")),
-        events=cast("int", client.xlen(f"{prefix}ev:{job_id}")),
+        events=client.xlen(f"{prefix}ev:{job_id}"),
     )
 
 

@@ -32,10 +32,11 @@ class WorkerRecord:
 
 async def live_workers(client: redis.asyncio.Redis, prefix: str) -> list[WorkerRecord]:
     """Workers whose heartbeat has not expired; forgets the others."""
-    names = _sorted(await client.smembers(f"{prefix}workers"))
+    names = _sorted(cast("set[bytes]", await client.smembers(f"{prefix}workers")))
     if not names:
         return []
-    beats = await client.mget([f"{prefix}worker:{name}" for name in names])
+    keys = [f"{prefix}worker:{name}" for name in names]
+    beats = cast("list[bytes | None]", await client.mget(keys))
     if dead := [name for name, beat in zip(names, beats, strict=True) if beat is None]:
         await client.srem(f"{prefix}workers", *dead)
     return _records(names, beats)
