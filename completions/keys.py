@@ -1,29 +1,27 @@
-"""API keys: made, stored as keyed digests, verified from a short-lived cache, revoked."""
+"""API keys: what a secret looks like, whom it stands for, and how it is verified from a short-lived
+cache. `accounts.py` makes and changes them."""
 
 import hmac
-import logging
 import re
 import secrets
 import string
 import time
 import zlib
 from collections import OrderedDict
-from collections.abc import Awaitable, Callable, Iterable
-from dataclasses import asdict, dataclass
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, replace
 from datetime import datetime
 from enum import Enum
+from functools import lru_cache
 from hashlib import sha256
+from ipaddress import IPv4Network, IPv6Network, ip_address, ip_network
 
 from django.conf import settings
-from django.db import transaction
+from django.db.models import Q
 from django.utils import timezone
-from redis.exceptions import RedisError
 
-from completions.jobs.connection import connect
 from completions.jobs.limits import UNLIMITED, Limits
-from completions.models import ApiKey, Organization
-
-logger = logging.getLogger(__name__)
+from completions.models import ApiKey, Role, Scope
 
 _SHAPE = re.compile(r"sk-([0-9A-Za-z]{6})-([0-9A-Za-z_-]{43})-([0-9a-f]{8})")
 _ALPHABET = string.ascii_letters + string.digits
@@ -32,7 +30,9 @@ POSITIVE_SECONDS = 30.0
 """How long a verified key is trusted without asking SQL again; changes are also announced."""
 NEGATIVE_SECONDS = 5.0
 CACHE_SIZE = 10_000
-_ANNOUNCE_TIMEOUT = 1.0
+
+
+Network = IPv4Network | IPv6Network
 
 
 class Refusal(Enum):
@@ -57,9 +57,32 @@ class Principal:
     limits: Limits = UNLIMITED
     max_priority: int = 0
     """The largest `priority` that it may ask for."""
+    default_priority: int = 0
+    """Of requests that name none."""
+    scopes: frozenset[str] = frozenset(Scope.values)
+    is_admin: bool = False
+    """Whether it sees the usage of its whole organization."""
+    networks: tuple[Network, ...] = ()
+    """Where it may be used from; empty means anywhere."""
+    store_prompts: bool = False
+    """Whether what it asks is kept for the operator."""
 
     def may_use(self, model: str) -> bool:
         return not self.allowed_models or model in self.allowed_models
+
+    def may_come_from(self, address: str) -> bool:
+        """Whether the key may be used from an IP address; never from what is none."""
+        return not self.networks or _lies_in(address, self.networks)
+
+
+@lru_cache(10_000)
+def _lies_in(address: str, networks: tuple[Network, ...]) -> bool:
+    try:
+        found = ip_address(address)
+    except ValueError:
+        return False
+    found = getattr(found, "ipv4_mapped", None) or found
+    return any(found in network for network in networks)
 
 
 # The secret -------------------------------------------------------------------------------------
@@ -103,59 +126,12 @@ def principal_of(key: ApiKey) -> Principal:
         expires_at=key.expires_at,
         limits=Limits(key.requests_per_minute, key.tokens_per_minute, key.max_concurrency),
         max_priority=key.max_priority,
+        default_priority=key.default_priority,
+        scopes=frozenset(key.scopes),
+        is_admin=key.role == Role.ADMIN,
+        networks=tuple(map(ip_network, key.allowed_networks)),
+        store_prompts=key.organization.store_prompts,
     )
-
-
-# Changes ----------------------------------------------------------------------------------------
-
-
-def create(
-    organization: Organization,
-    name: str,
-    allowed_models: Iterable[str] = (),
-    expires_at: datetime | None = None,
-    limits: Limits = UNLIMITED,
-    max_priority: int = 0,
-) -> tuple[ApiKey, str]:
-    """Store a new key. Returns it with its secret."""
-    key = ApiKey(
-        organization=organization,
-        name=name,
-        allowed_models=list(allowed_models),
-        expires_at=expires_at,
-        max_priority=max_priority,
-        **asdict(limits),
-    )
-    return key, issue(key)
-
-
-def issue(key: ApiKey) -> str:
-    """Draw a secret for an unsaved key and save it. Nothing can show the secret again."""
-    key.public_id, secret = generate()
-    key.digest = digest(secret, settings.KEY_PEPPER)
-    key.save(force_insert=True)
-    return secret
-
-
-def revoke(key: ApiKey) -> bool:
-    """End a key for good. False when it had been revoked before."""
-    now = timezone.now()
-    changed = ApiKey.objects.filter(pk=key.pk, revoked_at=None).update(revoked_at=now)
-    transaction.on_commit(announce_change)
-    return bool(changed)
-
-
-def announce_change() -> None:
-    """Tell every web process to forget its cached keys. SQL stays the truth: never fails."""
-    try:
-        with connect(settings.REDIS_URL, timeout=_ANNOUNCE_TIMEOUT) as client:
-            client.xadd(f"{settings.REDIS_PREFIX}keys", {"changed": "1"}, maxlen=100)
-    except RedisError as error:
-        logger.warning(
-            "could not announce a changed API key (%s); web processes notice within %.0f s",
-            error,
-            POSITIVE_SECONDS,
-        )
 
 
 # Verification -----------------------------------------------------------------------------------
@@ -174,11 +150,21 @@ Lookup = Callable[[str], Awaitable[StoredKey | None]]
 
 
 async def look_up(digest: str) -> StoredKey | None:
-    """The stored key with this digest."""
-    key = await ApiKey.objects.filter(digest=digest).afirst()
+    """The stored key with this digest, its secret before the last rotation included."""
+    found = ApiKey.objects.select_related("organization")
+    key = await found.filter(Q(digest=digest) | Q(previous_digest=digest)).afirst()
     if key is None:
         return None
-    return StoredKey(principal_of(key), key.digest, key.revoked_at is not None)
+    revoked = key.revoked_at is not None or key.organization.suspended_at is not None
+    principal = principal_of(key)
+    if key.digest != digest:
+        principal = _of_previous_secret(key, principal)
+    return StoredKey(principal, digest, revoked)
+
+
+def _of_previous_secret(key: ApiKey, principal: Principal) -> Principal:
+    ends = [at for at in (key.expires_at, key.previous_expires_at) if at is not None]
+    return replace(principal, public_id=key.previous_public_id, expires_at=min(ends))
 
 
 class KeyRing:

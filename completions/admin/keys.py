@@ -4,15 +4,15 @@ from typing import Any
 
 from django import forms
 from django.contrib import admin
-from django.db import transaction
 from django.db.models import QuerySet
 from django.http import HttpRequest, HttpResponse
 from django.template.response import TemplateResponse
 from django.utils import timezone
 
-from completions import keys, model_files
+from completions import accounts, model_files
 from completions.admin.base import ModelAdmin
-from completions.models import ApiKey
+from completions.audit import Actor
+from completions.models import ApiKey, Scope
 
 
 class ApiKeyForm(forms.ModelForm[ApiKey]):
@@ -20,6 +20,10 @@ class ApiKeyForm(forms.ModelForm[ApiKey]):
         required=False,
         widget=forms.CheckboxSelectMultiple,
         help_text="None checked: every model.",
+    )
+
+    scopes = forms.MultipleChoiceField(
+        choices=Scope.choices, required=False, widget=forms.CheckboxSelectMultiple
     )
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
@@ -41,7 +45,9 @@ class ApiKeyAdmin(ModelAdmin[ApiKey]):
     actions = ["revoke"]
     changeable = [
         "name", "allowed_models", "expires_at",
-        "requests_per_minute", "tokens_per_minute", "max_concurrency", "max_priority",
+        "role", "scopes", "allowed_networks", "requests_per_minute", "tokens_per_minute",
+        "max_concurrency", "default_priority", "max_priority", "daily_token_budget",
+        "monthly_token_budget", "daily_cost_budget", "monthly_cost_budget", "max_enqueued_tokens",
     ]  # fmt: skip
     fields = ["organization", *changeable]
 
@@ -58,7 +64,7 @@ class ApiKeyAdmin(ModelAdmin[ApiKey]):
 
     @admin.action(description="Revoke selected keys", permissions=["change"])
     def revoke(self, request: HttpRequest, queryset: QuerySet[ApiKey]) -> None:
-        revoked = sum(keys.revoke(key) for key in queryset)
+        revoked = sum(accounts.revoke(key, Actor.of(request.user)) for key in queryset)
         self.message_user(request, f"{revoked} revoked. They stop working within a second.")
 
     def get_readonly_fields(self, request: HttpRequest, obj: ApiKey | None = None) -> list[str]:
@@ -74,11 +80,10 @@ class ApiKeyAdmin(ModelAdmin[ApiKey]):
 
     def save_model(self, request: HttpRequest, obj: ApiKey, form: Any, change: bool) -> None:
         if change:
-            obj.save(update_fields=self.changeable)
-            transaction.on_commit(keys.announce_change)
+            accounts.change(obj, self.changeable, Actor.of(request.user))
         else:
             # For response_add of this same request; the row has only the digest.
-            request.issued_secret = keys.issue(obj)  # type: ignore[attr-defined]
+            request.issued_secret = accounts.issue(obj, Actor.of(request.user))  # type: ignore[attr-defined]
 
     def response_add(
         self, request: HttpRequest, obj: ApiKey, post_url_continue: str | None = None

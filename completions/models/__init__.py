@@ -1,5 +1,6 @@
 """What lives in SQL, with its constraints and query sets."""
 
+from completions.models.audit import AuditAction, AuditEntry
 from completions.models.batches import (
     OPEN_LINES,
     UNFINISHED,
@@ -9,14 +10,23 @@ from completions.models.batches import (
     LineState,
 )
 from completions.models.files import File, FilePurpose, FileQuerySet, path_in_storage
-from completions.models.jobs import Job, JobStatus, UsageRecord
-from completions.models.organizations import ApiKey, ApiKeyQuerySet, Organization
+from completions.models.jobs import Job, JobStatus
+from completions.models.organizations import (
+    ApiKey,
+    ApiKeyQuerySet,
+    Organization,
+    Role,
+    Scope,
+)
+from completions.models.usage import LoadSample, StoredPrompt, UsageHour, UsageRecord
 
 __all__ = [
     "OPEN_LINES",
     "UNFINISHED",
     "ApiKey",
     "ApiKeyQuerySet",
+    "AuditAction",
+    "AuditEntry",
     "Batch",
     "BatchLine",
     "BatchStatus",
@@ -26,7 +36,12 @@ __all__ = [
     "Job",
     "JobStatus",
     "LineState",
+    "LoadSample",
     "Organization",
+    "Role",
+    "Scope",
+    "StoredPrompt",
+    "UsageHour",
     "UsageRecord",
     "path_in_storage",
 ]

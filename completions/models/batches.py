@@ -60,6 +60,9 @@ class Batch(models.Model):
     total = models.PositiveIntegerField(default=0)
     completed = models.PositiveIntegerField(default=0)
     failed = models.PositiveIntegerField(default=0)
+    enqueued_tokens = models.PositiveBigIntegerField(
+        default=0, help_text="In the prompts of all its lines."
+    )
     prompt_tokens = models.PositiveBigIntegerField(default=0)
     cached_tokens = models.PositiveBigIntegerField(default=0)
     completion_tokens = models.PositiveBigIntegerField(default=0)

@@ -1,4 +1,4 @@
-"""Jobs that outlive Redis, and what every ended job used."""
+"""Jobs that outlive Redis."""
 
 from django.db import models
 from django.utils import timezone
@@ -28,6 +28,9 @@ class Job(models.Model):
     )
     request = models.JSONField(help_text="What the worker is told.")
     view = models.JSONField(help_text="What responses are built from.")
+    prices = models.JSONField(
+        default=list, blank=True, help_text="Of a token when it was asked for, as NewJob has them."
+    )
     created_at = models.DateTimeField(default=timezone.now, db_index=True)
     deadline_at = models.DateTimeField()
     ttl = models.PositiveIntegerField(help_text="Seconds that its result can be fetched.")
@@ -51,29 +54,3 @@ class Job(models.Model):
 
     def __str__(self) -> str:
         return self.id
-
-
-class UsageRecord(models.Model):
-    """What one ended job used; written exactly once, whatever crashes."""
-
-    job_id = models.CharField(max_length=64, unique=True)
-    organization = models.ForeignKey(Organization, models.CASCADE, related_name="usage")
-    api_key = models.ForeignKey(ApiKey, models.CASCADE, related_name="usage")
-    model = models.CharField(max_length=200)
-    kind = models.CharField(max_length=10, help_text="sync, stream, background or batch")
-    status = models.CharField(max_length=12, choices=JobStatus.choices)
-    error_code = models.CharField(max_length=64, blank=True)
-    prompt_tokens = models.PositiveIntegerField(default=0)
-    cached_tokens = models.PositiveIntegerField(default=0)
-    completion_tokens = models.PositiveIntegerField(default=0)
-    queued_ms = models.PositiveIntegerField(null=True, help_text="Until a worker took it.")
-    run_ms = models.PositiveIntegerField(null=True, help_text="In the worker.")
-    created_at = models.DateTimeField()
-    finished_at = models.DateTimeField(db_index=True)
-
-    class Meta:
-        ordering = ["-finished_at"]
-        indexes = [models.Index(fields=["api_key", "finished_at"])]
-
-    def __str__(self) -> str:
-        return self.job_id

@@ -11,7 +11,7 @@ from django.test import Client
 from pytest_django.fixtures import Settings
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, processors
 
-from completions import keys, model_files
+from completions import accounts, keys, model_files
 from completions.api import runtime
 from completions.models import ApiKey, Organization
 
@@ -97,7 +97,7 @@ class Tenant:
 
 def _tenant(name: str) -> Tenant:
     organization = Organization.objects.create(name=name)
-    return Tenant(organization, *keys.create(organization, f"{name}'s key"))
+    return Tenant(organization, *accounts.create(organization, f"{name}'s key"))
 
 
 @pytest.fixture

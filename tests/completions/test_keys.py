@@ -12,7 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from redis import Redis
 
-from completions import keys
+from completions import accounts, keys
+from completions.audit import SERVICE
 from completions.keys import KeyRing, Principal, Refusal, StoredKey
 from completions.models import ApiKey
 from tests.completions.conftest import Tenant
@@ -153,8 +154,8 @@ def test_expiry_is_checked_on_each_use(owner: Tenant) -> None:
 
 
 def test_revoked_keys(owner: Tenant) -> None:
-    assert keys.revoke(owner.key)
-    assert not keys.revoke(owner.key)
+    assert accounts.revoke(owner.key, SERVICE)
+    assert not accounts.revoke(owner.key, SERVICE)
     assert verify(KeyRing(), owner.secret) is Refusal.REVOKED
 
 
@@ -173,7 +174,7 @@ def test_model_restrictions() -> None:
 
 
 def test_an_unreachable_redis_is_only_a_warning(caplog: pytest.LogCaptureFixture) -> None:
-    keys.announce_change()
+    accounts.announce_change()
     assert "could not announce a changed API key" in caplog.text
 
 
@@ -183,5 +184,5 @@ def test_changes_are_announced(
 ) -> None:
     monkeypatch.setattr(settings, "REDIS_URL", valkey.url)
     for _ in range(3):
-        keys.announce_change()
+        accounts.announce_change()
     assert redis_client.xlen(f"{settings.REDIS_PREFIX}keys") == 3

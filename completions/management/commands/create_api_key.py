@@ -2,16 +2,26 @@
 
 from argparse import ArgumentParser, ArgumentTypeError
 from datetime import timedelta
+from decimal import Decimal, InvalidOperation
 from typing import Any
 
+from django.core.exceptions import ValidationError
 from django.core.management.base import BaseCommand, CommandError
 from django.utils import timezone
 
-from completions import keys, model_files
-from completions.jobs.limits import Limits
-from completions.models import Organization
+from completions import accounts, model_files
+from completions.audit import Actor
+from completions.models import ApiKey, Role, Scope
+from completions.models.organizations import all_scopes
 
 DEFAULT_ORGANIZATION = "default"
+BUDGETS = {
+    "daily_token_budget": "tokens in a day (UTC)",
+    "monthly_token_budget": "tokens in a month",
+    "daily_cost_budget": "at the prices in models.toml, in a day",
+    "monthly_cost_budget": "at the prices in models.toml, in a month",
+    "max_enqueued_tokens": "prompt tokens in batches that have not ended",
+}
 
 
 class Command(BaseCommand):
@@ -31,24 +41,54 @@ class Command(BaseCommand):
         parser.add_argument(
             "--max-concurrency", type=_positive, metavar="N", help="calls and streams at a time"
         )
-
         parser.add_argument(
             "--max-priority", type=_priority, default=0, metavar="N",
-            help="largest `priority` of a request, up to 100 (%(default)s)",
+            help="largest `priority` of a request, -100 to 100 (%(default)s)",
+        )  # fmt: skip
+        self._add_permissions(parser)
+        for option, help in BUDGETS.items():
+            kind = _money if "cost" in option else _positive
+            flag = f"--{option.replace('_', '-')}"
+            parser.add_argument(flag, type=kind, metavar="N", help=help)
+
+    def _add_permissions(self, parser: ArgumentParser) -> None:
+        parser.add_argument(
+            "--role", choices=Role.values, default=Role.MEMBER,
+            help="admin: sees the usage of its whole organization (%(default)s)",
+        )  # fmt: skip
+        parser.add_argument(
+            "--scopes", type=_names, default=[], metavar="A,B",
+            help=f"only these of {', '.join(Scope.values)}",
+        )  # fmt: skip
+        parser.add_argument(
+            "--networks", type=_names, default=[], metavar="A,B",
+            help="only from these addresses or CIDR networks",
         )  # fmt: skip
 
     def handle(self, *args: Any, **options: Any) -> None:
         _check_models(options["models"])
         days = options["expires_in_days"]
-        organization, _ = Organization.objects.get_or_create(name=options["organization"])
-        _, secret = keys.create(
-            organization,
-            options["name"],
+        actor = Actor.shell()
+        key = ApiKey(
+            organization=accounts.organization_named(options["organization"], actor),
+            name=options["name"],
+            role=options["role"],
+            scopes=options["scopes"] or all_scopes(),
             allowed_models=options["models"],
+            allowed_networks=options["networks"],
             expires_at=timezone.now() + timedelta(days=days) if days else None,
-            limits=Limits(options["rpm"], options["tpm"], options["max_concurrency"]),
+            requests_per_minute=options["rpm"],
+            tokens_per_minute=options["tpm"],
+            max_concurrency=options["max_concurrency"],
             max_priority=options["max_priority"],
+            default_priority=min(0, options["max_priority"]),
+            **{name: options[name] for name in BUDGETS},
         )
+        try:
+            key.clean_fields(exclude=["public_id", "digest"])
+        except ValidationError as error:
+            raise CommandError("; ".join(error.messages)) from error
+        secret = accounts.issue(key, actor)
         self.stdout.write(secret)
 
 
@@ -68,9 +108,16 @@ def _positive(text: str) -> int:
     return int(text)
 
 
+def _money(text: str) -> Decimal:
+    try:
+        return Decimal(text)
+    except InvalidOperation as error:
+        raise ArgumentTypeError("must be a number") from error
+
+
 def _priority(text: str) -> int:
-    if not text.isdecimal() or int(text) > 100:
-        raise ArgumentTypeError("must be a whole number from 0 to 100")
+    if not text.removeprefix("-").isdecimal() or abs(int(text)) > 100:
+        raise ArgumentTypeError("must be a whole number from -100 to 100")
     return int(text)
 
 

@@ -12,12 +12,13 @@ from django.core.files import File as Content
 from django.core.management.base import BaseCommand, CommandError
 from django.utils import timezone
 
-from completions import files, keys
+from completions import accounts, files
 from completions.api.batch_lines import ENDPOINTS
 from completions.api.files import DEFAULT_KEEP
+from completions.audit import Actor
 from completions.batches import progress, states
 from completions.management.commands.create_api_key import DEFAULT_ORGANIZATION
-from completions.models import ApiKey, Batch, BatchStatus, File, Organization
+from completions.models import ApiKey, Batch, BatchStatus, File
 
 KEY_NAME = "manage.py submit"
 """Of the API key on whose account such batches run. Nobody has its secret."""
@@ -101,10 +102,11 @@ class Command(BaseCommand):
 def _submit(
     file: Path, origin: dict[str, str], endpoint: str, window: int, organization: str, **_: Any
 ) -> Batch:
-    owner, _made = Organization.objects.get_or_create(name=organization)
+    actor = Actor.shell()
+    owner = accounts.organization_named(organization, actor)
     key = ApiKey.objects.active().filter(organization=owner, name=KEY_NAME).first()
     if key is None:
-        key, _secret = keys.create(owner, KEY_NAME)
+        key, _secret = accounts.create(owner, KEY_NAME, actor)
     with file.open("rb") as content:
         try:
             stored = files.store_upload(

@@ -8,23 +8,24 @@ from django.contrib.sessions.models import Session
 from django.test import Client
 from pytest_django import DjangoCaptureOnCommitCallbacks
 
-from completions import keys
+from completions import accounts, keys
 from completions.models import ApiKey, Organization
 from tests.completions.conftest import Tenant
 
+POLICY = {"default_priority": 0, "role": "member", "scopes": ["inference"]}
 KEYS = "/admin/completions/apikey/"
 
 
 @pytest.fixture
 def announced(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     calls: list[int] = []
-    monkeypatch.setattr(keys, "announce_change", lambda: calls.append(1))
+    monkeypatch.setattr(accounts, "announce_change", lambda: calls.append(1))
     return calls
 
 
 def add_key(admin: Client, **fields: object) -> str:
     organization = Organization.objects.create(name="acme")
-    form = {"organization": organization.pk, "name": "ci", "max_priority": 5, **fields}
+    form = {"organization": organization.pk, "name": "ci", "max_priority": 5, **POLICY, **fields}
     response = admin.post(f"{KEYS}add/", form)
     assert response.status_code == 200
     assert "no-store" in response.headers["Cache-Control"]
@@ -81,7 +82,7 @@ def test_editing_a_key_is_announced(
     assert "gone (no longer served)" in page
     form = {
         "name": "renamed", "allowed_models": ["tiny"], "organization": "999", "digest": "x",
-        "max_priority": 0,
+        "max_priority": 0, **POLICY,
     }  # fmt: skip
     with django_capture_on_commit_callbacks(execute=True):
         response = admin.post(f"{KEYS}{owner.key.pk}/change/", form)

@@ -6,7 +6,8 @@ import pytest
 from django.test import Client
 from django.utils import timezone
 
-from completions import keys
+from completions import accounts, keys
+from completions.audit import SERVICE
 from completions.models import ApiKey
 from tests.completions.conftest import FakeRuntime, Tenant
 
@@ -61,7 +62,7 @@ def test_an_unknown_key_is_masked(client: Client, db: None, fake_runtime: FakeRu
 def test_revoked_and_expired_keys(
     client: Client, owner: Tenant, stranger: Tenant, fake_runtime: FakeRuntime
 ) -> None:
-    keys.revoke(owner.key)
+    accounts.revoke(owner.key, SERVICE)
     assert error(client, f"Bearer {owner.secret}") == (401, "api_key_revoked")
     past = timezone.now() - timedelta(seconds=1)
     ApiKey.objects.filter(pk=stranger.key.pk).update(expires_at=past)

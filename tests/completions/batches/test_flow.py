@@ -6,7 +6,8 @@ import pytest
 from django.test import Client
 from django.utils import timezone
 
-from completions import keys, tasks
+from completions import accounts, tasks
+from completions.audit import SERVICE
 from completions.batches import feeding, writing
 from completions.models import Batch, BatchLine, File, UsageRecord
 from tests.completions.batches.conftest import PREFIX, request
@@ -270,7 +271,7 @@ def test_lines_left_by_a_killed_writer_are_swept(bench, monkeypatch):
 def test_a_revoked_key_runs_nothing_more(bench, owner):
     batch = bench.create([request("a")])
     bench.turn()
-    keys.revoke(owner.key)
+    accounts.revoke(owner.key, SERVICE)
     bench.turn()
     bench.turn()
     found = Batch.objects.get(id=batch["id"])

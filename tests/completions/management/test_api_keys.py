@@ -1,7 +1,8 @@
-"""create_api_key and revoke_api_key, as scripts use them."""
+"""create_api_key, rotate_api_key and revoke_api_key, as scripts use them."""
 
 import io
 from datetime import timedelta
+from decimal import Decimal
 from typing import Any
 
 import pytest
@@ -9,7 +10,7 @@ from django.core.management import CommandError, call_command
 from django.utils import timezone
 
 from completions import keys
-from completions.models import ApiKey, Organization
+from completions.models import ApiKey, AuditEntry, Organization
 
 pytestmark = pytest.mark.usefixtures("served", "db")
 
@@ -65,9 +66,58 @@ def test_limits() -> None:
     assert key.max_priority == 7
 
 
+def test_permissions_and_budgets() -> None:
+    run(
+        "create_api_key", "ci", "--role", "admin", "--scopes", "inference,usage:read",
+        "--networks", "10.0.0.0/8,::1", "--daily-token-budget", "5", "--monthly-cost-budget", "2.5",
+    )  # fmt: skip
+    key = ApiKey.objects.get()
+    assert (key.role, key.scopes) == ("admin", ["inference", "usage:read"])
+    assert key.allowed_networks == ["10.0.0.0/8", "::1"]
+    assert (key.daily_token_budget, key.monthly_cost_budget) == (5, Decimal("2.5"))
+    assert (key.monthly_token_budget, key.daily_cost_budget) == (None, None)
+
+
+@pytest.mark.parametrize(
+    ("option", "value", "message"),
+    [
+        ("--scopes", "everything", "no scope; there are: inference"),
+        ("--networks", "10.0.0.1/8", "no network"),
+        ("--daily-cost-budget", "x", "must be a number"),
+        ("--daily-cost-budget", "-1", "greater than or equal to 0"),
+    ],
+)
+def test_bad_permissions(option: str, value: str, message: str) -> None:
+    with pytest.raises(CommandError, match=message):
+        run("create_api_key", "ci", f"{option}={value}")
+    assert not ApiKey.objects.exists()
+
+
+def test_rotation() -> None:
+    old = run("create_api_key", "ci").strip()
+    new = run("rotate_api_key", "ci", "--grace-hours", "2").strip()
+    assert keys.well_formed(new)
+    assert new != old
+    key = ApiKey.objects.get()
+    assert key.previous_expires_at is not None
+    assert timedelta(hours=1) < key.previous_expires_at - timezone.now() <= timedelta(hours=2)
+    with pytest.raises(CommandError, match="from 0 to"):
+        run("rotate_api_key", "ci", "--grace-hours=-1")
+
+
+def test_changes_are_attributed_to_the_shell() -> None:
+    run("create_api_key", "ci")
+    run("revoke_api_key", "ci")
+    entries = AuditEntry.objects.order_by("id")
+    assert [(entry.action, entry.object_type) for entry in entries] == [
+        ("created", "organization"), ("created", "api_key"), ("revoked", "api_key"),
+    ]  # fmt: skip
+    assert all(entry.actor.startswith("cli") for entry in entries)
+
+
 def test_bad_priorities() -> None:
-    for value in ("-1", "101", "x"):
-        with pytest.raises(CommandError, match="0 to 100"):
+    for value in ("-101", "101", "x"):
+        with pytest.raises(CommandError, match="-100 to 100"):
             run("create_api_key", "ci", f"--max-priority={value}")
 
 

@@ -1,0 +1,33 @@
+"""`manage.py rotate_api_key NAME_OR_PREFIX`: a new secret, alone, on standard output."""
+
+from argparse import ArgumentParser
+from datetime import timedelta
+from typing import Any
+
+from django.core.management.base import BaseCommand, CommandError
+
+from completions import accounts
+from completions.audit import Actor
+from completions.management.key_selection import described, only_key
+
+MOST_HOURS = 24 * 365
+
+
+class Command(BaseCommand):
+    help = "Give an API key a new secret and print it. The old one works for some hours more."
+
+    def add_arguments(self, parser: ArgumentParser) -> None:
+        parser.add_argument("name_or_prefix", help="a key's name, or the beginning of its secret")
+        parser.add_argument(
+            "--grace-hours", type=float, default=24.0, metavar="N",
+            help="that the old secret goes on working (%(default)g)",
+        )  # fmt: skip
+
+    def handle(self, *args: Any, **options: Any) -> None:
+        hours = options["grace_hours"]
+        if not 0 <= hours <= MOST_HOURS:
+            raise CommandError(f"--grace-hours must be from 0 to {MOST_HOURS}")
+        key = only_key(options["name_or_prefix"])
+        secret = accounts.rotate(key, timedelta(hours=hours), Actor.shell())
+        self.stderr.write(f"sk-{key.public_id}-…, {described(key)}, works for {hours:g} h more.")
+        self.stdout.write(secret)

@@ -1,0 +1,41 @@
+"""Who changed what about organizations and keys. Written by `completions.audit`, never edited."""
+
+from django.conf import settings
+from django.db import models
+from django.utils import timezone
+
+from completions.models.organizations import Organization
+
+
+class AuditAction(models.TextChoices):
+    CREATED = "created"
+    CHANGED = "changed"
+    ROTATED = "rotated"
+    REVOKED = "revoked"
+    DELETED = "deleted"
+
+
+class AuditEntry(models.Model):
+    """One change of an organization or an API key. Outlives what it speaks of."""
+
+    at = models.DateTimeField(default=timezone.now, db_index=True)
+    actor = models.CharField(max_length=200, help_text="As admin:NAME, or cli:NAME of a shell.")
+    user = models.ForeignKey(
+        settings.AUTH_USER_MODEL, models.SET_NULL, null=True, blank=True, related_name="+"
+    )
+    organization = models.ForeignKey(
+        Organization, models.SET_NULL, null=True, blank=True, related_name="audit_entries"
+    )
+    action = models.CharField(max_length=10, choices=AuditAction.choices)
+    object_type = models.CharField(max_length=20, help_text="organization or api_key")
+    object_id = models.BigIntegerField()
+    object_name = models.CharField(max_length=200)
+    changes = models.JSONField(default=dict, help_text="Per field what it was and what it is.")
+
+    class Meta:
+        ordering = ["-at", "-id"]
+        verbose_name_plural = "audit entries"
+        indexes = [models.Index(fields=["object_type", "object_id"])]
+
+    def __str__(self) -> str:
+        return f"{self.actor} {self.action} {self.object_type} {self.object_name}"

@@ -1,0 +1,151 @@
+"""What was used: a record per ended job, and sums of them per hour that outlive the records."""
+
+from decimal import Decimal
+
+from django.db import models
+
+from completions.models.jobs import JobStatus
+from completions.models.organizations import ApiKey, Organization
+
+NANOS = 10**9
+"""Of one unit of the operator's currency. Whole numbers add up exactly in every database."""
+
+BOUNDS_MS = (10, 20, 50, 100, 200, 500, 1000, 2000, 5000, 10_000, 20_000, 50_000, 100_000, 300_000)
+"""Upper ends, inclusive, of a histogram's buckets but the last, which has none."""
+LATENCY = tuple(f"latency_{i}" for i in range(len(BOUNDS_MS) + 1))
+"""Columns of UsageHour: requests by the time from their arrival to their end."""
+FIRST_TOKEN = tuple(f"first_token_{i}" for i in range(len(BOUNDS_MS) + 1))
+"""Columns of UsageHour: requests by the time from their arrival to their first token."""
+
+
+class UsageRecord(models.Model):
+    """What one ended job used; written exactly once, whatever crashes."""
+
+    job_id = models.CharField(max_length=64, unique=True)
+    organization = models.ForeignKey(Organization, models.CASCADE, related_name="usage")
+    api_key = models.ForeignKey(ApiKey, models.CASCADE, related_name="usage")
+    model = models.CharField(max_length=200)
+    adapter = models.CharField(max_length=200, blank=True)
+    kind = models.CharField(max_length=10, help_text="sync, stream, background or batch")
+    status = models.CharField(max_length=12, choices=JobStatus.choices)
+    error_code = models.CharField(max_length=64, blank=True)
+    prompt_tokens = models.PositiveIntegerField(default=0)
+    cached_tokens = models.PositiveIntegerField(default=0)
+    completion_tokens = models.PositiveIntegerField(default=0)
+    forced_tokens = models.PositiveIntegerField(
+        default=0, help_text="Of the completion tokens: left no choice by the grammar."
+    )
+    cost_nanos = models.PositiveBigIntegerField(
+        default=0, help_text="In billionths of the currency, at the prices when it was asked for."
+    )
+    queued_ms = models.PositiveIntegerField(null=True, help_text="Until a worker took it.")
+    first_token_ms = models.PositiveIntegerField(
+        null=True, help_text="From its arrival to its first token."
+    )
+    run_ms = models.PositiveIntegerField(null=True, help_text="In the worker.")
+    attempts = models.PositiveSmallIntegerField(default=0, help_text="Workers that began it.")
+    worker = models.CharField(max_length=200, blank=True, help_text="The last that ran it.")
+    parameters = models.JSONField(default=dict, blank=True, help_text="Asked for, less the prompt.")
+    created_at = models.DateTimeField()
+    finished_at = models.DateTimeField(db_index=True)
+
+    class Meta:
+        ordering = ["-finished_at"]
+        indexes = [
+            models.Index(fields=["api_key", "finished_at"]),
+            models.Index(fields=["organization", "finished_at"]),
+            models.Index(fields=["model", "finished_at"]),
+            models.Index(fields=["status", "finished_at"]),
+        ]
+
+    def __str__(self) -> str:
+        return self.job_id
+
+    @property
+    def cost(self) -> Decimal:
+        return Decimal(self.cost_nanos) / NANOS
+
+
+class StoredPrompt(models.Model):
+    """What an ended job was asked, where its organization has that kept."""
+
+    job_id = models.CharField(primary_key=True, max_length=64)
+    organization = models.ForeignKey(Organization, models.CASCADE, related_name="prompts")
+    request = models.BinaryField(help_text="What the worker was told, packed.")
+    created_at = models.DateTimeField(db_index=True)
+
+    def __str__(self) -> str:
+        return self.job_id
+
+
+class UsageHour(models.Model):
+    """The sums of the records of one key, model and adapter that ended in one hour (UTC).
+
+    After QUIRE_USAGE_HOURS_DAYS the hours of a day are added up in its first. The histograms are
+    the columns named by LATENCY and FIRST_TOKEN; lines of batches are not in them, as nobody waits.
+    """
+
+    organization = models.ForeignKey(Organization, models.CASCADE, related_name="usage_hours")
+    api_key = models.ForeignKey(ApiKey, models.CASCADE, related_name="usage_hours")
+    model = models.CharField(max_length=200)
+    adapter = models.CharField(max_length=200, blank=True)
+    hour = models.DateTimeField(db_index=True, help_text="Its beginning.")
+    requests = models.PositiveBigIntegerField(default=0)
+    failed = models.PositiveBigIntegerField(default=0)
+    cancelled = models.PositiveBigIntegerField(default=0)
+    prompt_tokens = models.PositiveBigIntegerField(default=0)
+    cached_tokens = models.PositiveBigIntegerField(default=0)
+    completion_tokens = models.PositiveBigIntegerField(default=0)
+    forced_tokens = models.PositiveBigIntegerField(default=0)
+    cost_nanos = models.PositiveBigIntegerField(default=0)
+
+    class Meta:
+        ordering = ["-hour"]
+        verbose_name = "hourly usage"
+        verbose_name_plural = "hourly usage"
+        indexes = [models.Index(fields=["organization", "hour"])]
+        constraints = [
+            models.UniqueConstraint(
+                fields=["api_key", "hour", "model", "adapter"], name="one_row_per_key_and_hour"
+            ),
+        ]
+
+    def __str__(self) -> str:
+        return f"{self.hour:%Y-%m-%d %H:00} {self.model}"
+
+    @property
+    def cost(self) -> Decimal:
+        return Decimal(self.cost_nanos) / NANOS
+
+
+for _name in LATENCY + FIRST_TOKEN:
+    UsageHour.add_to_class(_name, models.PositiveIntegerField(default=0))
+
+COUNTED = (
+    "requests", "failed", "cancelled", "prompt_tokens", "cached_tokens", "completion_tokens",
+    "forced_tokens", "cost_nanos", *LATENCY, *FIRST_TOKEN,
+)  # fmt: skip
+"""Columns of UsageHour that add up."""
+
+
+class LoadSample(models.Model):
+    """How busy a model's workers were at one moment; one a minute."""
+
+    at = models.DateTimeField()
+    model = models.CharField(max_length=200)
+    workers = models.PositiveIntegerField(default=0)
+    slots = models.PositiveIntegerField(default=0, help_text="Sequences that they can run at once.")
+    running = models.PositiveIntegerField(default=0, help_text="Sequences that they ran.")
+    queued_interactive = models.PositiveIntegerField(default=0, help_text="Calls and streams.")
+    queued_background = models.PositiveIntegerField(default=0)
+    queued_batch = models.PositiveIntegerField(default=0, help_text="Lines of batches.")
+
+    class Meta:
+        ordering = ["-at"]
+        constraints = [
+            models.UniqueConstraint(fields=["model", "at"], name="one_sample_per_minute"),
+        ]
+        indexes = [models.Index(fields=["at"])]
+
+    def __str__(self) -> str:
+        return f"{self.at:%Y-%m-%d %H:%M} {self.model}"
