@@ -33,7 +33,7 @@ USER quire
 EXPOSE 8000
 CMD ["uvicorn", "project.asgi:application", "--host", "0.0.0.0", "--port", "8000", \
      "--loop", "uvloop", "--http", "httptools", "--ws", "none", "--no-access-log", \
-     "--no-server-header", "--timeout-graceful-shutdown", "20"]
+     "--no-server-header", "--no-proxy-headers", "--timeout-graceful-shutdown", "20"]
 
 FROM base AS worker
 COPY --from=worker-packages /opt/venv /opt/venv

@@ -181,6 +181,7 @@ class KeyRing:
         self._now = now
         self._cache: OrderedDict[str, tuple[float, StoredKey | None]] = OrderedDict()
         self._epoch = 0
+        self._used: dict[int, float] = {}
 
     def clear(self) -> None:
         """Forget everything, answers still on their way from SQL included."""
@@ -200,7 +201,13 @@ class KeyRing:
         expires_at = stored.principal.expires_at
         if expires_at is not None and expires_at <= self._now():
             return Refusal.EXPIRED
+        self._used[stored.principal.key_id] = self._now().timestamp()
         return stored.principal
+
+    def take_used(self) -> dict[int, float]:
+        """Ids of the keys that were used since the last call, and when: Unix seconds."""
+        used, self._used = self._used, {}
+        return used
 
     async def _stored(self, wanted: str) -> StoredKey | None:
         cached = self._cache.get(wanted)

@@ -11,7 +11,7 @@ from django.conf import settings
 from django.utils import timezone
 from kombu.exceptions import OperationalError
 
-from completions import background, files, settlement
+from completions import background, files, last_use, settlement
 from completions.api import batch_lines
 from completions.batches import feeding, progress, states, validation, writing
 from completions.dispatch import dispatch
@@ -127,6 +127,14 @@ def write_batch(batch_id: str) -> None:
         batch = Batch.objects.filter(id=batch_id, status__in=UNFINISHED).first()
         if mine and batch is not None:
             writing.write_files(batch, mine.alive)
+
+
+@shared_task
+def note_last_use() -> None:
+    """Which API keys were used since the last turn, to SQL."""
+    with _alone("note_last_use") as mine:
+        if mine:
+            last_use.flush(_client(), settings.REDIS_PREFIX)
 
 
 @shared_task

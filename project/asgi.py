@@ -1,20 +1,23 @@
 """The ASGI entry point."""
 
 import os
-from typing import cast
+from typing import Any, cast
 
 os.environ.setdefault("DJANGO_SETTINGS_MODULE", "project.settings")
 
 from django.conf import settings
 from django.core.asgi import get_asgi_application
+from uvicorn.middleware.proxy_headers import ProxyHeadersMiddleware
 
 django_application = get_asgi_application()
 
 # These need Django set up.
 from completions.api.gateway import MULTIPART_OVERHEAD, Application, Gateway  # noqa: E402
 
-application = Gateway(
+application: Any = Gateway(
     cast("Application", django_application),
     settings.MAX_BODY_BYTES,
     uploads={"/v1/files": settings.MAX_FILE_BYTES + MULTIPART_OVERHEAD},
 )
+if settings.TRUSTED_PROXIES:
+    application = ProxyHeadersMiddleware(application, settings.TRUSTED_PROXIES)

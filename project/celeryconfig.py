@@ -73,6 +73,11 @@ beat_schedule = {
         "schedule": 5.0,
         "options": {"expires": 10},
     },
+    "note last use": {
+        "task": "completions.tasks.note_last_use",
+        "schedule": 30.0,
+        "options": {"expires": 30},
+    },
     "prune": {
         "task": "completions.tasks.prune",
         "schedule": 60.0,

@@ -238,6 +238,8 @@ USE_I18N = False
 
 # Behind a proxy that ends TLS set QUIRE_HTTPS=true (compose.yaml): cookies and HSTS follow.
 HTTPS = env.bool("QUIRE_HTTPS", default=False)
+# Whose X-Forwarded-For is believed: addresses and CIDR networks. Keys may be bound to networks.
+TRUSTED_PROXIES = env.list("QUIRE_TRUSTED_PROXIES", default=[])
 SECURE_PROXY_SSL_HEADER = ("HTTP_X_FORWARDED_PROTO", "https") if HTTPS else None
 SESSION_COOKIE_SECURE = CSRF_COOKIE_SECURE = HTTPS
 SECURE_HSTS_SECONDS = 31_536_000 if HTTPS else 0

@@ -1,10 +1,11 @@
-"""Who is calling: the bearer key of a request, checked."""
+"""Who is calling, and whether the key may be used for this and from there."""
 
 from rest_framework.request import Request
 
 from completions import keys
 from completions.api import runtime
-from completions.api.exceptions import Unauthorized
+from completions.api.exceptions import PermissionDenied, Unauthorized
+from completions.models import Scope
 
 _MESSAGES = {
     keys.Refusal.MISSING: "Send your API key in the header Authorization: Bearer sk-...",
@@ -17,6 +18,21 @@ _MESSAGES = {
 async def authenticate(request: Request) -> keys.Principal:
     """The caller. Raises Unauthorized."""
     return await authenticate_header(request.META.get("HTTP_AUTHORIZATION", ""))
+
+
+def permit(principal: keys.Principal, scope: Scope | None, address: str) -> None:
+    """Raises PermissionDenied unless the key has the scope, if any, and may come from the client's
+    IP address, which is empty where it is not known."""
+    if scope is not None and scope not in principal.scopes:
+        raise PermissionDenied(
+            f"This API key lacks the scope {scope.value!r}, which this route needs. Use another "
+            "key, or ask your administrator."
+        )
+    if not principal.may_come_from(address):
+        raise PermissionDenied(
+            f"This API key may not be used from {address or 'here'}. Call from one of its "
+            "networks, or ask your administrator."
+        )
 
 
 async def authenticate_header(header: str) -> keys.Principal:

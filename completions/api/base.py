@@ -9,8 +9,9 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 from rest_framework.views import APIView
 
-from completions.api.authentication import authenticate
+from completions.api.authentication import authenticate, permit
 from completions.keys import Principal
+from completions.models import Scope
 
 LARGE_BODY = 256 * 1024
 """Bytes from which a body is parsed in a thread, so that other requests go on meanwhile."""
@@ -26,6 +27,8 @@ class AsyncAPIView(APIView):
     """Handlers are `async def` and find `request.auth: Principal` where `authenticated`."""
 
     authenticated = True
+    scope: Scope | None = None
+    """That a key needs for this route."""
     http_method_names = ["get", "post", "put", "patch", "delete", "head"]
 
     async def dispatch(  # type: ignore[override]
@@ -41,6 +44,7 @@ class AsyncAPIView(APIView):
             wrapped.accepted_renderer, wrapped.accepted_media_type = negotiated
             if self.authenticated:
                 wrapped.auth = await authenticate(wrapped)
+                permit(wrapped.auth, self.scope, request.META.get("REMOTE_ADDR") or "")
             if int(request.META.get("CONTENT_LENGTH") or 0) > LARGE_BODY:
                 await asyncio.to_thread(_parse, wrapped)
             response = await self._handler(wrapped)(wrapped, *args, **kwargs)

@@ -34,7 +34,7 @@ from completions.api.pages import Page
 from completions.batches import progress, resubmission, states
 from completions.jobs.submission import IdempotencyKey
 from completions.keys import Principal
-from completions.models import UNFINISHED, Batch, BatchStatus, File, FilePurpose
+from completions.models import UNFINISHED, Batch, BatchStatus, File, FilePurpose, Scope
 
 DEFAULT_LISTED, MOST_LISTED = 20, 100
 WINDOW_HOURS = range(1, 168 + 1)
@@ -88,6 +88,8 @@ def _check_metadata(metadata: dict[str, Any]) -> None:
 class BatchesView(AsyncAPIView):
     """Create a batch, or list those there are."""
 
+    scope = Scope.BATCHES
+
     async def post(self, request: APIRequest) -> Response:
         key = idempotency.key_of(request, "/v1/batches")
         if key is not None and (first := await _first(key, request.auth)) is not None:
@@ -121,12 +123,16 @@ class BatchesView(AsyncAPIView):
 class BatchView(AsyncAPIView):
     """One batch, with its progress."""
 
+    scope = Scope.BATCHES
+
     async def get(self, request: APIRequest, batch_id: str) -> Response:
         return await _presented(await _find(batch_id, request.auth))
 
 
 class CancelBatchView(AsyncAPIView):
     """Run no more of its lines; those that are done are kept. An ended batch stays as it is."""
+
+    scope = Scope.BATCHES
 
     async def post(self, request: APIRequest, batch_id: str) -> Response:
         await _find(batch_id, request.auth)
@@ -136,6 +142,8 @@ class CancelBatchView(AsyncAPIView):
 
 class ResubmitBatchView(AsyncAPIView):
     """A new batch of the lines in the error file of one that has ended."""
+
+    scope = Scope.BATCHES
 
     async def post(self, request: APIRequest, batch_id: str) -> Response:
         idempotency.refuse(request)

@@ -30,7 +30,7 @@ from completions.api.exceptions import (
 from completions.api.pages import Page
 from completions.batches import writing
 from completions.keys import Principal
-from completions.models import UNFINISHED, Batch, File, FilePurpose, FileQuerySet
+from completions.models import UNFINISHED, Batch, File, FilePurpose, FileQuerySet, Scope
 
 MOST_LISTED = 10_000
 KEEP_SECONDS = range(3600, 2_592_000 + 1)
@@ -56,6 +56,8 @@ def file_object(file: File) -> dict[str, Any]:
 
 class FilesView(AsyncAPIView):
     """Upload a file, or list those there are."""
+
+    scope = Scope.BATCHES
 
     parser_classes = [MultiPartParser]
 
@@ -94,6 +96,8 @@ class FilesView(AsyncAPIView):
 class FileView(AsyncAPIView):
     """One file's facts; or delete it."""
 
+    scope = Scope.BATCHES
+
     async def get(self, request: APIRequest, file_id: str) -> Response:
         return Response(file_object(await find_file(file_id, request.auth)))
 
@@ -112,6 +116,8 @@ class FileView(AsyncAPIView):
 
 class FileContentView(AsyncAPIView):
     """A file as it was stored, in pieces; of a batch that runs, what there is so far."""
+
+    scope = Scope.BATCHES
 
     async def get(self, request: APIRequest, file_id: str) -> StreamingHttpResponse:
         if (batch := await _being_written(file_id, request.auth)) is not None:

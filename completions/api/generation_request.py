@@ -6,7 +6,7 @@ from typing import Any
 
 from completions import model_files
 from completions.api.constraints import ConstraintFields, constraint_of, judge
-from completions.api.exceptions import FieldError
+from completions.api.exceptions import FieldError, PermissionDenied
 from completions.api.ignored_fields import IgnoredFields
 from completions.api.logprob_fields import NativeLogprobFields, native_of, scoring
 from completions.api.model_request import ModelRequestSerializer
@@ -20,6 +20,8 @@ from completions.api.routing_fields import (
 )
 from completions.api.sampling_fields import SamplingFields, check_sampling, sampling_of
 from completions.grammars import Constraint
+from completions.keys import Principal
+from completions.models import Scope
 
 MAX_CHOICES = 1024
 """prompts x n of one request."""
@@ -57,7 +59,11 @@ class GenerationRequestSerializer(
         check_choices(len(prompts), validated["n"])
         check_returns(validated, self.files, prompts)
         validated["native"] = native_of(validated, prompts)
-        check_priority(validated["priority"], self.context["principal"])
+        principal = self.context["principal"]
+        if self.initial_data.get("priority") is None:
+            validated["priority"] = min(principal.default_priority, principal.max_priority)
+        check_priority(validated["priority"], principal)
+        _check_hidden_states(validated, principal)
         check_rids(validated["rid"], len(prompts))
         validated["adapters"] = adapters_of(validated, self.named_adapter, self.entry, len(prompts))
         validated["base_model"] = self.entry.id
@@ -66,6 +72,13 @@ class GenerationRequestSerializer(
     def _names_a_length(self) -> bool:
         given = self.initial_data
         return any(given.get(name) is not None for name in ("max_tokens", "max_completion_tokens"))
+
+
+def _check_hidden_states(validated: Mapping[str, Any], principal: Principal) -> None:
+    """Raises PermissionDenied."""
+    if validated["return_hidden_states"] and Scope.HIDDEN_STATES not in principal.scopes:
+        message = "return_hidden_states: this API key lacks the scope 'hidden_states'."
+        raise PermissionDenied(message, "return_hidden_states")
 
 
 def check_choices(prompts: int, n: int, field: str = "n") -> None:

@@ -15,6 +15,7 @@ from completions.api.model_request import ModelRequestSerializer, find_model
 from completions.grammars import Verdict
 from completions.grammars.exceptions import GrammarOverloadError, GrammarTimeoutError
 from completions.keys import Principal
+from completions.models import Scope
 
 MAX_TEXT = 100_000
 
@@ -36,6 +37,8 @@ class ValidateRequestSerializer(ModelRequestSerializer, ConstraintFields):
 
 class ValidateView(AsyncAPIView):
     """An unusable constraint is an answer, not an error."""
+
+    scope = Scope.INFERENCE
 
     async def post(self, request: APIRequest) -> Response:
         body = _with_model(request.data, request.auth)

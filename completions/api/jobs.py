@@ -19,7 +19,7 @@ from completions.api.preferences import Preferences, cursor, flag, seconds
 from completions.api.responses import STATUS, View
 from completions.jobs.submission import Kind
 from completions.keys import Principal
-from completions.models import Job
+from completions.models import Job, Scope
 
 MAX_POLL_WAIT = 30.0
 DEFAULT_LISTED, MOST_LISTED = 20, 100
@@ -40,6 +40,7 @@ class SubmitView(AsyncAPIView):
     """Submit a job: answered when it is done, as a stream, or at once to be polled. List those
     that are kept."""
 
+    scope = Scope.INFERENCE
     view_type = View
 
     async def prepare(self, body: Any, principal: Principal) -> Prepared:
@@ -119,6 +120,7 @@ async def _add_states(listed: list[dict[str, Any]]) -> None:
 class JobView(AsyncAPIView):
     """Poll a job, stream it again from a sequence number, or delete it once it has ended."""
 
+    scope = Scope.INFERENCE
     view_type: type[View] = View
 
     async def get(self, request: APIRequest, job_id: str) -> HttpResponseBase:
@@ -148,6 +150,7 @@ class JobView(AsyncAPIView):
 class CancelView(AsyncAPIView):
     """Cancel a job; one that has ended is returned as it is."""
 
+    scope = Scope.INFERENCE
     view_type: type[View] = View
 
     async def post(self, request: APIRequest, job_id: str) -> Response:

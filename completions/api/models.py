@@ -20,9 +20,14 @@ class ModelsView(AsyncAPIView):
 
     async def get(self, request: APIRequest) -> Response:
         live = await runtime.live_models()
-        served = [entry for entry in model_files.served_models() if request.auth.may_use(entry.id)]
-        models = [_model(entry, None, live) for entry in served]
-        adapted = [_model(entry, name, live) for entry in served for name in entry.adapters]
+        may_use, served = request.auth.may_use, model_files.served_models()
+        models = [_model(entry, None, live) for entry in served if may_use(entry.id)]
+        adapted = [
+            _model(entry, name, live)
+            for entry in served
+            for name in entry.adapters
+            if may_use(entry.id) or may_use(f"{entry.id}:{name}")
+        ]
         return Response({"object": "list", "data": models + adapted})
 
 

@@ -41,7 +41,7 @@ class RoutingFields(StrictSerializer):
     adapter = AdapterField(required=False, help_text="The same as lora_path, for one name.")
     priority = IntegerField(
         default=0, min_value=-100, max_value=100,
-        help_text="Larger goes sooner; above 0 only as far as the API key may.",
+        help_text="Larger goes sooner, as far as the API key may; without it, the API key's own.",
     )  # fmt: skip
     cache_salt = TextField(
         required=False, max_length=256,

@@ -12,6 +12,7 @@ import redis.asyncio
 from django.conf import settings
 from redis.exceptions import RedisError
 
+from completions import last_use
 from completions.api.exceptions import APIError
 from completions.jobs.connection import connect_async
 from completions.jobs.reader import EventReader
@@ -83,6 +84,7 @@ class Runtime:
         while True:
             try:
                 await self.submission.renew_lease()
+                await last_use.note(self.redis, settings.REDIS_PREFIX, self.key_ring.take_used())
             except (RedisError, OSError) as error:
                 logger.warning("cannot renew the lease: %s", error)
             await asyncio.sleep(WEB_LEASE / 3)

@@ -20,6 +20,7 @@ from completions.api.token_fields import TokenIdsField
 from completions.chat import template
 from completions.chat.template import ChatTemplateError
 from completions.model_files import ModelFiles
+from completions.models import Scope
 
 
 class MessageSerializer(StrictSerializer):
@@ -61,6 +62,8 @@ class DetokenizeRequestSerializer(ModelRequestSerializer):
 class TokenizeView(AsyncAPIView):
     """Text or messages to token ids."""
 
+    scope = Scope.INFERENCE
+
     async def post(self, request: APIRequest) -> Response:
         validated = await TokenizeRequestSerializer.validate_request(request.data, request.auth)
         model = find_model(validated["model"], request.auth)
@@ -72,6 +75,8 @@ class TokenizeView(AsyncAPIView):
 
 class DetokenizeView(AsyncAPIView):
     """Token ids to text."""
+
+    scope = Scope.INFERENCE
 
     async def post(self, request: APIRequest) -> Response:
         validated = await DetokenizeRequestSerializer.validate_request(request.data, request.auth)

@@ -60,6 +60,7 @@ def _web(endpoint: Endpoint) -> Service:
     options += ["--loop", "uvloop", "--http", "httptools", "--ws", "none"]
     options += ["--no-access-log", "--no-server-header", "--no-use-colors"]
     options += ["--timeout-graceful-shutdown", str(WEB_GRACE)]
+    options += ["--no-proxy-headers"]  # project/asgi.py reads them, from QUIRE_TRUSTED_PROXIES
     arguments = ["-m", "uvicorn", "project.asgi:application", *options]
     return _python("web", arguments, grace=WEB_GRACE + 5, stage=_WEB)
 
