@@ -29,6 +29,7 @@ from workers.engine.exceptions import (
     InvalidRequest,
     RequestFault,
 )
+from workers.engine.grammar_mask import GrammarMask
 from workers.engine.intake import Intake
 from workers.engine.model_loader import LoadedModel, load_model
 from workers.engine.model_runner import ModelRunner
@@ -40,7 +41,7 @@ from workers.engine.scheduler import Scheduler
 from workers.engine.sequence import Sequence as Seq
 from workers.engine.stats import EngineStats
 from workers.engine.stopwatch import Stopwatch
-from workers.engine.structured_output import GrammarMask, GrammarMatcher, StructuredOutput
+from workers.engine.structured_output import GrammarMatcher, StructuredOutput
 
 logger = logging.getLogger(__name__)
 

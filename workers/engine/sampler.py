@@ -12,11 +12,12 @@ from workers.engine import philox
 from workers.engine.custom_processors import CustomProcessors
 from workers.engine.dry import Dry
 from workers.engine.exceptions import EngineError
+from workers.engine.grammar_mask import GrammarMask
 from workers.engine.logits_processors import LogitBias, LogitsProcessor, MinTokens, Penalties
 from workers.engine.logprobs import Scorer
+from workers.engine.native import logits as native_logits
 from workers.engine.sequence import Sequence
 from workers.engine.single_buffer import SingleBuffer
-from workers.engine.structured_output import GrammarMask
 
 _CHUNK = 128
 """Width of the pieces into which a row's distribution is summed before it is searched."""
@@ -56,7 +57,6 @@ class Sampler:
         ]  # fmt: skip
         self.scorer = Scorer()
         self._rows: list[Sequence] = []
-        self._greedy: list[int] = []
         self._draw: _Draw | None = None
         self._single = SingleBuffer()
 
@@ -72,20 +72,13 @@ class Sampler:
             logits = self._single.copy(logits)
         for processor in self._processors:
             processor.apply(logits)
-        if mask is not None:
-            mask.apply(logits)
-        highest = logits.amax(dim=-1)
+        highest, token_ids = _choose(logits, mask)
         unusable = (~highest.isfinite()).nonzero().flatten().tolist()
         if unusable:
             self._custom.blame(highest)
         for row in unusable:
             logits[row], highest[row] = 0, 0
         faults = self._custom.faults
-        token_ids = torch.empty(len(rows), dtype=torch.int64, device=logits.device)
-        if self._draw is None:
-            token_ids = logits.argmax(dim=-1)
-        elif self._greedy:
-            token_ids[self._greedy] = logits[self._greedy].argmax(dim=-1)
         if self._draw is not None:
             self._draw.fill(token_ids, logits, highest)
         self.scorer.note(raw, token_ids)
@@ -97,9 +90,22 @@ class Sampler:
         for processor in self._processors:
             processor.set_rows(rows)
         self.scorer.set_rows(rows)
-        self._greedy = [row for row, seq in enumerate(rows) if seq.sampling.greedy]
         drawn = [(row, seq) for row, seq in enumerate(rows) if not seq.sampling.greedy]
         self._draw = _Draw(drawn, len(rows), device) if drawn else None
+
+
+_NO_BITS = np.empty((0, 0), dtype=np.int32)
+
+
+def _choose(logits: Tensor, mask: GrammarMask | None) -> tuple[Tensor, Tensor]:
+    """Make what ``mask`` forbids impossible, in place; the highest logit of each row, NaN if it
+    holds one, and the first token that has it."""
+    rows, allowed = (mask.rows, mask.allowed) if mask is not None else ([], _NO_BITS)
+    if (chosen := native_logits.choose(logits, rows, allowed)) is not None:
+        return chosen
+    if mask is not None:
+        mask.apply(logits)
+    return logits.amax(dim=-1), logits.argmax(dim=-1)
 
 
 class _Draw:

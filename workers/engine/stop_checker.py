@@ -31,6 +31,7 @@ class StopChecker:
         stop_ids = frozenset(sampling.stop_token_ids)
         self.end_ids = stop_ids if sampling.ignore_eos else stop_ids | eos_token_ids
         self._ignored_ids = eos_token_ids if sampling.ignore_eos else frozenset[int]()
+        self._early_ids = self.end_ids | self._ignored_ids
         self._text = _stop_text(sampling) if sampling.stop or sampling.stop_regex else None
         self.trims = not sampling.no_stop_trim
         self._min_tokens = sampling.min_tokens
@@ -48,7 +49,7 @@ class StopChecker:
     def ids_to_avoid(self) -> frozenset[int]:
         """What a grammar, for which any end of sequence ends the text, should not offer next."""
         if self._num_tokens < self._min_tokens:
-            return self.end_ids | self._ignored_ids
+            return self._early_ids
         return self._ignored_ids
 
     def ends(self, token_id: int) -> bool:

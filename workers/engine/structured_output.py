@@ -6,18 +6,16 @@ import time
 from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass
 
 import llguidance
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from tokenizers import Tokenizer
-from torch import Tensor
 
-from workers.engine.cuda.masks import forbidden_tokens
 from workers.engine.detokenizer import Vocabulary
 from workers.engine.exceptions import EngineError, GrammarError
+from workers.engine.grammar_mask import Bits, GrammarMask, allow_only, forbid
 from workers.engine.sequence import Sequence
 
 _COMPILE_STACK_BYTES = 256 * 2**20
@@ -31,6 +29,10 @@ Terse errors, since verbose ones quote the grammar and the output."""
 
 _COMPILERS = 2
 """Threads, so that a grammar that takes half a second to compile does not hold up all others."""
+_QUICK_FILL_SECONDS = 0.001
+"""Of the processor, for the masks of a step that are not worth a thread beside the forward's."""
+_SLOW_STEPS = 16
+"""After masks that took longer, how many steps fill theirs beside the forward."""
 _SLOW_FILL_SECONDS = 0.01
 """After a mask of a step that took longer, each row's is timed."""
 _SLOW_SECONDS = 0.005
@@ -41,8 +43,6 @@ waits for them."""
 _TOO_COMPLEX = re.compile(
     r"too many (items|states|expressions constructed)|current row has", re.IGNORECASE
 )
-
-Bits = NDArray[np.int32]
 
 
 class GrammarMatcher:
@@ -89,10 +89,12 @@ class GrammarMatcher:
     def is_complete(self) -> bool:
         """Whether nothing more may follow. Raises GrammarError: a matcher in error, or one that
         gave up, says so too."""
-        self.check()
+        stopped = self.matcher.is_stopped()
+        if stopped or self._slow_seconds:
+            self.check()
         if self._only_empty:
             return True
-        if not self.matcher.is_stopped():
+        if not stopped:
             return False
         if not self.matcher.is_accepting():
             raise GrammarError(f"The grammar stopped early: {self.matcher.stop_reason()}")
@@ -121,29 +123,12 @@ class GrammarMatcher:
         return None
 
 
-@dataclass(frozen=True, slots=True)
-class GrammarMask:
-    """What the constrained rows of a step may not sample.
-
-    ``forbidden`` [len(rows), vocabulary] is for logits rows ``rows``; ``faults`` names the rows
-    whose matcher failed, whose mask then means nothing.
-    """
-
-    rows: list[int]
-    forbidden: Tensor
-    faults: dict[int, GrammarError]
-
-    def apply(self, logits: Tensor) -> None:
-        """Make what is not allowed impossible, in place."""
-        forbidden = self.forbidden[:, : logits.shape[1]]
-        if len(self.rows) == len(logits):
-            logits.masked_fill_(forbidden, -torch.inf)
-        else:
-            logits[self.rows] = logits[self.rows].masked_fill_(forbidden, -torch.inf)
-
-
 class StructuredOutput:
-    """Compiles grammars on some threads and fills masks on another, all away from the step.
+    """Compiles grammars on threads of its own, and fills masks.
+
+    Masks that take long are filled while the model runs. Where it runs on the CPU, quick ones are
+    filled before, by the step's own thread: another would take a core away from the forward, whose
+    threads wait for each other.
 
     Matchers of different requests share nothing: llguidance lets copies share a lexer, and a
     lexer that runs into a limit fails for all of them.
@@ -166,6 +151,8 @@ class StructuredOutput:
         self._words = -(-vocabulary.size // 32)
         self._filler = ThreadPoolExecutor(1, thread_name_prefix="grammar-mask")
         self._times_rows = False
+        self._slow_steps = 0
+        self._bits: Bits = np.empty((0, self._words), dtype=np.int32)
         self._real = _real_tokens(vocabulary, self._words)
         self._compiler = _big_stack_threads(_COMPILERS)
 
@@ -179,13 +166,23 @@ class StructuredOutput:
         self._compiler.submit(lambda: done(self._compile(grammar, count)))
 
     def start_mask(self, rows: list[Sequence]) -> "Future[GrammarMask] | None":
-        """Begin filling masks for those of a step's rows that have a grammar, if any does."""
+        """Fill masks for those of a step's rows that have a grammar, if any does, or begin to."""
         constrained = [
             (row, seq, seq.choice.grammar)
             for row, seq in enumerate(rows)
             if isinstance(seq.choice.grammar, GrammarMatcher)
         ]
-        return self._filler.submit(self._fill, constrained) if constrained else None
+        if not constrained:
+            return None
+        if self._device.type != "cpu" or self._slow_steps:
+            self._slow_steps = max(0, self._slow_steps - 1)
+            return self._filler.submit(self._fill, constrained, self._executor)
+        filled: Future[GrammarMask] = Future()
+        began = time.thread_time()
+        filled.set_result(self._fill(constrained))
+        if time.thread_time() - began > _QUICK_FILL_SECONDS:
+            self._slow_steps = _SLOW_STEPS
+        return filled
 
     def close(self) -> None:
         self._filler.shutdown(wait=False)
@@ -210,64 +207,67 @@ class StructuredOutput:
         ids = np.unpackbits(allowed, bitorder="little").nonzero()[0]
         return self._eos_token_ids.issuperset(ids.tolist())
 
-    def _fill(self, constrained: list[tuple[int, Sequence, GrammarMatcher]]) -> GrammarMask:
-        bits = np.zeros((len(constrained), self._words), dtype=np.int32)
-        faults = self._compute([matcher for _, _, matcher in constrained], bits)
+    def _fill(
+        self,
+        constrained: list[tuple[int, Sequence, GrammarMatcher]],
+        executor: llguidance.LLExecutor | None = None,
+    ) -> GrammarMask:
+        bits = self._cleared_bits(len(constrained))
+        faults = self._compute([matcher for _, _, matcher in constrained], bits, executor)
+        avoided = []
         for i, (_, seq, matcher) in enumerate(constrained):
             if (token_id := matcher.forced) is not None:
-                _allow_only(bits[i], token_id)
-            elif avoided := seq.choice.stop_checker.ids_to_avoid():
-                _forbid(bits[i], avoided)
+                allow_only(bits[i], token_id)
+            else:
+                avoided.append((i, seq.choice.stop_checker.ids_to_avoid()))
+        forbid(bits, avoided)
         rows = [row for row, _, _ in constrained]
-        return GrammarMask(
-            rows=rows,
-            forbidden=self._unpack(bits),
-            faults={rows[i]: error for i, error in faults.items()},
+        return GrammarMask.on(
+            self._device, rows, bits, {rows[i]: error for i, error in faults.items()}
         )
 
-    def _unpack(self, bits: Bits) -> Tensor:
-        if self._device.type != "cpu":
-            return forbidden_tokens(bits, self._device)
-        forbidden = np.unpackbits(~bits.view(np.uint8), axis=1, bitorder="little")
-        return torch.from_numpy(forbidden).view(torch.bool)
+    def _cleared_bits(self, num_rows: int) -> Bits:
+        """The same memory each time: fresh pages in every step would cost more than the masks."""
+        if len(self._bits) < num_rows:
+            self._bits = np.empty((num_rows, self._words), dtype=np.int32)
+        bits = self._bits[:num_rows]
+        bits.fill(0)
+        return bits
 
-    def _compute(self, matchers: list[GrammarMatcher], bits: Bits) -> dict[int, GrammarError]:
+    def _compute(
+        self,
+        matchers: list[GrammarMatcher],
+        bits: Bits,
+        executor: llguidance.LLExecutor | None = None,
+    ) -> dict[int, GrammarError]:
         """Fill ``bits`` [len(matchers), words]; return the errors of those that failed."""
         address, row_bytes = bits.ctypes.data, bits.strides[0]
         began = time.perf_counter()
         if self._times_rows:
             for i, matcher in enumerate(matchers):
                 matcher.fill(address + i * row_bytes, row_bytes)
-        else:
-            self._executor.unsafe_compute_mask_ptr(
+        elif executor is not None:
+            executor.unsafe_compute_mask_ptr(
                 [(m.matcher, i) for i, m in enumerate(matchers)], address, row_bytes, len(bits)
             )
+        else:
+            for i, m in enumerate(matchers):
+                m.matcher.unsafe_compute_mask_ptr(address + i * row_bytes, row_bytes)
         self._times_rows = time.perf_counter() - began > _SLOW_FILL_SECONDS
-        bits &= self._real
+        if self._real is not None:
+            bits &= self._real
         faults = ((i, matcher.fault()) for i, matcher in enumerate(matchers))
         return {i: fault for i, fault in faults if fault is not None}
 
 
-def _real_tokens(vocabulary: Vocabulary, num_words: int) -> Bits:
-    """The ids that stand for something: a grammar's wildcard means the model's padding too."""
+def _real_tokens(vocabulary: Vocabulary, num_words: int) -> Bits | None:
+    """The ids that stand for something, if not all do: a grammar's wildcard means the model's
+    padding too."""
     real = np.zeros(num_words * 32, dtype=np.uint8)
     real[list(vocabulary.tokenizer.get_vocab(with_added_tokens=True).values())] = 1
+    if real[: vocabulary.size].all():
+        return None
     return np.packbits(real, bitorder="little").view(np.int32)
-
-
-def _allow_only(row: Bits, token_id: int) -> None:
-    row[:] = 0
-    row.view(np.uint32)[token_id // 32] = np.uint32(1 << (token_id % 32))
-
-
-def _forbid(row: Bits, token_ids: frozenset[int]) -> None:
-    """Clear bits, unless that would leave nothing: a complete grammar may end at any time."""
-    kept = row.copy()
-    words = row.view(np.uint32)
-    for token_id in token_ids:
-        words[token_id // 32] &= ~np.uint32(1 << (token_id % 32))
-    if not row.any():
-        row[:] = kept
 
 
 def _big_stack_threads(count: int) -> ThreadPoolExecutor:

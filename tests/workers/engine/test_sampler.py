@@ -1,6 +1,7 @@
 import math
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
@@ -8,8 +9,8 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from tests.workers.engine.rows import row
+from workers.engine.grammar_mask import GrammarMask
 from workers.engine.sampler import Filter, Sampler, draw, draw_filtered
-from workers.engine.structured_output import GrammarMask
 
 VOCABULARY = 300
 
@@ -182,9 +183,9 @@ def test_a_row_with_nothing_left_is_invalid() -> None:
 
 
 def test_no_bias_makes_an_illegal_token_possible() -> None:
-    forbidden = torch.ones(1, VOCABULARY, dtype=torch.bool)
-    forbidden[0, 4] = False
-    mask = GrammarMask([1], forbidden, {})
+    only_four = np.zeros((1, 10), dtype=np.int32)
+    only_four[0, 0] = 1 << 4
+    mask = GrammarMask([1], only_four, {})
     rows = [row(logit_bias={3: 100}, temperature=0), row(logit_bias={3: 100}, temperature=0)]
     output = Sampler().sample(torch.zeros(2, VOCABULARY), rows, mask)
     assert output.token_ids == [3, 4]

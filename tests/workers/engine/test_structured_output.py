@@ -5,7 +5,6 @@ from collections.abc import Iterator
 from typing import Any
 from unittest.mock import Mock
 
-import numpy as np
 import pytest
 import torch
 from tokenizers import Tokenizer
@@ -16,7 +15,8 @@ from tests.workers.engine.rows import row
 from workers.engine import structured_output as module
 from workers.engine.detokenizer import Vocabulary
 from workers.engine.exceptions import EngineError, GrammarError
-from workers.engine.structured_output import GrammarMask, GrammarMatcher, StructuredOutput
+from workers.engine.grammar_mask import GrammarMask
+from workers.engine.structured_output import GrammarMatcher, StructuredOutput
 
 PADDING = 7
 EOS_IDS = frozenset({0, 5})
@@ -283,15 +283,6 @@ def test_min_tokens_and_ignore_eos_keep_ends_out_while_anything_else_may_follow(
             assert allowed(structured_output, row(grammar=state, min_tokens=9))[0, ends].any()
 
 
-def test_a_mask_touches_its_rows_only() -> None:
-    forbidden = torch.tensor([[False, True, False, True]])
-    logits = torch.zeros(2, 3)
-    GrammarMask([1], forbidden, {}).apply(logits)
-    assert logits.tolist() == [[0, 0, 0], [0, -np.inf, 0]]
-    GrammarMask([0, 1], forbidden.repeat(2, 1), {}).apply(logits)
-    assert logits.isneginf().tolist() == [[False, True, False]] * 2
-
-
 def test_a_wildcard_does_not_mean_padding(
     structured_output: StructuredOutput, tokenizer: Tokenizer
 ) -> None:
@@ -312,6 +303,29 @@ def test_a_choice_whose_masks_are_slow_ends_and_its_neighbours_do_not(
     with pytest.raises(GrammarError, match="takes too long to follow"):
         slow.check()
     quick.check()
+
+
+def test_masks_are_filled_beside_the_forward_after_slow_ones_only(
+    structured_output: StructuredOutput, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    threads: list[str] = []
+    compute = structured_output._compute
+
+    def note(*args: Any) -> Any:
+        threads.append(threading.current_thread().name)
+        return compute(*args)
+
+    monkeypatch.setattr(structured_output, "_compute", note)
+    monkeypatch.setattr(structured_output, "_slow_steps", 0)
+    monkeypatch.setattr(module, "_SLOW_STEPS", 2)
+    constrained = row(grammar=matcher(structured_output, "start: /[ab]+/"))
+    monkeypatch.setattr(module, "_QUICK_FILL_SECONDS", -1.0)
+    mask(structured_output, constrained)
+    monkeypatch.setattr(module, "_QUICK_FILL_SECONDS", 60.0)
+    for _ in range(4):
+        mask(structured_output, constrained)
+    own = threading.current_thread().name
+    assert [name == own for name in threads] == [True, False, False, True, True]
 
 
 def test_rows_are_timed_after_a_slow_mask_only(

@@ -12,6 +12,7 @@
 #include <unistd.h>
 
 #include "attention.h"
+#include "logits.h"
 #include "matmul.h"
 
 typedef struct {
@@ -312,6 +313,12 @@ void quire_linear(const Linear *linear, const bf16 *x, int32_t rows, float *out,
         project(linear, x, rows, out, linear->outputs, 0);
         release_tiles();
     }
+}
+
+/* Mask the rows that have a line, and find the best of every row. */
+void quire_choose(const Choices *choices, int32_t rows, int32_t threads) {
+#pragma omp parallel for num_threads(threads) if (rows > 1)
+    for (int32_t row = 0; row < rows; row++) choose_row(choices, row);
 }
 
 /* Ask the system for AMX state; 0 if this process may use what it was compiled for. */

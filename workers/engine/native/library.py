@@ -17,7 +17,7 @@ from pathlib import Path
 logger = logging.getLogger(__name__)
 
 _FOLDER = Path(__file__).parent
-_SOURCES = ("decoder.c", "attention.h", "matmul.h")
+_SOURCES = ("decoder.c", "attention.h", "logits.h", "matmul.h")
 _NEEDED = {
     "avx512f": "-mavx512f",
     "avx512bw": "-mavx512bw",

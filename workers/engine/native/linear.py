@@ -28,7 +28,8 @@ class _Arena:
         """Room for ``size`` bfloat16 numbers, uninitialized; never returned to the arena."""
         if len(self._free) < size:
             raw = np.empty(2 * max(size, _PIECE), dtype=np.uint8)
-            self._free = torch.from_numpy(raw).view(torch.bfloat16)
+            with torch.inference_mode(False):  # who takes of it later may be in another mode
+                self._free = torch.from_numpy(raw).view(torch.bfloat16)
         taken, self._free = self._free[:size], self._free[size:]
         return taken
 
