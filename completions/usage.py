@@ -31,6 +31,7 @@ def _record(job: EndedJob) -> UsageRecord:
     ran = None if job.started is None else _milliseconds(job.finished - job.started)
     return UsageRecord(
         job_id=job.id,
+        request_id=job.request_id,
         organization_id=job.organization_id,
         api_key_id=job.api_key_id,
         model=job.model,

@@ -9,7 +9,7 @@ from kombu.exceptions import OperationalError
 from redis.exceptions import RedisError
 
 from completions import background
-from completions.api import idempotency, rate_limits, runtime
+from completions.api import idempotency, rate_limits, request_ids, runtime
 from completions.api.exceptions import APIError, InvalidRequest, Overloaded, from_job_error
 from completions.api.responses import View
 from completions.dispatch import dispatch_async
@@ -56,6 +56,7 @@ def new_job(
         ttl=ttl if idempotency_key is None else max(ttl, REPLAYED_FOR),
         limits=principal.limits,
         idempotency=idempotency_key,
+        request_id=request_ids.current.get(),
     )
 
 

@@ -6,17 +6,15 @@ so does the key of who sends a large one.
 
 import asyncio
 import logging
-import re
 import signal
 import time
-import uuid
 from collections.abc import Awaitable, Callable, Mapping, MutableMapping
 from types import FrameType
 from typing import Any
 
 import orjson
 
-from completions.api import runtime
+from completions.api import request_ids, runtime
 from completions.api.authentication import authenticate_header
 from completions.api.exceptions import APIError, api_error, payload_too_large
 
@@ -27,9 +25,6 @@ Message = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[Message]]
 Send = Callable[[Message], Awaitable[None]]
 Application = Callable[[Scope, Receive, Send], Awaitable[None]]
-
-_REQUEST_ID = re.compile(rb"[A-Za-z0-9._:-]{1,64}")
-
 
 MULTIPART_OVERHEAD = 64 * 1024
 """Bytes that an upload may have around its file."""
@@ -71,7 +66,7 @@ class Gateway:
                 return
 
     async def _http(self, scope: Scope, receive: Receive, send: Send) -> None:
-        request_id = _request_id(scope)
+        request_id = request_ids.begin(_header(scope, b"x-request-id").decode("latin-1"))
         started = time.monotonic()
         status = 499  # the client hung up before an answer began
 
@@ -82,7 +77,7 @@ class Gateway:
                 taken = (time.monotonic() - started) * 1000
                 message["headers"] = [
                     *message.get("headers", ()),
-                    (b"x-request-id", request_id),
+                    (b"x-request-id", request_id.encode()),
                     (b"openai-processing-ms", b"%d" % taken),
                 ]
             await send(message)
@@ -104,7 +99,7 @@ class Gateway:
                 scope["path"],
                 status,
                 (time.monotonic() - started) * 1000,
-                request_id.decode(),
+                request_id,
             )
 
 
@@ -151,12 +146,6 @@ def _drain_on_sigterm(here: runtime.Runtime) -> None:
             servers_own(number, frame)
 
     signal.signal(signal.SIGTERM, handle)
-
-
-def _request_id(scope: Scope) -> bytes:
-    """The client's, when it is harmless, else a new one."""
-    given = _header(scope, b"x-request-id")
-    return given if _REQUEST_ID.fullmatch(given) else b"req_" + uuid.uuid4().hex.encode()
 
 
 def _header(scope: Scope, name: bytes) -> bytes:

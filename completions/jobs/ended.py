@@ -40,6 +40,7 @@ class EndedJob:
     usage: Usage | None
     error: JobError | None
     kept: bool
+    request_id: str = ""
     view: Mapping[str, Any] | None = None
     """None when it is not kept, or was deleted meanwhile."""
     events: Sequence[bytes] = ()
@@ -85,6 +86,7 @@ def _ended(
         usage=Usage(**orjson.loads(usage)) if usage else None,
         error=JobError(**orjson.loads(error)) if error else None,
         kept=entry.get("kept") == "1",
+        request_id=entry.get("request_id", ""),
         view=view,
         events=events,
     )

@@ -15,7 +15,7 @@ MOST_LISTED = 2000
 """Open jobs that are looked at; beyond that the list says that there are more."""
 _LISTED = (
     "state", "kind", "model", "organization", "key", "priority", "created", "started", "owner",
-    "attempt", "prompt_tokens", "generated", "cancel",
+    "attempt", "prompt_tokens", "generated", "cancel", "request_id",
 )  # fmt: skip
 
 
@@ -38,6 +38,7 @@ class LiveJob:
     generated: int
     """Tokens published so far."""
     cancelling: bool
+    request_id: str
 
     @property
     def ended(self) -> bool:
@@ -98,6 +99,14 @@ def details(client: redis.Redis, prefix: str, job_id: str) -> JobDetails | None:
     )
 
 
+def find(client: redis.Redis, prefix: str, typed: str) -> list[LiveJob]:
+    """Jobs by their id, or open ones by that of their HTTP request."""
+    found = details(client, prefix, typed)
+    if found is not None:
+        return [found.job]
+    return [job for job in open_jobs(client, prefix)[0] if typed and job.request_id == typed]
+
+
 def cancel(client: redis.Redis, prefix: str, job_id: str) -> str | None:
     """Cancel a job. Returns the state that it was in; None when Redis does not know it."""
     return _state(Scripts(client, prefix).call("cancel", [job_id]))
@@ -134,6 +143,7 @@ def _live(job_id: str, values: Sequence[bytes | None]) -> LiveJob:
         prompt_tokens=int(fields.get("prompt_tokens") or 0),
         generated=int(fields.get("generated") or 0),
         cancelling="cancel" in fields,
+        request_id=fields.get("request_id", ""),
     )
 
 

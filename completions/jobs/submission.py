@@ -68,6 +68,8 @@ class NewJob:
     limits: Limits = UNLIMITED
     """What its API key may use."""
     idempotency: IdempotencyKey | None = None
+    request_id: str = ""
+    """Of the HTTP request that made it, where one did."""
 
     @property
     def priority(self) -> int:
@@ -273,5 +275,6 @@ def _fields(job: NewJob, web: str) -> list[Any]:
         "web": web,
         "kept": int(job.kept),
         "prompt_tokens": sum(map(len, job.request.get("prompts", ()))),
+        "request_id": job.request_id,
     }
     return [part for pair in fields.items() for part in pair]

@@ -22,6 +22,9 @@ class UsageRecord(models.Model):
     """What one ended job used; written exactly once, whatever crashes."""
 
     job_id = models.CharField(max_length=64, unique=True)
+    request_id = models.CharField(
+        max_length=64, blank=True, db_index=True, help_text="As the response's x-request-id."
+    )
     organization = models.ForeignKey(Organization, models.CASCADE, related_name="usage")
     api_key = models.ForeignKey(ApiKey, models.CASCADE, related_name="usage")
     model = models.CharField(max_length=200)

@@ -22,8 +22,9 @@ PREFIX = "u:"
 def run_job(client, tenant, job_id, state="completed", error=None, kind="background"):
     """A job's whole life in Redis."""
     job = NewJob(
-        job_id, kind, "m", tenant.organization.pk, tenant.key.pk, {}, {}, time.time() + 60, 60
-    )
+        job_id, kind, "m", tenant.organization.pk, tenant.key.pk, {}, {}, time.time() + 60, 60,
+        request_id=f"req_{job_id}",
+    )  # fmt: skip
     submit_kept(client, PREFIX, [job])
     worker = Execution(client, PREFIX, "w")
     worker.beat("m", {})
@@ -45,6 +46,7 @@ def test_ended_jobs_become_records(owner, redis_client):
     assert (done.organization, done.api_key, done.model) == (owner.organization, owner.key, "m")
     assert done.created_at <= done.finished_at
     assert done.run_ms is not None
+    assert (done.request_id, failed.request_id) == ("req_a", "req_b")
     assert (failed.status, failed.error_code) == ("failed", "grammar_error")
     assert settle(redis_client) == 0
 

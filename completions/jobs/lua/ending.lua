@@ -5,7 +5,7 @@ local function finalize(id, state, event, usage, error)
   local key = job_key(id)
   local at = now()
   local job = redis.call('HMGET', key, 'ttl', 'kind', 'model', 'organization', 'key', 'created', 'started', 'reserved',
-    'kept')
+    'kept', 'request_id')
   redis.call('XADD', event_key(id), '*', 'd', event)
   redis.call('HSET', key, 'state', state, 'finished', tostring(at), 'usage', usage, 'error', error)
   redis.call('HDEL', key, 'request', 'owner')
@@ -17,7 +17,7 @@ local function finalize(id, state, event, usage, error)
   end
   redis.call('XADD', prefix .. 'usage', '*', 'id', id, 'state', state, 'kind', job[2], 'model', job[3],
     'organization', job[4], 'key', job[5], 'created', job[6], 'started', job[7] or '', 'finished', tostring(at),
-    'usage', usage, 'error', error, 'kept', job[9] or '')
+    'usage', usage, 'error', error, 'kept', job[9] or '', 'request_id', job[10] or '')
 end
 
 -- An end without a worker's word: cancelled while queued, expired, lost. `error` is '' or an error object in JSON.

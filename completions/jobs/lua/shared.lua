@@ -15,11 +15,12 @@
 -- <p>keys         stream  one entry per change of API keys
 -- <p>ctl:<web>    stream  wakes the reader of a web process
 --
--- Fields of job:<id>: state (queued, running, completed, failed, cancelled), kind (sync, stream, background, batch),
--- kept (1: SQL has it too, and it expires only once SQL has its result), model, organization, key, request (JSON for
--- the worker), view (JSON for responses), priority, created, deadline, ttl, web (lease holder, or empty), attempt,
--- losses, owner, started, finished, cancel, seq (next sequence number), prompt_tokens, reserved (tokens taken from the
--- key's bucket, where it has one), generated (tokens published), republished (since the last claim), error, usage.
+-- Fields of job:<id>: state (queued, running, completed, failed, cancelled), kind (sync, stream, background,
+-- batch), kept (1: SQL has it too, and it expires only once SQL has its result), model, organization, key, request
+-- (JSON for the worker), view (JSON for responses), priority, created, deadline, ttl, web (lease holder, or empty),
+-- attempt, losses, owner, started, finished, cancel, seq (next sequence number), prompt_tokens, request_id (of the
+-- HTTP request, or empty), reserved (tokens taken from the key's bucket, where it has one), generated (tokens
+-- published), republished (since the last claim), error, usage.
 
 local prefix = KEYS[1]
 

@@ -1,8 +1,11 @@
 """The outermost ASGI layer: request ids and the body limit."""
 
+from types import SimpleNamespace
+
 import orjson
 import pytest
 
+from completions.api import enqueueing
 from completions.api.gateway import Gateway
 from completions.keys import Principal, Refusal
 
@@ -17,7 +20,7 @@ async def echo(scope, receive, send):
     await send({"type": "http.response.body", "body": b"%d" % size})
 
 
-async def call(parts, headers=(), limit=10, path="/", uploads=None):
+async def call(parts, headers=(), limit=10, path="/", uploads=None, application=echo):
     queue = [
         {"type": "http.request", "body": part, "more_body": i < len(parts) - 1}
         for i, part in enumerate(parts)
@@ -31,7 +34,7 @@ async def call(parts, headers=(), limit=10, path="/", uploads=None):
         sent.append(message)
 
     scope = {"type": "http", "method": "POST", "path": path, "headers": list(headers)}
-    await Gateway(echo, limit, uploads)(scope, receive, send)
+    await Gateway(application, limit, uploads)(scope, receive, send)
     start, body = sent
     return start["status"], dict(start["headers"]), body["body"]
 
@@ -69,6 +72,19 @@ async def test_every_answer_carries_a_request_id():
 async def test_a_clients_request_id_is_kept_when_it_is_harmless(given, kept):
     _, headers, _ = await call([b""], [(b"x-request-id", given)])
     assert (headers[b"x-request-id"] == given) is kept
+
+
+async def test_a_job_carries_the_id_of_its_request():
+    made = []
+
+    async def application(scope, receive, send):
+        view = SimpleNamespace(id="cmpl-1", served_model="m", as_dict=dict)
+        principal = Principal(1, 2, "abc", (), None)
+        made.append(enqueueing.new_job(view, "sync", {}, principal))
+        await echo(scope, receive, send)
+
+    await call([b""], [(b"x-request-id", b"trace-1")], application=application)
+    assert [job.request_id for job in made] == ["trace-1"]
 
 
 async def test_only_holders_of_a_key_may_send_a_large_body(fake_runtime, monkeypatch):
