@@ -5,6 +5,9 @@ that names the job goes last. A crash in between repeats the round, which change
 one row per job id, and results are only given to what has none yet.
 """
 
+import logging
+from collections.abc import Sequence
+
 from django.conf import settings
 from django.db import transaction
 from redis import Redis
@@ -13,7 +16,9 @@ from completions import background, usage
 from completions.batches import results
 from completions.batches.lines import RESULT_TTL
 from completions.batches.results import Respond
-from completions.jobs.ended import forget, read_ended
+from completions.jobs.ended import EndedJob, forget, read_ended
+
+logger = logging.getLogger(__name__)
 
 AT_ONCE = 100
 """Jobs of one transaction: results of 2,000 tokens each are some 10 MB."""
@@ -30,7 +35,27 @@ def settle(client: Redis, prefix: str, respond: Respond) -> int:
             results.keep(lines)
         forget(client, prefix, [job for job in jobs if job.kind != "batch"], settings.RESULT_TTL)
         forget(client, prefix, [job for job in jobs if job.kind == "batch"], RESULT_TTL)
+        _log_failures(jobs)
         settled += len(jobs)
         if len(jobs) < AT_ONCE:
             break
     return settled
+
+
+def _log_failures(jobs: Sequence[EndedJob]) -> None:
+    """Whoever ended a job, a worker, a script or the reconciler, it comes past here."""
+    for job in jobs:
+        if job.error is not None:
+            logger.warning(
+                "job %s failed: %s",
+                job.id,
+                job.error.message,
+                extra={
+                    "job_id": job.id,
+                    "request_id": job.request_id,
+                    "code": job.error.code,
+                    "model": job.model,
+                    "kind": job.kind,
+                    "api_key": job.api_key_id,
+                },
+            )

@@ -64,6 +64,11 @@ def reconcile() -> None:
             except OperationalError as error:
                 logger.warning("cannot publish %s again: %s", job.job_id, error)
                 return
+            logger.info(
+                "published %s again",
+                job.job_id,
+                extra={"job_id": job.job_id, "request_id": job.request_id},
+            )
         if lost or restored or waiting:
             logger.info(
                 "published %d jobs again, %d of them from SQL; %d lines of batches wait again",

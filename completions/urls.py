@@ -10,6 +10,7 @@ from completions.api.files import FileContentView, FilesView, FileView
 from completions.api.grammars import ValidateView
 from completions.api.health import HealthView, ReadyView
 from completions.api.jobs import CancelView, JobView
+from completions.api.metrics import MetricsView
 from completions.api.models import ModelsView, ModelView
 from completions.api.openapi.views import OpenAPIView, docs
 from completions.api.tokenization import DetokenizeView, TokenizeView
@@ -37,4 +38,5 @@ urlpatterns = [
     path("docs", docs),
     path("healthz", HealthView.as_view()),
     path("readyz", ReadyView.as_view()),
+    path("metrics", MetricsView.as_view()),
 ]

@@ -16,7 +16,7 @@ from django.http.response import HttpResponseBase
 from django.middleware import clickjacking, common, csrf, security
 from whitenoise.middleware import WhiteNoiseMiddleware
 
-API_PATHS = ("/v1/", "/healthz", "/readyz")
+API_PATHS = ("/v1/", "/healthz", "/readyz", "/metrics")
 
 
 class _PassApi:

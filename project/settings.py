@@ -13,6 +13,8 @@ import django_stubs_ext
 import environ
 from django.core.exceptions import ImproperlyConfigured
 
+from project import structured_logs
+
 django_stubs_ext.monkeypatch()  # ModelAdmin[Model] and friends at run time
 
 env = environ.Env()
@@ -56,6 +58,10 @@ def _secret(variable: str, name: str) -> str:
 
 SECRET_KEY = _secret("QUIRE_SECRET_KEY", "secret_key")
 KEY_PEPPER = _secret("QUIRE_KEY_PEPPER", "key_pepper")
+
+
+METRICS_TOKEN = env.str("QUIRE_METRICS_TOKEN", default="")
+"""What `GET /metrics` asks for; without it that page is off."""
 
 
 # Redis: given by REDIS_URL, or the embedded Valkey on a unix socket ------------------------------
@@ -269,19 +275,9 @@ SPECTACULAR_SETTINGS = {
     },
 }
 
-LOGGING = {
-    "version": 1,
-    "disable_existing_loggers": False,
-    "formatters": {
-        "line": {"format": "%(asctime)s %(levelname)s %(name)s: %(message)s"},
-    },
-    "handlers": {"stderr": {"class": "logging.StreamHandler", "formatter": "line"}},
-    "root": {"handlers": ["stderr"], "level": env.str("QUIRE_LOG_LEVEL", default="INFO")},
-    "loggers": {
-        # The access line of completions.api.gateway says what these would repeat.
-        "django.request": {"level": "ERROR"},
-        "celery.worker.strategy": {"level": "WARNING"},  # a line per message
-        "celery.beat": {"level": "WARNING"},  # a line per periodic task
-        "celery.app.trace": {"level": "WARNING"},
-    },
-}
+LOG_FORMAT = env.str("QUIRE_LOG_FORMAT", default="auto")
+if LOG_FORMAT not in structured_logs.FORMATS:
+    raise ImproperlyConfigured(
+        f"QUIRE_LOG_FORMAT is {LOG_FORMAT!r}; use {', '.join(structured_logs.FORMATS)}"
+    )
+LOGGING = structured_logs.configuration(env.str("QUIRE_LOG_LEVEL", default="INFO"), LOG_FORMAT)

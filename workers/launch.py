@@ -65,6 +65,7 @@ def run(
         without_heartbeat=True,
         optimization="default",
         loglevel="INFO",
+        quiet=True,  # no banner among the log lines
     )
     worker.start()
     return int(worker.exitcode or 0)

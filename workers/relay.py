@@ -20,6 +20,8 @@ from completions.jobs.execution import Claim, Ending, Execution, StepEvent, Verd
 from workers.engine.exceptions import EngineError, EngineFault, EngineOverloaded
 from workers.engine.request import Request, RequestOutput
 from workers.engine.stats import EngineStats
+from workers.job_logs import EngineLines, about
+from workers.metrics import RequestTimes, WorkerMetrics
 from workers.wire import event_choice, job_error, request_params
 
 logger = logging.getLogger(__name__)
@@ -59,6 +61,7 @@ class _LiveJob:
     sequence_number: int
     asked_at: float
     deadline: float
+    times: RequestTimes
     choices: list[Choice] = field(default_factory=list)
     """Produced and not yet part of a batch."""
     request: Request | None = None
@@ -90,6 +93,7 @@ class Relay:
         self._model = model
         self._on_broken = on_broken
         self._clock = clock
+        self._metrics = WorkerMetrics(engine.stats, clock)
         self._inbox: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
         self._unclaimed: dict[str, list[Done]] = {}
         self._live: dict[str, _LiveJob] = {}
@@ -108,6 +112,7 @@ class Relay:
     # Called from other threads -------------------------------------------------------------------
 
     def start(self) -> None:
+        EngineLines(self._claim_of).install()
         self._engine.start(self._on_outputs, self._on_fatal)
         self._thread.start()
 
@@ -127,6 +132,10 @@ class Relay:
             self._inbox.put(self._stop)
             self._thread.join(timeout)
         self._engine.stop()
+
+    def _claim_of(self, job_id: str) -> Claim | None:
+        job = self._live.get(job_id)
+        return job.claim if job else None
 
     def _on_outputs(self, outputs: list[RequestOutput]) -> None:
         self._inbox.put(lambda: self._collect(outputs))
@@ -213,6 +222,12 @@ class Relay:
             sequence_number=claim.sequence_number,
             asked_at=self._clock(),
             deadline=self._clock() + claim.seconds_left,
+            times=self._metrics.begin(claim, resumed=bool(published)),
+        )
+        logger.info(
+            "job %s runs",
+            claim.job_id,
+            extra={**about(claim), "attempt": claim.attempt, "age": round(claim.age, 3)},
         )
         try:
             job.request = Request(
@@ -228,7 +243,7 @@ class Relay:
             KeyError,
             TypeError,
         ) as error:  # written by a web tier of another version
-            logger.exception("job %s cannot be understood", claim.job_id)
+            logger.exception("job %s cannot be understood", claim.job_id, extra=about(claim))
             self._end(job, "failed", JobError("worker_error", f"Malformed job: {error}"), None)
         else:
             self._unsubmitted.append(job)
@@ -257,9 +272,11 @@ class Relay:
             job = self._live.get(output.request_id)
             if job is None or job.ending is not None or isinstance(output.error, EngineFault):
                 continue  # after a fault of the engine its jobs are given back, not failed
+            before = job.completion_tokens
             for delta in output.deltas:
                 job.completion_tokens += len(delta.token_ids)
                 job.choices.append(event_choice(delta))
+            job.times.produced(self._clock(), job.completion_tokens - before)
             if output.error is not None:
                 self._end(job, "failed", job_error(output.error, job.completion_tokens), None)
             elif output.finished:
@@ -281,6 +298,24 @@ class Relay:
             state=state,
             error=error,
             usage=usage or Usage(job.prompt_tokens, job.completion_tokens),
+        )
+        self._report(job, error.code if error else state, error)
+
+    def _report(self, job: _LiveJob, outcome: str, error: JobError | None) -> None:
+        now = self._clock()
+        job.times.ended(now, outcome, job.prompt_tokens, job.completion_tokens)
+        logger.log(
+            logging.WARNING if error else logging.INFO,
+            "job %s ends: %s",
+            job.claim.job_id,
+            f"{outcome}, {error.message}" if error else outcome,
+            extra={
+                **about(job.claim),
+                "outcome": outcome,
+                "prompt_tokens": job.prompt_tokens,
+                "completion_tokens": job.completion_tokens,
+                "seconds": round(now - job.times.submitted_at, 3),
+            },
         )
 
     def _next_batch(self) -> _Batch | None:
@@ -309,7 +344,9 @@ class Relay:
                 if job.ending is None:
                     self._end(job, "cancelled", None, None)
             else:
-                logger.warning("job %s was taken over by another worker", step.job_id)
+                logger.warning(
+                    "job %s was taken over by another worker", step.job_id, extra=about(job.claim)
+                )
                 _call(self._live.pop(step.job_id).done)
 
     def _beat(self) -> None:
@@ -321,7 +358,8 @@ class Relay:
             self._broken = TimeoutError(f"an engine step has taken more than {STEP_LIMIT:.0f} s")
             return
         facts = {**stats.counters(), "jobs": len(self._live)}
-        self.drain_wanted = self._execution.beat(self._model, facts, self.accepting)
+        page = self._metrics.page()
+        self.drain_wanted = self._execution.beat(self._model, facts, self.accepting, page)
         self._beat_at = now
 
     def _stop(self) -> None:
@@ -337,6 +375,8 @@ class Relay:
             self._execution.stop_beating()
             if jobs:
                 logger.info("gave %d unfinished jobs back to the queue", len(jobs))
+            for job in self._live.values():
+                logger.info("job %s goes back", job.claim.job_id, extra=about(job.claim))
         except (RedisError, OSError) as error:
             logger.warning("could not give jobs back, the reconciler will find them: %s", error)
 

@@ -3,7 +3,7 @@
 from rest_framework.request import Request
 
 from completions import keys
-from completions.api import runtime
+from completions.api import access_log, runtime
 from completions.api.exceptions import PermissionDenied, Unauthorized
 from completions.models import Scope
 
@@ -40,6 +40,7 @@ async def authenticate_header(header: str) -> keys.Principal:
     secret = bearer(header)
     verdict = await _verify(secret) if secret else keys.Refusal.MISSING
     if isinstance(verdict, keys.Principal):
+        access_log.note(api_key=verdict.key_id, organization=verdict.organization_id)
         return verdict
     message = _MESSAGES[verdict].format(masked=keys.masked(secret))
     raise Unauthorized(verdict.value, message)

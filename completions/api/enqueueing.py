@@ -9,7 +9,7 @@ from kombu.exceptions import OperationalError
 from redis.exceptions import RedisError
 
 from completions import background
-from completions.api import idempotency, rate_limits, request_ids, runtime
+from completions.api import access_log, idempotency, rate_limits, request_ids, runtime
 from completions.api.exceptions import APIError, InvalidRequest, Overloaded, from_job_error
 from completions.api.responses import View
 from completions.dispatch import dispatch_async
@@ -66,6 +66,7 @@ async def enqueue(job: NewJob) -> Remaining:
     Returns what the API key has left. In a task of its own: a client that hangs up meanwhile must
     not tear the steps apart.
     """
+    access_log.note(job_id=job.id, model=job.model)
     here = await runtime.current()
     if here.is_closing:
         raise from_job_error("server_shutting_down")

@@ -22,6 +22,7 @@ from redis.exceptions import RedisError
 from rest_framework import exceptions as drf
 from rest_framework.response import Response
 
+from completions.api import access_log
 from completions.grammars.exceptions import GrammarError, GrammarOverloadError
 from completions.model_files import ModelFilesError
 
@@ -326,12 +327,14 @@ def api_error(exc: Exception) -> APIError:
 def handle(exc: Exception, context: Mapping[str, Any]) -> Response:
     """DRF's exception handler."""
     error = api_error(exc)
+    access_log.note(code=error.code)
     return Response(error.envelope(), status=error.status_code, headers=error.headers)
 
 
 def response(exc: Exception) -> HttpResponse:
     """The same outside of DRF: middleware, URL handlers."""
     error = api_error(exc)
+    access_log.note(code=error.code)
     return HttpResponse(
         orjson.dumps(error.envelope()),
         status=error.status_code,

@@ -5,7 +5,6 @@ so does the key of who sends a large one.
 """
 
 import asyncio
-import logging
 import signal
 import time
 from collections.abc import Awaitable, Callable, Mapping, MutableMapping
@@ -14,11 +13,9 @@ from typing import Any
 
 import orjson
 
-from completions.api import request_ids, runtime
+from completions.api import access_log, request_ids, runtime, web_metrics
 from completions.api.authentication import authenticate_header
 from completions.api.exceptions import APIError, api_error, payload_too_large
-
-logger = logging.getLogger("quire.access")
 
 Scope = MutableMapping[str, Any]
 Message = MutableMapping[str, Any]
@@ -67,22 +64,30 @@ class Gateway:
 
     async def _http(self, scope: Scope, receive: Receive, send: Send) -> None:
         request_id = request_ids.begin(_header(scope, b"x-request-id").decode("latin-1"))
+        with access_log.request(request_id) as facts:
+            await self._answer(scope, receive, send, facts)
+
+    async def _answer(
+        self, scope: Scope, receive: Receive, send: Send, facts: dict[str, Any]
+    ) -> None:
         started = time.monotonic()
         status = 499  # the client hung up before an answer began
+        taken: float | None = None
 
         async def tagged_send(message: Message) -> None:
-            nonlocal status
+            nonlocal status, taken
             if message["type"] == "http.response.start":
                 status = message["status"]
-                taken = (time.monotonic() - started) * 1000
+                taken = time.monotonic() - started
                 message["headers"] = [
                     *message.get("headers", ()),
-                    (b"x-request-id", request_id.encode()),
-                    (b"openai-processing-ms", b"%d" % taken),
+                    (b"x-request-id", facts["request_id"].encode()),
+                    (b"openai-processing-ms", b"%d" % (taken * 1000)),
                 ]
             await send(message)
 
         limit = self._max_body_bytes
+        web_metrics.open_requests.inc()
         try:
             if scope["method"] == "POST" and scope["path"] in self._uploads:
                 limit = self._uploads[scope["path"]]
@@ -93,14 +98,10 @@ class Gateway:
         except APIError as error:
             await _refuse(error, tagged_send)
         finally:
-            logger.info(
-                "%s %s %s %.1f ms %s",
-                scope["method"],
-                scope["path"],
-                status,
-                (time.monotonic() - started) * 1000,
-                request_id,
-            )
+            web_metrics.open_requests.dec()
+            method, path, seconds = scope["method"], scope["path"], time.monotonic() - started
+            web_metrics.count(method, path, status, taken, facts.get("code"))
+            access_log.write(method, path, status, seconds, facts)
 
 
 async def _require_key(scope: Scope) -> None:
@@ -129,6 +130,7 @@ def _limited(scope: Scope, receive: Receive, limit: int) -> Receive:
 
 
 async def _refuse(error: APIError, send: Send) -> None:
+    access_log.note(code=error.code)
     # What is left of the body was not read, so the connection cannot be used again.
     headers = [(b"content-type", b"application/json"), (b"connection", b"close")]
     headers += [(k.lower().encode(), v.encode()) for k, v in error.headers.items()]

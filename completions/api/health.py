@@ -41,6 +41,11 @@ class ReadyView(AsyncAPIView):
         return Response({"status": "ready"})
 
 
+async def _running() -> str:
+    closing = (await runtime.current()).is_closing
+    return "this process is shutting down" if closing else ""
+
+
 async def _redis() -> str:
     await runtime.ping()
     return ""
@@ -57,6 +62,7 @@ async def _database() -> str:
 
 
 _CHECKS: dict[str, Callable[[], Awaitable[str]]] = {
+    "process": _running,
     "redis": _redis,
     "database": _database,
     "worker": _worker,

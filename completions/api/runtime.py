@@ -129,6 +129,6 @@ async def live_models() -> set[str]:
 
 
 async def ping() -> None:
-    """Raises RedisError or OSError when Redis does not answer."""
+    """Raises RedisError or OSError when Redis does not answer, or takes no writes (maxmemory)."""
     runtime = await current()
-    await runtime.redis.ping()
+    await runtime.submission.renew_lease()

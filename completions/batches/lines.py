@@ -50,6 +50,7 @@ def job_of(batch: Batch, line: BatchLine) -> NewJob:
         view=packed["view"],
         deadline=batch.expires_at.timestamp(),
         ttl=RESULT_TTL,
+        request_id=f"req_{packed['view']['id']}",  # as the line of the output file says
     )
 
 

@@ -37,6 +37,10 @@ class Claim:
     """Of the next event."""
     organization: str = ""
     """Whose job it is; empty when its record does not say."""
+    age: float = 0.0
+    """Seconds since it was submitted."""
+    request_id: str = ""
+    """Of the HTTP request that made it, for logs."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,6 +92,7 @@ class Lost:
     job_id: str
     model: str
     priority: int
+    request_id: str = ""
 
 
 class Execution:
@@ -114,7 +119,7 @@ class Execution:
         verdict = reply[0].decode()
         if verdict != "run":
             return NotClaimed(job_id, verdict)
-        _, attempt, request, seconds_left, sequence_number, organization = reply
+        _, attempt, request, seconds_left, sequence_number, organization, age, request_id = reply
         return Claim(
             job_id=job_id,
             attempt=int(attempt),
@@ -122,6 +127,8 @@ class Execution:
             seconds_left=float(seconds_left),
             sequence_number=int(sequence_number),
             organization=organization.decode(),
+            age=float(age),
+            request_id=request_id.decode(),
         )
 
     def published_tokens(self, job_id: str) -> dict[int, list[int]]:
@@ -174,13 +181,17 @@ class Execution:
             flat = [part for job in jobs for part in job]
             self._scripts.call("release", [self.worker_id, int(lost), *flat])
 
-    def beat(self, model: str, facts: dict[str, Any], accepting: bool = True) -> bool:
-        """Say that this worker lives and, unless it is drained, serves `model`. Returns whether it
-        is to be drained: to take no new jobs until told otherwise."""
+    def beat(
+        self, model: str, facts: dict[str, Any], accepting: bool = True, metrics: bytes = b""
+    ) -> bool:
+        """Say that this worker lives and, unless it is drained, serves `model`. `metrics` is its
+        Prometheus page. Returns whether it is to be drained: to take no new jobs until told
+        otherwise."""
         pipeline = self._client.pipeline(transaction=False)
         pipeline.getex(f"{self._prefix}drain:{self.worker_id}", ex=DRAIN_KEPT)
         heartbeat = orjson.dumps({"model": model, "accepting": accepting, **facts})
         pipeline.set(f"{self._prefix}worker:{self.worker_id}", heartbeat, ex=HEARTBEAT_TTL)
+        pipeline.set(f"{self._prefix}metrics:{self.worker_id}", metrics, ex=HEARTBEAT_TTL)
         pipeline.sadd(f"{self._prefix}workers", self.worker_id)
         if accepting:
             pipeline.zadd(f"{self._prefix}served", {model: time.time()})
@@ -188,7 +199,8 @@ class Execution:
 
     def stop_beating(self) -> None:
         pipeline = self._client.pipeline(transaction=False)
-        pipeline.delete(*(f"{self._prefix}{name}:{self.worker_id}" for name in ("worker", "drain")))
+        names = ("worker", "drain", "metrics")
+        pipeline.delete(*(f"{self._prefix}{name}:{self.worker_id}" for name in names))
         pipeline.srem(f"{self._prefix}workers", self.worker_id)
         pipeline.execute()
 
@@ -197,6 +209,6 @@ def reconcile(client: redis.Redis, prefix: str, most: int = 1000) -> list[Lost]:
     """Open jobs whose message or worker was lost; expires and cancels what is over."""
     reply = Scripts(client, prefix).call("reconcile", [most, *RECHECKS, OVERTIME])
     return [
-        Lost(job_id.decode(), model.decode(), int(priority))
-        for job_id, model, priority in cast("list[list[bytes]]", reply)
+        Lost(job_id.decode(), model.decode(), int(priority), request_id.decode())
+        for job_id, model, priority, request_id in cast("list[list[bytes]]", reply)
     ]

@@ -81,3 +81,26 @@ def _records(names: Sequence[str], beats: Sequence[bytes | None]) -> list[Worker
             facts = orjson.loads(beat)
             found.append(WorkerRecord(name, facts.pop("model"), facts))
     return found
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerPage:
+    """What a live engine worker measured, in Prometheus's text format."""
+
+    id: str
+    model: str
+    text: str
+
+
+async def worker_pages(client: redis.asyncio.Redis, prefix: str) -> list[WorkerPage]:
+    """Of all live workers. Raises RedisError or OSError."""
+    workers = await live_workers(client, prefix)
+    if not workers:
+        return []
+    asked = [f"{prefix}metrics:{worker.id}" for worker in workers]
+    texts = cast("list[bytes | None]", await client.mget(asked))
+    return [
+        WorkerPage(worker.id, worker.model, text.decode())
+        for worker, text in zip(workers, texts, strict=True)
+        if text is not None
+    ]

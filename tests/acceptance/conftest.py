@@ -8,11 +8,15 @@ import pytest
 
 from tests.acceptance.service import MODEL, Installation
 
+METRICS_TOKEN = "for-prometheus-alone"
+
 
 @pytest.fixture(scope="session")
 def service(tmp_path_factory) -> Iterator[Installation]:
     home = tmp_path_factory.mktemp("home")
-    with Installation(home, QUIRE_SHUTDOWN_GRACE="1") as installation:
+    with Installation(
+        home, QUIRE_SHUTDOWN_GRACE="1", QUIRE_METRICS_TOKEN=METRICS_TOKEN
+    ) as installation:
         yield installation
 
 

@@ -117,6 +117,7 @@ class FakeRuntime:
         self.key_ring = keys.KeyRing()
         self.live = {"tiny"}
         self.failure: Exception | None = None
+        self.is_closing = False
 
     async def current(self) -> "FakeRuntime":
         return self

@@ -11,7 +11,7 @@ from completions.jobs.connection import connect, connect_async
 from completions.jobs.events import EndEvent
 from completions.jobs.execution import Execution
 from completions.jobs.submission import NewJob, Submission
-from completions.jobs.workers import live_workers
+from completions.jobs.workers import live_workers, worker_pages
 from workers.engine.exceptions import (
     DeadlineExceeded,
     EngineFault,
@@ -281,7 +281,12 @@ async def test_the_heartbeat_tells_what_the_engine_counts(bench, submit, valkey)
     bench.run()
     bench.started()
     async with connect_async(valkey.url) as client:
-        [worker] = await live_workers(client, PREFIX)
+        deadline = time.monotonic() + 10
+        while not (found := await live_workers(client, PREFIX)):
+            assert time.monotonic() < deadline
+        [worker] = found
+        (page,) = await worker_pages(client, PREFIX)
+    assert "quire_generation_tokens_total 50.0" in page.text
     assert worker.model == "m"
     assert worker.facts["generated_tokens"] == 50
     assert worker.facts["forced_tokens"] == 20

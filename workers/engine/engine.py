@@ -388,7 +388,8 @@ class Engine:
     def _blame(self, state: RequestState, error: Exception) -> None:
         """End a request with whatever its own processing raised."""
         if not isinstance(error, EngineError):
-            logger.error("request %s failed", state.request.request_id, exc_info=error)
+            name = state.request.request_id
+            logger.error("request %s failed", name, exc_info=error, extra={"engine_request": name})
             error = RequestFault(repr(error))
         self._fail(state, error)
 

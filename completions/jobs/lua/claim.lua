@@ -1,9 +1,17 @@
 -- A worker wants to run a job. ARGV: id, worker id, most losses.
--- Returns {verdict, attempt, request, seconds left, seq, organization}; verdict is one of
+-- Returns {verdict, attempt, request, seconds left, seq, organization, seconds since it was submitted, request id};
+-- verdict is one of
 --   run        it is yours: this attempt number fences every later write
 --   elsewhere  a live worker runs it        done  it has ended        gone  nobody knows it
 -- Asking again for what one runs already gives the same attempt: the first reply may have been lost.
 -- A job whose client has gone, whose time is up or which has lost too many workers ends here as `done`.
+local function claimed(key, attempt, deadline)
+  local at = now()
+  local rest = redis.call('HMGET', key, 'request', 'seq', 'organization', 'created', 'request_id')
+  local age = at - tonumber(rest[4] or at)
+  return {'run', tonumber(attempt), rest[1], tostring(tonumber(deadline) - at), rest[2], rest[3] or '', tostring(age), rest[5] or ''}
+end
+
 local id, worker = ARGV[1], ARGV[2]
 local key = job_key(id)
 local job = redis.call('HMGET', key, 'state', 'owner', 'cancel', 'web', 'deadline', 'losses')
@@ -11,8 +19,7 @@ local state, owner = job[1], job[2]
 if not state then return {'gone'} end
 if ended(state) then return {'done'} end
 if state == 'running' and owner == worker then
-  local rest = redis.call('HMGET', key, 'attempt', 'request', 'seq', 'organization')
-  return {'run', tonumber(rest[1]), rest[2], tostring(tonumber(job[5]) - now()), rest[3], rest[4] or ''}
+  return claimed(key, redis.call('HGET', key, 'attempt'), job[5])
 end
 if state == 'running' then
   if redis.call('EXISTS', prefix .. 'worker:' .. owner) == 1 then return {'elsewhere'} end
@@ -38,5 +45,4 @@ local attempt = redis.call('HINCRBY', key, 'attempt', 1)
 redis.call('HSET', key, 'state', 'running', 'owner', worker)
 redis.call('HDEL', key, 'republished')
 redis.call('HSETNX', key, 'started', tostring(at))
-local rest = redis.call('HMGET', key, 'request', 'seq', 'organization')
-return {'run', attempt, rest[1], tostring(tonumber(job[5]) - at), rest[2], rest[3] or ''}
+return claimed(key, attempt, job[5])

@@ -1,6 +1,6 @@
 -- Find jobs that the broker or a worker lost, and end those that are over. ARGV: most jobs to look at, seconds until
 -- a queued job is looked at again, seconds until a running one is, seconds past its deadline that a worker may take.
--- Returns {id, model, priority} per job whose message must be published again. That is harmless, since claims are
+-- Returns {id, model, priority, request id} per job whose message must be published again. That is harmless, since claims are
 -- fenced, but messages take room: between two of the same job the time doubles.
 local at = now()
 local due = redis.call('ZRANGEBYSCORE', prefix .. 'open', '-inf', at, 'LIMIT', 0, ARGV[1])
@@ -8,7 +8,7 @@ local again = {}
 
 local function look(id)
   local key = job_key(id)
-  local job = redis.call('HMGET', key, 'state', 'owner', 'deadline', 'web', 'model', 'priority')
+  local job = redis.call('HMGET', key, 'state', 'owner', 'deadline', 'web', 'model', 'priority', 'request_id')
   local state, late = job[1], at - tonumber(job[3] or 0)
   if not state or ended(state) then return redis.call('ZREM', prefix .. 'open', id) end
   local lost = state == 'running' and redis.call('EXISTS', prefix .. 'worker:' .. job[2]) == 0
@@ -23,7 +23,7 @@ local function look(id)
   end
   local pause = tonumber(state == 'queued' and ARGV[2] or ARGV[3])
   if state == 'queued' or lost then
-    again[#again + 1] = {id, job[5], job[6]}
+    again[#again + 1] = {id, job[5], job[6], job[7] or ''}
     pause = pause * 2 ^ math.min(redis.call('HINCRBY', key, 'republished', 1) - 1, 7)
   end
   return redis.call('ZADD', prefix .. 'open', at + pause, id)

@@ -8,6 +8,7 @@
 -- <p>web:<id>     string  lease of a web process (expires)
 -- <p>worker:<id>  string  heartbeat of an engine worker (expires)
 -- <p>drain:<id>   string  the wish that this worker take no new jobs (expires some time after the worker)
+-- <p>metrics:<id> string  an engine worker's Prometheus page (expires)
 -- <p>workers      set     ids of workers that may live
 -- <p>served       zset    models by the time of their last heartbeat
 -- <p>limits:<key>  hash    what an API key has left: requests, tokens, at (limits.lua)

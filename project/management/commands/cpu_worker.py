@@ -41,6 +41,7 @@ class Command(BaseCommand):
             without_mingle=True,
             without_heartbeat=True,
             loglevel="INFO",
+            quiet=True,  # no banner among the log lines
         )
         worker.start()
         sys.exit(int(worker.exitcode or 0))

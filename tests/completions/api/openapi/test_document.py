@@ -13,7 +13,7 @@ from completions.api.openapi.views import document
 from completions.urls import urlpatterns
 from tests.completions.conftest import FakeRuntime, Tenant
 
-NOT_JSON = {"docs"}
+NOT_JSON = {"docs", "metrics"}
 
 
 def test_it_is_served_to_everybody_and_is_valid_openapi(client: Client) -> None:

@@ -1,0 +1,53 @@
+"""What one web process measures of itself."""
+
+import prometheus_client
+from django.urls import Resolver404, resolve
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector
+
+prometheus_client.disable_created_metrics()  # type: ignore[no-untyped-call]
+
+registry = CollectorRegistry()
+ProcessCollector(namespace="quire_web", registry=registry)
+
+_METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"})
+
+requests = Counter(
+    "quire_http_requests",
+    "HTTP requests; status 499: the client hung up before an answer began.",
+    ["method", "route", "status"],
+    registry=registry,
+)
+until_answer = Histogram(
+    "quire_http_response_start_seconds",
+    "From a request to the first byte of its answer.",
+    ["route"],
+    buckets=(0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300),
+    registry=registry,
+)
+refusals = Counter(
+    "quire_refusals",
+    "Requests answered with an error, by the error's code: why they were not admitted, or failed.",
+    ["status", "code"],
+    registry=registry,
+)
+open_requests = Gauge(
+    "quire_http_open_requests", "Requests that have not ended, streams too.", registry=registry
+)
+
+
+def route_of(path: str) -> str:
+    """The URL pattern of a path, so that ids and nonsense make no new time series."""
+    try:
+        return f"/{resolve(path).route}"
+    except Resolver404:
+        return "none"
+
+
+def count(method: str, path: str, status: int, seconds: float | None, code: str | None) -> None:
+    """A request has ended. `seconds` until its answer began, if one did; `code` of its error."""
+    route = route_of(path)
+    requests.labels(method if method in _METHODS else "other", route, str(status)).inc()
+    if seconds is not None:
+        until_answer.labels(route).observe(seconds)
+    if code is not None:
+        refusals.labels(str(status), code).inc()

@@ -1,0 +1,82 @@
+"""Log lines: JSON with the fields of the request they were written for."""
+
+import io
+import json
+import logging
+import logging.config
+
+import pytest
+from structlog.contextvars import bound_contextvars
+
+from completions.api import access_log
+from completions.jobs.execution import Claim
+from project import structured_logs
+from workers.job_logs import EngineLines
+
+
+@pytest.fixture
+def lines(monkeypatch):
+    """A logger of this test alone, and what it has written."""
+    written = io.StringIO()
+    configuration = structured_logs.configuration("INFO", "json")
+    formatter = logging.config.DictConfigurator(configuration).configure_formatter(
+        configuration["formatters"]["line"]
+    )
+    handler = logging.StreamHandler(written)
+    handler.setFormatter(formatter)
+    logger = logging.getLogger("tests.lines")
+    monkeypatch.setattr(logger, "propagate", False)
+    logger.setLevel("INFO")
+    logger.addHandler(handler)
+    yield logger, handler, lambda: [json.loads(line) for line in written.getvalue().splitlines()]
+    logger.removeHandler(handler)
+
+
+def test_a_line_is_one_json_object(lines):
+    logger, _, read = lines
+    with bound_contextvars(request_id="req_1"):
+        logger.info("two\nlines of %s", "text", extra={"job_id": "cmpl-1"})
+    (line,) = read()
+    assert line.pop("timestamp").endswith("Z")
+    assert line == {
+        "message": "two\nlines of text", "level": "info", "logger": "tests.lines",
+        "job_id": "cmpl-1", "request_id": "req_1",
+    }  # fmt: skip
+
+
+def test_a_traceback_is_part_of_its_line(lines):
+    logger, _, read = lines
+    try:
+        raise ValueError("why")
+    except ValueError:
+        logger.exception("it failed")
+    (line,) = read()
+    assert "ValueError: why" in line["exception"]
+
+
+def test_what_is_noted_deep_inside_is_in_the_access_line():
+    with access_log.request("req_1") as facts:
+        access_log.note(job_id="cmpl-1")
+    assert facts == {"request_id": "req_1", "job_id": "cmpl-1"}
+    access_log.note(job_id="nobody's")
+
+
+def test_the_engines_lines_get_the_request_that_they_speak_of(lines):
+    logger, handler, read = lines
+    claim = Claim("cmpl-1", 1, {}, 60.0, 1, request_id="req_1")
+    handler.addFilter(EngineLines({"cmpl-1": claim}.get))
+    logger.error("request %s failed", "cmpl-1", extra={"engine_request": "cmpl-1"})
+    logger.error("request %s failed", "cmpl-2", extra={"engine_request": "cmpl-2"})
+    logger.info("something else")
+    first, second, third = read()
+    assert (first["job_id"], first["request_id"]) == ("cmpl-1", "req_1")
+    assert (second["job_id"], "request_id" in second) == ("cmpl-2", False)
+    assert "job_id" not in third
+    assert all("engine_request" not in line for line in (first, second, third))
+
+
+def test_an_unknown_format_is_refused_at_start(tmp_path):
+    from tests.project.test_settings import read
+
+    with pytest.raises(ValueError, match="QUIRE_LOG_FORMAT is 'xml'; use auto, json, console"):
+        read(tmp_path, "LOG_FORMAT", QUIRE_LOG_FORMAT="xml")

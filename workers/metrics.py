@@ -1,0 +1,159 @@
+"""What an engine worker measures: a Prometheus page that travels in Redis beside its heartbeat.
+
+So no worker opens a port, and one scrape of the web tier sees all of them. Names follow vLLM's
+where it has one for the same thing.
+"""
+
+import time
+from collections.abc import Callable, Iterable
+
+import prometheus_client
+from prometheus_client import CollectorRegistry, Counter, Histogram, ProcessCollector
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
+from prometheus_client.metrics_core import Metric
+from prometheus_client.registry import Collector
+
+from completions.jobs.execution import Claim
+from workers.engine.stats import EngineStats
+
+prometheus_client.disable_created_metrics()  # type: ignore[no-untyped-call]
+
+_SECONDS = (
+    0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0,
+)  # fmt: skip
+_TOKEN_SECONDS = (
+    0.002, 0.005, 0.01, 0.015, 0.02, 0.03, 0.04, 0.05, 0.075, 0.1, 0.15, 0.25, 0.5, 1.0, 5.0,
+)  # fmt: skip
+_TOKENS = tuple(float(4**power) for power in range(9))
+"""1 to 65,536."""
+
+
+class WorkerMetrics:
+    """Fed by the relay's thread; the page may be written by any."""
+
+    def __init__(
+        self, stats: Callable[[], EngineStats], clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._clock = clock
+        self._registry = registry = CollectorRegistry()
+        registry.register(_EngineCollector(stats, clock))
+        ProcessCollector(namespace="quire_worker", registry=registry)
+
+        def histogram(name: str, text: str, buckets: Iterable[float] = _SECONDS) -> Histogram:
+            return Histogram(f"quire_{name}", text, buckets=tuple(buckets), registry=registry)
+
+        self.queue_time = histogram(
+            "request_queue_time_seconds", "From submission to the first claim by a worker."
+        )
+        self.first_token = histogram(
+            "time_to_first_token_seconds", "From submission to the first token."
+        )
+        self.inter_token = histogram(
+            "inter_token_latency_seconds",
+            "Between two outputs of a request, per token of the later one.",
+            _TOKEN_SECONDS,
+        )
+        self.latency = histogram("e2e_request_latency_seconds", "From submission to the end.")
+        self.prompt_tokens = histogram("request_prompt_tokens", "Of ended requests.", _TOKENS)
+        self.generation_tokens = histogram(
+            "request_generation_tokens", "Of ended requests, over all choices.", _TOKENS
+        )
+        self.ended = Counter(
+            "quire_requests",
+            "Ended requests: completed, cancelled, or the code of the error.",
+            ["outcome"],
+            registry=registry,
+        )
+
+    def begin(self, claim: Claim, resumed: bool) -> "RequestTimes":
+        """A job was claimed. `resumed` says that an earlier attempt published tokens of it."""
+        if claim.attempt == 1:
+            self.queue_time.observe(claim.age)
+        return RequestTimes(self, self._clock() - claim.age, resumed)
+
+    def page(self) -> bytes:
+        """In Prometheus's text format."""
+        return prometheus_client.generate_latest(self._registry)
+
+
+class RequestTimes:
+    """When one request's tokens came."""
+
+    __slots__ = ("_last_at", "_metrics", "_resumed", "submitted_at")
+
+    def __init__(self, metrics: WorkerMetrics, submitted_at: float, resumed: bool) -> None:
+        self._metrics = metrics
+        self._resumed = resumed
+        self._last_at: float | None = None
+        self.submitted_at = submitted_at
+
+    def produced(self, now: float, tokens: int) -> None:
+        """An output of so many tokens came."""
+        if not tokens:
+            return
+        if self._last_at is not None:
+            self._metrics.inter_token.observe((now - self._last_at) / tokens)
+        elif not self._resumed:
+            self._metrics.first_token.observe(now - self.submitted_at)
+        self._last_at = now
+
+    def ended(self, now: float, outcome: str, prompt_tokens: int, generated: int) -> None:
+        metrics = self._metrics
+        metrics.ended.labels(outcome).inc()
+        metrics.latency.observe(now - self.submitted_at)
+        metrics.prompt_tokens.observe(prompt_tokens)
+        metrics.generation_tokens.observe(generated)
+
+
+_GAUGES: dict[str, tuple[str, Callable[[EngineStats], float]]] = {
+    "num_requests_running": ("Sequences that run.", lambda s: s.running),
+    "num_requests_waiting": ("Sequences that wait for a place.", lambda s: s.waiting),
+    "kv_cache_usage_perc": (
+        "Of the KV cache's blocks, those that running sequences hold; 1 is all.",
+        lambda s: s.kv_blocks_used / s.kv_blocks_total if s.kv_blocks_total else 0.0,
+    ),
+}
+_COUNTERS: dict[str, tuple[str, Callable[[EngineStats], float]]] = {
+    "num_preemptions": ("Sequences that lost their blocks to others.", lambda s: s.preemptions),
+    "prefix_cache_queries": (
+        "Tokens of sequences that began to run.",
+        lambda s: s.prefix_cache_queries,
+    ),
+    "prefix_cache_hits": (
+        "Of those, tokens that the prefix cache held.",
+        lambda s: s.prefix_cache_hits,
+    ),
+    "generation_tokens": ("Generated tokens.", lambda s: s.generated_tokens),
+    "forced_tokens": (
+        "Of those, tokens that a grammar forced and that took no step of their own.",
+        lambda s: s.forced_tokens,
+    ),
+    "engine_steps": ("Steps of the engine.", lambda s: s.steps),
+}
+
+
+class _EngineCollector(Collector):
+    """The engine's own counters, read when the page is written."""
+
+    def __init__(self, stats: Callable[[], EngineStats], clock: Callable[[], float]) -> None:
+        self._stats = stats
+        self._clock = clock
+
+    def collect(self) -> Iterable[Metric]:
+        stats = self._stats()
+        for name, (text, value) in _GAUGES.items():
+            yield GaugeMetricFamily(f"quire_{name}", text, value=value(stats))
+        for name, (text, value) in _COUNTERS.items():
+            yield CounterMetricFamily(f"quire_{name}", text, value=value(stats))
+        idle = self._clock() - stats.last_step_at if stats.running else 0.0
+        yield GaugeMetricFamily(
+            "quire_engine_step_age_seconds",
+            "Since the last step began or ended, while sequences run.",
+            value=idle,
+        )
+        split = CounterMetricFamily(
+            "quire_engine_step_seconds", "Time spent stepping, by phase.", labels=["phase"]
+        )
+        for phase, seconds in stats.step_seconds.items():
+            split.add_metric([phase], seconds)
+        yield split
