@@ -1,6 +1,7 @@
 """The Django application of the web tier."""
 
 from django.apps import AppConfig
+from django.db.models.signals import post_migrate
 
 
 class CompletionsConfig(AppConfig):
@@ -8,5 +9,8 @@ class CompletionsConfig(AppConfig):
     verbose_name = "Quire"
 
     def ready(self) -> None:
-        """Register the system checks."""
+        """Register the system checks and the roles."""
         from completions import checks  # noqa: F401
+        from completions.admin import roles
+
+        post_migrate.connect(roles.ensure, sender=self)

@@ -213,6 +213,7 @@ AUTH_PASSWORD_VALIDATORS = [
     {"NAME": f"django.contrib.auth.password_validation.{name}"}
     for name in ("MinimumLengthValidator", "CommonPasswordValidator", "NumericPasswordValidator")
 ]
+LOGIN_REDIRECT_URL = "/admin/"  # unfold's form does not say where the user came from
 UNFOLD = {
     "SITE_TITLE": "Quire",
     "SITE_HEADER": "Quire",
@@ -220,6 +221,8 @@ UNFOLD = {
     "SITE_SYMBOL": "auto_stories",
     "SITE_URL": None,
     "SHOW_VIEW_ON_SITE": False,
+    "DASHBOARD_CALLBACK": "completions.admin.dashboard.fill",
+    "COMMAND": {"search_callback": "completions.admin.search.find"},
     "SITE_FAVICONS": [{"rel": "icon", "href": "/static/completions/favicon.svg"}],
     "STYLES": ["/static/completions/admin.css"],
     "COLORS": {
@@ -241,6 +244,7 @@ WHITENOISE_AUTOREFRESH = False
 USE_TZ = True
 TIME_ZONE = "UTC"
 USE_I18N = False
+FORMAT_MODULE_PATH = "project.formats"
 
 # Behind a proxy that ends TLS set QUIRE_HTTPS=true (compose.yaml): cookies and HSTS follow.
 HTTPS = env.bool("QUIRE_HTTPS", default=False)

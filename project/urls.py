@@ -4,6 +4,7 @@ from django.contrib import admin
 from django.urls import include, path
 
 urlpatterns = [
+    path("admin/", include("completions.admin.urls")),
     path("admin/", admin.site.urls),
     path("", include("completions.urls")),
 ]

@@ -1,11 +1,11 @@
 """What the operator sees and does, a file per subject. `base.py` is the border to django-unfold."""
 
 from completions.admin import (  # noqa: F401 - importing registers
+    audit,
     batches,
     files,
-    jobs,
     keys,
     organizations,
     people,
-    usage,
+    requests,
 )

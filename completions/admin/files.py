@@ -1,8 +1,13 @@
-"""What clients uploaded and batches wrote."""
+"""Files: what clients uploaded and batches wrote."""
+
+from typing import Any
 
 from django.contrib import admin
+from django.utils import timezone
+from django.utils.safestring import SafeString
 
 from completions.admin.base import ReadOnlyAdmin
+from completions.admin.formats import ago, code, size, two
 from completions.models import File
 
 
@@ -10,10 +15,33 @@ from completions.models import File
 class FileAdmin(ReadOnlyAdmin):
     """The content is the client's own: it is not shown."""
 
-    list_display = [
-        "id", "filename", "organization", "api_key", "purpose", "bytes", "created_at", "expires_at",
-    ]  # fmt: skip
+    list_display = ["name", "file", "who", "purpose", "weighs", "created", "expires"]
     list_filter = ["purpose", "organization"]
-    date_hierarchy = "created_at"
     search_fields = ["id", "filename"]
     exclude = ["content"]
+    sortable_by = ()
+    show_full_result_count = True
+
+    @admin.display(description="Name")
+    def name(self, file: File) -> str:
+        return file.filename
+
+    @admin.display(description="Id")
+    def file(self, file: File) -> SafeString:
+        return code(file.id)
+
+    @admin.display(description="Key")
+    def who(self, file: File) -> SafeString:
+        return two(file.api_key.name, file.organization.name)
+
+    @admin.display(description="Size")
+    def weighs(self, file: File) -> str:
+        return size(file.bytes)
+
+    @admin.display(description="Created")
+    def created(self, file: File) -> str:
+        return ago(file.created_at, timezone.now())
+
+    @admin.display(description="Expires")
+    def expires(self, file: Any) -> str:
+        return ago(file.expires_at, timezone.now()) if file.expires_at else "never"

@@ -1,33 +1,68 @@
-"""API keys: a secret is shown once."""
+"""API keys: made with a secret that is shown once, limited, watched, rotated, revoked."""
 
+from datetime import timedelta
 from typing import Any
 
 from django import forms
-from django.contrib import admin
+from django.contrib import admin, messages
 from django.db.models import QuerySet
-from django.http import HttpRequest, HttpResponse
-from django.template.response import TemplateResponse
+from django.http import HttpRequest, HttpResponse, HttpResponseBase
+from django.shortcuts import get_object_or_404, redirect
+from django.urls import reverse
 from django.utils import timezone
+from django.utils.html import format_html
+from django.utils.safestring import SafeString
 
 from completions import accounts, model_files
-from completions.admin.base import ModelAdmin
+from completions.admin import charts, figures
+from completions.admin.base import CheckboxSelectMultiple, ModelAdmin, Textarea, acts, page
+from completions.admin.formats import NONE, ago, compact, exact, label, money
 from completions.audit import Actor
 from completions.models import ApiKey, Scope
+from completions.models.organizations import validate_networks
+
+GRACES = (
+    (0, "now"), (1, "in an hour"), (24, "in a day"), (168, "in a week"), (720, "in 30 days"),
+)  # fmt: skip
+"""Hours after which the secret before a rotation ends."""
+
+
+class LinesField(forms.CharField):
+    """A list of texts, one a line."""
+
+    widget = Textarea
+
+    def prepare_value(self, value: Any) -> Any:
+        return "\n".join(value) if isinstance(value, list) else value
+
+    def to_python(self, value: Any) -> list[str]:  # type: ignore[override] # the model's is a list
+        return [line.strip() for line in str(value or "").splitlines() if line.strip()]
+
+    def has_changed(self, initial: Any, data: Any) -> bool:
+        return bool((initial or []) != self.to_python(data))
 
 
 class ApiKeyForm(forms.ModelForm[ApiKey]):
     allowed_models = forms.MultipleChoiceField(
-        required=False,
-        widget=forms.CheckboxSelectMultiple,
-        help_text="None checked: every model.",
+        required=False, widget=CheckboxSelectMultiple, help_text="None checked: every model."
     )
-
     scopes = forms.MultipleChoiceField(
-        choices=Scope.choices, required=False, widget=forms.CheckboxSelectMultiple
+        choices=Scope.choices,
+        required=False,
+        widget=CheckboxSelectMultiple,
+        help_text="What it may do.",
+    )
+    allowed_networks = LinesField(
+        required=False,
+        validators=[validate_networks],
+        widget=Textarea(attrs={"rows": 3, "placeholder": "10.0.0.0/8"}),
+        help_text="Addresses or CIDR networks it may be used from, one a line; empty for all.",
     )
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
+        if "allowed_models" not in self.fields:  # for those who may only look
+            return
         served = [entry.id for entry in model_files.served_models()]
         gone = [name for name in self.instance.allowed_models if name not in served]
         choices = [(name, name) for name in served]
@@ -38,41 +73,106 @@ class ApiKeyForm(forms.ModelForm[ApiKey]):
 @admin.register(ApiKey)
 class ApiKeyAdmin(ModelAdmin[ApiKey]):
     form = ApiKeyForm
-    list_display = ["name", "prefix", "organization", "state", "created_at", "expires_at"]
-    list_filter = ["organization", "revoked_at", "expires_at"]
+    list_display = [
+        "name", "prefix", "organization", "state", "use", "limits", "last_used", "expires_at",
+    ]  # fmt: skip
+    list_filter = ["organization", "role", "revoked_at", "expires_at"]
     list_select_related = ["organization"]
     search_fields = ["name", "public_id"]
-    actions = ["revoke"]
-    changeable = [
-        "name", "allowed_models", "expires_at",
-        "role", "scopes", "allowed_networks", "requests_per_minute", "tokens_per_minute",
-        "max_concurrency", "default_priority", "max_priority", "daily_token_budget",
-        "monthly_token_budget", "daily_cost_budget", "monthly_cost_budget", "max_enqueued_tokens",
-    ]  # fmt: skip
-    fields = ["organization", *changeable]
+    search_help_text = "A name, or the six characters after sk-."
+    actions = ["revoke_selected"]
+    ordering = ["name"]
+    sortable_by = ["name", "last_used", "expires_at"]
+    readonly = ["organization", "prefix", "state", "created_at", "last_used", "revoked_at"]
+    change_form_before_template = "quire/key.html"
+    change_form_outer_after_template = "quire/key_actions.html"
+    groups = (
+        ("Access", ["role", "scopes", "allowed_models", "allowed_networks", "expires_at"]),
+        (
+            "Limits",
+            [
+                "requests_per_minute", "tokens_per_minute", "max_concurrency",
+                "default_priority", "max_priority",
+            ],
+        ),
+        (
+            "Budgets",
+            [
+                "daily_token_budget", "monthly_token_budget", "daily_cost_budget",
+                "monthly_cost_budget", "max_enqueued_tokens",
+            ],
+        ),
+    )  # fmt: skip
+    changeable = ["name", *(name for _, names in groups for name in names)]
+
+    # The list ------------------------------------------------------------------------------------
+
+    def get_changelist_instance(self, request: HttpRequest) -> Any:
+        """One query for the use of all keys on the page."""
+        found = super().get_changelist_instance(request)
+        keys = list(found.result_list)
+        use = figures.daily_tokens([key.pk for key in keys], timezone.now())
+        for key in keys:
+            key.daily_tokens = use[key.pk]
+        return found
 
     @admin.display(description="Secret begins", ordering="public_id")
-    def prefix(self, key: ApiKey) -> str:
-        return f"sk-{key.public_id}-…"
+    def prefix(self, key: ApiKey) -> SafeString:
+        return format_html("<code>sk-{}-…</code>", key.public_id)
 
     @admin.display
-    def state(self, key: ApiKey) -> str:
-        if key.revoked_at is not None:
-            return "revoked"
-        expired = key.expires_at is not None and key.expires_at <= timezone.now()
-        return "expired" if expired else "active"
+    def state(self, key: ApiKey) -> SafeString:
+        if key.organization_id and key.organization.suspended_at is not None:
+            return label("suspended")
+        return label(key.state(timezone.now()))
+
+    @admin.display(description="Tokens, 30 days")
+    def use(self, key: Any) -> SafeString:
+        title = f"{exact(sum(key.daily_tokens))} tokens in 30 days"
+        return format_html(
+            '<span class="q-use">{} {}</span>',
+            charts.sparkline(key.daily_tokens, title),
+            compact(sum(key.daily_tokens)) if any(key.daily_tokens) else "",
+        )
+
+    @admin.display(description="Limits")
+    def limits(self, key: ApiKey) -> SafeString:
+        named = (
+            (key.requests_per_minute, "req/min"), (key.tokens_per_minute, "tok/min"),
+            (key.max_concurrency, "at once"), (key.daily_token_budget, "tok/day"),
+            (key.monthly_token_budget, "tok/month"),
+        )  # fmt: skip
+        parts = [f"{compact(value)} {unit}" for value, unit in named if value]
+        costs = ((key.daily_cost_budget, "day"), (key.monthly_cost_budget, "month"))
+        parts += [
+            f"cost {money(_nanos(value))}/{unit}" for value, unit in costs if value is not None
+        ]
+        return format_html('<span class="q-faint">{}</span>', ", ".join(parts) or "none")
+
+    @admin.display(description="Last used", ordering="last_used_at")
+    def last_used(self, key: ApiKey) -> str:
+        return ago(key.last_used_at, timezone.now()) if key.last_used_at else "never"
 
     @admin.action(description="Revoke selected keys", permissions=["change"])
-    def revoke(self, request: HttpRequest, queryset: QuerySet[ApiKey]) -> None:
+    def revoke_selected(self, request: HttpRequest, queryset: QuerySet[ApiKey]) -> None:
         revoked = sum(accounts.revoke(key, Actor.of(request.user)) for key in queryset)
         self.message_user(request, f"{revoked} revoked. They stop working within a second.")
 
-    def get_readonly_fields(self, request: HttpRequest, obj: ApiKey | None = None) -> list[str]:
-        return ["organization", "prefix", "state", "created_at", "revoked_at"] if obj else []
+    # One key -------------------------------------------------------------------------------------
 
-    def get_fields(self, request: HttpRequest, obj: ApiKey | None = None) -> Any:
-        shown = ["prefix", "state", "created_at", "revoked_at"] if obj else []
-        return [*self.fields, *shown]
+    def get_readonly_fields(self, request: HttpRequest, obj: ApiKey | None = None) -> list[str]:
+        return self.readonly if obj else []
+
+    def get_fieldsets(self, request: HttpRequest, obj: ApiKey | None = None) -> Any:
+        about = ["name", *(self.readonly if obj else ["organization"])]
+        return [("Key", {"fields": about}), *((n, {"fields": names}) for n, names in self.groups)]
+
+    def change_view(
+        self, request: HttpRequest, object_id: str, form_url: str = "", extra_context: Any = None
+    ) -> HttpResponse:
+        key = self.get_object(request, object_id)
+        extra = {} if key is None else _spent(key) | {"graces": GRACES}
+        return super().change_view(request, object_id, form_url, {**(extra_context or {}), **extra})
 
     def has_delete_permission(self, request: HttpRequest, obj: Any = None) -> bool:
         """Usage hangs on keys: they are revoked, not deleted."""
@@ -88,12 +188,74 @@ class ApiKeyAdmin(ModelAdmin[ApiKey]):
     def response_add(
         self, request: HttpRequest, obj: ApiKey, post_url_continue: str | None = None
     ) -> HttpResponse:
-        """The only page that ever holds the secret: not stored, not redirected to, not cached."""
-        context = {
-            **self.admin_site.each_context(request),
-            "title": f"Key {obj.name} created",
-            "opts": self.opts,
-            "key": obj,
-            "secret": request.issued_secret,  # type: ignore[attr-defined]
-        }
-        return TemplateResponse(request, "admin/completions/apikey/created.html", context)
+        return _secret_page(request, obj, request.issued_secret, "created")  # type: ignore[attr-defined]
+
+
+def _secret_page(request: HttpRequest, key: ApiKey, secret: str, did: str) -> HttpResponse:
+    """The only page that ever holds the secret: not stored, not redirected to, not cached."""
+    context = {"key": key, "secret": secret, "opts": ApiKey._meta}
+    return page(request, "quire/secret.html", f"Key {key.name} {did}", context)
+
+
+def _spent(key: ApiKey) -> dict[str, Any]:
+    """What the key's page shows above its form."""
+    now = timezone.now()
+    today, month = figures.spent(key.pk, now)
+    budgets = (
+        ("Tokens today", today["tokens"], key.daily_token_budget, compact),
+        ("Tokens this month", month["tokens"], key.monthly_token_budget, compact),
+        ("Cost today", today["cost_nanos"], _nanos(key.daily_cost_budget), money),
+        ("Cost this month", month["cost_nanos"], _nanos(key.monthly_cost_budget), money),
+    )
+    daily = figures.daily_tokens([key.pk], now)[key.pk]
+    labels = [figures.MONTH.label(day) for day in figures.MONTH.buckets(now)]
+    requests = reverse("admin:completions_usagerecord_changelist")
+    return {
+        "key": key,
+        "key_state": key.state(now),
+        "use": charts.bars(labels, [charts.Line("tokens", daily, charts.PRIMARY)]),
+        "used": any(daily),
+        "spent": [
+            {
+                "name": name,
+                "value": shown(spent),
+                "budget": shown(budget) if budget is not None else NONE,
+                "percent": min(100, round(100 * spent / budget)) if budget else 0,
+            }
+            for name, spent, budget, shown in budgets
+        ],
+        "requests_link": f"{requests}?api_key={key.pk}",
+        "previous_ends": (
+            ago(key.previous_expires_at, now)
+            if key.previous_expires_at and key.previous_expires_at > now
+            else ""
+        ),
+    }
+
+
+def _nanos(amount: Any) -> int | None:
+    return None if amount is None else int(amount * 10**9)
+
+
+@acts("change_apikey")
+def rotate(request: HttpRequest, key_id: int) -> HttpResponseBase:
+    """A new secret; the old one goes on for the chosen grace."""
+    key = get_object_or_404(ApiKey, pk=key_id)
+    hours = request.POST.get("grace", "")
+    if hours not in {str(hours) for hours, _ in GRACES} or key.revoked_at is not None:
+        messages.error(request, "Nothing was changed: choose when the old secret ends.")
+        return redirect("admin:completions_apikey_change", key_id)
+    secret = accounts.rotate(key, timedelta(hours=int(hours)), Actor.of(request.user))
+    key.refresh_from_db()
+    return _secret_page(request, key, secret, "rotated")
+
+
+@acts("change_apikey")
+def revoke(request: HttpRequest, key_id: int) -> HttpResponseBase:
+    """For good; its batches are cancelled."""
+    key = get_object_or_404(ApiKey, pk=key_id)
+    if accounts.revoke(key, Actor.of(request.user)):
+        messages.success(request, f"{key.name} is revoked. It stops working within a second.")
+    else:
+        messages.warning(request, f"{key.name} had been revoked before.")
+    return redirect("admin:completions_apikey_change", key_id)

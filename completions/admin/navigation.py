@@ -17,9 +17,20 @@ def items(request: HttpRequest) -> list[dict[str, Any]]:
             "title": "Work",
             "separator": True,
             "items": [
-                _table("Jobs", "bolt", "job"),
+                _link("Live jobs", "bolt", "operations:live", "completions.view_job"),
+                _table("Requests", "receipt_long", "usagerecord"),
                 _table("Batches", "stacks", "batch"),
                 _table("Files", "draft", "file"),
+            ],
+        },
+        {
+            "title": "Engine",
+            "separator": True,
+            "items": [
+                _link("Workers", "memory", "operations:workers", "completions.view_job"),
+                _link(
+                    "Models", "model_training", "operations:models", "completions.view_usagerecord"
+                ),
             ],
         },
         {
@@ -28,7 +39,7 @@ def items(request: HttpRequest) -> list[dict[str, Any]]:
             "items": [
                 _table("API keys", "key", "apikey"),
                 _table("Organizations", "apartment", "organization"),
-                _table("Usage", "receipt_long", "usagerecord"),
+                _table("Audit trail", "history", "auditentry"),
             ],
         },
         {

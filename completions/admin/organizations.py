@@ -5,22 +5,37 @@ from typing import Any
 from django.contrib import admin
 from django.db.models import Count, QuerySet
 from django.http import HttpRequest
+from django.urls import reverse
+from django.utils import timezone
+from django.utils.html import format_html
+from django.utils.safestring import SafeString
 
 from completions import accounts
+from completions.admin import figures
 from completions.admin.base import ModelAdmin
+from completions.admin.formats import compact, label, money
 from completions.audit import Actor
 from completions.models import Organization
 
 
 @admin.register(Organization)
 class OrganizationAdmin(ModelAdmin[Organization]):
-    list_display = ["name", "key_count", "created_at"]
-    search_fields = ["name"]
-    changeable = [
-        "name", "store_prompts", "suspended_at", "daily_token_budget", "monthly_token_budget",
-        "daily_cost_budget", "monthly_cost_budget", "max_enqueued_tokens",
+    list_display = [
+        "name", "standing", "key_count", "requests", "tokens", "cost", "store_prompts",
     ]  # fmt: skip
-    fields = [*changeable]
+    search_fields = ["name"]
+    groups: tuple[tuple[str, list[Any]], ...] = (
+        ("Organization", ["name", "store_prompts", "suspended_at"]),
+        (
+            "Budgets",
+            [
+                "daily_token_budget", "monthly_token_budget", "daily_cost_budget",
+                "monthly_cost_budget", "max_enqueued_tokens",
+            ],
+        ),
+    )  # fmt: skip
+    changeable = [name for _, names in groups for name in names]
+    fieldsets = [(name, {"fields": fields}) for name, fields in groups]
 
     def save_model(self, request: HttpRequest, obj: Organization, form: Any, change: bool) -> None:
         if change:
@@ -38,6 +53,38 @@ class OrganizationAdmin(ModelAdmin[Organization]):
     def get_queryset(self, request: HttpRequest) -> QuerySet[Organization]:
         return super().get_queryset(request).annotate(keys=Count("api_keys"))
 
+    def get_changelist_instance(self, request: HttpRequest) -> Any:
+        """One query for the use of all organizations."""
+        found = super().get_changelist_instance(request)
+        used = figures.by_organization(figures.MONTH, timezone.now())
+        for organization in found.result_list:
+            organization.used = used.get(organization.pk, figures.NOTHING)
+        return found
+
+    @admin.display(description="Status")
+    def standing(self, organization: Organization) -> SafeString:
+        return label("suspended" if organization.suspended_at else "active")
+
     @admin.display(description="API keys", ordering="keys")
-    def key_count(self, organization: Any) -> int:
-        return int(organization.keys)
+    def key_count(self, organization: Any) -> SafeString:
+        link = reverse("admin:completions_apikey_changelist")
+        return format_html(
+            '<a class="q-link" href="{}?organization__id__exact={}">{}</a>',
+            link, organization.pk, organization.keys,
+        )  # fmt: skip
+
+    @admin.display(description="Requests, 30 days")
+    def requests(self, organization: Any) -> SafeString:
+        link = reverse("admin:completions_usagerecord_changelist")
+        return format_html(
+            '<a class="q-link" href="{}?organization__id__exact={}">{}</a>',
+            link, organization.pk, compact(organization.used["requests"]),
+        )  # fmt: skip
+
+    @admin.display(description="Tokens")
+    def tokens(self, organization: Any) -> str:
+        return compact(organization.used["prompt_tokens"] + organization.used["completion_tokens"])
+
+    @admin.display(description="Cost")
+    def cost(self, organization: Any) -> str:
+        return money(organization.used["cost_nanos"])

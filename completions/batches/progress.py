@@ -1,6 +1,6 @@
 """How fast a batch goes, when it will be done, and what is before it."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 
 from completions.models import Batch, BatchStatus
@@ -31,16 +31,20 @@ def mark(now: datetime) -> None:
 
 def of(batch: Batch, now: datetime) -> Progress:
     """Where a batch that has not ended stands."""
-    rate = _lines_per_second(batch, now)
-    left = batch.total - batch.done
-    seconds = round(left / rate) if rate else None
     before = Batch.objects.filter(
         organization_id=batch.organization_id,
         model=batch.model,
         status=BatchStatus.IN_PROGRESS,
         created_at__lt=batch.created_at,
     )
-    return Progress(before.count(), rate and round(rate, 2), seconds)
+    return replace(of_pace(batch, now), position=before.count())
+
+
+def of_pace(batch: Batch, now: datetime) -> Progress:
+    """The same without a query: as if none were before it."""
+    rate = _lines_per_second(batch, now)
+    left = batch.total - batch.done
+    return Progress(0, rate and round(rate, 2), round(left / rate) if rate else None)
 
 
 def _lines_per_second(batch: Batch, now: datetime) -> float | None:

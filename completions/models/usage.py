@@ -54,6 +54,7 @@ class UsageRecord(models.Model):
 
     class Meta:
         ordering = ["-finished_at"]
+        verbose_name = "request"
         indexes = [
             models.Index(fields=["api_key", "finished_at"]),
             models.Index(fields=["organization", "finished_at"]),

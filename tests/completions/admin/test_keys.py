@@ -6,10 +6,11 @@ import pytest
 from django.contrib.admin.models import LogEntry
 from django.contrib.sessions.models import Session
 from django.test import Client
+from django.utils import timezone
 from pytest_django import DjangoCaptureOnCommitCallbacks
 
 from completions import accounts, keys
-from completions.models import ApiKey, Organization
+from completions.models import ApiKey, Organization, UsageHour
 from tests.completions.conftest import Tenant
 
 POLICY = {"default_priority": 0, "role": "member", "scopes": ["inference"]}
@@ -100,7 +101,7 @@ def test_revoking_keys(
     announced: list[int],
     django_capture_on_commit_callbacks: DjangoCaptureOnCommitCallbacks,
 ) -> None:
-    form = {"action": "revoke", "_selected_action": [owner.key.pk]}
+    form = {"action": "revoke_selected", "_selected_action": [owner.key.pk]}
     with django_capture_on_commit_callbacks(execute=True):
         response = admin.post(KEYS, form, follow=True)
     assert "1 revoked" in response.content.decode()
@@ -114,3 +115,61 @@ def test_keys_are_not_deleted(admin: Client, owner: Tenant) -> None:
     assert "deleting" in page.content.decode()
     admin.post(f"/admin/completions/organization/{owner.organization.pk}/delete/", {"post": "yes"})
     assert ApiKey.objects.filter(pk=owner.key.pk).exists()
+
+
+def test_rotating_shows_the_new_secret_once_and_keeps_the_old_for_its_grace(
+    admin: Client, owner: Tenant
+) -> None:
+    response = admin.post(f"/admin/keys/{owner.key.pk}/rotate/", {"grace": "24"})
+    assert "no-store" in response.headers["Cache-Control"]
+    (secret,) = re.findall(r'value="(sk-[^"]+)"', response.content.decode())
+    key = ApiKey.objects.get(pk=owner.key.pk)
+    assert key.digest == keys.digest(secret, _pepper())
+    assert key.previous_digest == owner.key.digest
+    assert key.previous_expires_at is not None
+    page = admin.get(f"{KEYS}{key.pk}/change/").content.decode()
+    assert "The secret before the last rotation ends in 23 h" in page
+    assert secret not in page
+
+
+@pytest.mark.parametrize("grace", ["", "5", "-1", "x"])
+def test_a_grace_that_was_not_offered_changes_nothing(
+    admin: Client, owner: Tenant, grace: str
+) -> None:
+    response = admin.post(f"/admin/keys/{owner.key.pk}/rotate/", {"grace": grace}, follow=True)
+    assert "Nothing was changed" in response.content.decode()
+    assert ApiKey.objects.get(pk=owner.key.pk).digest == owner.key.digest
+
+
+def test_a_key_is_revoked_from_its_page(admin: Client, owner: Tenant) -> None:
+    response = admin.post(f"/admin/keys/{owner.key.pk}/revoke/", follow=True)
+    page = response.content.decode()
+    assert "is revoked" in page
+    assert "Rotate secret" not in page
+    assert ApiKey.objects.get(pk=owner.key.pk).revoked_at is not None
+
+
+def test_networks_are_lines(admin: Client, owner: Tenant) -> None:
+    form = {
+        "name": "n", "role": "member", "default_priority": 0, "max_priority": 0,
+        "allowed_networks": "10.0.0.0/8\r\n\r\n 192.0.2.7 ",
+    }  # fmt: skip
+    change = f"{KEYS}{owner.key.pk}/change/"
+    assert admin.post(change, form).status_code == 302
+    key = ApiKey.objects.get(pk=owner.key.pk)
+    assert key.allowed_networks == ["10.0.0.0/8", "192.0.2.7"]
+    assert "10.0.0.0/8\n192.0.2.7" in admin.get(change).content.decode()
+    refused = admin.post(change, {**form, "allowed_networks": "nowhere"})
+    assert "is no network" in refused.content.decode()
+
+
+def test_the_list_shows_use_and_limits(admin: Client, owner: Tenant) -> None:
+    ApiKey.objects.filter(pk=owner.key.pk).update(requests_per_minute=60, daily_cost_budget=5)
+    UsageHour.objects.create(
+        organization=owner.organization, api_key=owner.key, model="tiny", hour=timezone.now(),
+        prompt_tokens=12_000, completion_tokens=345,
+    )  # fmt: skip
+    page = admin.get(KEYS).content.decode()
+    assert "12,345 tokens in 30 days" in page
+    assert "60 req/min, cost 5.00/day" in page
+    assert "12.3k" in admin.get(f"{KEYS}{owner.key.pk}/change/").content.decode()

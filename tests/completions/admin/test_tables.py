@@ -1,51 +1,128 @@
-"""Tables that the service writes: read-only, without prompts, without a query per row."""
+"""Tables that the service writes: read-only, found by ids, without a query per row."""
 
-import re
-from datetime import UTC, datetime
+from collections.abc import Callable
+from datetime import timedelta
 
 import pytest
 from django.db import connection
 from django.test import Client
 from django.test.utils import CaptureQueriesContext
+from django.utils import timezone
 
-from completions.models import Job, UsageRecord
+from completions import demo
+from completions.models import Organization, UsageRecord
 from tests.completions.conftest import Tenant
 
-MOMENT = datetime(2026, 11, 1, tzinfo=UTC)
+LISTS = {
+    "/admin/": 16,
+    "/admin/?period=1h": 16,
+    "/admin/?period=30d": 16,
+    "/admin/completions/apikey/": 8,
+    "/admin/completions/organization/": 7,
+    "/admin/completions/usagerecord/": 6,
+    "/admin/completions/batch/": 8,
+    "/admin/completions/file/": 8,
+    "/admin/completions/auditentry/": 8,
+    "/admin/models/": 5,
+}
+"""Most queries, however many rows there are."""
 
 
-@pytest.fixture
-def rows(owner: Tenant) -> None:
-    common = {"organization": owner.organization, "api_key": owner.key, "model": "tiny"}
-    for i in range(3):
-        UsageRecord.objects.create(
-            job_id=f"cmpl-{i}", kind="sync", status="completed", created_at=MOMENT,
-            finished_at=MOMENT, **common,
-        )  # fmt: skip
-        Job.objects.create(
-            id=f"cmpl-{i}", request={"prompts": [[424242]]}, view={"x": 424242},
-            deadline_at=MOMENT, ttl=60, **common,
-        )  # fmt: skip
-
-
-@pytest.mark.parametrize("model", ["usagerecord", "job"])
-def test_usage_and_jobs_are_read_only(admin: Client, rows: None, model: str) -> None:
-    base = f"/admin/completions/{model}/"
+@pytest.mark.parametrize("path", LISTS)
+def test_the_number_of_queries_does_not_grow_with_the_rows(admin: Client, path: str) -> None:
+    demo.fill(400, timezone.now(), days=3)
     with CaptureQueriesContext(connection) as queries:
-        page = admin.get(base).content.decode()
-    assert "cmpl-1" in page
-    assert len(queries) < 12  # not one per row
-    pk = "cmpl-1" if model == "job" else UsageRecord.objects.get(job_id="cmpl-1").pk
-    detail = admin.get(f"{base}{pk}/change/")
-    assert detail.status_code == 200
-    assert "424242" not in detail.content.decode()
-    assert 'name="_save"' not in detail.content.decode()
+        assert admin.get(path).status_code == 200
+    assert len(queries) <= LISTS[path]
+
+
+def record(tenant: Tenant, number: int, **fields: object) -> UsageRecord:
+    now = timezone.now()
+    return UsageRecord.objects.create(
+        **{
+            "job_id": f"cmpl-{number}", "request_id": f"req_{number}", "model": "tiny",
+            "organization": tenant.organization, "api_key": tenant.key, "kind": "sync",
+            "status": "completed", "queued_ms": 5, "first_token_ms": 40, "run_ms": 900,
+            "created_at": now - timedelta(seconds=1), "finished_at": now, **fields,
+        }
+    )  # fmt: skip
+
+
+def test_requests_are_found_by_either_id(admin: Client, owner: Tenant) -> None:
+    for number in range(3):
+        record(owner, number)
+    for term in ("cmpl-1", "req_1"):
+        page = admin.get("/admin/completions/usagerecord/", {"q": term}).content.decode()
+        assert "cmpl-1" in page
+        assert "cmpl-2" not in page
+    assert "cmpl-1" not in admin.get("/admin/completions/usagerecord/?q=cmpl").content.decode()
+
+
+@pytest.mark.parametrize(
+    ("query", "shown"),
+    [
+        ("status=failed", {2}), ("error_code=worker_error", {2}), ("slower=1", {1}),
+        ("kind=batch", {1}), ("ended=1", {0, 1, 2}), ("model=other", {2}),
+        ("slower=junk", {0, 1, 2, 3}),
+    ],
+)  # fmt: skip
+def test_requests_are_filtered(admin: Client, owner: Tenant, query: str, shown: set[int]) -> None:
+    record(owner, 0)
+    record(owner, 1, kind="batch", run_ms=4000)
+    record(owner, 2, status="failed", error_code="worker_error", model="other")
+    record(owner, 3, finished_at=timezone.now() - timedelta(days=2))
+    page = admin.get(f"/admin/completions/usagerecord/?{query}").content.decode()
+    assert {number for number in range(4) if f"cmpl-{number}" in page} == shown
+
+
+@pytest.mark.parametrize("model", ["usagerecord", "batch", "file", "auditentry"])
+def test_what_the_service_wrote_cannot_be_edited(admin: Client, model: str) -> None:
+    demo.fill(20, timezone.now(), days=1)
+    base = f"/admin/completions/{model}/"
     assert admin.get(f"{base}add/").status_code == 403
-    assert admin.get(f"{base}{pk}/delete/").status_code == 403
-    filtered = admin.get(f"{base}?status__exact=failed").content.decode()
-    assert "cmpl-1" not in filtered
+    page = admin.get(base).content.decode()
+    assert 'name="_save"' not in page
+    assert 'name="action"' not in page
 
 
-def test_organizations_count_their_keys(admin: Client, owner: Tenant) -> None:
+def test_a_record_leads_to_its_job(admin: Client, owner: Tenant) -> None:
+    found = record(owner, 1)
+    response = admin.get(f"/admin/completions/usagerecord/{found.pk}/change/")
+    assert response.headers["Location"] == "/admin/jobs/cmpl-1/"
+
+
+def test_organizations_show_what_they_used(admin: Client, owner: Tenant) -> None:
+    demo.fill(50, timezone.now(), days=1)
     page = admin.get("/admin/completions/organization/").content.decode()
-    assert re.search(r"field-key_count[^>]*>\s*1\s*<", page)
+    assert Organization.objects.filter(name="Demo: Search").exists()
+    assert "Demo: Search" in page
+    assert "owner" in page
+
+
+@pytest.mark.parametrize(("role", "may"), [("Viewer", False), ("Operator", True)])
+def test_roles(in_role: Callable[[str], Client], owner: Tenant, role: str, may: bool) -> None:
+    user = in_role(role)
+    record(owner, 1)
+    for path in (
+        "/admin/", "/admin/live/", "/admin/workers/", "/admin/models/", "/admin/jobs/cmpl-1/",
+        "/admin/completions/apikey/", f"/admin/completions/apikey/{owner.key.pk}/change/",
+        "/admin/completions/usagerecord/", "/admin/completions/batch/",
+        "/admin/completions/file/", "/admin/completions/auditentry/",
+    ):  # fmt: skip
+        assert user.get(path).status_code == 200, path
+    allowed = 200 if may else 403
+    assert user.get("/admin/completions/apikey/add/").status_code == allowed
+    change = f"/admin/completions/apikey/{owner.key.pk}/change/"
+    page = user.get(change).content.decode()
+    assert ('name="_save"' in page) is may
+    assert ("Rotate secret" in page) is may
+    for path in (
+        f"/admin/keys/{owner.key.pk}/revoke/", f"/admin/keys/{owner.key.pk}/rotate/",
+    ):  # fmt: skip
+        assert (user.post(path).status_code != 403) is may
+    if not may:
+        for path in ("jobs/cmpl-1/cancel/", "jobs/cmpl-1/requeue/", "workers/w/drain/",
+                     "workers/w/resume/", "batches/b/cancel/"):  # fmt: skip
+            assert user.post(f"/admin/{path}").status_code == 403
+        owner.key.refresh_from_db()
+        assert owner.key.revoked_at is None

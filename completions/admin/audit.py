@@ -1,0 +1,63 @@
+"""The audit trail: who changed which key or organization, and how. Nobody edits it."""
+
+from django.contrib import admin
+from django.utils.html import format_html, format_html_join
+from django.utils.safestring import SafeString
+
+from completions.admin.base import ReadOnlyAdmin
+from completions.admin.formats import NONE, label
+from completions.models import AuditEntry
+
+_TONES = {"revoked": "revoked", "deleted": "revoked", "created": "active", "rotated": "draining"}
+
+
+@admin.register(AuditEntry)
+class AuditAdmin(ReadOnlyAdmin):
+    list_display = ["at", "actor", "did", "what", "summary"]
+    list_display_links = ["at"]
+    list_filter = ["action", "object_type", "organization"]
+    list_select_related = ["organization"]
+    search_fields = ["actor", "object_name"]
+    search_help_text = "An actor, as admin:NAME or cli:NAME, or what was changed."
+    ordering = ["-at", "-id"]
+    sortable_by = ()
+    show_full_result_count = True
+    fields = ("at", "actor", "did", "what", "organization", "differences")
+    readonly_fields = ("at", "actor", "did", "what", "organization", "differences")
+
+    @admin.display(description="Did")
+    def did(self, entry: AuditEntry) -> SafeString:
+        return label(_TONES.get(entry.action, ""), entry.action)
+
+    @admin.display(description="To")
+    def what(self, entry: AuditEntry) -> SafeString:
+        kind = entry.object_type.replace("_", " ")
+        return format_html('{} <span class="q-faint">{}</span>', entry.object_name, kind)
+
+    @admin.display(description="Changes")
+    def summary(self, entry: AuditEntry) -> str:
+        named = [name.replace("_", " ") for name in entry.changes]
+        return ", ".join(named[:4]) + (f" and {len(named) - 4} more" if len(named) > 4 else "")
+
+    @admin.display(description="Changes")
+    def differences(self, entry: AuditEntry) -> SafeString:
+        rows = format_html_join(
+            "",
+            "<tr><th>{}</th><td>{}</td><td>{}</td></tr>",
+            ((n.replace("_", " "), _shown(was), _shown(now)) for n, (was, now) in _pairs(entry)),
+        )
+        return format_html(
+            '<table class="q-table"><thead><tr><th></th><th>was</th><th>is</th></tr></thead>'
+            "<tbody>{}</tbody></table>",
+            rows,
+        )
+
+
+def _pairs(entry: AuditEntry) -> list[tuple[str, tuple[object, object]]]:
+    return [(name, (pair[0], pair[1])) for name, pair in entry.changes.items()]
+
+
+def _shown(value: object) -> str:
+    if value is None or value in ("", []):
+        return NONE
+    return ", ".join(map(str, value)) if isinstance(value, list) else str(value)

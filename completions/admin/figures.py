@@ -1,0 +1,248 @@
+"""The dashboard's figures from SQL: totals, series and rankings of a period.
+
+An hour is read from the records themselves; longer periods from the hourly sums, which outlive the
+records.
+"""
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Any
+
+from django.db.models import Count, F, Max, Q, Sum
+from django.db.models.functions import Coalesce, TruncDay, TruncHour, TruncMinute
+
+from completions.models import LoadSample, UsageHour, UsageRecord
+from completions.models.usage import BOUNDS_MS, FIRST_TOKEN, LATENCY
+
+SUMMED = (
+    "requests", "failed", "cancelled", "prompt_tokens", "cached_tokens", "completion_tokens",
+    "forced_tokens", "cost_nanos",
+)  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Period:
+    """What the dashboard looks at: `count` buckets of `step`, the last of which has not ended."""
+
+    name: str
+    title: str
+    step: timedelta
+    count: int
+
+    def start(self, now: datetime) -> datetime:
+        """The first bucket's beginning."""
+        return self.floor(now) - (self.count - 1) * self.step
+
+    def floor(self, moment: datetime) -> datetime:
+        """The beginning of the bucket that a moment is in."""
+        midnight = moment.replace(hour=0, minute=0, second=0, microsecond=0)
+        return midnight + (moment - midnight) // self.step * self.step
+
+    def buckets(self, now: datetime) -> list[datetime]:
+        """The beginnings of all of them."""
+        return [self.start(now) + i * self.step for i in range(self.count)]
+
+    def label(self, bucket: datetime) -> str:
+        return f"{bucket:%b %-d}" if self.step >= timedelta(days=1) else f"{bucket:%H:%M}"
+
+
+HOUR = Period("1h", "1 hour", timedelta(minutes=5), 12)
+DAY = Period("24h", "24 hours", timedelta(hours=1), 24)
+MONTH = Period("30d", "30 days", timedelta(days=1), 30)
+PERIODS = {period.name: period for period in (HOUR, DAY, MONTH)}
+
+Sums = Mapping[str, Any]
+"""The columns of SUMMED, LATENCY and FIRST_TOKEN."""
+NOTHING: Sums = dict.fromkeys((*SUMMED, *LATENCY, *FIRST_TOKEN), 0)
+
+
+def quantile(sums: Sums, columns: Sequence[str], q: float) -> float | None:
+    """Milliseconds below which a share `q` of a histogram's requests lies, taken as evenly spread
+    inside a bucket; the last bucket counts as its lower end. None of nothing."""
+    counts = [sums[column] or 0 for column in columns]
+    wanted = q * sum(counts)
+    if not wanted:
+        return None
+    below, lower = 0.0, 0
+    for count, upper in zip(counts, BOUNDS_MS, strict=False):
+        if below + count >= wanted:
+            return float(lower + (upper - lower) * (wanted - below) / count)
+        below, lower = below + count, upper
+    return float(lower)
+
+
+def series(period: Period, now: datetime) -> list[Sums]:
+    """The sums of each bucket."""
+    found = _by_bucket(period, map(_named, _rows(period, now)))
+    return [total(found[bucket]) for bucket in period.buckets(now)]
+
+
+def total(series: Sequence[Sums]) -> Sums:
+    """Everything added up."""
+    return {name: sum(sums[name] or 0 for sums in series) for name in NOTHING}
+
+
+def before(period: Period, now: datetime) -> Sums:
+    """The totals of as long a time before the period, without histograms."""
+    start = period.start(now)
+    span = {"gte": start - (now - start), "lt": start}
+    if period is HOUR:
+        records = UsageRecord.objects.filter(**_within("finished_at", span))
+        return _named(records.aggregate(**_record_sums()))
+    hours = UsageHour.objects.filter(**_within("hour", span))
+    return _named(hours.aggregate(**_hour_sums(SUMMED)))
+
+
+def ranked(period: Period, now: datetime, *by: str, most: int = 6) -> list[dict[str, Any]]:
+    """Who used most tokens: rows of the columns `by` with their sums."""
+    span = {"gte": period.start(now)}
+    rows: Any
+    if period is HOUR:
+        rows = UsageRecord.objects.filter(**_within("finished_at", span))
+        sums = _record_sums()
+    else:
+        rows = UsageHour.objects.filter(**_within("hour", span))
+        sums = _hour_sums(SUMMED)
+    tokens = F("sum_prompt_tokens") + F("sum_completion_tokens")
+    found = rows.order_by().values(*by).annotate(**sums).annotate(tokens=tokens)
+    return [_named(row) for row in found.order_by("-tokens")[:most]]
+
+
+def failures(period: Period, now: datetime, most: int = 6) -> list[dict[str, Any]]:
+    """Error codes of the period with their numbers and the last request of each."""
+    failed = UsageRecord.objects.filter(status="failed", finished_at__gte=period.start(now))
+    by_code = failed.order_by().values("error_code")
+    found: Any = by_code.annotate(count=Count("id"), last=Max("finished_at"), last_id=Max("id"))
+    return list(found.order_by("-count")[:most])
+
+
+def load(period: Period, now: datetime) -> list[dict[str, float] | None]:
+    """Of each bucket the means over time of what all models' workers did; None where nobody
+    looked."""
+    start = period.start(now)
+    names = ("slots", "running", "queued_interactive", "queued_background", "queued_batch")
+    rows = (
+        LoadSample.objects.filter(at__gte=start)
+        .order_by()
+        .annotate(bucket=_truncated(period, "at"))
+        .values("bucket")
+        .annotate(samples=Count("at", distinct=True), **{f"{n}_sum": Sum(n) for n in names})
+    )
+    found = _by_bucket(period, rows)
+    return [_mean(found[bucket], names) for bucket in period.buckets(now)]
+
+
+def _mean(rows: Sequence[Mapping[str, Any]], names: Sequence[str]) -> dict[str, float] | None:
+    samples = sum(row["samples"] for row in rows)
+    if not samples:
+        return None
+    return {name: sum(row[f"{name}_sum"] for row in rows) / samples for name in names}
+
+
+def _by_bucket(
+    period: Period, rows: Iterable[Mapping[str, Any]]
+) -> defaultdict[datetime, list[Mapping[str, Any]]]:
+    """SQL cuts by the minute, the hour or the day; a bucket may be several of them."""
+    found: defaultdict[datetime, list[Mapping[str, Any]]] = defaultdict(list)
+    for row in rows:
+        found[period.floor(row["bucket"])].append(row)
+    return found
+
+
+def _rows(period: Period, now: datetime) -> Any:
+    if period is HOUR:
+        records = UsageRecord.objects.filter(finished_at__gte=period.start(now)).order_by()
+        timed = records.annotate(latency=F("queued_ms") + F("run_ms"))
+        buckets = timed.annotate(bucket=TruncMinute("finished_at")).values("bucket")
+        return buckets.annotate(**_record_sums(), **_record_histograms())
+    hours = UsageHour.objects.filter(hour__gte=period.start(now)).order_by()
+    of_hours = hours.annotate(bucket=_truncated(period, "hour")).values("bucket")
+    return of_hours.annotate(**_hour_sums((*SUMMED, *LATENCY, *FIRST_TOKEN)))
+
+
+def _truncated(period: Period, column: str) -> Any:
+    if period.step >= timedelta(days=1):
+        return TruncDay(column)
+    return TruncHour(column) if period.step >= timedelta(hours=1) else TruncMinute(column)
+
+
+def _within(column: str, span: Mapping[str, datetime]) -> dict[str, datetime]:
+    return {f"{column}__{lookup}": moment for lookup, moment in span.items()}
+
+
+_PREFIX = "sum_"
+"""Django refuses an aggregate that is called as a column."""
+
+
+def _named(row: Mapping[str, Any]) -> dict[str, Any]:
+    return {name.removeprefix(_PREFIX): value for name, value in row.items()}
+
+
+def _hour_sums(names: Sequence[str]) -> dict[str, Any]:
+    return {f"{_PREFIX}{name}": Coalesce(Sum(name), 0) for name in names}
+
+
+def _record_sums() -> dict[str, Any]:
+    counts = {
+        "requests": Count("id"),
+        "failed": Count("id", filter=Q(status="failed")),
+        "cancelled": Count("id", filter=Q(status="cancelled")),
+    }
+    sums = {name: Coalesce(Sum(name), 0) for name in SUMMED if name not in counts}
+    return {f"{_PREFIX}{name}": value for name, value in (counts | sums).items()}
+
+
+def _record_histograms() -> dict[str, Any]:
+    """As UsageHour has them; lines of batches are in neither, as nobody waits for them."""
+    counts = {}
+    for columns, value in ((LATENCY, "latency"), (FIRST_TOKEN, "first_token_ms")):
+        lower = -1
+        for column, upper in zip(columns, (*BOUNDS_MS, None), strict=True):
+            inside = Q(**{f"{value}__gt": lower}) & ~Q(kind="batch")
+            if upper is not None:
+                inside &= Q(**{f"{value}__lte": upper})
+                lower = upper
+            counts[f"{_PREFIX}{column}"] = Count("id", filter=inside)
+    return counts
+
+
+def daily_tokens(key_ids: Sequence[int], now: datetime) -> dict[int, list[int]]:
+    """Tokens of each key in each day of the last month."""
+    days = {day: i for i, day in enumerate(MONTH.buckets(now))}
+    found = {key_id: [0] * len(days) for key_id in key_ids}
+    hours = UsageHour.objects.filter(api_key_id__in=key_ids, hour__gte=MONTH.start(now))
+    rows = (
+        hours.order_by()
+        .values("api_key_id", day=TruncDay("hour"))
+        .annotate(tokens=Sum(F("prompt_tokens") + F("completion_tokens")))
+    )
+    for row in rows:
+        found[row["api_key_id"]][days[row["day"]]] = row["tokens"]
+    return found
+
+
+def spent(key_id: int, now: datetime) -> tuple[dict[str, int], dict[str, int]]:
+    """`tokens` and `cost_nanos` of a key, today and this month."""
+    today = now.replace(hour=0, minute=0, second=0, microsecond=0)
+
+    def since(start: datetime) -> dict[str, int]:
+        hours = UsageHour.objects.filter(api_key_id=key_id, hour__gte=start)
+        return hours.aggregate(
+            tokens=Coalesce(Sum(F("prompt_tokens") + F("completion_tokens")), 0),
+            cost_nanos=Coalesce(Sum("cost_nanos"), 0),
+        )
+
+    return since(today), since(today.replace(day=1))
+
+
+def by_model(period: Period, now: datetime) -> dict[str, dict[str, Any]]:
+    """The sums of each model, its adapters included."""
+    return {row["model"]: row for row in ranked(period, now, "model", most=1000)}
+
+
+def by_organization(period: Period, now: datetime) -> dict[int, dict[str, Any]]:
+    """The sums of each organization."""
+    rows = ranked(period, now, "organization_id", most=10_000)
+    return {row["organization_id"]: row for row in rows}

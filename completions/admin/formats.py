@@ -1,0 +1,121 @@
+"""Figures as a person reads them: the same number looks the same on every page."""
+
+from datetime import datetime
+from decimal import Decimal
+
+from django.utils.html import format_html
+from django.utils.safestring import SafeString
+
+NONE = "\N{EN DASH}"
+"""What is not known or not there."""
+
+_UNITS = ((10**12, "T"), (10**9, "G"), (10**6, "M"), (10**3, "k"))
+_TONES = {
+    "completed": "good", "active": "good", "serving": "good", "loaded": "good",
+    "failed": "bad", "revoked": "bad", "unreachable": "bad", "no worker": "bad",
+    "running": "info", "in_progress": "info", "validating": "info", "finalizing": "info",
+    "cancelled": "warn", "cancelling": "warn", "expired": "warn", "draining": "warn",
+    "drained": "warn", "silent": "warn", "suspended": "warn",
+}  # fmt: skip
+
+
+def compact(number: float | None) -> str:
+    """12345 as 12.3k; below 1,000 as it is."""
+    if number is None:
+        return NONE
+    for size, unit in _UNITS:
+        if abs(number) >= size:
+            return (
+                f"{number / size:.3g}{unit}"
+                if abs(number) < 100 * size
+                else (f"{number / size:.0f}{unit}")
+            )
+    return f"{number:g}" if number == int(number) else f"{number:.3g}"
+
+
+def exact(number: int | None) -> str:
+    """12345 as 12,345."""
+    return NONE if number is None else f"{number:,}"
+
+
+def money(nanos: int | None) -> str:
+    """Billionths of the operator's currency, to four significant digits where they are small."""
+    if nanos is None:
+        return NONE
+    amount = Decimal(nanos) / 10**9
+    if amount == 0 or amount >= 1:
+        return f"{amount:,.2f}"
+    return f"{amount:.4f}" if amount >= Decimal("0.0001") else "< 0.0001"
+
+
+def milliseconds(value: float | None) -> str:
+    """840 ms, 1.25 s, 3 min 20 s."""
+    if value is None:
+        return NONE
+    if value < 1000:
+        return f"{value:.0f} ms"
+    return seconds(value / 1000)
+
+
+def seconds(value: float | None) -> str:
+    """1.25 s, 3 min 20 s, 2 h 5 min, 3 d 4 h."""
+    if value is None:
+        return NONE
+    if value < 60:
+        return f"{value:.3g} s"
+    whole = round(value)
+    for size, unit, smaller, part in ((86400, "d", 3600, "h"), (3600, "h", 60, "min")):
+        if whole >= size:
+            rest = whole % size // smaller
+            return f"{whole // size} {unit} {rest} {part}" if rest else f"{whole // size} {unit}"
+    return f"{whole // 60} min {whole % 60} s" if whole % 60 else f"{whole // 60} min"
+
+
+def ago(then: datetime | None, now: datetime) -> str:
+    """How long ago something was; `in ...` for what is to come."""
+    if then is None:
+        return NONE
+    gone = (now - then).total_seconds()
+    for size, unit in ((86400, "d"), (3600, "h"), (60, "min"), (1, "s")):
+        if abs(gone) >= size:
+            count = int(abs(gone) // size)
+            return f"{count} {unit} ago" if gone > 0 else f"in {count} {unit}"
+    return "now"
+
+
+def share(part: float, whole: float) -> str:
+    """A share as a percentage; a dash of nothing."""
+    if not whole:
+        return NONE
+    percent = 100 * part / whole
+    return f"{percent:.0f} %" if percent >= 10 or percent == 0 else f"{percent:.1f} %"
+
+
+def size(count: float | None) -> str:
+    """Bytes: 3.2 MiB."""
+    if count is None:
+        return NONE
+    for unit in ("B", "KiB", "MiB", "GiB"):
+        if count < 1024:
+            return f"{count:.0f} {unit}" if unit == "B" or count >= 100 else f"{count:.3g} {unit}"
+        count /= 1024
+    return f"{count:.3g} TiB"
+
+
+def label(state: str, text: str = "") -> SafeString:
+    """A state as a coloured label."""
+    tone = _TONES.get(state, "plain")
+    return format_html(
+        '<span class="q-label q-{}">{}</span>', tone, text or state.replace("_", " ")
+    )
+
+
+def code(text: str, link: str = "") -> SafeString:
+    """An id in letters of one width, shortened by the style sheet."""
+    shown = format_html('<code class="q-id" title="{}">{}</code>', text, text)
+    return format_html('<a class="q-link" href="{}">{}</a>', link, shown) if link else shown
+
+
+def two(first: str, second: str) -> SafeString:
+    """A text over a fainter one."""
+    return format_html('<span class="q-two">{}<small>{}</small></span>', first, second)

@@ -1,0 +1,112 @@
+"""What goes on at this moment: workers and open jobs from Redis, models from models.toml.
+
+Pages stay up while Redis is down: they say so.
+"""
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from functools import cache
+
+import redis
+from django.conf import settings
+from redis.exceptions import RedisError
+
+from completions import model_files
+from completions.jobs import live
+from completions.jobs.connection import connect
+from completions.jobs.execution import HEARTBEAT_TTL
+from completions.jobs.live import LiveJob
+from completions.jobs.workers import WorkerRecord, watch_workers
+
+STALE_AFTER = 6.0
+"""Seconds, three heartbeats, after which a worker counts as silent."""
+_TIMEOUT = 2.0
+UNREACHABLE = "Redis does not answer: nothing is known of the queue, and no request is taken."
+
+
+class UnreachableError(Exception):
+    """Redis does not answer."""
+
+
+@dataclass(frozen=True, slots=True)
+class Live:
+    """One look at Redis."""
+
+    reachable: bool = True
+    workers: Sequence[WorkerRecord] = ()
+    jobs: Sequence[LiveJob] = ()
+    open_in_all: int = 0
+    """Jobs that have not ended; more than `jobs` where there are very many."""
+    queued: Counter[str] = field(default_factory=Counter)
+    """Jobs by kind."""
+
+    @property
+    def running(self) -> int:
+        """Sequences in all engines."""
+        return sum(int(worker.facts.get("running", 0)) for worker in self.workers)
+
+    @property
+    def slots(self) -> int:
+        """Sequences that all engines can run at once."""
+        return sum(slots_of(worker) for worker in self.workers)
+
+    @property
+    def warnings(self) -> list[str]:
+        """What an operator should look at first."""
+        if not self.reachable:
+            return [UNREACHABLE]
+        found = []
+        for entry in model_files.served_models():
+            of_model = [worker for worker in self.workers if worker.model == entry.id]
+            if not of_model:
+                found.append(f"No worker serves {entry.id}: its requests wait or are refused.")
+            elif not any(worker.accepting for worker in of_model):
+                found.append(f"All workers of {entry.id} are drained: its requests wait.")
+        found += [
+            f"Worker {worker.id} has been silent for {worker.age:.0f} s."
+            for worker in self.workers
+            if worker.age > STALE_AFTER
+        ]
+        return found
+
+
+@cache
+def _client() -> redis.Redis:
+    return connect(settings.REDIS_URL, timeout=_TIMEOUT)
+
+
+@contextmanager
+def client() -> Iterator[redis.Redis]:
+    """The process's client. Raises UnreachableError."""
+    try:
+        yield _client()
+    except (RedisError, OSError) as error:
+        raise UnreachableError(UNREACHABLE) from error
+
+
+def read() -> Live:
+    """Everything that is live; of nothing while Redis does not answer."""
+    try:
+        with client() as connection:
+            workers = watch_workers(connection, settings.REDIS_PREFIX, HEARTBEAT_TTL)
+            jobs, total = live.open_jobs(connection, settings.REDIS_PREFIX)
+    except UnreachableError:
+        return Live(reachable=False)
+    return Live(True, workers, jobs, total, live.queue_depths(jobs))
+
+
+def slots_of(worker: WorkerRecord) -> int:
+    """Sequences that a worker can run at once."""
+    entry = model_files.served_models().get(worker.model)
+    return int(worker.facts.get("slots") or (entry.max_num_seqs if entry else 0))
+
+
+def standing(worker: WorkerRecord) -> str:
+    """`serving`, `draining` (it still has jobs), `drained` or `silent`."""
+    if worker.age > STALE_AFTER:
+        return "silent"
+    if worker.accepting and not worker.drain_wanted:
+        return "serving"
+    return "draining" if worker.accepting or worker.facts.get("jobs") else "drained"

@@ -1,0 +1,24 @@
+"""Pages that are not about a table, below `/admin/` as the others and for the same users."""
+
+from django.contrib import admin
+from django.urls import path
+
+from completions.admin import jobs, keys, models, workers
+from completions.admin.batches import cancel as cancel_batch
+
+app_name = "operations"
+urlpatterns = [
+    path("live/", admin.site.admin_view(jobs.live_list), name="live"),
+    path("jobs/<str:job_id>/", admin.site.admin_view(jobs.job_page), name="job"),
+    path("jobs/<str:job_id>/cancel/", admin.site.admin_view(jobs.cancel), name="cancel"),
+    path("jobs/<str:job_id>/requeue/", admin.site.admin_view(jobs.requeue), name="requeue"),
+    path(
+        "batches/<str:batch_id>/cancel/", admin.site.admin_view(cancel_batch), name="cancel-batch"
+    ),
+    path("keys/<int:key_id>/rotate/", admin.site.admin_view(keys.rotate), name="rotate"),
+    path("keys/<int:key_id>/revoke/", admin.site.admin_view(keys.revoke), name="revoke"),
+    path("workers/", admin.site.admin_view(workers.workers), name="workers"),
+    path("workers/<str:worker_id>/drain/", admin.site.admin_view(workers.drain), name="drain"),
+    path("workers/<str:worker_id>/resume/", admin.site.admin_view(workers.resume), name="resume"),
+    path("models/", admin.site.admin_view(models.models), name="models"),
+]

@@ -1,0 +1,74 @@
+"""Engine workers by their heartbeats: what each serves and holds; drain and resume."""
+
+from datetime import timedelta
+from typing import Any
+
+from django.conf import settings
+from django.contrib import messages
+from django.http import HttpRequest, HttpResponseBase
+from django.shortcuts import redirect
+from django.utils import timezone
+
+from completions.admin import state
+from completions.admin.base import acts, page, sees
+from completions.admin.formats import ago, compact, exact, label, share
+from completions.jobs import workers as registry
+from completions.jobs.workers import WorkerRecord
+
+
+@sees("view_job")
+def workers(request: HttpRequest) -> HttpResponseBase:
+    """All workers that live."""
+    live = state.read()
+    context = {
+        "live": live,
+        "workers": [_row(worker) for worker in live.workers],
+        "may_act": request.user.has_perm("completions.change_job"),
+    }
+    return page(request, "quire/workers.html", "Workers", context)
+
+
+def _row(worker: WorkerRecord) -> dict[str, Any]:
+    facts, slots = worker.facts, state.slots_of(worker)
+    now = timezone.now()
+    running, blocks = facts.get("running", 0), facts.get("kv_blocks_total", 0)
+    return {
+        "id": worker.id,
+        "model": worker.model,
+        "label": label(state.standing(worker)),
+        "heartbeat": ago(now - timedelta(seconds=worker.age), now),
+        "jobs": exact(facts.get("jobs")),
+        "running": running,
+        "slots": slots,
+        "slots_percent": round(100 * running / slots) if slots else 0,
+        "waiting": exact(facts.get("waiting")),
+        "memory_percent": round(100 * facts.get("kv_blocks_used", 0) / blocks) if blocks else 0,
+        "memory": share(facts.get("kv_blocks_used", 0), blocks),
+        "generated": compact(facts.get("generated_tokens")),
+        "forced": share(facts.get("forced_tokens", 0), facts.get("generated_tokens", 0)),
+        "cached": share(facts.get("prefix_cache_hits", 0), facts.get("prefix_cache_queries", 0)),
+        "preemptions": exact(facts.get("preemptions")),
+        "can_drain": not worker.drain_wanted,
+    }
+
+
+@acts("change_job")
+def drain(request: HttpRequest, worker_id: str) -> HttpResponseBase:
+    """Take no new jobs; finish what there is."""
+    with state.client() as client:
+        registry.drain(client, settings.REDIS_PREFIX, worker_id)
+    messages.success(
+        request,
+        f"{worker_id} takes no new jobs within seconds, and finishes those it has. "
+        "It can be stopped once it is drained.",
+    )
+    return redirect("operations:workers")
+
+
+@acts("change_job")
+def resume(request: HttpRequest, worker_id: str) -> HttpResponseBase:
+    """Take jobs again."""
+    with state.client() as client:
+        registry.resume(client, settings.REDIS_PREFIX, worker_id)
+    messages.success(request, f"{worker_id} takes jobs again within seconds.")
+    return redirect("operations:workers")

@@ -1,0 +1,1 @@
+"""How the admin writes dates; settings name this package."""
