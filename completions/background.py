@@ -34,6 +34,7 @@ async def store(job: NewJob) -> None:
         view=dict(job.view),
         deadline_at=datetime.fromtimestamp(job.deadline, UTC),
         ttl=job.ttl,
+        prices=list(job.prices),
     )
     if job.idempotency is not None:
         row.route = job.idempotency.route
@@ -105,7 +106,7 @@ def resubmit_lost(client: redis.Redis, prefix: str, now: datetime) -> int:
         missing = [job_id for job_id, there in zip(job_ids, known, strict=True) if not there]
         if missing:
             lost = [_new_job(job) for job in waiting.filter(id__in=missing)]
-            restored += sum(submit_kept(client, prefix, lost))
+            restored += submit_kept(client, prefix, lost).count(True)
     return restored
 
 
@@ -120,6 +121,7 @@ def _new_job(job: Job) -> NewJob:
         view=job.view,
         deadline=job.deadline_at.timestamp(),
         ttl=job.ttl,
+        prices=job.prices,
         idempotency=IdempotencyKey(job.route, job.idempotency_key, job.body_digest)
         if job.idempotency_key
         else None,

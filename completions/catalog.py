@@ -61,6 +61,11 @@ class ModelEntry:
     """Where the code of each processor is that requests may name, as `module:attribute`."""
 
     @property
+    def token_prices(self) -> tuple[float, ...]:
+        """Of one token of each kind in PRICED, in billionths; empty if unpriced."""
+        return tuple(1000 * self.prices[kind] for kind in PRICED) if self.prices else ()
+
+    @property
     def queue(self) -> str:
         """The Celery queue on which workers of this model listen."""
         return f"gen.{self.id}"

@@ -11,6 +11,7 @@ from collections import OrderedDict
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, replace
 from datetime import datetime
+from decimal import Decimal
 from enum import Enum
 from functools import lru_cache
 from hashlib import sha256
@@ -20,8 +21,10 @@ from django.conf import settings
 from django.db.models import Q
 from django.utils import timezone
 
-from completions.jobs.limits import UNLIMITED, Limits
+from completions.jobs.limits import UNLIMITED, Budget, Limits
 from completions.models import ApiKey, Role, Scope
+from completions.models.organizations import Budgets
+from completions.models.usage import NANOS
 
 _SHAPE = re.compile(r"sk-([0-9A-Za-z]{6})-([0-9A-Za-z_-]{43})-([0-9a-f]{8})")
 _ALPHABET = string.ascii_letters + string.digits
@@ -116,6 +119,30 @@ def digest(secret: str, pepper: str) -> str:
     return hmac.new(pepper.encode(), secret.encode(), sha256).hexdigest()
 
 
+def limits_of(key: ApiKey) -> Limits:
+    """What a key may use, its organization's budget included."""
+    return Limits(
+        key.requests_per_minute,
+        key.tokens_per_minute,
+        key.max_concurrency,
+        _budget(key),
+        _budget(key.organization),
+    )
+
+
+def _budget(owner: Budgets) -> Budget:
+    return Budget(
+        owner.daily_token_budget,
+        owner.monthly_token_budget,
+        _nanos(owner.daily_cost_budget),
+        _nanos(owner.monthly_cost_budget),
+    )
+
+
+def _nanos(amount: Decimal | None) -> int | None:
+    return None if amount is None else int(amount * NANOS)
+
+
 def principal_of(key: ApiKey) -> Principal:
     """Whom a stored key stands for."""
     return Principal(
@@ -124,7 +151,7 @@ def principal_of(key: ApiKey) -> Principal:
         public_id=key.public_id,
         allowed_models=tuple(key.allowed_models),
         expires_at=key.expires_at,
-        limits=Limits(key.requests_per_minute, key.tokens_per_minute, key.max_concurrency),
+        limits=limits_of(key),
         max_priority=key.max_priority,
         default_priority=key.default_priority,
         scopes=frozenset(key.scopes),

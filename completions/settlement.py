@@ -9,7 +9,7 @@ import logging
 from collections.abc import Sequence
 
 from django.conf import settings
-from django.db import transaction
+from django.db import IntegrityError, transaction
 from redis import Redis
 
 from completions import background, usage
@@ -29,10 +29,15 @@ def settle(client: Redis, prefix: str, respond: Respond) -> int:
     settled = 0
     while jobs := read_ended(client, prefix, AT_ONCE):
         lines = [results.answer(job, respond) for job in jobs if job.kind == "batch" and job.view]
-        with transaction.atomic():
-            usage.record(jobs)
-            background.keep_results([job for job in jobs if job.kept and job.kind != "batch"])
-            results.keep(lines)
+        try:
+            with transaction.atomic():
+                usage.record(jobs)
+                background.keep_results([job for job in jobs if job.kept and job.kind != "batch"])
+                results.keep(lines)
+        except IntegrityError as error:
+            # The lock was lost and another worker stored some of them: the next turn sees that.
+            logger.warning("jobs were settled twice at a time, left to the next turn: %s", error)
+            break
         forget(client, prefix, [job for job in jobs if job.kind != "batch"], settings.RESULT_TTL)
         forget(client, prefix, [job for job in jobs if job.kind == "batch"], RESULT_TTL)
         _log_failures(jobs)

@@ -19,6 +19,7 @@ from completions.jobs.events import Choice, JobError, Usage
 from completions.jobs.execution import Claim, Ending, Execution, StepEvent, Verdict
 from workers.engine.exceptions import EngineError, EngineFault, EngineOverloaded
 from workers.engine.request import Request, RequestOutput
+from workers.engine.request import Usage as EngineUsage
 from workers.engine.stats import EngineStats
 from workers.job_logs import EngineLines, about
 from workers.metrics import RequestTimes, WorkerMetrics
@@ -280,13 +281,7 @@ class Relay:
             if output.error is not None:
                 self._end(job, "failed", job_error(output.error, job.completion_tokens), None)
             elif output.finished:
-                used = output.usage
-                usage = (
-                    Usage(used.prompt_tokens, used.completion_tokens, used.cached_tokens)
-                    if used
-                    else None
-                )
-                self._end(job, "completed", None, usage)
+                self._end(job, "completed", None, _usage(output.usage))
 
     def _end(self, job: _LiveJob, state: Any, error: JobError | None, usage: Usage | None) -> None:
         """Note how a job ends; the next batch writes it after the job's last choices."""
@@ -386,6 +381,12 @@ class Relay:
         self._release(lost=True)
         self._on_broken(error)
         self._stopping = True
+
+
+def _usage(used: EngineUsage | None) -> Usage | None:
+    if used is None:
+        return None
+    return Usage(used.prompt_tokens, used.completion_tokens, used.cached_tokens, used.forced_tokens)
 
 
 def _call(callbacks: list[Done]) -> None:

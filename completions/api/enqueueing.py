@@ -4,16 +4,23 @@ import asyncio
 import time
 from typing import Any
 
+from asgiref.sync import sync_to_async
 from django.conf import settings
+from django.db import DatabaseError
 from kombu.exceptions import OperationalError
 from redis.exceptions import RedisError
 
-from completions import background
+from completions import background, budgets, model_files
 from completions.api import access_log, idempotency, rate_limits, request_ids, runtime
 from completions.api.exceptions import APIError, InvalidRequest, Overloaded, from_job_error
 from completions.api.responses import View
 from completions.dispatch import dispatch_async
-from completions.jobs.limits import LimitReachedError, Remaining
+from completions.jobs.limits import (
+    BudgetReachedError,
+    LimitReachedError,
+    Remaining,
+    UnseededError,
+)
 from completions.jobs.rids import RidTakenError
 from completions.jobs.submission import (
     IdempotencyKey,
@@ -25,8 +32,11 @@ from completions.jobs.submission import (
 from completions.keys import Principal
 
 _NOT_QUEUED = (
-    QueueFullError, ModelUnservedError, LimitReachedError, RedisError, OSError, OperationalError,
+    QueueFullError, ModelUnservedError, LimitReachedError, BudgetReachedError, UnseededError,
+    RedisError, OSError, OperationalError, DatabaseError,
 )  # fmt: skip
+_SCOPES = 2
+"""Whose budgets may have to be seeded: the key's and the organization's."""
 
 
 REPLAYED_FOR = 24 * 3600
@@ -57,6 +67,8 @@ def new_job(
         limits=principal.limits,
         idempotency=idempotency_key,
         request_id=request_ids.current.get(),
+        prices=model_files.served_models().choose(view.served_model).token_prices,
+        stored=principal.store_prompts,
     )
 
 
@@ -88,12 +100,24 @@ async def _store_and_publish(here: runtime.Runtime, job: NewJob) -> Remaining:
             await _free_rids(here, job)
             raise idempotency.in_progress() from error
     try:
-        remaining = await here.submission.submit(job, settings.MAX_QUEUED_JOBS)
+        remaining = await _admit(here, job)
         await dispatch_async(job.id, job.model, job.priority)
     except _NOT_QUEUED as error:
         here.spawn(_withdraw(here, job))
         raise _refusal(error, job) from error
     return remaining
+
+
+async def _admit(here: runtime.Runtime, job: NewJob) -> Remaining:
+    """Raises what Submission.submit does, but for what SQL can tell."""
+    interactive = job.waited_for
+    most = settings.MAX_QUEUED_INTERACTIVE if interactive else settings.MAX_QUEUED_BACKGROUND
+    for _ in range(_SCOPES):
+        try:
+            return await here.submission.submit(job, settings.MAX_QUEUED_JOBS, most)
+        except UnseededError as error:
+            await sync_to_async(budgets.seed)(error.scope)
+    return await here.submission.submit(job, settings.MAX_QUEUED_JOBS, most)
 
 
 async def _withdraw(
@@ -135,6 +159,8 @@ def _rids(job: NewJob) -> list[str]:
 def _refusal(error: Exception, job: NewJob) -> APIError:
     if isinstance(error, LimitReachedError):
         return rate_limits.refusal(error, job.limits, job.most_tokens)
+    if isinstance(error, BudgetReachedError):
+        return rate_limits.quota_refusal(error, job)
     if isinstance(error, QueueFullError):
         return from_job_error("queue_full")
     if isinstance(error, ModelUnservedError):

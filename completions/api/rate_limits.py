@@ -4,9 +4,18 @@ https://platform.openai.com/docs/guides/rate-limits#rate-limits-in-headers
 """
 
 import math
+from http import HTTPStatus
 
-from completions.api.exceptions import RateLimited
-from completions.jobs.limits import Allowance, LimitReachedError, Limits, Remaining
+from completions.api.exceptions import DO_NOT_RETRY, APIError, RateLimited
+from completions.jobs.limits import (
+    Allowance,
+    BudgetReachedError,
+    LimitReachedError,
+    Limits,
+    Remaining,
+)
+from completions.jobs.submission import NewJob
+from completions.models.usage import NANOS
 
 _TOO_MANY = {
     "requests": "This API key may send {limit} requests per minute.",
@@ -46,6 +55,42 @@ def refusal(reached: LimitReachedError, limits: Limits, most_tokens: int) -> Rat
         error.headers["Retry-After"] = str(max(1, math.ceil(reached.retry_after)))
         error.headers["retry-after-ms"] = str(max(1, math.ceil(reached.retry_after * 1000)))
     return error
+
+
+_BUDGETS = {
+    "daily_tokens": "a budget of {limit} tokens a day (UTC)",
+    "monthly_tokens": "a budget of {limit} tokens a month",
+    "daily_cost": "a budget of {limit} a day (UTC)",
+    "monthly_cost": "a budget of {limit} a month",
+}
+
+
+def quota_refusal(reached: BudgetReachedError, job: NewJob) -> APIError:
+    """The 429 for a job that the budget of its key or organization does not allow."""
+    limits = job.limits
+    budget = limits.organization_budget if reached.of_organization else limits.budget
+    costs = reached.name.endswith("cost")
+    asked = job.most_cost if costs else job.most_tokens
+    limit, used, asked_text = (
+        _money(amount) if costs else str(amount)
+        for amount in (getattr(budget, reached.name), reached.used, asked)
+    )
+    whose = "your organization" if reached.of_organization else "this API key"
+    message = (
+        f"You exceeded your current quota: {whose} has {_BUDGETS[reached.name].format(limit=limit)}"
+        f", of which {used} are used or reserved, and this request can use {asked_text}. Ask for "
+        "less, or ask your administrator for more."
+    )
+    return APIError(
+        HTTPStatus.TOO_MANY_REQUESTS, "insufficient_quota", "insufficient_quota", message,
+        headers=DO_NOT_RETRY,
+    )  # fmt: skip
+
+
+def _money(nanos: int) -> str:
+    """In the currency's units, without needless digits."""
+    text = f"{nanos / NANOS:.9f}".rstrip("0")
+    return text.removesuffix(".")
 
 
 def duration(seconds: float) -> str:

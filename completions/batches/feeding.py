@@ -1,18 +1,25 @@
 """Lines go to the queue a window at a time, so that live requests never wait behind a file."""
 
 import logging
+import time
 from collections import Counter, defaultdict
-from collections.abc import Callable
-from typing import cast
+from collections.abc import Callable, Sequence
+from typing import Any, cast
 
 import orjson
 import redis
 from django.db.models import Count, Exists, OuterRef, Q, QuerySet
 
-from completions import model_files
+from completions import budgets, model_files
 from completions.batches import lines, states
+from completions.jobs.limits import UnseededError
 from completions.jobs.scripts import Scripts
-from completions.jobs.submission import FIRST_CHECK, LINES_PER_SEQUENCE, submit_kept
+from completions.jobs.submission import (
+    FIRST_CHECK,
+    LINES_PER_SEQUENCE,
+    NewJob,
+    submit_kept,
+)
 from completions.models import Batch, BatchLine, BatchStatus, LineState
 from completions.parts import parts
 
@@ -22,6 +29,12 @@ Publish = Callable[[str, str, int], None]
 """Job id, model, priority. Raises kombu's OperationalError when the broker is gone."""
 
 _AT_ONCE = 500
+_SCOPES = 3
+"""Tries to send lines: the budgets of their key and of their organization may have to be seeded."""
+BUDGET_PAUSE = 20.0
+"""Seconds until lines that a budget kept back are tried again."""
+_resting: dict[str, float] = {}
+"""Batches whose budget is spent, by the time of this process's clock when they are tried again."""
 
 
 def feed(client: redis.Redis, prefix: str, publish: Publish) -> int:
@@ -52,7 +65,8 @@ def _fed_by_model() -> dict[str, list[Batch]]:
     waiting = BatchLine.objects.filter(batch=OuterRef("pk"), state=LineState.WAITING)
     fed = Batch.objects.filter(Exists(waiting), status=BatchStatus.IN_PROGRESS)
     by_model: dict[str, list[Batch]] = defaultdict(list)
-    for batch in fed.order_by("created_at", "id"):
+    owned = fed.select_related("api_key__organization", "organization")
+    for batch in owned.order_by("created_at", "id"):
         by_model[batch.model].append(batch)
     return by_model
 
@@ -69,17 +83,49 @@ _WITH_SENT_LINES = (BatchStatus.IN_PROGRESS, BatchStatus.FINALIZING, BatchStatus
 
 
 def _send(client: redis.Redis, prefix: str, publish: Publish, batch: Batch, most: int) -> int:
-    if most <= 0:
+    if most <= 0 or time.monotonic() < _resting.get(batch.id, 0):
         return 0
+    _resting.pop(batch.id, None)
     waiting = batch.lines.filter(state=LineState.WAITING).order_by("prefix", "number")
     taken = list(waiting[:most])
     BatchLine.objects.filter(id__in=[line.id for line in taken]).update(state=LineState.SENT)
     jobs = [lines.job_of(batch, line) for line in taken]
-    for part in parts(jobs, _AT_ONCE):
-        submit_kept(client, prefix, part, FIRST_CHECK)
-    for job in jobs:
-        publish(job.id, job.model, job.priority)
-    return len(jobs)
+    refused: list[BatchLine] = []
+    for part in parts(list(zip(taken, jobs, strict=True)), _AT_ONCE):
+        replies = _submitted(client, prefix, [job for _, job in part])
+        refused += [
+            line
+            for (line, _), reply in zip(part, replies, strict=True)
+            if not isinstance(reply, bool)
+        ]
+    if refused:
+        _wait(batch, refused)
+    numbers = {line.number for line in refused}
+    for line, job in zip(taken, jobs, strict=True):
+        if line.number not in numbers:
+            publish(job.id, job.model, job.priority)
+    return len(jobs) - len(refused)
+
+
+def _submitted(client: redis.Redis, prefix: str, jobs: Sequence[NewJob]) -> list[Any]:
+    """What became of each, with budgets that Redis has to be told of told."""
+    for _ in range(_SCOPES):
+        replies = submit_kept(client, prefix, jobs, FIRST_CHECK)
+        unseeded = {reply.scope for reply in replies if isinstance(reply, UnseededError)}
+        if not unseeded:
+            break
+        for scope in sorted(unseeded):
+            budgets.seed_from(client, prefix, scope)
+        # Those that are there by now answer False, and are to be published as well.
+    return list(replies)
+
+
+def _wait(batch: Batch, refused: Sequence[BatchLine]) -> None:
+    """A budget is spent: the lines wait until there is another, or for the end of their window."""
+    rows = BatchLine.objects.filter(id__in=[line.id for line in refused], state=LineState.SENT)
+    rows.update(state=LineState.WAITING)
+    _resting[batch.id] = time.monotonic() + BUDGET_PAUSE
+    logger.info("%s waits: a budget of its key or organization is spent", batch.id)
 
 
 def restore_lost(client: redis.Redis, prefix: str) -> int:

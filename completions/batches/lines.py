@@ -8,7 +8,9 @@ from typing import Any
 
 import orjson
 
+from completions import model_files
 from completions.jobs.submission import NewJob
+from completions.keys import limits_of
 from completions.models import Batch, BatchLine, BatchStatus, LineState
 
 PRIORITY = -1_000_000
@@ -40,6 +42,7 @@ def unpack(packed: bytes) -> dict[str, Any]:
 def job_of(batch: Batch, line: BatchLine) -> NewJob:
     """What is queued for a line that has not ended."""
     packed = unpack(bytes(line.job))
+    entry = model_files.served_models().get(batch.model)
     return NewJob(
         id=packed["view"]["id"],
         kind="batch",
@@ -51,6 +54,9 @@ def job_of(batch: Batch, line: BatchLine) -> NewJob:
         deadline=batch.expires_at.timestamp(),
         ttl=RESULT_TTL,
         request_id=f"req_{packed['view']['id']}",  # as the line of the output file says
+        limits=limits_of(batch.api_key),
+        prices=entry.token_prices if entry else (),
+        stored=batch.organization.store_prompts,
     )
 
 

@@ -38,6 +38,16 @@ class EndedJob:
     started: float | None
     finished: float
     usage: Usage | None
+    cost: int
+    """In billionths."""
+    adapter: str
+    first: float | None
+    """When its first token was published."""
+    attempts: int
+    worker: str
+    parameters: Mapping[str, Any]
+    request: bytes
+    """What the worker was told, in JSON; empty unless it is to be stored."""
     error: JobError | None
     kept: bool
     request_id: str = ""
@@ -84,6 +94,13 @@ def _ended(
         started=float(entry["started"]) if entry["started"] else None,
         finished=float(entry["finished"]),
         usage=Usage(**orjson.loads(usage)) if usage else None,
+        cost=int(entry.get("cost", 0)),
+        adapter=entry.get("adapter", ""),
+        first=float(entry["first"]) if entry.get("first") else None,
+        attempts=int(entry.get("attempts", 0)),
+        worker=entry.get("worker", ""),
+        parameters=orjson.loads(entry.get("parameters") or "{}"),
+        request=entry.get("request", "").encode(),
         error=JobError(**orjson.loads(error)) if error else None,
         kept=entry.get("kept") == "1",
         request_id=entry.get("request_id", ""),

@@ -64,6 +64,8 @@ class Usage:
     prompt_tokens: int
     completion_tokens: int
     cached_tokens: int = 0
+    forced_tokens: int = 0
+    """Of the completion tokens: a grammar left no choice."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,11 +1,30 @@
-"""What an API key may use of the service and what it has left; `lua/limits.lua` keeps count."""
+"""What an API key may use of the service and what it has left; `limits.lua` and `budgets.lua` keep
+count."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 MINUTE = 60.0
 
 LimitName = Literal["requests", "tokens", "concurrency"]
+
+
+@dataclass(frozen=True, slots=True)
+class Budget:
+    """What may be spent in a day and in a month of UTC; None is unlimited. Costs in billionths."""
+
+    daily_tokens: int | None = None
+    monthly_tokens: int | None = None
+    daily_cost: int | None = None
+    monthly_cost: int | None = None
+
+    def as_list(self) -> list[int]:
+        """As the scripts take it."""
+        amounts = (self.daily_tokens, self.monthly_tokens, self.daily_cost, self.monthly_cost)
+        return [-1 if amount is None else amount for amount in amounts]
+
+
+UNBUDGETED = Budget()
 
 
 @dataclass(frozen=True, slots=True)
@@ -16,6 +35,13 @@ class Limits:
     requests_per_minute: int | None = None
     tokens_per_minute: int | None = None
     max_concurrency: int | None = None
+    budget: Budget = UNBUDGETED
+    organization_budget: Budget = UNBUDGETED
+    """Shared by all keys of the organization."""
+
+    def only_budgets(self) -> "Limits":
+        """For what may wait: it spends, but has no rate."""
+        return replace(UNLIMITED, budget=self.budget, organization_budget=self.organization_budget)
 
 
 UNLIMITED = Limits()
@@ -60,3 +86,24 @@ class LimitReachedError(Exception):
         self.limit = limit
         self.remaining = remaining
         self.retry_after = retry_after
+
+
+class BudgetReachedError(Exception):
+    """The key or its organization has spent too much for this job."""
+
+    def __init__(self, of_organization: bool, name: str, used: int) -> None:
+        super().__init__(name)
+        self.of_organization = of_organization
+        self.name = name
+        """Of a field of Budget."""
+        self.used = used
+        """Spent, and held by jobs that have not ended."""
+
+
+class UnseededError(Exception):
+    """Redis does not know what a scope has spent: `k` and a key's id, or `o` and an
+    organization's."""
+
+    def __init__(self, scope: str) -> None:
+        super().__init__(scope)
+        self.scope = scope

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any, Final
 
 _FOLDER = Path(__file__).parent / "lua"
-_SHARED: Final = ("shared", "limits", "ending")
+_SHARED: Final = ("shared", "limits", "budgets", "ending")
 _NAMES: Final = (
     "submit",
     "claim",
@@ -15,6 +15,7 @@ _NAMES: Final = (
     "cancel",
     "requeue",
     "reconcile",
+    "seed",
 )
 
 

@@ -10,7 +10,22 @@ import redis
 import redis.asyncio
 
 from completions.jobs.events import ChoiceEvent, EndEvent, JobError, Usage
-from completions.jobs.limits import UNLIMITED, LimitReachedError, Limits, Remaining
+from completions.jobs.limits import (
+    UNLIMITED,
+    BudgetReachedError,
+    LimitName,
+    LimitReachedError,
+    Limits,
+    Remaining,
+    UnseededError,
+)
+from completions.jobs.metering import (
+    adapter_of,
+    metering,
+    most_cost,
+    most_tokens,
+    parameters_of,
+)
 from completions.jobs.scripts import Scripts
 
 Kind = Literal["sync", "stream", "background", "batch"]
@@ -70,6 +85,11 @@ class NewJob:
     idempotency: IdempotencyKey | None = None
     request_id: str = ""
     """Of the HTTP request that made it, where one did."""
+    prices: Sequence[float] = ()
+    """Of a token of a prompt, of a cached prompt and of a completion, in billionths; none if it is
+    free."""
+    stored: bool = False
+    """Whether its usage record keeps the request."""
 
     @property
     def priority(self) -> int:
@@ -94,10 +114,12 @@ class NewJob:
     @property
     def most_tokens(self) -> int:
         """Tokens that it can use: every prompt once, every choice at its longest."""
-        prompts, sampling = self.request.get("prompts", ()), self.request.get("sampling", {})
-        choices = sampling.get("best_of") or sampling.get("n", 1)
-        longest = int(choices * sampling.get("max_tokens", 0))
-        return sum(len(prompt) + longest for prompt in prompts)
+        return most_tokens(self.request)
+
+    @property
+    def most_cost(self) -> int:
+        """What that costs, in billionths."""
+        return most_cost(self.request, self.prices)
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,17 +185,20 @@ class Submission:
         self._scripts = Scripts(client, prefix)
         self.web_id = web_id
 
-    async def submit(self, job: NewJob, max_open: int) -> Remaining:
-        """Store the job as queued; its message is published by the caller.
+    async def submit(
+        self, job: NewJob, max_open: int, max_of_class: int = sys.maxsize
+    ) -> Remaining:
+        """Store the job as queued; its message is published by the caller. `max_of_class` bounds
+        calls and streams where it is one of them, else background jobs.
 
-        Returns what its key has left. Raises QueueFullError, LimitReachedError, and
-        ModelUnservedError for a job that somebody waits for.
+        Returns what its key has left. Raises QueueFullError, LimitReachedError,
+        BudgetReachedError, UnseededError, and ModelUnservedError for a job that somebody waits for.
         """
         web = "" if job.kept else self.web_id
         patience = SERVED_WITHIN if job.waited_for else 0
-        args = [job.id, job.model, max_open, FIRST_CHECK, patience, *_metering(job)]
-        reply = await self._scripts.call("submit", [*args, *_fields(job, web)])
-        verdict = reply[0].decode()
+        args = _arguments(job, (max_open, max_of_class), FIRST_CHECK, patience, web)
+        reply = await self._scripts.call("submit", args)
+        verdict = _verdict(reply)
         if verdict == "full":
             raise QueueFullError
         if verdict == "unserved":
@@ -183,7 +208,7 @@ class Submission:
         requests, tokens, retry_after = map(float, reply[1:])
         remaining = Remaining.of(job.limits, requests, tokens)
         if verdict != "ok":
-            raise LimitReachedError(verdict, remaining, retry_after)
+            raise LimitReachedError(cast("LimitName", verdict), remaining, retry_after)
         return remaining
 
     async def cancel(self, job_id: str) -> None:
@@ -233,40 +258,52 @@ class Submission:
 
 def submit_kept(
     client: redis.Redis, prefix: str, jobs: Sequence[NewJob], check_after: float = 0
-) -> list[bool]:
-    """Put jobs that SQL holds into Redis, in one round trip. False for what is there already.
+) -> list[bool | BudgetReachedError | UnseededError]:
+    """Put jobs that SQL holds into Redis, in one round trip. False for what is there already, an
+    error for what its budgets do not allow now; nothing else is held against them.
 
     Whoever does not publish them leaves it to the reconciler, which looks after `check_after`
     seconds.
     """
     scripts, pipeline = Scripts(client, prefix), client.pipeline(transaction=False)
+    unbounded = (sys.maxsize, sys.maxsize)
     for job in jobs:
-        metering = _metering(replace(job, limits=UNLIMITED))  # it was admitted once
-        fields = _fields(job, web="")
-        args = [job.id, job.model, sys.maxsize, check_after, 0, *metering, *fields]
-        scripts.call("submit", args, pipeline)
-    return [reply[0] == b"ok" for reply in pipeline.execute()]
+        unrated = replace(job, limits=job.limits.only_budgets())
+        scripts.call("submit", _arguments(unrated, unbounded, check_after, 0, ""), pipeline)
+    return [_admitted(reply) for reply in pipeline.execute()]
 
 
-def _metering(job: NewJob) -> list[Any]:
-    """What `submit.lua` is told of the key and of what the job takes of it."""
-    limits = job.limits
+def _admitted(reply: list[bytes]) -> bool | BudgetReachedError | UnseededError:
+    try:
+        return _verdict(reply) == "ok"
+    except (BudgetReachedError, UnseededError) as error:
+        return error
+
+
+def _verdict(reply: list[bytes]) -> str:
+    """Raises BudgetReachedError and UnseededError."""
+    verdict, *details = (part.decode() for part in reply)
+    if verdict == "budget":
+        scope, name, used = details
+        if name == "unseeded":
+            raise UnseededError(scope)
+        raise BudgetReachedError(scope[0] == "o", name, int(used))
+    return verdict
+
+
+def _arguments(
+    job: NewJob, most: tuple[int, int], check_after: float, patience: float, web: str
+) -> list[Any]:
+    """Of `submit.lua`; at `most` so many jobs may be open, and so many of its class."""
     lease = job.deadline + LEASE_OVERTIME if job.waited_for else 0
-    return [
-        job.api_key_id,
-        limits.requests_per_minute or 0,
-        limits.tokens_per_minute or 0,
-        limits.max_concurrency or 0,
-        job.most_tokens,
-        lease,
-    ]
+    owner = job.api_key_id, job.organization_id
+    metered = metering(owner, job.limits, lease, job.request, job.most_cost)
+    return [job.id, job.kind, job.model, *most, check_after, patience, metered, *_fields(job, web)]
 
 
 def _fields(job: NewJob, web: str) -> list[Any]:
     """The job hash's fields and values in turn."""
     fields: dict[str, Any] = {
-        "kind": job.kind,
-        "organization": job.organization_id,
         "request": orjson.dumps(job.request),
         "view": orjson.dumps(job.view),
         "priority": job.priority,
@@ -276,5 +313,11 @@ def _fields(job: NewJob, web: str) -> list[Any]:
         "kept": int(job.kept),
         "prompt_tokens": sum(map(len, job.request.get("prompts", ()))),
         "request_id": job.request_id,
+        "adapter": adapter_of(job.request),
+        "parameters": orjson.dumps(parameters_of(job.request)),
     }
+    if job.prices:
+        fields["prices"] = orjson.dumps(list(job.prices))
+    if job.stored:
+        fields["stored"] = 1
     return [part for pair in fields.items() for part in pair]

@@ -1,7 +1,10 @@
 """What was used: a record per ended job, and sums of them per hour that outlive the records."""
 
+import zlib
 from decimal import Decimal
+from typing import Any
 
+import orjson
 from django.db import models
 
 from completions.models.jobs import JobStatus
@@ -80,6 +83,11 @@ class StoredPrompt(models.Model):
 
     def __str__(self) -> str:
         return self.job_id
+
+    def document(self) -> dict[str, Any]:
+        """The request: prompts, sampling, grammar."""
+        unpacked: dict[str, Any] = orjson.loads(zlib.decompress(bytes(self.request)))
+        return unpacked
 
 
 class UsageHour(models.Model):

@@ -95,19 +95,19 @@ class Tenant:
         return {"Authorization": f"Bearer {self.secret}"}
 
 
-def _tenant(name: str) -> Tenant:
+def new_tenant(name: str) -> Tenant:
     organization = Organization.objects.create(name=name)
     return Tenant(organization, *accounts.create(organization, f"{name}'s key"))
 
 
 @pytest.fixture
 def owner(db: None) -> Tenant:
-    return _tenant("owner")
+    return new_tenant("owner")
 
 
 @pytest.fixture
 def stranger(db: None) -> Tenant:
-    return _tenant("stranger")
+    return new_tenant("stranger")
 
 
 class FakeRuntime:

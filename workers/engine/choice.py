@@ -39,6 +39,7 @@ class Choice:
         self.index = index
         self.finish: Finish | None = None
         self.num_characters = 0  # of the text of all tokens, shown or not
+        self.num_forced = 0  # tokens that the grammar left no choice about
         self.grammar = grammar
         self.stop_checker = stop_checker
         self._detokenizer = detokenizer
@@ -65,6 +66,7 @@ class Choice:
     def replay(self, token_ids: Iterable[int]) -> Finish | None:
         """Take tokens that an earlier run already delivered: nothing of them is given again."""
         for token_id in token_ids:
+            self.num_forced += token_id == self.forced_token
             if self.append(token_id) is not None:
                 break
         self._token_ids, self._text = [], []

@@ -287,6 +287,7 @@ class Engine:
         while not seq.every_position and (token_id := seq.choice.forced_token) is not None:
             seq.append(token_id)
             num_tokens += 1
+        seq.choice.num_forced += num_tokens
         self._generated_tokens += num_tokens
         self._forced_tokens += num_tokens
         return num_tokens

@@ -173,12 +173,14 @@ class Usage:
     """Token counts of a request: a prompt counts once, completions over all choices.
 
     ``cached_tokens`` are those of the prompts that were in the prefix cache when they first ran.
-    ``completion_tokens`` includes a sampled end or stop token and what was already published.
+    ``completion_tokens`` includes a sampled end or stop token and what was already published;
+    ``forced_tokens`` are those among them that the grammar left no choice about.
     """
 
     prompt_tokens: int
     cached_tokens: int
     completion_tokens: int
+    forced_tokens: int = 0
 
 
 @dataclass(slots=True, eq=False)

@@ -68,4 +68,5 @@ class RequestState:
             prompt_tokens=sum(map(len, self.request.prompts)),
             cached_tokens=sum(seq.cached_tokens for seq in self.sequences if not seq.choice_index),
             completion_tokens=sum(seq.num_output_tokens for seq in self.sequences),
+            forced_tokens=sum(seq.choice.num_forced for seq in self.sequences),
         )

@@ -47,15 +47,10 @@ local function admit(api_key, id, limits, tokens, lease, at)
   return 'ok', requests_left, tokens_left, 0
 end
 
--- A job has ended: free its place, give back what it reserved and did not use. `usage` is JSON, or '' for none.
-local function settle(api_key, id, reserved, usage)
+-- A job has ended: free its place, give back what it reserved and did not use.
+local function settle(api_key, id, reserved, used)
   redis.call('ZREM', prefix .. 'busy:' .. api_key, id)
   local bucket = prefix .. 'limits:' .. api_key
   if not reserved or redis.call('HEXISTS', bucket, 'tokens') == 0 then return end
-  local used = 0
-  if usage ~= '' then
-    local counts = cjson.decode(usage)
-    used = counts.prompt_tokens + counts.completion_tokens
-  end
   redis.call('HINCRBYFLOAT', bucket, 'tokens', tostring(tonumber(reserved) - used))
 end

@@ -16,7 +16,9 @@ for i = 2, #ARGV, 6 do
     if event ~= '' and seq == tonumber(job[6]) then -- else a retry of what is already there
       redis.call('XADD', event_key(id), '*', 'd', event)
       redis.call('HSET', key, 'seq', seq + count)
-      redis.call('HINCRBY', key, 'generated', tokens)
+      if redis.call('HINCRBY', key, 'generated', tokens) == tonumber(tokens) and tonumber(tokens) > 0 then
+        redis.call('HSETNX', key, 'first', tostring(now()))
+      end
     end
     if job[4] or (job[5] ~= '' and redis.call('EXISTS', prefix .. 'web:' .. job[5]) == 0) then reply = 1 end
   end

@@ -10,7 +10,10 @@ local function look(id)
   local key = job_key(id)
   local job = redis.call('HMGET', key, 'state', 'owner', 'deadline', 'web', 'model', 'priority', 'request_id')
   local state, late = job[1], at - tonumber(job[3] or 0)
-  if not state or ended(state) then return redis.call('ZREM', prefix .. 'open', id) end
+  if not state or ended(state) then
+    for _, class in ipairs(CLASSES) do redis.call('SREM', prefix .. 'depth:' .. class, id) end
+    return redis.call('ZREM', prefix .. 'open', id)
+  end
   local lost = state == 'running' and redis.call('EXISTS', prefix .. 'worker:' .. job[2]) == 0
   if late >= 0 and (state == 'queued' or lost) then
     return finalize_here(id, 'failed', '{"code":"queue_timeout","message":"The request waited too long in the queue."}')

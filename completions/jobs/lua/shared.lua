@@ -1,4 +1,4 @@
--- What every script of the job life cycle shares. Prepended to each of them, then limits.lua and ending.lua.
+-- What every script of the job life cycle shares. Prepended to each of them, then limits.lua, budgets.lua and ending.lua.
 --
 -- KEYS[1] is the key prefix of the installation; all keys are built from it, so Redis Cluster is not supported.
 -- <p>job:<id>     hash    one job; fields below
@@ -11,17 +11,20 @@
 -- <p>metrics:<id> string  an engine worker's Prometheus page (expires)
 -- <p>workers      set     ids of workers that may live
 -- <p>served       zset    models by the time of their last heartbeat
+-- <p>depth:<class> set    those among them of one class: interactive, background, batch
+-- <p>spent:<scope> hash   what a key or an organization with a budget has spent (budgets.lua)
 -- <p>limits:<key>  hash    what an API key has left: requests, tokens, at (limits.lua)
 -- <p>busy:<key>    zset    its jobs that somebody waits for, by the time their lease ends
 -- <p>keys         stream  one entry per change of API keys
 -- <p>ctl:<web>    stream  wakes the reader of a web process
 --
--- Fields of job:<id>: state (queued, running, completed, failed, cancelled), kind (sync, stream, background,
--- batch), kept (1: SQL has it too, and it expires only once SQL has its result), model, organization, key, request
--- (JSON for the worker), view (JSON for responses), priority, created, deadline, ttl, web (lease holder, or empty),
--- attempt, losses, owner, started, finished, cancel, seq (next sequence number), prompt_tokens, request_id (of the
--- HTTP request, or empty), reserved (tokens taken from the key's bucket, where it has one), generated (tokens
--- published), republished (since the last claim), error, usage.
+-- Fields of job:<id>: state (queued, running, completed, failed, cancelled), kind (sync, stream, background, batch),
+-- kept (1: SQL has it too, and it expires only once SQL has its result), model, organization, key, request (JSON for
+-- the worker), view (JSON for responses), priority, created, deadline, ttl, web (lease holder, or empty), attempt,
+-- losses, owner, started, finished, cancel, seq (next sequence number), prompt_tokens, request_id (of the HTTP request,
+-- or empty), reserved (tokens taken from the key's bucket, where it has one), prices (of a token in billionths: prompt, cached prompt, completion; JSON), held (JSON,
+-- see budgets.lua), adapter, parameters (for the usage record), stored (1: the record keeps the request), generated
+-- (tokens published), first (when the first of them was), republished (since the last claim), error, usage.
 
 local prefix = KEYS[1]
 
@@ -31,6 +34,21 @@ local function event_key(id) return prefix .. 'ev:' .. id end
 local function now()
   local t = redis.call('TIME')
   return tonumber(t[1]) + tonumber(t[2]) / 1e6
+end
+
+local CLASSES = {'interactive', 'background', 'batch'}
+
+local function class_of(kind)
+  return (kind == 'sync' or kind == 'stream') and 'interactive' or kind
+end
+
+-- The id of the newest entry that the usage stream ever had.
+local function last_ended()
+  local info = redis.pcall('XINFO', 'STREAM', prefix .. 'usage')
+  if info.err then return '0-0' end
+  for i = 1, #info, 2 do
+    if info[i] == 'last-generated-id' then return info[i + 1] end
+  end
 end
 
 local function ended(state)
