@@ -11,7 +11,7 @@ from django.conf import settings
 from django.utils import timezone
 from kombu.exceptions import OperationalError
 
-from completions import background, files, last_use, settlement
+from completions import background, last_use, load, pruning, settlement
 from completions.api import batch_lines
 from completions.batches import feeding, progress, states, validation, writing
 from completions.dispatch import dispatch
@@ -147,7 +147,14 @@ def prune() -> None:
     """Delete what has expired."""
     with _alone("prune") as mine:
         if mine:
-            now = timezone.now()
-            files.prune(now)
-            background.prune(now)
-            writing.delete_left_lines()
+            pruned = pruning.prune(timezone.now())
+            if pruned.total():
+                logger.info("pruned: %s", dict(+pruned))
+
+
+@shared_task
+def sample_load() -> None:
+    """Note how busy the workers are."""
+    with _alone("sample_load") as mine:
+        if mine:
+            load.sample(_client(), settings.REDIS_PREFIX, timezone.now())

@@ -14,6 +14,7 @@ from completions.api.metrics import MetricsView
 from completions.api.models import ModelsView, ModelView
 from completions.api.openapi.views import OpenAPIView, docs
 from completions.api.tokenization import DetokenizeView, TokenizeView
+from completions.api.usage import UsageView
 
 urlpatterns = [
     path("v1/completions", CompletionsView.as_view()),
@@ -31,6 +32,7 @@ urlpatterns = [
     path("v1/files/<str:file_id>/content", FileContentView.as_view()),
     path("v1/models", ModelsView.as_view()),
     path("v1/models/<path:model_id>", ModelView.as_view()),
+    path("v1/usage", UsageView.as_view()),
     path("v1/tokenize", TokenizeView.as_view()),
     path("v1/detokenize", DetokenizeView.as_view()),
     path("v1/grammars/validate", ValidateView.as_view()),

@@ -78,6 +78,11 @@ beat_schedule = {
         "schedule": 30.0,
         "options": {"expires": 30},
     },
+    "sample load": {
+        "task": "completions.tasks.sample_load",
+        "schedule": 60.0,
+        "options": {"expires": 30},
+    },
     "prune": {
         "task": "completions.tasks.prune",
         "schedule": 60.0,

@@ -144,6 +144,12 @@ BACKGROUND_TIMEOUT = env.float("QUIRE_BACKGROUND_TIMEOUT", default=3600.0)
 RESULT_TTL = env.int("QUIRE_RESULT_TTL", default=600)
 """Seconds a finished synchronous or streamed completion can be fetched again."""
 BACKGROUND_RESULT_TTL = env.int("QUIRE_BACKGROUND_RESULT_TTL", default=3600)
+USAGE_RECORD_DAYS = env.int("QUIRE_USAGE_RECORD_DAYS", default=90)
+"""That a usage record is kept; its hour's sums stay for ever."""
+USAGE_HOUR_DAYS = env.int("QUIRE_USAGE_HOUR_DAYS", default=400)
+"""After which the hours of a day become one row."""
+STORED_PROMPT_DAYS = env.int("QUIRE_STORED_PROMPT_DAYS", default=30)
+"""That prompts are kept of organizations that have them stored."""
 SHUTDOWN_GRACE = env.float("QUIRE_SHUTDOWN_GRACE", default=25.0)
 """Seconds a worker lets running jobs finish after SIGTERM; the rest move to another worker."""
 

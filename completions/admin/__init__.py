@@ -8,4 +8,5 @@ from completions.admin import (  # noqa: F401 - importing registers
     organizations,
     people,
     requests,
+    usage,
 )

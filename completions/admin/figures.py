@@ -13,6 +13,7 @@ from typing import Any
 from django.db.models import Count, F, Max, Q, Sum
 from django.db.models.functions import Coalesce, TruncDay, TruncHour, TruncMinute
 
+from completions import histograms
 from completions.models import LoadSample, UsageHour, UsageRecord
 from completions.models.usage import BOUNDS_MS, FIRST_TOKEN, LATENCY
 
@@ -59,18 +60,8 @@ NOTHING: Sums = dict.fromkeys((*SUMMED, *LATENCY, *FIRST_TOKEN), 0)
 
 
 def quantile(sums: Sums, columns: Sequence[str], q: float) -> float | None:
-    """Milliseconds below which a share `q` of a histogram's requests lies, taken as evenly spread
-    inside a bucket; the last bucket counts as its lower end. None of nothing."""
-    counts = [sums[column] or 0 for column in columns]
-    wanted = q * sum(counts)
-    if not wanted:
-        return None
-    below, lower = 0.0, 0
-    for count, upper in zip(counts, BOUNDS_MS, strict=False):
-        if below + count >= wanted:
-            return float(lower + (upper - lower) * (wanted - below) / count)
-        below, lower = below + count, upper
-    return float(lower)
+    """Milliseconds below which a share `q` of a histogram's requests lies; None of nothing."""
+    return histograms.quantile([sums[column] or 0 for column in columns], q)
 
 
 def series(period: Period, now: datetime) -> list[Sums]:

@@ -19,6 +19,7 @@ def items(request: HttpRequest) -> list[dict[str, Any]]:
             "items": [
                 _link("Live jobs", "bolt", "operations:live", "completions.view_job"),
                 _table("Requests", "receipt_long", "usagerecord"),
+                _table("Usage", "bar_chart", "usagehour"),
                 _table("Batches", "stacks", "batch"),
                 _table("Files", "draft", "file"),
             ],

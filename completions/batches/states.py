@@ -27,6 +27,7 @@ def begin(batch: Batch, now: datetime) -> bool:
             in_progress_at=now,
             model=batch.model,
             total=batch.total,
+            enqueued_tokens=batch.enqueued_tokens,
         )
     )
 

@@ -9,6 +9,7 @@ from typing import IO, Any
 
 import orjson
 from django.conf import settings
+from django.db.models import Sum
 from django.utils import timezone
 
 from completions import keys, strict_json
@@ -16,7 +17,7 @@ from completions.batches import lines, states, writing
 from completions.batches.lines import PreparedLine
 from completions.batches.writing import Alive
 from completions.keys import Principal
-from completions.models import Batch, BatchLine, BatchStatus, File
+from completions.models import UNFINISHED, Batch, BatchLine, BatchStatus, File
 from completions.parts import parts
 
 SHOWN_ERRORS = 100
@@ -102,6 +103,8 @@ class _Check:
             BatchLine.objects.bulk_create(row for row in rows if row is not None)
         if not self._batch.total and not self.errors:
             raise LineError("empty_file", "The file holds no request.")
+        if not self.errors:
+            _require_room(self._batch)
 
     def note(self, error: LineError) -> None:
         self._log.write(orjson.dumps(error.as_dict()) + b"\n")
@@ -152,6 +155,7 @@ class _Check:
             custom_id, prepared = checked
             self._batch.model = self._batch.model or prepared.model
             if prepared.model == self._batch.model:
+                self._batch.enqueued_tokens += sum(map(len, prepared.request["prompts"]))
                 return BatchLine(
                     batch=self._batch,
                     number=number,
@@ -174,6 +178,30 @@ class _Check:
         if first != number:
             message = f"custom_id: line {first} has the same one; each must be unique in the file."
             raise LineError("duplicate_custom_id", message, "custom_id")
+
+
+def _require_room(batch: Batch) -> None:
+    """Raises LineError where the key's or the organization's batches would hold too many tokens.
+
+    Exact, as one batch is validated at a time in the whole installation.
+    """
+    unended = Batch.objects.filter(status__in=UNFINISHED).exclude(id=batch.id)
+    for owner, batches in (
+        (batch.api_key, unended.filter(api_key_id=batch.api_key_id)),
+        (batch.organization, unended.filter(organization_id=batch.organization_id)),
+    ):
+        most = owner.max_enqueued_tokens
+        if most is None:
+            continue
+        enqueued = batches.aggregate(tokens=Sum("enqueued_tokens"))["tokens"] or 0
+        if enqueued + batch.enqueued_tokens > most:
+            whose = "this API key" if owner is batch.api_key else "your organization"
+            raise LineError(
+                "token_limit_exceeded",
+                f"Enqueued token limit reached: the prompts of {whose}'s batches may hold {most} "
+                f"tokens until they have ended; there are {enqueued}, and this file has "
+                f"{batch.enqueued_tokens}. Try again once some of them have ended.",
+            )
 
 
 def _groups(found: Iterator[tuple[int, bytes]]) -> Iterator[list[tuple[int, bytes]]]:

@@ -47,10 +47,10 @@ class Operation:
     tag: str = field(default="", compare=False)
 
 
-_AUTHENTICATED = (401, 500, 503)
+_AUTHENTICATED = (401, 403, 500, 503)
 _READS = (*_AUTHENTICATED, 400, 404)
 _WRITES = (*_READS, 413, 415)
-_SUBMITS = (*_WRITES, 403, 409, 422, 429, 504)
+_SUBMITS = (*_WRITES, 409, 422, 429, 504)
 
 _PREFER = Parameter(
     "Prefer", shapes.STRING, "respond-async[, wait=N]: 202 after N seconds at most.", "header"
@@ -120,6 +120,38 @@ _MODEL = {
 }  # fmt: skip
 
 
+_USAGE_QUERY = (
+    Parameter("start_time", shapes.INTEGER, "Unix seconds; by default as many buckets as `limit`."),
+    Parameter("end_time", shapes.INTEGER, "Unix seconds, exclusive; now by default."),
+    Parameter(
+        "bucket_width", {"type": "string", "enum": ["1d", "1h"]}, "1d by default; days are UTC's."
+    ),
+    Parameter(
+        "group_by", shapes.STRING,
+        "Some of model, api_key_id, adapter, with commas or repeated; model,api_key_id by default.",
+    ),
+    Parameter("models", shapes.STRING, "Only these."),
+    Parameter("api_key_ids", shapes.STRING, "Only these, as `sk-` and six characters."),
+    Parameter("limit", shapes.INTEGER, "Buckets: 7 of at most 31 days, 24 of at most 168 hours."),
+    Parameter("page", shapes.STRING, "`next_page` of the page before."),
+)  # fmt: skip
+_USAGE_PAGE = {
+    "object": "page", "has_more": False, "next_page": None,
+    "data": [
+        {"object": "bucket", "start_time": 1769990400, "end_time": 1770076800,
+         "results": [
+             {"object": "organization.usage.completions.result", "input_tokens": 120,
+              "input_cached_tokens": 32, "output_tokens": 64, "forced_tokens": 20,
+              "num_model_requests": 4, "num_failed_requests": 0, "num_cancelled_requests": 1,
+              "cost": 0.00018, "latency_ms": {"p50": 350.0, "p95": 480.0},
+              "first_token_ms": {"p50": 75.0, "p95": 95.0}, "api_key_id": "sk-aB3xY9",
+              "api_key_name": "ci", "model": MODEL_ID, "adapter": None, "project_id": None,
+              "user_id": None, "batch": None}
+         ]}
+    ],
+}  # fmt: skip
+
+
 def _page(row: Any) -> dict[str, Any]:
     return {
         "object": "list", "data": [row], "first_id": row["id"], "last_id": row["id"],
@@ -181,24 +213,28 @@ OPERATIONS: dict[tuple[str, str], Operation] = {
         answer_example={"object": "list", "data": [_MODEL]}, tag="models",
     ),
     ("GET", "/v1/models/{model_id}"): Operation(
-        "One model, or base:adapter", {200: shapes.MODEL}, (*_READS, 403), answer_example=_MODEL,
+        "One model, or base:adapter", {200: shapes.MODEL}, _READS, answer_example=_MODEL,
         tag="models",
     ),
     ("POST", "/v1/tokenize"): Operation(
-        "Text or messages to token ids", {200: shapes.TOKENS}, (*_WRITES, 403),
+        "Text or messages to token ids", {200: shapes.TOKENS}, _WRITES,
         TokenizeRequestSerializer, {"model": MODEL_ID, "prompt": "Hello"},
         {"tokens": [19556], "count": 1, "max_model_len": 8192}, tag="tokens",
     ),
     ("POST", "/v1/detokenize"): Operation(
-        "Token ids to text", {200: shapes.TEXT}, (*_WRITES, 403), DetokenizeRequestSerializer,
+        "Token ids to text", {200: shapes.TEXT}, _WRITES, DetokenizeRequestSerializer,
         {"model": MODEL_ID, "tokens": [19556]}, {"prompt": "Hello"}, tag="tokens",
     ),
     ("POST", "/v1/grammars/validate"): Operation(
-        "Is a constraint usable, and does a text fit it", {200: shapes.VERDICT}, (*_WRITES, 403),
+        "Is a constraint usable, and does a text fit it", {200: shapes.VERDICT}, _WRITES,
         ValidateRequestSerializer, {"model": MODEL_ID, "regex": "[a-z]+", "text": "abc"},
         {"valid": True, "error": None, "code": None, "line": None, "column": None,
          "pointer": None, "warnings": [], "accepts": True, "matched_prefix": 3},
         tag="grammars",
+    ),
+    ("GET", "/v1/usage"): Operation(
+        "What the key used, or its organization for admin keys", {200: shapes.USAGE_PAGE}, _READS,
+        answer_example=_USAGE_PAGE, parameters=_USAGE_QUERY, tag="usage",
     ),
     ("POST", "/v1/files"): Operation(
         "Upload a file of requests", {200: shapes.FILE}, (*_WRITES, 409), answer_example=_FILE,

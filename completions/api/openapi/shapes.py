@@ -183,3 +183,42 @@ def page(of: Shape) -> Shape:
             "has_more": BOOLEAN,
         }
     )
+
+
+_PERCENTILES = an_object({"p50": or_null(NUMBER), "p95": or_null(NUMBER)})
+_USAGE_RESULT = an_object(
+    {
+        "object": STRING,
+        "input_tokens": INTEGER,
+        "input_cached_tokens": INTEGER,
+        "output_tokens": INTEGER,
+        "forced_tokens": INTEGER,
+        "num_model_requests": INTEGER,
+        "num_failed_requests": INTEGER,
+        "num_cancelled_requests": INTEGER,
+        "cost": NUMBER,
+        "latency_ms": _PERCENTILES,
+        "first_token_ms": _PERCENTILES,
+        "api_key_id": or_null(STRING),
+        "api_key_name": or_null(STRING),
+        "model": or_null(STRING),
+        "adapter": or_null(STRING),
+    }
+)
+USAGE_PAGE = an_object(
+    {
+        "object": {"const": "page"},
+        "data": an_array(
+            an_object(
+                {
+                    "object": {"const": "bucket"},
+                    "start_time": INTEGER,
+                    "end_time": INTEGER,
+                    "results": an_array(_USAGE_RESULT),
+                }
+            )
+        ),
+        "has_more": BOOLEAN,
+        "next_page": or_null(STRING),
+    }
+)

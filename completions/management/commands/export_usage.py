@@ -1,0 +1,44 @@
+"""`manage.py export_usage`: usage by bucket, key, model and adapter as CSV on standard output."""
+
+from argparse import ArgumentParser, ArgumentTypeError
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from django.core.management.base import BaseCommand, CommandError
+
+from completions import usage_report
+from completions.models import Organization, UsageHour
+
+
+class Command(BaseCommand):
+    help = "Print usage as CSV: a line per hour or day (UTC), API key, model and adapter."
+
+    def add_arguments(self, parser: ArgumentParser) -> None:
+        parser.add_argument("--from", dest="begin", type=_day, metavar="YYYY-MM-DD")
+        parser.add_argument(
+            "--to", dest="end", type=_day, metavar="YYYY-MM-DD", help="the last day, inclusive"
+        )
+        parser.add_argument("--organization", metavar="ORG", help="only this one")
+        parser.add_argument(
+            "--bucket", choices=usage_report.WIDTHS, default="1d", help="(%(default)s)"
+        )
+
+    def handle(self, *args: Any, **options: Any) -> None:
+        hours = UsageHour.objects.all()
+        if options["begin"]:
+            hours = hours.filter(hour__gte=options["begin"])
+        if options["end"]:
+            hours = hours.filter(hour__lt=options["end"] + timedelta(days=1))
+        if options["organization"]:
+            owner = Organization.objects.filter(name=options["organization"]).first()
+            if owner is None:
+                raise CommandError(f"no organization {options['organization']!r}")
+            hours = hours.filter(organization=owner)
+        usage_report.write_csv(hours, options["bucket"], self.stdout)
+
+
+def _day(text: str) -> datetime:
+    try:
+        return datetime.strptime(text, "%Y-%m-%d").replace(tzinfo=UTC)
+    except ValueError as error:
+        raise ArgumentTypeError("must be a day as 2026-01-31") from error
