@@ -17,6 +17,7 @@ from completions.batches import feeding, progress, states, validation, writing
 from completions.dispatch import dispatch
 from completions.jobs.connection import connect
 from completions.jobs.execution import reconcile as find_lost
+from completions.jobs.rids import BatchRids
 from completions.locks import Lease, lease
 from completions.models import UNFINISHED, Batch, BatchStatus
 
@@ -120,9 +121,14 @@ def validate_batch(batch_id: str) -> None:
         if not mine or batch is None:
             return
         try:
-            validation.validate(batch, batch_lines.prepare, mine.alive)
+            validation.validate(batch, batch_lines.prepare, mine.alive, _rids(batch))
         except validation.InterruptedValidationError:
             logger.warning("another worker validates %s", batch_id)
+
+
+def _rids(batch: Batch) -> BatchRids:
+    former = batch.job_prefix_of(batch.resubmission_of) if batch.resubmission_of else ""
+    return BatchRids(_client(), settings.REDIS_PREFIX, batch.api_key_id, former)
 
 
 @shared_task

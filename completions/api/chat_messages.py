@@ -54,8 +54,9 @@ class ChatMessageSerializer(StrictSerializer):
     later_fields = dict.fromkeys(("refusal", "audio", "function_call", "annotations"), "Omit it.")
 
     role = ChoiceField(
-        choices=["system", "developer", "user", "assistant", "tool"], help_text="Who speaks."
-    )
+        choices=["system", "developer", "user", "assistant", "tool"], default="user",
+        help_text="Who speaks.",
+    )  # fmt: skip
     content = ContentField(required=False, help_text="A string, or text parts that are joined.")
     name = TextField(required=False, max_length=64, help_text="Of the participant.")
     tool_calls = ListField(

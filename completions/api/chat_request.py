@@ -82,6 +82,20 @@ class RawPromptField(StrictField, serializers.JSONField):
         return TokenIdsField().for_model(value, model)
 
 
+class MessagesField(ListField):
+    """Messages, or as in mistral.rs one text, to which no template is applied."""
+
+    def to_schema(self) -> dict[str, Any]:
+        return {"anyOf": [super().to_schema(), {"type": "string"}]}
+
+    def to_internal_value(self, data: Any) -> Any:
+        return data if type(data) is str else super().to_internal_value(data)
+
+    def for_model(self, value: str | list[Any], model: ModelFiles) -> list[Any]:
+        """A text's token ids, else the messages."""
+        return list(model.tokenizer.encode(value).ids) if isinstance(value, str) else value
+
+
 class ChatRequestSerializer(GenerationRequestSerializer):
     """Validated, it holds what GenerationRequestSerializer says, `prompt` as a batch of one,
     `calls` (Calls or None) and `thoughts` (Thoughts or None), which `constraint` provides for,
@@ -89,9 +103,9 @@ class ChatRequestSerializer(GenerationRequestSerializer):
 
     later_fields = _INSTEAD
 
-    messages = ListField(
+    messages = MessagesField(
         child=ChatMessageSerializer(), required=False, min_length=1,
-        help_text="The conversation, put into the model's chat template.",
+        help_text="The conversation, put into the model's chat template; a string is a prompt.",
     )  # fmt: skip
     prompt = RawPromptField(
         required=False, help_text="Instead of messages: text or token ids, used as they are."
@@ -168,7 +182,7 @@ class ChatRequestSerializer(GenerationRequestSerializer):
             raise FieldError("missing_required_parameter", "this field is required.", "messages")
         if len(given) > 1:
             raise FieldError("invalid_value", f"cannot be combined with {given[0]}.", given[1])
-        if given[0] == "messages":
+        if not _is_raw(given[0], validated):
             check_answers(validated["messages"])
         else:
             for name in _OF_TEMPLATES:
@@ -215,7 +229,7 @@ class ChatRequestSerializer(GenerationRequestSerializer):
     ) -> tuple[str, list[int]]:
         """The prompt's end as text, and its token ids."""
         tokenizer = self.files.tokenizer
-        if source != "messages":
+        if _is_raw(source, validated):
             ids: list[int] = validated[source]
             if not ids:
                 raise FieldError("empty_array", "must hold at least one token.", source)
@@ -283,6 +297,11 @@ class ChatRequestSerializer(GenerationRequestSerializer):
         if validated["skip_special_tokens"] and marks & spelling.special_ids.keys():
             validated["skip_special_tokens"] = False
             validated["hidden"] = sorted(spelling.special_ids.keys() - marks)
+
+
+def _is_raw(source: str, validated: Mapping[str, Any]) -> bool:
+    """Whether the prompt is token ids already."""
+    return source != "messages" or not validated[source] or type(validated[source][0]) is int
 
 
 def _alternatives(validated: Mapping[str, Any]) -> int | None:

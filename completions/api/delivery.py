@@ -5,7 +5,7 @@ import time
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from django.conf import settings
 from django.http import StreamingHttpResponse
@@ -18,6 +18,8 @@ from completions import background
 from completions.api import runtime, sse
 from completions.api.enqueueing import queue_unavailable
 from completions.api.exceptions import NotFound, from_job_error
+from completions.api.meta import meta_of
+from completions.api.obfuscation import obfuscation
 from completions.api.preferences import Preferences
 from completions.api.responses import Collected, View
 from completions.jobs.events import ChoiceEvent, EndEvent
@@ -77,7 +79,7 @@ async def _follow(view: View, patience: float, stored: Stored | None = None) -> 
     return outcome
 
 
-async def answer(view: View, job: NewJob) -> Response:
+async def answer(view: View, job: NewJob, meta: bool = False) -> Response:
     """Wait for a job; unless it is kept nobody else waits for it, and it dies with its
     connection."""
     end = None
@@ -88,7 +90,10 @@ async def answer(view: View, job: NewJob) -> Response:
         if end is None and not job.kept:
             here = await runtime.current()
             here.spawn(here.cancel_job(view.id))
-    return _whole(view, outcome)
+    response = _whole(view, outcome)
+    if meta:
+        response.data["meta"] = await meta_of(view, outcome.collected.finish_reasons())
+    return response
 
 
 async def answer_again(view: View, job: JobRecord) -> Response:
@@ -113,7 +118,7 @@ async def accepted(
     """202, or 200 when the job ends within the time the client prefers to wait."""
     if preferences.wait:
         wait = min(preferences.wait, settings.REQUEST_TIMEOUT)
-        response = await polled(view, principal, wait)
+        response = await polled(view, principal, wait, meta=preferences.meta)
         if response.data["status"] in ("queued", "in_progress"):
             response.status_code = 202
     else:
@@ -148,11 +153,12 @@ async def find(view_type: type[View], job_id: str, principal: Principal) -> JobR
 
 
 async def polled(
-    view: View, principal: Principal, wait: float, known: str | None = None
+    view: View, principal: Principal, wait: float, known: str | None = None, meta: bool = False
 ) -> Response:
     """The state of a job now, or as soon as it ends within `wait` seconds.
 
-    `known` is the ETag of the state that the client has already.
+    `known` is the ETag of the state that the client has already. With `meta` what has ended tells
+    how it was run.
     """
     job = await find(type(view), view.id, principal)
     outcome = _Outcome(view.collected())
@@ -166,15 +172,20 @@ async def polled(
         headers["Retry-After"] = "1"
     if known is not None and headers["ETag"] in (each.strip() for each in known.split(",")):
         return Response(status=304, headers=headers)
-    return Response(outcome.collected.polled(job), headers=headers)
+    body = outcome.collected.polled(job)
+    if meta and job.ended:
+        body["meta"] = await meta_of(view, outcome.collected.finish_reasons())
+    return Response(body, headers=headers)
 
 
-async def watched_stream(view: View, deadline: float, ids: bool) -> StreamingHttpResponse:
+async def watched_stream(
+    view: View, deadline: float, ids: bool, meta: bool = False
+) -> StreamingHttpResponse:
     """A stream whose job dies with its connection, even before anybody began to read it."""
     here = await runtime.current()
     begun = asyncio.Event()
     here.spawn(_cancel_unless(here, begun, view))
-    return sse.response(_cancelling(view, frames(view, deadline, ids=ids), begun))
+    return sse.response(_cancelling(view, frames(view, deadline, ids=ids, meta=meta), begun))
 
 
 async def frames(
@@ -183,8 +194,10 @@ async def frames(
     after: int = 0,
     ids: bool = False,
     stored: Stored | None = None,
+    meta: bool = False,
 ) -> AsyncGenerator[bytes, None]:
-    """A job as SSE from after a sequence number on; exactly one end, whatever happens."""
+    """A job as SSE from after a sequence number on; exactly one end, whatever happens. With `meta`
+    a last chunk tells how it was run."""
     here = await runtime.current()
     chunks = view.chunks()
     try:
@@ -202,10 +215,19 @@ async def frames(
                 advanced = chunks.end(event) if isinstance(event, EndEvent) else chunks.of(event)
                 for number, chunk in advanced:
                     if number > after:
-                        yield sse.frame(chunk, number if ids else None)
+                        yield sse.frame(_padded(view, chunk), number if ids else None)
+                if meta and isinstance(event, EndEvent) and event.error is None:
+                    told = await meta_of(view, chunks.finish_reasons())
+                    yield sse.frame({**chunks.envelope(), "usage": None, "meta": told})
     except ReaderLostError:
         yield sse.frame(queue_unavailable().envelope())
     yield sse.DONE
+
+
+def _padded(view: View, chunk: dict[str, Any]) -> dict[str, Any]:
+    if not view.obfuscation or not chunk.get("choices"):
+        return chunk
+    return {**chunk, "obfuscation": obfuscation(chunk)}
 
 
 async def _cancelling(

@@ -17,6 +17,7 @@ from completions.api.routing_fields import (
     adapters_of,
     check_priority,
     check_rids,
+    salt_of,
 )
 from completions.api.sampling_fields import SamplingFields, check_sampling, sampling_of
 from completions.grammars import Constraint
@@ -40,8 +41,9 @@ class GenerationRequestSerializer(
     """The fields that both routes take. A subclass adds the prompt in its form, and `max_tokens`.
 
     Validated, it holds every field, and `constraint` (a Constraint or None), `adapters` (a name or
-    None per prompt), `native` (a Native or None per prompt, or None) and `base_model` (the served
-    model that `model` names).
+    None per prompt), `native` (a Native or None per prompt, or None), `base_model` (the served
+    model that `model` names), `default_length` (whether it leaves max_tokens to its default) and
+    `cache` (what prefixes may be shared under).
     """
 
     def prompts(self, validated: Mapping[str, Any]) -> Sequence[Sequence[int]]:
@@ -66,6 +68,8 @@ class GenerationRequestSerializer(
         _check_hidden_states(validated, principal)
         check_rids(validated["rid"], len(prompts))
         validated["adapters"] = adapters_of(validated, self.named_adapter, self.entry, len(prompts))
+        validated["default_length"] = not self._names_a_length()
+        validated["cache"] = salt_of(validated["cache_salt"], self.context["principal"])
         validated["base_model"] = self.entry.id
         return validated
 
@@ -103,25 +107,30 @@ def check_length(
 
 
 async def generation_request(
-    validated: Mapping[str, Any], alternatives: int | None = None, from_start: bool = False
+    validated: dict[str, Any], alternatives: int | None = None, from_start: bool = False
 ) -> dict[str, Any]:
     """The job for a worker. Raises GrammarError when the constraint cannot be used.
+
+    How long that was judged is added to `validated`, as `grammar_compile_ms`.
 
     `alternatives` is how many likeliest tokens the route's own field for log probabilities asks
     for, of the prompt's tokens too where that is to be `from_start`.
     """
     constraint: Constraint | None = validated["constraint"]
     grammar = None
+    validated["grammar_compile_ms"] = None
     if constraint is not None:
         model = model_files.load(model_files.served_models().choose(validated["base_model"]))
+        began = time.monotonic()
         grammar = await judge(constraint, model)
+        validated["grammar_compile_ms"] = round((time.monotonic() - began) * 1000, 3)
     return {
         "prompts": validated["prompt"],
         "sampling": {**sampling_of(validated), **processing_of(validated)},
         "grammar": grammar,
         "adapters": validated["adapters"],
         "priority": validated["priority"],
-        "cache_salt": validated["cache_salt"] or "",
+        "cache_salt": validated["cache"],
         "return_hidden_states": validated["return_hidden_states"],
         "return_routed_experts": validated["return_routed_experts"],
         "routed_experts_start_len": validated["routed_experts_start_len"],
@@ -138,7 +147,7 @@ def view_fields(validated: Mapping[str, Any]) -> dict[str, Any]:
     options = validated["stream_options"] or {}
     rid = validated["rid"]
     native = validated["native"]
-    told = ("rid", "stop_regex", "return_routed_experts", "native")
+    told = ("return_meta_info", "rid", "stop_regex", "return_routed_experts", "native")
     wanted = native is not None and any(wish and wish.start >= 0 for wish in native)
     return {
         "model": validated["model"],
@@ -157,5 +166,10 @@ def view_fields(validated: Mapping[str, Any]) -> dict[str, Any]:
         "rid": None if rid is None else rid.values if rid.each else rid.values[0],
         "include_usage": options.get("include_usage", False),
         "continuous_usage_stats": options.get("continuous_usage_stats", False),
+        "obfuscation": options.get("include_obfuscation", False),
+        "prices": model_files.served_models().choose(model.id).prices or None,
+        "default_length": validated["default_length"],
+        "constrained": validated["constraint"] is not None,
+        "grammar_compile_ms": validated.get("grammar_compile_ms"),
         "weight_version": model.weight_version,
     }

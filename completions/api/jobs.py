@@ -15,7 +15,7 @@ from completions.api.base import APIRequest, AsyncAPIView
 from completions.api.enqueueing import enqueue, new_job, queue_unavailable
 from completions.api.exceptions import DO_NOT_RETRY, INVALID_REQUEST, APIError
 from completions.api.pages import Page
-from completions.api.preferences import Preferences, cursor, flag, seconds
+from completions.api.preferences import Preferences, cursor, flag, seconds, wants_meta
 from completions.api.responses import STATUS, View
 from completions.jobs.submission import Kind
 from completions.keys import Principal
@@ -62,13 +62,14 @@ class SubmitView(AsyncAPIView):
         job = new_job(view, kind, prepared.request, principal, key)
         self.headers.update(rate_limits.headers(await enqueue(job)))
         if kind == "stream" and not job.kept:
-            return await delivery.watched_stream(view, job.deadline, ids)
+            return await delivery.watched_stream(view, job.deadline, ids, preferences.meta)
         if prepared.stream:
-            stream = sse.response(delivery.frames(view, job.deadline, ids=ids))
+            told = delivery.frames(view, job.deadline, ids=ids, meta=preferences.meta)
+            stream = sse.response(told)
             return delivery.located(stream, view, preferences)
         if kind == "background":
             return await delivery.accepted(view, job, principal, preferences)
-        return await delivery.answer(view, job)
+        return await delivery.answer(view, job, preferences.meta)
 
     async def _answered_again(self, job_id: str, request: APIRequest) -> HttpResponseBase:
         """What the first request with this idempotency key got, or would get by now."""
@@ -129,10 +130,12 @@ class JobView(AsyncAPIView):
         if flag(request, "stream"):
             after = cursor(request)
             ids = flag(request, "sse_ids") or "Last-Event-ID" in request.headers
-            frames = delivery.frames(view, job.deadline, after, ids, job.events)
+            told = wants_meta(request)
+            frames = delivery.frames(view, job.deadline, after, ids, job.events, told)
             return sse.response(frames)
         wait = seconds(request, "wait", MAX_POLL_WAIT)
-        return await delivery.polled(view, request.auth, wait, request.headers.get("If-None-Match"))
+        known = request.headers.get("If-None-Match")
+        return await delivery.polled(view, request.auth, wait, known, wants_meta(request))
 
     async def delete(self, request: APIRequest, job_id: str) -> Response:
         job = await delivery.find(self.view_type, job_id, request.auth)

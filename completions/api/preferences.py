@@ -1,4 +1,4 @@
-"""What a client asks for outside the body: the Prefer header (RFC 7240) and query parameters."""
+"""What a client asks for outside the body: headers (Prefer is RFC 7240's) and query parameters."""
 
 import re
 from dataclasses import dataclass
@@ -7,6 +7,7 @@ from rest_framework.request import Request
 
 from completions.api.exceptions import InvalidRequest
 
+META_HEADER = "x-include-meta"
 _WAIT = re.compile(r"wait=\"?(\d{1,6})\"?$", re.IGNORECASE)
 
 
@@ -17,6 +18,8 @@ class Preferences:
     respond_async: bool = False
     wait: float = 0.0
     """Seconds to wait before answering 202."""
+    meta: bool = False
+    """Whether to tell how the request was run."""
 
     @classmethod
     def of(cls, request: Request) -> "Preferences":
@@ -25,15 +28,25 @@ class Preferences:
         return cls(
             respond_async=any(part.lower() == "respond-async" for part in parts),
             wait=float(waits[0][1]) if waits else 0.0,
+            meta=wants_meta(request),
         )
 
 
 def flag(request: Request, name: str) -> bool:
     """A query parameter that is `true`, `1`, `false`, `0` or absent."""
-    given = request.query_params.get(name, "false").lower()
-    if given not in ("true", "1", "false", "0"):
+    return _truth(request.query_params.get(name), name)
+
+
+def wants_meta(request: Request) -> bool:
+    """The same of the header x-include-meta."""
+    return _truth(request.headers.get(META_HEADER), META_HEADER)
+
+
+def _truth(given: str | None, name: str) -> bool:
+    word = "false" if given is None else given.lower()
+    if word not in ("true", "1", "false", "0"):
         raise InvalidRequest("invalid_value", f"{name} must be true or false.", name)
-    return given in ("true", "1")
+    return word in ("true", "1")
 
 
 def seconds(request: Request, name: str, most: float) -> float:

@@ -8,9 +8,16 @@ from completions.api.choice_objects import ABORT, Choices, ChoiceWriter
 from completions.api.choice_record import ChoiceRecord
 from completions.api.exceptions import from_job_error
 from completions.api.logprobs import Native
+from completions.api.usage_objects import usage_object
 from completions.jobs.events import ChoiceEvent, EndEvent, JobError, Usage
 from completions.jobs.submission import JobRecord
 
+_INCOMPLETE: Final[Mapping[str, str]] = {
+    "queue_timeout": "expired",
+    "generation_timeout": "deadline",
+    "deadline_exceeded": "deadline",
+}
+"""Why a job did not come to its end, by the code of its error."""
 STATUS: Final[Mapping[str, str]] = {
     "queued": "queued",
     "running": "in_progress",
@@ -55,6 +62,13 @@ class View:
     truncated_tokens: int = 0
     include_usage: bool = False
     continuous_usage_stats: bool = False
+    obfuscation: bool = False
+    prices: Mapping[str, float] | None = None
+    """Of a million tokens, when the job was submitted."""
+    constrained: bool = False
+    default_length: bool = False
+    """Whether the route, not the request, said after how many tokens choices end."""
+    grammar_compile_ms: float | None = None
     weight_version: str | None = None
 
     def as_dict(self) -> dict[str, Any]:
@@ -110,18 +124,6 @@ class View:
         return None if wish is None else Native(*wish)
 
 
-def usage_object(usage: Usage, reasoning_tokens: int = 0) -> dict[str, Any]:
-    """Contract 3.4: the details are always present."""
-    return {
-        "prompt_tokens": usage.prompt_tokens,
-        "completion_tokens": usage.completion_tokens,
-        "total_tokens": usage.prompt_tokens + usage.completion_tokens,
-        "prompt_tokens_details": {"cached_tokens": usage.cached_tokens},
-        "completion_tokens_details": {"reasoning_tokens": reasoning_tokens},
-        "reasoning_tokens": reasoning_tokens,
-    }
-
-
 class Collected:
     """Folds a job's events into the choices of one response."""
 
@@ -148,18 +150,27 @@ class Collected:
         if job.error is not None:
             error = from_job_error(job.error.code, job.error.message)
             body.update(error.envelope())
+            if reason := _INCOMPLETE.get(job.error.code):
+                body.update(status="incomplete", incomplete_details={"reason": reason})
         return body
 
     def _body(self, usage: Usage | None, ended: bool) -> dict[str, Any]:
         body = {
             **self._view.envelope(),
             "choices": [self.choice(record) for record in self._choices.records] if ended else [],
-            "usage": usage_object(usage, self.reasoning_tokens()) if usage else None,
+            "usage": self._usage(usage) if usage else None,
             "metadata": {"weight_version": self._view.weight_version},
         }
         if ended and (sglext := self._choices.sglext()):
             body["sglext"] = sglext
         return body
+
+    def _usage(self, usage: Usage) -> dict[str, Any]:
+        return usage_object(usage, self.reasoning_tokens(), self._view.prices)
+
+    def finish_reasons(self) -> list[str | None]:
+        """Of all choices so far."""
+        return [record.finish_reason for record in self._choices.records]
 
     def reasoning_tokens(self) -> int:
         """Of all choices, spent on thoughts that are told apart."""
@@ -214,15 +225,24 @@ class Chunks:
         for record in self._choices.records:
             if record.hidden_states is not None:
                 yield self._chunk(0, self._with_hidden_states(record), record)
-        envelope = {**self._view.envelope(), "object": self._view.chunk_object, "choices": []}
+        envelope = self.envelope()
         if sglext := self._choices.sglext():
             yield {**envelope, "usage": None, "sglext": sglext}
         if self._view.include_usage and end.usage is not None:
-            yield {**envelope, "usage": usage_object(end.usage, self.reasoning_tokens())}
+            used = usage_object(end.usage, self.reasoning_tokens(), self._view.prices)
+            yield {**envelope, "usage": used}
+
+    def finish_reasons(self) -> list[str | None]:
+        """Of all choices so far."""
+        return [record.finish_reason for record in self._choices.records]
 
     def reasoning_tokens(self, index: int | None = None) -> int:
         """Of one choice or of all, spent on thoughts that are told apart."""
         return 0
+
+    def envelope(self) -> dict[str, Any]:
+        """What a chunk without a choice begins with."""
+        return {**self._view.envelope(), "object": self._view.chunk_object, "choices": []}
 
     def _choice_chunks(self, event: ChoiceEvent) -> Iterator[dict[str, Any]]:
         """The choice objects of an event that `choices` holds already."""

@@ -17,6 +17,11 @@ class StreamOptionsSerializer(StrictSerializer):
     continuous_usage_stats = BooleanField(
         default=False, help_text="Send the choice's usage so far with every chunk."
     )
+    include_obfuscation = BooleanField(
+        default=False,
+        help_text="Add `obfuscation` to every chunk with a choice: characters without meaning that "
+        "hide how long its text is.",
+    )
 
 
 class HiddenStatesField(StrictField, serializers.ChoiceField):
@@ -43,6 +48,9 @@ class ReturnFields(StrictSerializer):
     )
     return_token_ids = BooleanField(
         default=False, help_text="Add token_ids and prompt_token_ids to each choice."
+    )
+    return_meta_info = BooleanField(
+        default=False, help_text="Add SGLang's `meta_info` to each choice that has ended."
     )
     return_hidden_states = HiddenStatesField(
         choices=[True, False, "last"], default=False,

@@ -45,7 +45,8 @@ class RoutingFields(StrictSerializer):
     )  # fmt: skip
     cache_salt = TextField(
         required=False, max_length=256,
-        help_text="Share cached prefixes only with requests of the same organization and salt.",
+        help_text="Share cached prefixes with requests of the organization that name the same; "
+        "default: with those of the API key that name none.",
     )  # fmt: skip
     rid = PerPromptField(
         child=TextField(pattern=_RID), required=False,
@@ -59,6 +60,11 @@ def check_priority(priority: int, principal: Principal) -> None:
     if priority > principal.max_priority:
         message = f"priority: this API key may ask for at most {principal.max_priority}."
         raise PermissionDenied(message, "priority")
+
+
+def salt_of(given: str | None, principal: Principal) -> str:
+    """What a worker tells caches apart by, within an organization: no salt names a key's cache."""
+    return f"key:{principal.key_id}" if given is None else f"salt:{given}"
 
 
 def adapters_of(

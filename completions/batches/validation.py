@@ -16,6 +16,7 @@ from completions import keys, strict_json
 from completions.batches import lines, states, writing
 from completions.batches.lines import PreparedLine
 from completions.batches.writing import Alive
+from completions.jobs.rids import BatchRids
 from completions.keys import Principal
 from completions.models import UNFINISHED, Batch, BatchLine, BatchStatus, File
 from completions.parts import parts
@@ -29,6 +30,7 @@ BYTES_AT_ONCE = 4 * 1024 * 1024
 PREFIX_BLOCK = 32
 """Tokens of a prompt that count as one when lines are grouped by how their prompts begin."""
 PREFIX_BLOCKS = 16
+_TAKEN = "body.rid: {} was used before by this API key; ids are taken for 24 hours."
 _KEYS = ("custom_id", "method", "url", "body")
 
 
@@ -58,19 +60,20 @@ class InterruptedValidationError(Exception):
     """Another worker has taken over; it begins anew."""
 
 
-def validate(batch: Batch, prepare: Prepare, alive: Alive) -> None:
+def validate(batch: Batch, prepare: Prepare, alive: Alive, rids: BatchRids) -> None:
     """Check every line and store it, then let the batch begin, or fail with all that is wrong.
 
     What an interrupted validation has stored is thrown away first.
     """
     writing.delete_lines(batch)
     with asyncio.Runner() as loop, tempfile.TemporaryFile(dir=settings.FILE_UPLOAD_TEMP_DIR) as log:
-        check = _Check(batch, prepare, loop, log)
+        check = _Check(batch, prepare, loop, log, rids)
         try:
             check.run(alive)
         except LineError as error:
             check.note(error)
         if check.errors:
+            rids.free()
             _fail(batch, check.errors[:SHOWN_ERRORS], log)
         else:
             states.begin(batch, timezone.now())
@@ -80,12 +83,18 @@ class _Check:
     """One pass over a file."""
 
     def __init__(
-        self, batch: Batch, prepare: Prepare, loop: asyncio.Runner, log: IO[bytes]
+        self,
+        batch: Batch,
+        prepare: Prepare,
+        loop: asyncio.Runner,
+        log: IO[bytes],
+        rids: BatchRids,
     ) -> None:
         self._batch = batch
         self._prepare = prepare
         self._loop = loop
         self._log = log
+        self._rids = rids
         self._principal = keys.principal_of(batch.api_key)
         self._seen: dict[bytes, int] = {}
         self.errors: list[dict[str, Any]] = []
@@ -96,7 +105,7 @@ class _Check:
         for group in _groups(self._lines()):
             if not alive():
                 raise InterruptedValidationError
-            checked = self._loop.run(self._checked(group))
+            checked = self._with_rids(group, self._loop.run(self._checked(group)))
             rows = (
                 self._row(number, each) for (number, _), each in zip(group, checked, strict=True)
             )
@@ -150,6 +159,20 @@ class _Check:
             return error
         return request["custom_id"], prepared
 
+    def _with_rids(
+        self, group: Sequence[tuple[int, bytes]], checked: Sequence[_Checked]
+    ) -> list[_Checked]:
+        """The same, but for lines whose own ids are taken."""
+        lines = [
+            (self._batch.job_id(number), [] if isinstance(each, LineError) else _rids_of(each[1]))
+            for (number, _), each in zip(group, checked, strict=True)
+        ]
+        refused = self._rids.take(lines) if any(rids for _, rids in lines) else [None] * len(lines)
+        return [
+            each if rid is None else LineError("invalid_value", _TAKEN.format(rid), "body.rid")
+            for each, rid in zip(checked, refused, strict=True)
+        ]
+
     def _row(self, number: int, checked: _Checked) -> BatchLine | None:
         if not isinstance(checked, LineError):
             custom_id, prepared = checked
@@ -202,6 +225,11 @@ def _require_room(batch: Batch) -> None:
                 f"tokens until they have ended; there are {enqueued}, and this file has "
                 f"{batch.enqueued_tokens}. Try again once some of them have ended.",
             )
+
+
+def _rids_of(prepared: PreparedLine) -> list[str]:
+    rid = prepared.view.get("rid")
+    return [rid] if isinstance(rid, str) else list(rid or ())
 
 
 def _groups(found: Iterator[tuple[int, bytes]]) -> Iterator[list[tuple[int, bytes]]]:

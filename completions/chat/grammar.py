@@ -50,7 +50,8 @@ def answer_constraint(
 
     Raises BudgetError, and UnenforceableError as the format's rules do.
     """
-    if calls is None and (thoughts is None or (constraint is None and thoughts.budget is None)):
+    bare = constraint is None and thoughts is not None and thoughts.budget is None
+    if calls is None and (thoughts is None or (bare and not thoughts.required)):
         return constraint
     lines, parts = [], []
     main = "stray_text"

@@ -176,6 +176,17 @@ class JobRecord:
         return self.state in ("completed", "failed", "cancelled")
 
 
+@dataclass(frozen=True, slots=True)
+class Times:
+    """When what happened to a job, in Unix seconds as Redis counts them, and who ran it."""
+
+    created: float
+    started: float | None
+    first_event: float | None
+    finished: float | None
+    worker: str | None
+
+
 class Submission:
     """Bound to one asynchronous client, key prefix and web process."""
 
@@ -236,6 +247,24 @@ class Submission:
             error=JobError(**error) if error else None,
             usage=Usage(**usage) if usage else None,
             sequence_number=int(fields["seq"]),
+        )
+
+    async def times(self, job_id: str) -> Times | None:
+        """None when the job is unknown or has expired."""
+        pipeline = self._client.pipeline(transaction=False)
+        names = ("created", "started", "finished", "worker")
+        pipeline.hmget(f"{self._prefix}job:{job_id}", names)
+        pipeline.xrange(f"{self._prefix}ev:{job_id}", count=1)
+        (created, started, finished, worker), entries = await pipeline.execute()
+        if created is None:
+            return None
+        first = int(entries[0][0].split(b"-")[0]) / 1000 if entries else None
+        return Times(
+            created=float(created),
+            started=float(started) if started else None,
+            first_event=first,
+            finished=float(finished) if finished else None,
+            worker=worker.decode() if worker else None,
         )
 
     async def states(self, job_ids: Sequence[str]) -> list[str | None]:

@@ -119,7 +119,11 @@ class Batch(models.Model):
 
     def job_id(self, number: int) -> str:
         """A line's job. The same whenever it is made, so that no line runs under two ids."""
-        return f"{self.job_prefix}{self._hex}-{number}"
+        return f"{self.job_prefix_of(self.id)}{number}"
+
+    def job_prefix_of(self, batch_id: str) -> str:
+        """What the jobs of a batch of the same route begin with."""
+        return f"{self.job_prefix}{batch_id.removeprefix('batch_')}-"
 
     def request_id(self, number: int) -> str:
         """What the output calls a line."""

@@ -7,6 +7,15 @@ import openai
 import pytest
 
 from tests.acceptance.service import MODEL, Installation
+from tests.acceptance.small_model import SMALL, save_small_model
+
+
+class TwoModels(Installation):
+    """The demo model, and a small one that can do what it cannot."""
+
+    def more_models(self) -> str:
+        return save_small_model(self.home / SMALL)
+
 
 METRICS_TOKEN = "for-prometheus-alone"
 
@@ -14,7 +23,7 @@ METRICS_TOKEN = "for-prometheus-alone"
 @pytest.fixture(scope="session")
 def service(tmp_path_factory) -> Iterator[Installation]:
     home = tmp_path_factory.mktemp("home")
-    with Installation(
+    with TwoModels(
         home, QUIRE_SHUTDOWN_GRACE="1", QUIRE_METRICS_TOKEN=METRICS_TOKEN
     ) as installation:
         yield installation

@@ -40,7 +40,7 @@ class Installation:
         models = home / "models.toml"
         models.write_text(
             f'[models.{MODEL}]\npath = "{MODEL_FOLDER}"\nmax_num_seqs = 64\nmax_model_len = 4096\n'
-            'tool_format = "hermes"\n'
+            'tool_format = "hermes"\n' + self.more_models()
         )
         inherited = {
             name: value
@@ -75,6 +75,10 @@ class Installation:
         if self._up is not None:
             self._up.send_signal(signal.SIGTERM)
             self._up.wait(60)
+
+    def more_models(self) -> str:
+        """Further tables of models.toml."""
+        return ""
 
     def after_start(self) -> None:
         """For what `up` is told not to start."""

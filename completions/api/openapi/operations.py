@@ -58,6 +58,9 @@ _PREFER = Parameter(
 _KEY = Parameter(
     "Idempotency-Key", shapes.STRING, "The same key and body again get the first answer.", "header"
 )
+_META = Parameter(
+    "x-include-meta", shapes.BOOLEAN, "Add `meta`: how the request was run, and warnings.", "header"
+)
 _KNOWN = Parameter("If-None-Match", shapes.STRING, "The ETag of the state already seen.", "header")
 _IDS = Parameter("sse_ids", shapes.BOOLEAN, "Number the events of a stream with `id:` lines.")
 _POLL = (
@@ -65,6 +68,7 @@ _POLL = (
     Parameter("stream", shapes.BOOLEAN, "Stream it, from its beginning or from starting_after on."),
     Parameter("starting_after", shapes.INTEGER, "The sequence number of the last event seen."),
     Parameter("Last-Event-ID", shapes.INTEGER, "The same, as browsers send it.", "header"),
+    _META,
     _IDS,
 )
 _PAGE = (
@@ -165,7 +169,7 @@ def _submission(
     return Operation(
         f"Create a {what}: answered when it is done, as a stream, or to be polled",
         {200: shape, 202: shape}, _SUBMITS, request, example, answer,
-        parameters=(_PREFER, _KEY, _IDS), media_types=(JSON, EVENTS), tag=f"{what}s",
+        parameters=(_PREFER, _KEY, _META, _IDS), media_types=(JSON, EVENTS), tag=f"{what}s",
     )  # fmt: skip
 
 

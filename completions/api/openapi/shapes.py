@@ -45,11 +45,13 @@ USAGE = an_object(
         "prompt_tokens_details": an_object({"cached_tokens": INTEGER}),
         "completion_tokens_details": an_object({"reasoning_tokens": INTEGER}),
         "reasoning_tokens": INTEGER,
-    }
+    },
+    cost=NUMBER,
+    cost_details=an_object({"prompt": NUMBER, "cached_prompt": NUMBER, "completion": NUMBER}),
 )
 _STATUS: Shape = {
     "type": "string",
-    "enum": ["queued", "in_progress", "completed", "failed", "cancelled"],
+    "enum": ["queued", "in_progress", "completed", "failed", "cancelled", "incomplete"],
     "description": "Of a completion that is polled.",
 }
 
@@ -69,9 +71,11 @@ def completion(name: str, choice: Shape) -> Shape:
         metadata=an_object({"weight_version": or_null(STRING)}),
         status=_STATUS,
         error=or_null(ERROR["properties"]["error"]),
+        incomplete_details=an_object({"reason": STRING}),
         expires_at=INTEGER,
         rid={"anyOf": [STRING, an_array(STRING)]},
         sglext=OBJECT,
+        meta=OBJECT,
     )
 
 

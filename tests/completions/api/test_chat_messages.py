@@ -41,6 +41,7 @@ def refusal(message):
             {"role": "tool", "content": "5", "tool_call_id": "c1"},
             {"role": "tool", "content": "5", "tool_call_id": "c1"},
         ),
+        ({"content": "x"}, {"role": "user", "content": "x"}),
     ],
 )  # fmt: skip
 def test_what_templates_see(message, expected):
@@ -50,7 +51,6 @@ def test_what_templates_see(message, expected):
 @pytest.mark.parametrize(
     ("message", "error"),
     [
-        ({"content": "x"}, ("missing_required_parameter", "role")),
         ({"role": "robot", "content": "x"}, ("invalid_value", "role")),
         ({"role": "user"}, ("missing_required_parameter", "content")),
         ({"role": "assistant", "tool_calls": []}, ("missing_required_parameter", "content")),

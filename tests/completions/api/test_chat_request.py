@@ -102,7 +102,8 @@ def test_lengths(body: dict[str, Any], max_tokens: int) -> None:
     [
         ({"messages": None}, ("missing_required_parameter", "messages")),
         ({"messages": []}, ("empty_array", "messages")),
-        ({"messages": "hi"}, ("invalid_type", "messages")),
+        ({"messages": 3}, ("invalid_type", "messages")),
+        ({"messages": "hi", "thinking": {"type": "auto"}}, ("invalid_value", "thinking")),
         ({"prompt": "x"}, ("invalid_value", "prompt")),
         ({"messages": None, "prompt": 3}, ("invalid_type", "prompt")),
         ({"messages": None, "prompt": []}, ("empty_array", "prompt")),

@@ -27,6 +27,14 @@ def test_prefer(header, expected):
     assert Preferences.of(request(Prefer=header)) == expected
 
 
+@pytest.mark.parametrize(("given", "wanted"), [("1", True), ("true", True), ("0", False)])
+def test_meta_is_asked_for_by_header(given, wanted):
+    assert Preferences.of(request(**{"x-include-meta": given})).meta is wanted
+    assert not Preferences.of(request()).meta
+    with pytest.raises(InvalidRequest):
+        Preferences.of(request(**{"x-include-meta": "please"}))
+
+
 def test_flags():
     assert flag(request("stream=true"), "stream")
     assert flag(request("stream=1"), "stream")

@@ -142,6 +142,16 @@ def test_a_polled_failure_carries_its_error_and_what_there_was():
     assert body["expires_at"] == 60
 
 
+@pytest.mark.parametrize(
+    ("code", "reason"), [("queue_timeout", "expired"), ("deadline_exceeded", "deadline")]
+)
+def test_a_job_whose_time_was_up_is_incomplete(code, reason):
+    job = record("failed", finished=50.0, error=JobError(code, ""))
+    body = Collected(make_view()).polled(job)
+    assert (body["status"], body["incomplete_details"]) == ("incomplete", {"reason": reason})
+    assert body["error"]["code"]
+
+
 def test_a_view_survives_storage():
     view = make_view(prompts=[[1], [2]], include_usage=True, rid=["a", "b"])
     assert View(**view.as_dict()) == view

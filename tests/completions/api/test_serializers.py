@@ -66,7 +66,7 @@ def test_defaults() -> None:
         "dry_sequence_breakers": None, "custom_logit_processor": None, "custom_params": None,
         "best_of": None, "constraint": None, "adapters": [None], "base_model": "tiny",
         "truncated_tokens": 0,
-        "native": None,
+        "native": None, "return_meta_info": False, "default_length": True, "cache": "key:1",
     }  # fmt: skip
 
 
@@ -143,7 +143,7 @@ BOOLEANS = [
     "stream", "ignore_eos", "return_token_ids", "skip_special_tokens", "background",
     "no_stop_trim", "spaces_between_special_tokens", "truncate_sequence", "return_routed_experts",
     "return_cached_tokens_details", "store", "parallel_tool_calls", "echo",
-    "return_text_in_logprobs",
+    "return_text_in_logprobs", "return_meta_info",
 ]  # fmt: skip
 INTEGERS = [
     "max_tokens", "min_tokens", "top_k", "seed", "n", "max_completion_tokens", "priority",
@@ -297,9 +297,11 @@ def test_refused_values(field: str, value: Any, code: str, param: str | None) ->
 def test_stream_options() -> None:
     options = {"include_usage": True}
     validated = validate({**LEAST, "stream": True, "stream_options": options})
-    assert validated["stream_options"] == {"include_usage": True, "continuous_usage_stats": False}
-    body = {**LEAST, "stream": True, "stream_options": {"include_obfuscation": True}}
-    assert refusal(body) == ("unknown_parameter", "stream_options.include_obfuscation")
+    assert validated["stream_options"] == {
+        "include_usage": True, "continuous_usage_stats": False, "include_obfuscation": False,
+    }  # fmt: skip
+    body = {**LEAST, "stream": True, "stream_options": {"include_obfuscation": 1}}
+    assert refusal(body) == ("invalid_type", "stream_options.include_obfuscation")
 
 
 @pytest.mark.parametrize("field", ["model", "prompt"])

@@ -5,8 +5,9 @@ import json
 import pytest
 
 from completions.batches import validation
+from completions.jobs.rids import BatchRids
 from completions.models import Batch, BatchLine, File
-from tests.completions.batches.conftest import request
+from tests.completions.batches.conftest import PREFIX, request
 
 pytestmark = [pytest.mark.integration, pytest.mark.django_db(transaction=True)]
 
@@ -102,6 +103,23 @@ def test_blank_lines_a_mark_and_a_missing_last_break_are_no_fault(bench):
     assert [line["custom_id"] for line in bench.lines(done["output_file_id"])] == ["ä", "b"]
 
 
+def test_callers_own_ids_are_taken_by_lines_too(bench):
+    batch = bench.create([request("x", rid="once")])
+    assert bench.run_to_end(batch, state="failed", error="worker_error")["status"] == "completed"
+    assert fault(bench, request("z", rid="once")) == ("invalid_value", "body.rid")
+    again = bench.post(f"/v1/batches/{batch['id']}/resubmit").json()
+    assert bench.run_to_end(again)["request_counts"]["completed"] == 1
+    assert fault(bench, request("z", rid="once")) == ("invalid_value", "body.rid")
+
+
+def test_ids_of_a_refused_file_are_free_again(bench):
+    lines = [request("a", rid="mine"), request("b", rid="mine")]
+    (error,) = faults(bench, lines)["errors"]["data"]
+    assert (error["line"], error["param"]) == (2, "body.rid")
+    done = bench.run_to_end(bench.create(lines[:1]))
+    assert done["request_counts"]["completed"] == 1
+
+
 def test_an_input_file_that_is_gone(bench):
     batch = bench.create([request("a")])
     File.objects.all().delete()
@@ -112,11 +130,12 @@ def test_an_input_file_that_is_gone(bench):
 
 def test_an_interrupted_validation_begins_anew(bench, monkeypatch):
     monkeypatch.setattr(validation, "LINES_AT_ONCE", 2)
-    batch = bench.create([request(f"r{n}") for n in range(6)])
+    batch = bench.create([request(f"r{n}", rid=f"rid-{n}") for n in range(6)])
     found = Batch.objects.get(id=batch["id"])
     answers = iter([True, True, False])
+    rids = BatchRids(bench.client, PREFIX, found.api_key_id)
     with pytest.raises(validation.InterruptedValidationError):
-        validation.validate(found, validation_prepare(), lambda: next(answers))
+        validation.validate(found, validation_prepare(), lambda: next(answers), rids)
     assert BatchLine.objects.count() == 4
     done = bench.run_to_end(batch)
     assert done["request_counts"] == {"total": 6, "completed": 6, "failed": 0}

@@ -179,6 +179,12 @@ def test_a_budget_of_thoughts_in_tokens(tmp_path: Path) -> None:
         answer_constraint(bench.spelling, Thoughts(THINK, True, budget=3), None, None)
 
 
+def test_thoughts_that_are_asked_for_come(bench: Bench) -> None:
+    wanted = Thoughts(THINK, False, True)
+    assert bench.fits("<think>so</think>Yes.", thoughts=wanted)
+    assert not bench.fits("Yes.", thoughts=wanted)
+
+
 def test_no_grammar_where_anything_goes(bench: Bench) -> None:
     assert answer_constraint(bench.spelling, Thoughts(THINK, True), None, None) is None
     constraint = Constraint("regex", "a")

@@ -1,0 +1,35 @@
+"""The `usage` of responses: what was used, and what it costs where the model has prices."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from completions.jobs.events import Usage
+
+_DIGITS = 12
+"""After the point: a billionth of a millionth of any currency is not worth more."""
+
+
+def usage_object(
+    usage: Usage, reasoning_tokens: int = 0, prices: Mapping[str, float] | None = None
+) -> dict[str, Any]:
+    """Contract 3.4: the details of tokens are always present, the cost where there are prices."""
+    used = {
+        "prompt_tokens": usage.prompt_tokens,
+        "completion_tokens": usage.completion_tokens,
+        "total_tokens": usage.prompt_tokens + usage.completion_tokens,
+        "prompt_tokens_details": {"cached_tokens": usage.cached_tokens},
+        "completion_tokens_details": {"reasoning_tokens": reasoning_tokens},
+        "reasoning_tokens": reasoning_tokens,
+    }
+    return {**used, **_cost(usage, prices)} if prices else used
+
+
+def _cost(usage: Usage, prices: Mapping[str, float]) -> dict[str, Any]:
+    """In the currency of the prices, which are of a million tokens of each kind in PRICED."""
+    counts = {
+        "prompt": usage.prompt_tokens - usage.cached_tokens,
+        "cached_prompt": usage.cached_tokens,
+        "completion": usage.completion_tokens,
+    }
+    details = {kind: round(n * prices[kind] / 1e6, _DIGITS) for kind, n in counts.items()}
+    return {"cost": round(sum(details.values()), _DIGITS), "cost_details": details}

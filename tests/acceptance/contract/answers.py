@@ -1,0 +1,151 @@
+"""One call in one of its forms, and its answer folded so that all forms look alike."""
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import httpx
+
+COMPLETIONS, CHAT = "/v1/completions", "/v1/chat/completions"
+ROUTES = (COMPLETIONS, CHAT)
+_CHANGING = (
+    "id", "created", "meta", "sequence_number", "obfuscation", "object", "metadata", "rid",
+    "usage", "sglext",
+)  # fmt: skip
+"""What differs between calls, the last two because they say what happened to be cached."""
+
+
+@dataclass(frozen=True, slots=True)
+class Form:
+    """How a row's body is sent."""
+
+    route: str
+    stream: bool = False
+    n: int = 1
+    prompts: int = 1
+
+    def __str__(self) -> str:
+        parts = [self.route.removeprefix("/v1/"), *(["stream"] if self.stream else [])]
+        parts += [f"n={self.n}"] if self.n > 1 else []
+        return " ".join(parts + ([f"prompts={self.prompts}"] if self.prompts > 1 else []))
+
+    @property
+    def choices(self) -> int:
+        return self.n * self.prompts
+
+
+def forms(route: str) -> list[Form]:
+    """Single, n and batch, each streamed and not."""
+    shapes = [{}, {"n": 2}, *([{"prompts": 2}] if route == COMPLETIONS else [])]
+    return [Form(route, stream, **shape) for shape in shapes for stream in (False, True)]
+
+
+@dataclass(slots=True)
+class Answer:
+    """`body` is an answer without its choices; a stream's is what its chunks tell together."""
+
+    form: Form
+    status: int
+    headers: Mapping[str, str]
+    raw: str
+    body: dict[str, Any] = field(default_factory=dict)
+    choices: list[dict[str, Any]] = field(default_factory=list)
+    """`text` is a chat's content; what a message has beside it stands next to it."""
+    chunks: list[dict[str, Any]] = field(default_factory=list)
+
+    @property
+    def error(self) -> dict[str, Any]:
+        found: dict[str, Any] = json.loads(self.raw)["error"]
+        return found
+
+    @property
+    def texts(self) -> list[str]:
+        return [choice["text"] for choice in self.choices]
+
+    @property
+    def usage(self) -> dict[str, Any]:
+        found: dict[str, Any] = self.body["usage"]
+        return found
+
+    def each(self, name: str) -> list[Any]:
+        """This key of every choice; KeyError where one lacks it."""
+        return [choice[name] for choice in self.choices]
+
+
+def fold(form: Form, response: httpx.Response) -> Answer:
+    answer = Answer(form, response.status_code, response.headers, response.text)
+    if response.status_code != 200:
+        return answer
+    if not form.stream:
+        whole = response.json()
+        answer.body = {name: value for name, value in whole.items() if name != "choices"}
+        answer.choices = [_whole(choice) for choice in whole["choices"]]
+        return answer
+    *frames, done, last = response.text.split("\n\n")
+    assert (done, last) == ("data: [DONE]", ""), response.text
+    answer.chunks = [json.loads(frame.removeprefix("data: ")) for frame in frames]
+    choices: dict[int, dict[str, Any]] = {}
+    for chunk in answer.chunks:
+        assert len(chunk["choices"]) <= 1, chunk
+        for piece in chunk["choices"]:
+            _add(choices.setdefault(piece["index"], {"index": piece["index"], "text": ""}), piece)
+        told = {name: value for name, value in chunk.items() if name != "choices"}
+        answer.body |= {name: value for name, value in told.items() if value is not None}
+    answer.choices = [choices[index] for index in sorted(choices)]
+    return answer
+
+
+def _whole(choice: dict[str, Any]) -> dict[str, Any]:
+    if "message" not in choice:
+        return choice
+    message = {name: value for name, value in choice["message"].items() if value is not None}
+    rest = {name: value for name, value in choice.items() if name != "message"}
+    return {**rest, "text": message.pop("content", ""), **message}
+
+
+def _add(choice: dict[str, Any], piece: dict[str, Any]) -> None:
+    """Put a chunk's choice to what came before it."""
+    gained = dict(piece)
+    gained |= gained.pop("delta", {})
+    gained["text"] = gained.pop("content", None) or gained.get("text") or ""
+    for call in gained.pop("tool_calls", ()):
+        _add_call(choice.setdefault("tool_calls", []), call)
+    for name, value in gained.items():
+        if name in ("text", "reasoning_content", "token_ids") and value is not None:
+            choice[name] = choice.get(name, type(value)()) + value
+        elif name == "logprobs" and value is not None:
+            joined = choice.get(name) or {key: [] for key in value}
+            choice[name] = {key: joined[key] + (part or []) for key, part in value.items()}
+        elif value is not None or name not in choice:
+            choice[name] = value
+
+
+def _add_call(calls: list[dict[str, Any]], piece: dict[str, Any]) -> None:
+    function = piece["function"]
+    if piece["index"] == len(calls):
+        calls.append({"id": piece["id"], "type": piece["type"], "function": {**function}})
+    else:
+        calls[piece["index"]]["function"]["arguments"] += function["arguments"]
+
+
+def settled(answer: Answer) -> dict[str, Any]:
+    """What a stream and an answer of the same call have alike."""
+    body = {
+        name: value
+        for name, value in answer.body.items()
+        if name not in _CHANGING and value is not None
+    }
+    counted = {name: answer.usage[name] for name in ("prompt_tokens", "completion_tokens")}
+    return {**body, **counted, "choices": [_settled_choice(choice) for choice in answer.choices]}
+
+
+def _settled_choice(choice: dict[str, Any]) -> dict[str, Any]:
+    kept = {
+        name: value
+        for name, value in choice.items()
+        if name not in ("meta_info", "hidden_states", "tool_calls", "logprobs", "refusal", "role")
+        and value is not None
+    }
+    calls = choice.get("tool_calls") or []
+    return {**kept, "tool_calls": [call["function"] for call in calls]}

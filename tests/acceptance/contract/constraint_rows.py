@@ -1,0 +1,169 @@
+"""Rows of the constraints (contract 1.3)."""
+
+import json
+import re
+from collections.abc import Callable
+from typing import Any
+
+from tests.acceptance.contract.answers import Answer
+from tests.acceptance.contract.rows import (
+    BAD,
+    TEXT,
+    Refused,
+    Row,
+    row,
+    wrong,
+)
+
+GRAMMAR = "invalid_grammar"
+
+
+ROOM = {"max_tokens": 40, "ignore_eos": False}
+
+
+SCHEMA = {"enum": [1, 22]}
+
+
+OBJECT = {
+    "type": "object",
+    "properties": {"n": {"enum": [1]}},
+    "required": ["n"],
+    "additionalProperties": False,
+}
+
+
+TREE = {"type": "structural_tag", "format": {"type": "const_string", "value": "ok"}}
+
+
+def texts(fits: Callable[[str], Any]) -> Callable[[Answer, Answer | None], None]:
+    """Every choice is complete, and what `fits` says holds of its text."""
+
+    def check(answer: Answer, _: Answer | None) -> None:
+        assert set(answer.each("finish_reason")) == {"stop"}
+        assert set(answer.each("matched_stop")) == {None}
+        for text in answer.texts:
+            assert fits(text), text
+
+    return check
+
+
+def constraint(name: str, given: Any, fits: Callable[[str], Any], refused: Any = ()) -> Row:
+    return row(name, given, texts(fits), refused, ROOM)
+
+
+def is_a_number(text: str) -> bool:
+    return json.loads(text) in (1, 22)
+
+
+def is_the_object(text: str) -> bool:
+    return json.loads(text) == {"n": 1}
+
+
+AB = re.compile("[AB]").fullmatch
+
+
+BOTH = [Refused({"regex": "a", "ebnf": 'root ::= "a"'}, "conflicting_constraints", "regex")]
+
+
+ROWS: list[Row] = [
+    constraint(
+        "ebnf",
+        'root ::= "A" | "B"',
+        AB,
+        [*wrong("ebnf", *TEXT), *wrong("ebnf", "root ::= (", 'x ::= "a"', code=GRAMMAR), *BOTH],
+    ),
+    constraint(
+        "regex",
+        "[0-9]{3}",
+        re.compile("[0-9]{3}").fullmatch,
+        [*wrong("regex", *TEXT), *wrong("regex", "(", code=GRAMMAR), *BOTH],
+    ),
+    constraint(
+        "json_schema",
+        SCHEMA,
+        is_a_number,
+        [
+            *wrong("json_schema", [], True, 1),
+            *wrong("json_schema", "{", code=GRAMMAR),
+            Refused({"json_schema": {"type": "x"}}, GRAMMAR, "json_schema"),
+        ],
+    ),
+    constraint("json_schema", json.dumps(OBJECT), is_the_object),
+    constraint(
+        "structural_tag",
+        TREE,
+        re.compile("ok").fullmatch,
+        [
+            *wrong("structural_tag", [], 1),
+            *wrong("structural_tag", "{", code=GRAMMAR),
+            Refused(
+                {"structural_tag": {"type": "structural_tag", "format": {"type": "nobody"}}},
+                "unsupported_value",
+                "structural_tag",
+            ),
+        ],
+    ),
+    constraint("structural_tag", json.dumps(TREE), re.compile("ok").fullmatch),
+    constraint(
+        "response_format",
+        {"type": "json_schema", "json_schema": {"name": "n", "schema": SCHEMA}},
+        is_a_number,
+        [
+            *wrong("response_format", "text", []),
+            *wrong(
+                "response_format", {}, code="missing_required_parameter", at="response_format.type"
+            ),
+            *wrong("response_format", {"type": "xml"}, code=BAD, at="response_format.type"),
+            *wrong(
+                "response_format",
+                {"type": "json_schema"},
+                code="missing_required_parameter",
+                at="response_format.json_schema",
+            ),
+            *wrong(
+                "response_format",
+                {"type": "json_schema", "json_schema": {"name": "a b", "schema": {}}},
+                code=BAD,
+                at="response_format.json_schema.name",
+            ),
+            *wrong(
+                "response_format",
+                {"type": "text", "x": 1},
+                code="unknown_parameter",
+                at="response_format.x",
+            ),
+            Refused(
+                {"response_format": {"type": "json_object"}, "regex": "a"},
+                "conflicting_constraints",
+                "response_format",
+            ),
+        ],
+    ),
+    constraint("response_format", TREE, re.compile("ok").fullmatch),
+    row("response_format", {"type": "text"}, lambda answer, _: None),
+    constraint(
+        "grammar",
+        {"type": "regex", "value": "[AB]"},
+        AB,
+        [
+            *wrong("grammar", "x", []),
+            *wrong("grammar", {"type": "xml", "value": ""}, code=BAD, at="grammar.type"),
+            *wrong("grammar", {"type": "regex", "value": {}}, at="grammar.value"),
+            *wrong("grammar", {"type": "regex", "value": "("}, code=GRAMMAR, at="grammar"),
+        ],
+    ),
+    constraint("grammar", {"type": "lark", "value": 'start: "A" | "B"'}, AB),
+    constraint("grammar", {"type": "json_schema", "value": SCHEMA}, is_a_number),
+    constraint(
+        "grammar",
+        {"type": "llguidance", "value": {"grammars": [{"lark_grammar": 'start: "A" | "B"'}]}},
+        AB,
+    ),
+    row(
+        "json_whitespace",
+        "flexible",
+        texts(is_the_object),
+        [*wrong("json_whitespace", 1, []), *wrong("json_whitespace", "wide", "compact", code=BAD)],
+        {**ROOM, "json_schema": OBJECT, "max_tokens": 200},
+    ),
+]
