@@ -18,7 +18,7 @@ import openai
 ROOT = Path(__file__).resolve().parent.parent.parent
 MODEL = "smollm2-135m-instruct"
 MODEL_FOLDER = ROOT / "var" / "models" / MODEL
-START_TIMEOUT = 60.0
+START_TIMEOUT = 300.0
 
 
 def free_port() -> int:

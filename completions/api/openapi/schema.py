@@ -1,5 +1,6 @@
 """drf-spectacular told what it cannot read from asynchronous views: our table, our fields."""
 
+from http import HTTPStatus
 from typing import Any
 
 from drf_spectacular.extensions import OpenApiSerializerExtension
@@ -8,7 +9,7 @@ from drf_spectacular.utils import OpenApiExample, OpenApiParameter
 
 from completions.api.fields import StrictSerializer
 from completions.api.openapi import shapes
-from completions.api.openapi.operations import OPERATIONS, Operation
+from completions.api.openapi.operations import EVENTS, JSON, OPERATIONS, Operation
 
 BEARER = "ApiKey"
 
@@ -63,8 +64,9 @@ class Schema(AutoSchema):
 
     def get_response_serializers(self) -> Any:
         answers: dict[Any, Any] = {
-            (str(status), *self.operation.media_types): shape
+            (str(status), media_type): shapes.EVENT if media_type == EVENTS else shape
             for status, shape in self.operation.answers.items()
+            for media_type in (self.operation.media_types if status == HTTPStatus.OK else (JSON,))
         }
         refusals = dict.fromkeys(map(str, sorted(self.operation.refusals)), shapes.ERROR)
         return {**answers, **refusals}

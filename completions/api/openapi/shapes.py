@@ -176,6 +176,19 @@ BATCH = an_object(
 )
 
 
+EVENT = an_object(
+    {
+        "data": {
+            "type": "string",
+            "contentMediaType": "application/json",
+            "description": "A chunk, an error envelope, or as the last of all `[DONE]`.",
+        }
+    },
+    id={"type": "string", "description": "Its sequence number, where `sse_ids` asks for it."},
+)
+"""Of a stream."""
+
+
 def page(of: Shape) -> Shape:
     """A page of a list."""
     return an_object(

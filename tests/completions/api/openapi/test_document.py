@@ -47,6 +47,15 @@ def test_the_examples_are_what_the_schemas_say(key: tuple[str, str]) -> None:
     assert bool(written.get("security")) != operation.public
 
 
+def test_a_stream_is_described_event_by_event() -> None:
+    for path in ("/v1/completions", "/v1/chat/completions"):
+        answers = document()["paths"][path]["post"]["responses"]
+        content = answers["200"]["content"]
+        assert content["text/event-stream"]["schema"]["required"] == ["data"]
+        assert "choices" in content["application/json"]["schema"]["required"]
+        assert list(answers["202"]["content"]) == ["application/json"]
+
+
 def test_requests_are_closed_and_documented_field_by_field() -> None:
     for name, schema in document()["components"]["schemas"].items():
         assert schema["additionalProperties"] is False, name
