@@ -21,10 +21,11 @@
 -- Fields of job:<id>: state (queued, running, completed, failed, cancelled), kind (sync, stream, background, batch),
 -- kept (1: SQL has it too, and it expires only once SQL has its result), model, organization, key, request (JSON for
 -- the worker), view (JSON for responses), priority, created, deadline, ttl, web (lease holder, or empty), attempt,
--- losses, owner, worker (the last owner, once it has ended), started, finished, cancel, seq (next sequence number), prompt_tokens, request_id (of the HTTP request,
--- or empty), reserved (tokens taken from the key's bucket, where it has one), prices (of a token in billionths: prompt, cached prompt, completion; JSON), held (JSON,
--- see budgets.lua), adapter, parameters (for the usage record), stored (1: the record keeps the request), generated
--- (tokens published), first (when the first of them was), republished (since the last claim), error, usage.
+-- losses, owner, worker (the last owner, once it has ended), started, finished, cancel, seq (next sequence number),
+-- prompt_tokens, request_id (of the HTTP request, or empty), reserved (tokens taken from the key's bucket, where it
+-- has one), prices (of a token in billionths: prompt, cached prompt, completion; JSON), held (JSON, see budgets.lua),
+-- adapter, parameters (for the usage record), stored (1: the record keeps the request), generated (tokens published),
+-- first (when the first of them was), republished (since the last claim), error, usage.
 
 local prefix = KEYS[1]
 
