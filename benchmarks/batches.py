@@ -10,100 +10,18 @@ median latency of a live request beside the batch against the same request befor
 
 import argparse
 import json
-import os
-import signal
-import socket
 import statistics
-import subprocess
 import sys
-import tempfile
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import httpx
 
-ROOT = Path(__file__).resolve().parent.parent
-DEMO_MODEL = ROOT / "var" / "models" / "smollm2-135m-instruct"
+from benchmarks.installation import DEMO_MODEL, Installation, installation
+
 MODEL = "scripted"
 TOKENS = 16
 LIVE_EVERY = 0.2
-TICKS = os.sysconf("SC_CLK_TCK")
-PAGE = os.sysconf("SC_PAGE_SIZE")
-
-
-@dataclass(frozen=True, slots=True)
-class Usage:
-    """Of one process: CPU seconds so far, resident bytes now."""
-
-    cpu: float
-    memory: int
-
-    @classmethod
-    def of(cls, pid: int) -> "Usage":
-        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-        resident = int(Path(f"/proc/{pid}/statm").read_text().split()[1])
-        return cls((int(fields[11]) + int(fields[12])) / TICKS, resident * PAGE)
-
-
-@contextmanager
-def installation(step: float) -> Iterator[tuple[httpx.Client, dict[str, int]]]:
-    """`manage.py up` and a scripted worker; a client with a key, and process ids by name."""
-    with tempfile.TemporaryDirectory(prefix="quire-bench-") as home, socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-        probe.close()
-        models = Path(home) / "models.toml"
-        models.write_text(f'[models.{MODEL}]\npath = "{DEMO_MODEL}"\nmax_num_seqs = 64\n')
-        environment = {
-            **{k: v for k, v in os.environ.items() if k not in ("DATABASE_URL", "REDIS_URL")},
-            "QUIRE_HOME": home,
-            "QUIRE_MODELS": str(models),
-            "PORT": str(port),
-            "DJANGO_SETTINGS_MODULE": "project.settings",
-        }
-
-        def start(*arguments: str) -> "subprocess.Popen[bytes]":
-            return subprocess.Popen(
-                [sys.executable, *arguments], cwd=ROOT, env=environment,
-                stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
-            )  # fmt: skip
-
-        up = start("manage.py", "up", "--only", "cpu-worker,web")
-        worker = start("-m", "benchmarks.scripted_worker", "--model", MODEL, "--step", str(step))
-        try:
-            url = f"http://127.0.0.1:{port}"
-            _wait_ready(url, up)
-            key = subprocess.check_output(
-                [sys.executable, "manage.py", "create_api_key", "benchmark"],
-                cwd=ROOT, env=environment, text=True,
-            ).strip()  # fmt: skip
-            run = Path(home) / "run"
-            names = ("web", "cpu-worker", "valkey")
-            pids = {name: int((run / f"{name}.pid").read_text()) for name in names}
-            headers = {"Authorization": f"Bearer {key}"}
-            with httpx.Client(base_url=url, headers=headers, timeout=120) as client:
-                yield client, {**pids, "worker": worker.pid}
-        finally:
-            worker.kill()
-            worker.wait()
-            up.send_signal(signal.SIGTERM)
-            up.wait(60)
-
-
-def _wait_ready(url: str, up: "subprocess.Popen[bytes]") -> None:
-    deadline = time.monotonic() + 120
-    while time.monotonic() < deadline and up.poll() is None:
-        try:
-            if httpx.get(f"{url}/readyz").status_code == 200:
-                return
-        except httpx.HTTPError:
-            pass
-        time.sleep(0.2)
-    raise SystemExit("the service did not become ready")
 
 
 def live(client: httpx.Client) -> float:
@@ -138,10 +56,10 @@ def submit(client: httpx.Client, count: int) -> str:
     return str(batch.json()["id"])
 
 
-def measure(client: httpx.Client, pids: dict[str, int], count: int) -> dict[str, Any]:
+def measure(client: httpx.Client, service: Installation, count: int) -> dict[str, Any]:
     """One batch from upload to output, with live requests beside it."""
     idle = [live(client) for _ in range(10)]
-    before = {name: Usage.of(pid) for name, pid in pids.items()}
+    before = service.usage()
     most = {name: usage.memory for name, usage in before.items()}
     began = time.perf_counter()
     batch_id = submit(client, count)
@@ -152,18 +70,18 @@ def measure(client: httpx.Client, pids: dict[str, int], count: int) -> dict[str,
             break
         if batch["status"] == "in_progress":
             beside.append(live(client))
-        for name, pid in pids.items():
-            most[name] = max(most[name], Usage.of(pid).memory)
+        for name, usage in service.usage().items():
+            most[name] = max(most[name], usage.memory)
         time.sleep(LIVE_EVERY)
     seconds = time.perf_counter() - began
     assert batch["status"] == "completed", batch
     assert batch["request_counts"]["completed"] == count
-    cpu = {name: Usage.of(pid).cpu - before[name].cpu for name, pid in pids.items()}
+    cpu = {name: usage.cpu - before[name].cpu for name, usage in service.usage().items()}
     return {
         "lines": count,
         "seconds": seconds,
         "cpu_ms_per_line": {name: 1000 * spent / count for name, spent in cpu.items()},
-        "growth_mib": {name: (most[name] - before[name].memory) / 2**20 for name in pids},
+        "growth_mib": {name: (most[name] - before[name].memory) / 2**20 for name in most},
         "live_idle_ms": 1000 * statistics.median(idle),
         "live_beside_ms": 1000 * statistics.median(beside) if beside else None,
     }
@@ -175,9 +93,14 @@ def main() -> None:
     parser.add_argument("--step", type=float, default=0.005, help="seconds of an engine step")
     parser.add_argument("--json", action="store_true", help="print one JSON object instead")
     args = parser.parse_args()
-    with installation(args.step) as (client, pids):
-        measure(client, pids, 200)  # warms everything up
-        rows = [measure(client, pids, int(count)) for count in args.lines.split(",")]
+    models = f'[models.{MODEL}]\npath = "{DEMO_MODEL}"\nmax_num_seqs = 64\n'
+    worker = ["-m", "benchmarks.scripted_worker", "--model", MODEL, "--step", str(args.step)]
+    with (
+        installation(models, worker) as service,
+        httpx.Client(base_url=service.url, headers=service.headers, timeout=120) as client,
+    ):
+        measure(client, service, 200)  # warms everything up
+        rows = [measure(client, service, int(count)) for count in args.lines.split(",")]
     if args.json:
         sys.stdout.write(json.dumps(rows, indent=2) + "\n")
         return

@@ -10,98 +10,41 @@ table gives medians, `share` is the service's part of the engine's figure.
 import argparse
 import asyncio
 import json
-import os
 import random
-import signal
-import socket
 import statistics
-import subprocess
 import sys
-import tempfile
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-import httpx
+import uvloop
 
+from benchmarks.bare_client import BareClient
+from benchmarks.installation import DEMO_MODEL, Installation, installation
 from workers.engine.config import EngineConfig
 from workers.engine.engine import Engine
 from workers.engine.request import Request, SamplingParams
 
-ROOT = Path(__file__).resolve().parent.parent
-DEMO_MODEL = ROOT / "var" / "models" / "smollm2-135m-instruct"
 MODEL = "benchmarked"
 Prompts = list[list[int]]
 
 
-@contextmanager
-def installation(model: Path) -> Iterator[httpx.AsyncClient]:
-    """`manage.py up` on a free port; a client with a key to it."""
-    with tempfile.TemporaryDirectory(prefix="quire-bench-") as home, socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-        probe.close()
-        models = Path(home) / "models.toml"
-        models.write_text(f'[models.{MODEL}]\npath = "{model.resolve()}"\nmax_model_len = 4096\n')
-        environment = {
-            **{k: v for k, v in os.environ.items() if k not in ("DATABASE_URL", "REDIS_URL")},
-            "QUIRE_HOME": home,
-            "QUIRE_MODELS": str(models),
-            "PORT": str(port),
-        }
-        manage = [sys.executable, "manage.py"]
-        up = subprocess.Popen([*manage, "up"], cwd=ROOT, env=environment, stdout=subprocess.DEVNULL)
-        try:
-            url = f"http://127.0.0.1:{port}"
-            _wait_ready(url, up)
-            key = subprocess.check_output(
-                [*manage, "create_api_key", "benchmark"], cwd=ROOT, env=environment, text=True
-            ).strip()
-            yield httpx.AsyncClient(
-                base_url=url,
-                headers={"Authorization": f"Bearer {key}"},
-                limits=httpx.Limits(max_connections=None),
-                timeout=600,
-            )
-        finally:
-            up.send_signal(signal.SIGTERM)
-            up.wait(60)
-
-
-def _wait_ready(url: str, up: subprocess.Popen[bytes]) -> None:
-    deadline = time.monotonic() + 120
-    while time.monotonic() < deadline and up.poll() is None:
-        try:
-            if httpx.get(f"{url}/readyz").status_code == 200:
-                return
-        except httpx.HTTPError:
-            pass
-        time.sleep(0.2)
-    raise SystemExit("the service did not become ready")
-
-
 async def through_http(
-    client: httpx.AsyncClient, prompts: Prompts, new_tokens: int, stream: bool
+    client: BareClient, prompts: Prompts, new_tokens: int, stream: bool
 ) -> float:
     """Tokens per second of one request per prompt, all at once."""
-
-    async def ask(prompt: list[int]) -> None:
-        body = {
-            "model": MODEL, "prompt": prompt, "max_tokens": new_tokens, "temperature": 0,
-            "ignore_eos": True, "stream": stream,
-        }  # fmt: skip
-        answer = await client.post("/v1/completions", json=body)
-        answer.raise_for_status()
-        if stream:
-            assert answer.text.rstrip().endswith("data: [DONE]")
-        else:
-            assert answer.json()["usage"]["completion_tokens"] == new_tokens
-
+    fixed = {"model": MODEL, "max_tokens": new_tokens, "temperature": 0, "ignore_eos": True}
+    if stream:
+        fixed |= {"stream": True, "stream_options": {"include_usage": True}}
+    bodies = [{"prompt": prompt, **fixed} for prompt in prompts]
     began = time.perf_counter()
-    await asyncio.gather(*map(ask, prompts))
-    return len(prompts) * new_tokens / (time.perf_counter() - began)
+    answers = await asyncio.gather(*(client.post("/v1/completions", body) for body in bodies))
+    seconds = time.perf_counter() - began
+    for answer in answers:
+        assert answer.startswith(b"HTTP/1.1 200 "), answer[:1000]
+        assert b'"completion_tokens":%d,' % new_tokens in answer, answer[-1000:]
+        assert not stream or b"data: [DONE]" in answer
+    return len(prompts) * new_tokens / seconds
 
 
 def alone(engine: Engine, prompts: Prompts, new_tokens: int) -> float:
@@ -113,28 +56,32 @@ def alone(engine: Engine, prompts: Prompts, new_tokens: int) -> float:
     return len(prompts) * new_tokens / (time.perf_counter() - began)
 
 
-async def measure(args: argparse.Namespace, engine: Engine) -> list[dict[str, Any]]:
+async def measure(
+    args: argparse.Namespace, engine: Engine, service: Installation
+) -> list[dict[str, Any]]:
     draw = random.Random(0)  # noqa: S311 - prompts, not secrets
+    client = BareClient(service.port, service.key)
     rows = []
-    with installation(Path(args.model)) as service:
-        for batch in map(int, args.concurrency.split(",")):
-            prompts = [
-                [draw.randrange(1000, 40000) for _ in range(args.prompt_tokens)]
-                for _ in range(batch)
-            ]
-            figures: dict[str, list[float]] = {"engine": [], "answers": [], "streams": []}
-            for repeat in range(args.repeats + 1):  # the first warms up
-                taken = {
-                    "engine": alone(engine, prompts, args.new_tokens),
-                    "answers": await through_http(service, prompts, args.new_tokens, False),
-                    "streams": await through_http(service, prompts, args.new_tokens, True),
-                }
-                for name, figure in taken.items() if repeat else ():
-                    figures[name].append(figure)
-            medians = {name: statistics.median(found) for name, found in figures.items()}
-            share = medians["answers"] / medians["engine"]
-            rows.append({"concurrency": batch, **medians, "share": share})
-        await service.aclose()
+    for batch in map(int, args.concurrency.split(",")):
+        prompts = [
+            [draw.randrange(1000, 40000) for _ in range(args.prompt_tokens)] for _ in range(batch)
+        ]
+        figures: dict[str, list[float]] = {"engine": [], "answers": [], "streams": []}
+        cpu: dict[str, dict[str, float]] = {"answers": {}, "streams": {}}
+        for repeat in range(args.repeats + 1):  # the first warms up
+            taken = {"engine": alone(engine, prompts, args.new_tokens)}
+            for name in cpu:
+                before = service.usage()
+                streams = name == "streams"
+                taken[name] = await through_http(client, prompts, args.new_tokens, streams)
+                for process, usage in service.usage().items() if repeat else ():
+                    spent = 1000 * (usage.cpu - before[process].cpu) / (batch * args.repeats)
+                    cpu[name][process] = cpu[name].get(process, 0.0) + spent
+            for name, figure in taken.items() if repeat else ():
+                figures[name].append(figure)
+        medians = {name: statistics.median(found) for name, found in figures.items()}
+        share = {name: medians[name] / medians["engine"] for name in cpu}
+        rows.append({"concurrency": batch, **medians, "share": share, "cpu_ms": cpu})
     return rows
 
 
@@ -148,17 +95,24 @@ def main() -> None:
     parser.add_argument("--json", action="store_true", help="print one JSON object instead")
     args = parser.parse_args()
     engine = Engine.from_pretrained(args.model, EngineConfig(max_model_len=4096))
-    rows = asyncio.run(measure(args, engine))
+    path = json.dumps(str(Path(args.model).resolve()))
+    models = f"[models.{MODEL}]\npath = {path}\nmax_model_len = 4096\n"
+    with installation(models) as service:
+        rows = uvloop.run(measure(args, engine, service))
     engine.stop()
     if args.json:
         sys.stdout.write(json.dumps(rows, indent=2) + "\n")
         return
-    sys.stdout.write("tokens/s: concurrency     engine    answers    streams   share\n")
+    sys.stdout.write("tokens/s: concurrency     engine    answers    streams   shares\n")
     for row in rows:
+        share = row["share"]
         sys.stdout.write(
             f"{row['concurrency']:>21} {row['engine']:>10.0f} {row['answers']:>10.0f}"
-            f" {row['streams']:>10.0f} {row['share']:>7.2f}\n"
+            f" {row['streams']:>10.0f}   {share['answers']:.2f} {share['streams']:.2f}\n"
         )
+        for name, by_process in row["cpu_ms"].items():
+            spent = ", ".join(f"{process} {ms:.1f}" for process, ms in by_process.items())
+            sys.stdout.write(f"    ms of CPU per request, {name}: {spent}\n")
 
 
 if __name__ == "__main__":
