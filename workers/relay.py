@@ -10,7 +10,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
 from redis.exceptions import RedisError
@@ -23,12 +23,13 @@ from workers.engine.request import Usage as EngineUsage
 from workers.engine.stats import EngineStats
 from workers.job_logs import EngineLines, about
 from workers.metrics import RequestTimes, WorkerMetrics
-from workers.wire import event_choice, job_error, request_params
+from workers.wire import event_choice, job_error, joined, request_params
 
 logger = logging.getLogger(__name__)
 
 POLL_INTERVAL = 0.25
-"""Seconds after which a job that published nothing is asked about: was it cancelled?"""
+"""Seconds after which a job that published nothing is asked about: was it cancelled? Tokens that
+nobody watches arrive are published as seldom; a worker that takes over computes the last again."""
 BEAT_INTERVAL = 2.0
 STEP_LIMIT = 120.0
 """Seconds one engine step may take before the worker gives up on itself."""
@@ -100,7 +101,7 @@ class Relay:
         self._live: dict[str, _LiveJob] = {}
         self._unsubmitted: deque[_LiveJob] = deque()
         self._batch: _Batch | None = None
-        self._beat_at = float("-inf")
+        self._asked_at = self._beat_at = float("-inf")
         self.drain_wanted = False
         """As of the last heartbeat; whoever consumes messages follows it."""
         self.accepting = True
@@ -289,7 +290,7 @@ class Relay:
         job.ending = Ending(
             job_id=job.claim.job_id,
             attempt=job.claim.attempt,
-            sequence_number=job.sequence_number + len(job.choices),
+            sequence_number=0,  # known when its last choices are published
             state=state,
             error=error,
             usage=usage or Usage(job.prompt_tokens, job.completion_tokens),
@@ -315,16 +316,28 @@ class Relay:
 
     def _next_batch(self) -> _Batch | None:
         now = self._clock()
+        asking = now - self._asked_at >= POLL_INTERVAL
         steps, endings = [], []
-        for job_id, job in self._live.items():
-            if job.choices or (job.ending is None and now - job.asked_at >= POLL_INTERVAL):
+        for job in self._live.values():
+            if job.ending is None and not asking and not (job.choices and job.claim.watched):
+                continue
+            if job.choices or (job.ending is None and job.asked_at <= self._asked_at):
+                steps.append(self._step(job))
                 job.asked_at = now
-                steps.append(StepEvent(job_id, job.claim.attempt, job.sequence_number, job.choices))
-                job.sequence_number += len(job.choices)
-                job.choices = []
             if job.ending is not None:
-                endings.append(job.ending)
+                endings.append(replace(job.ending, sequence_number=job.sequence_number))
+        if asking:
+            self._asked_at = now
         return _Batch(steps, endings) if steps or endings else None
+
+    @staticmethod
+    def _step(job: _LiveJob) -> StepEvent:
+        """What a job has gained since its last one."""
+        choices = job.choices if job.claim.watched else joined(job.choices)
+        step = StepEvent(job.claim.job_id, job.claim.attempt, job.sequence_number, choices)
+        job.sequence_number += len(choices)
+        job.choices = []
+        return step
 
     def _publish(self, batch: _Batch) -> None:
         verdicts, _ = self._execution.publish(batch.steps, batch.endings)
@@ -363,6 +376,9 @@ class Relay:
     def _release(self, lost: bool) -> None:
         """Hand unfinished jobs to other workers; what was published stays and is continued."""
         try:
+            if self._batch is None:
+                self._asked_at = float("-inf")  # what nobody watches, too
+                self._batch = self._next_batch()
             if self._batch is not None:
                 self._publish(self._batch)
             jobs = [(job_id, job.claim.attempt) for job_id, job in self._live.items()]

@@ -1,6 +1,7 @@
 """The engine's types to and from the JSON of jobs and events."""
 
 from base64 import b64encode
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from completions.jobs.events import Choice, JobError
@@ -55,6 +56,28 @@ def event_choice(delta: ChoiceDelta) -> Choice:
     choice = (delta.index, delta.token_ids, delta.text, delta.finish_reason, delta.matched_stop)
     extras = _extras(delta)
     return (*choice, extras) if extras else choice
+
+
+def joined(choices: Sequence[Choice]) -> list[Choice]:
+    """What each choice gained in several steps as one event, as far as it has no log
+    probabilities, which belong to tokens."""
+    events: list[Choice] = []
+    last: dict[int, int] = {}  # where the last event of a choice is
+    for choice in choices:
+        index, token_ids, text, *_ = choice
+        at = last.get(index)
+        before = events[at] if at is not None else None
+        if at is None or before is None or len(choice) > 5 or "logprobs" in _extras_of(before):
+            last[index] = len(events)
+            events.append(choice)
+            continue
+        ids = [*before[1], *token_ids]
+        events[at] = (index, ids, before[2] + text, *choice[3:5], *before[5:])
+    return events
+
+
+def _extras_of(choice: Choice) -> Mapping[str, Any]:
+    return choice[5] if len(choice) > 5 else {}
 
 
 def _extras(delta: ChoiceDelta) -> dict[str, Any]:

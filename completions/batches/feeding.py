@@ -148,10 +148,7 @@ def cancel_closing(client: redis.Redis, prefix: str) -> int:
     cancelled = 0
     scripts = Scripts(client, prefix)
     for part in parts(_with_batches(states.running_lines_of_closing()), _AT_ONCE):
-        pipeline = client.pipeline(transaction=False)
-        for line in part:
-            scripts.call("cancel", [line.batch.job_id(line.number)], pipeline)
-        pipeline.execute()
+        scripts.call_all([("cancel", [line.batch.job_id(line.number)]) for line in part])
         cancelled += len(part)
     return cancelled
 

@@ -12,6 +12,7 @@ import redis
 from completions.jobs import events
 from completions.jobs.connection import Entries
 from completions.jobs.scripts import Scripts
+from completions.jobs.submission import Kind
 from completions.jobs.workers import DRAIN_KEPT
 
 MAX_LOSSES = 3
@@ -41,6 +42,12 @@ class Claim:
     """Seconds since it was submitted."""
     request_id: str = ""
     """Of the HTTP request that made it, for logs."""
+    kind: Kind = "background"
+
+    @property
+    def watched(self) -> bool:
+        """Whether somebody may want its tokens before its end."""
+        return self.kind not in ("sync", "batch")
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,12 +113,11 @@ class Execution:
 
     def claim(self, job_ids: Sequence[str]) -> list[Claim | NotClaimed]:
         """Try to take jobs, in one round trip."""
-        pipeline = self._client.pipeline(transaction=False)
-        for job_id in job_ids:
-            self._scripts.call("claim", [job_id, self.worker_id, MAX_LOSSES], pipeline)
+        replies = self._scripts.call_all(
+            [("claim", (job_id, self.worker_id, MAX_LOSSES)) for job_id in job_ids]
+        )
         return [
-            self._claimed(job_id, reply)
-            for job_id, reply in zip(job_ids, pipeline.execute(), strict=True)
+            self._claimed(job_id, reply) for job_id, reply in zip(job_ids, replies, strict=True)
         ]
 
     @staticmethod
@@ -119,7 +125,8 @@ class Execution:
         verdict = reply[0].decode()
         if verdict != "run":
             return NotClaimed(job_id, verdict)
-        _, attempt, request, seconds_left, sequence_number, organization, age, request_id = reply
+        _, attempt, request, seconds_left, sequence_number, *told = reply
+        organization, age, request_id, kind = told
         return Claim(
             job_id=job_id,
             attempt=int(attempt),
@@ -129,6 +136,7 @@ class Execution:
             organization=organization.decode(),
             age=float(age),
             request_id=request_id.decode(),
+            kind=kind.decode(),
         )
 
     def published_tokens(self, job_id: str) -> dict[int, list[int]]:
@@ -149,12 +157,9 @@ class Execution:
 
         Returns a verdict per step, and per ending whether it was this worker's to write.
         """
-        pipeline = self._client.pipeline(transaction=False)
-        if steps:
-            self._scripts.call("publish", self._publish_args(steps), pipeline)
-        for ending in endings:
-            self._scripts.call("finish", self._finish_args(ending), pipeline)
-        replies = pipeline.execute()
+        calls = [("publish", self._publish_args(steps))] if steps else []
+        calls += [("finish", self._finish_args(ending)) for ending in endings]
+        replies = self._scripts.call_all(calls)
         verdicts = [Verdict(code) for code in replies.pop(0)] if steps else []
         return verdicts, [reply == 1 for reply in replies]
 

@@ -294,12 +294,12 @@ def submit_kept(
     Whoever does not publish them leaves it to the reconciler, which looks after `check_after`
     seconds.
     """
-    scripts, pipeline = Scripts(client, prefix), client.pipeline(transaction=False)
     unbounded = (sys.maxsize, sys.maxsize)
+    calls = []
     for job in jobs:
         unrated = replace(job, limits=job.limits.only_budgets())
-        scripts.call("submit", _arguments(unrated, unbounded, check_after, 0, ""), pipeline)
-    return [_admitted(reply) for reply in pipeline.execute()]
+        calls.append(("submit", _arguments(unrated, unbounded, check_after, 0, "")))
+    return [_admitted(reply) for reply in Scripts(client, prefix).call_all(calls)]
 
 
 def _admitted(reply: list[bytes]) -> bool | BudgetReachedError | UnseededError:

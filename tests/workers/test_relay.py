@@ -12,6 +12,7 @@ from completions.jobs.events import EndEvent
 from completions.jobs.execution import Execution
 from completions.jobs.submission import NewJob, Submission
 from completions.jobs.workers import live_workers, worker_pages
+from workers import relay
 from workers.engine.exceptions import (
     DeadlineExceeded,
     EngineFault,
@@ -118,9 +119,9 @@ async def submit(valkey, redis_client):
     client = connect_async(valkey.url)
     submission = Submission(client, PREFIX, "web-1")
 
-    async def send(job_id="job", seconds=60.0, **extra):
+    async def send(job_id="job", seconds=60.0, kind="background", **extra):
         request = {"prompts": [[1, 2]], "sampling": SAMPLING, "grammar": None, **extra}
-        job = NewJob(job_id, "background", "m", 1, 1, request, {}, time.time() + seconds, 60)
+        job = NewJob(job_id, kind, "m", 1, 1, request, {}, time.time() + seconds, 60)
         await submission.submit(job, 100)
 
     send.submission = submission
@@ -146,6 +147,44 @@ async def test_tokens_become_events_and_the_end_acknowledges(bench, submit):
     assert choices[-1].finish_reason == "stop"
     assert end == EndEvent(3, "completed", None, events.Usage(2, 1, 0))
     assert bench.relay.wait_idle(5)
+
+
+@pytest.mark.parametrize("kind", ["sync", "batch"])
+async def test_tokens_that_nobody_watches_are_published_together(bench, submit, monkeypatch, kind):
+    monkeypatch.setattr(relay, "POLL_INTERVAL", 3600.0)
+    await submit.submission.renew_lease()
+    bench.relay._execution.beat("m", {})
+    await submit(kind=kind)
+    bench.run()
+    bench.started()
+    bench.engine.tokens("job", [5])  # the first look at the clock is past any interval
+    bench.engine.tokens("job", [6])
+    bench.engine.tokens("job", [7])
+    bench.engine.tokens("job", [8], FinishReason.STOP)
+    eventually(lambda: bench.acknowledged == ["job"])
+    *steps, end = bench.events()
+    assert len(steps) <= 2
+    choices = [choice for step in steps for choice in step]
+    assert [choice.sequence_number for choice in choices] == list(range(1, len(choices) + 1))
+    assert [i for choice in choices for i in choice.token_ids] == [5, 6, 7, 8]
+    assert "".join(choice.text for choice in choices) == "5 6 7 8 "
+    assert choices[-1].finish_reason == "stop"
+    assert end.sequence_number == len(choices) + 1
+
+
+async def test_tokens_that_nobody_watches_are_kept_by_a_worker_that_stops(
+    bench, submit, monkeypatch
+):
+    monkeypatch.setattr(relay, "POLL_INTERVAL", 3600.0)
+    await submit(kind="batch")
+    bench.run()
+    bench.started()
+    for token in range(5, 9):
+        bench.engine.tokens("job", [token])
+    bench.relay.stop()
+    assert bench.state() == "queued"
+    ids = [i for step in bench.events() for choice in step for i in choice.token_ids]
+    assert ids == [5, 6, 7, 8]
 
 
 async def test_the_organization_reaches_the_engine(bench, submit, redis_client):

@@ -4,23 +4,28 @@
 -- Returns per job 0 go on, 1 cancel it (by the client, or its web process has gone), 2 drop it (not yours any more).
 local worker = ARGV[1]
 local replies = {}
+local leases = {}
+
+local function gone(web)
+  if leases[web] == nil then leases[web] = redis.call('EXISTS', prefix .. 'web:' .. web) end
+  return leases[web] == 0
+end
+
 for i = 2, #ARGV, 6 do
   local id, attempt, seq, count = ARGV[i], ARGV[i + 1], tonumber(ARGV[i + 2]), tonumber(ARGV[i + 3])
   local tokens, event = ARGV[i + 4], ARGV[i + 5]
   local key = job_key(id)
-  local job = redis.call('HMGET', key, 'state', 'owner', 'attempt', 'cancel', 'web', 'seq')
+  local job = redis.call('HMGET', key, 'state', 'owner', 'attempt', 'cancel', 'web', 'seq', 'generated')
   local reply = 0
   if job[1] ~= 'running' or job[2] ~= worker or job[3] ~= attempt then
     reply = 2
   else
     if event ~= '' and seq == tonumber(job[6]) then -- else a retry of what is already there
       redis.call('XADD', event_key(id), '*', 'd', event)
-      redis.call('HSET', key, 'seq', seq + count)
-      if redis.call('HINCRBY', key, 'generated', tokens) == tonumber(tokens) and tonumber(tokens) > 0 then
-        redis.call('HSETNX', key, 'first', tostring(now()))
-      end
+      redis.call('HSET', key, 'seq', seq + count, 'generated', tonumber(job[7] or 0) + tokens)
+      if not job[7] and tonumber(tokens) > 0 then redis.call('HSETNX', key, 'first', tostring(now())) end
     end
-    if job[4] or (job[5] ~= '' and redis.call('EXISTS', prefix .. 'web:' .. job[5]) == 0) then reply = 1 end
+    if job[4] or (job[5] ~= '' and gone(job[5])) then reply = 1 end
   end
   replies[#replies + 1] = reply
 end
