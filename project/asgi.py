@@ -5,17 +5,18 @@ from typing import Any, cast
 
 os.environ.setdefault("DJANGO_SETTINGS_MODULE", "project.settings")
 
+import django
 from django.conf import settings
-from django.core.asgi import get_asgi_application
 from uvicorn.middleware.proxy_headers import ProxyHeadersMiddleware
 
-django_application = get_asgi_application()
+django.setup(set_prefix=False)
 
 # These need Django set up.
 from completions.api.gateway import MULTIPART_OVERHEAD, Application, Gateway  # noqa: E402
+from project.handler import ASGIHandler  # noqa: E402
 
 application: Any = Gateway(
-    cast("Application", django_application),
+    cast("Application", ASGIHandler()),
     settings.MAX_BODY_BYTES,
     uploads={"/v1/files": settings.MAX_FILE_BYTES + MULTIPART_OVERHEAD},
 )

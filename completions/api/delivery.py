@@ -5,7 +5,7 @@ import time
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from django.conf import settings
 from django.http import StreamingHttpResponse
@@ -37,6 +37,20 @@ OVERTIME = 5.0
 """Seconds past a job's deadline within which its worker or the reconciler ends it."""
 
 
+class StreamWish(NamedTuple):
+    """What a client wants of a stream."""
+
+    after: int = 0
+    """The sequence number that it has already."""
+    ids: bool = False
+    """Sequence numbers as event ids, too."""
+    meta: bool = False
+    """A last chunk that tells how the job was run."""
+
+
+_EVERYTHING = StreamWish()
+
+
 @dataclass(slots=True)
 class _Outcome:
     """A job followed to its end, or to the end of patience."""
@@ -44,23 +58,24 @@ class _Outcome:
     collected: Collected
     end: EndEvent | None = None
 
-    def add(self, event: list[ChoiceEvent] | EndEvent) -> None:
+    def add(self, event: list[ChoiceEvent] | EndEvent | None) -> None:
         if isinstance(event, EndEvent):
             self.end = event
-        else:
+        elif event is not None:
             self.collected.add(event)
 
 
 async def _events(
-    job_id: str, stored: Stored | None
-) -> AsyncGenerator[list[ChoiceEvent] | EndEvent, None]:
-    """A job's events from its first: from SQL where they lie there, else as they come."""
+    job_id: str, stored: Stored | None, patience: float = float("inf")
+) -> AsyncGenerator[list[ChoiceEvent] | EndEvent | None, None]:
+    """A job's events from its first: from SQL where they lie there, else as they come, with None
+    for every `patience` seconds of silence."""
     if stored is not None:
-        for event in stored:
-            yield event
+        for kept in stored:
+            yield kept
         return
     here = await runtime.current()
-    async with aclosing(here.reader.follow(job_id)) as events:
+    async with aclosing(here.reader.follow(job_id, patience)) as events:
         async for event in events:
             yield event
 
@@ -178,30 +193,32 @@ async def polled(
     return Response(body, headers=headers)
 
 
-async def watched_stream(
-    view: View, deadline: float, ids: bool, meta: bool = False
-) -> StreamingHttpResponse:
+async def watched_stream(view: View, deadline: float, wish: StreamWish) -> StreamingHttpResponse:
     """A stream whose job dies with its connection, even before anybody began to read it."""
     here = await runtime.current()
     begun = asyncio.Event()
     here.spawn(_cancel_unless(here, begun, view))
-    return sse.response(_cancelling(view, frames(view, deadline, ids=ids, meta=meta), begun))
+    return sse.response(frames(view, deadline, wish, begun=begun))
 
 
 async def frames(
     view: View,
     deadline: float,
-    after: int = 0,
-    ids: bool = False,
+    wish: StreamWish = _EVERYTHING,
     stored: Stored | None = None,
-    meta: bool = False,
+    begun: asyncio.Event | None = None,
 ) -> AsyncGenerator[bytes, None]:
-    """A job as SSE from after a sequence number on; exactly one end, whatever happens. With `meta`
-    a last chunk tells how it was run."""
+    """A job as SSE; exactly one end, whatever happens.
+
+    Sets `begun`. Where that is given, a stream that is left before its job has ended cancels it.
+    """
     here = await runtime.current()
     chunks = view.chunks()
+    event: list[ChoiceEvent] | EndEvent | None = None
+    if begun is not None:
+        begun.set()
     try:
-        async with aclosing(sse.with_silences(_events(view.id, stored))) as events:
+        async with aclosing(_events(view.id, stored, sse.KEEP_ALIVE_INTERVAL)) as events:
             async for event in events:
                 if here.is_closing:
                     yield sse.frame(from_job_error("server_shutting_down").envelope())
@@ -213,14 +230,21 @@ async def frames(
                     yield sse.KEEP_ALIVE
                     continue
                 advanced = chunks.end(event) if isinstance(event, EndEvent) else chunks.of(event)
-                for number, chunk in advanced:
-                    if number > after:
-                        yield sse.frame(_padded(view, chunk), number if ids else None)
-                if meta and isinstance(event, EndEvent) and event.error is None:
+                wire = [
+                    sse.frame(_padded(view, chunk), number if wish.ids else None)
+                    for number, chunk in advanced
+                    if number > wish.after
+                ]
+                if wish.meta and isinstance(event, EndEvent) and event.error is None:
                     told = await meta_of(view, chunks.finish_reasons())
-                    yield sse.frame({**chunks.envelope(), "usage": None, "meta": told})
+                    wire.append(sse.frame({**chunks.envelope(), "usage": None, "meta": told}))
+                if wire:
+                    yield wire[0] if len(wire) == 1 else b"".join(wire)
     except ReaderLostError:
         yield sse.frame(queue_unavailable().envelope())
+    finally:
+        if begun is not None and not isinstance(event, EndEvent):
+            here.spawn(here.cancel_job(view.id))
     yield sse.DONE
 
 
@@ -228,19 +252,6 @@ def _padded(view: View, chunk: dict[str, Any]) -> dict[str, Any]:
     if not view.obfuscation or not chunk.get("choices"):
         return chunk
     return {**chunk, "obfuscation": obfuscation(chunk)}
-
-
-async def _cancelling(
-    view: View, source: AsyncGenerator[bytes, None], begun: asyncio.Event
-) -> AsyncGenerator[bytes, None]:
-    begun.set()
-    here = await runtime.current()
-    try:
-        async with aclosing(source):
-            async for frame in source:
-                yield frame
-    finally:  # without effect on a job that has ended
-        here.spawn(here.cancel_job(view.id))
 
 
 async def _cancel_unless(here: runtime.Runtime, begun: asyncio.Event, view: View) -> None:

@@ -49,7 +49,7 @@ class SubmitView(AsyncAPIView):
 
     async def post(self, request: APIRequest) -> HttpResponseBase:
         preferences = Preferences.of(request)
-        ids = flag(request, "sse_ids")
+        wish = delivery.StreamWish(ids=flag(request, "sse_ids"), meta=preferences.meta)
         principal = request.auth
         key = idempotency.key_of(request, self.view_type.path)
         if key is not None and (first := await idempotency.first_job(key, principal.key_id)):
@@ -62,10 +62,9 @@ class SubmitView(AsyncAPIView):
         job = new_job(view, kind, prepared.request, principal, key)
         self.headers.update(rate_limits.headers(await enqueue(job)))
         if kind == "stream" and not job.kept:
-            return await delivery.watched_stream(view, job.deadline, ids, preferences.meta)
+            return await delivery.watched_stream(view, job.deadline, wish)
         if prepared.stream:
-            told = delivery.frames(view, job.deadline, ids=ids, meta=preferences.meta)
-            stream = sse.response(told)
+            stream = sse.response(delivery.frames(view, job.deadline, wish))
             return delivery.located(stream, view, preferences)
         if kind == "background":
             return await delivery.accepted(view, job, principal, preferences)
@@ -130,9 +129,8 @@ class JobView(AsyncAPIView):
         if flag(request, "stream"):
             after = cursor(request)
             ids = flag(request, "sse_ids") or "Last-Event-ID" in request.headers
-            told = wants_meta(request)
-            frames = delivery.frames(view, job.deadline, after, ids, job.events, told)
-            return sse.response(frames)
+            wish = delivery.StreamWish(after, ids, wants_meta(request))
+            return sse.response(delivery.frames(view, job.deadline, wish, job.events))
         wait = seconds(request, "wait", MAX_POLL_WAIT)
         known = request.headers.get("If-None-Match")
         return await delivery.polled(view, request.auth, wait, known, wants_meta(request))

@@ -25,6 +25,7 @@ BLOCK = 5.0
 BACKLOG = 1024
 """Entries a slow follower may fall behind before it must catch up by itself."""
 _COUNT = 200
+_WAKE_TIMEOUT = 5.0
 
 
 class ReaderLostError(Exception):
@@ -34,13 +35,16 @@ class ReaderLostError(Exception):
 class _Follower:
     """One client's place in one stream."""
 
-    __slots__ = ("entries", "failure", "overflowed", "wake")
+    __slots__ = ("_heard_at", "_timer", "entries", "failure", "overflowed", "silent", "wake")
 
     def __init__(self) -> None:
         self.entries: deque[tuple[bytes, bytes]] = deque()
         self.wake = asyncio.Event()
         self.overflowed = False
         self.failure: Exception | None = None
+        self.silent = False
+        self._timer: asyncio.TimerHandle | None = None
+        self._heard_at = 0.0
 
     def offer(self, entry_id: bytes, data: bytes) -> None:
         if len(self.entries) >= BACKLOG:
@@ -48,6 +52,27 @@ class _Follower:
         if not self.overflowed:
             self.entries.append((entry_id, data))
         self.wake.set()
+
+    def listen(self, patience: float) -> None:
+        """Wake once `patience` seconds have passed since the last call. Called at every entry, so
+        the timer stays as it is and looks by itself whether it came too early."""
+        loop = asyncio.get_running_loop()
+        self._heard_at = loop.time()
+        if self._timer is None:
+            self._timer = loop.call_later(patience, self._look, patience)
+
+    def _look(self, patience: float) -> None:
+        loop = asyncio.get_running_loop()
+        due, self._timer = self._heard_at + patience, None
+        if loop.time() < due:
+            self._timer = loop.call_at(due, self._look, patience)
+        else:
+            self.silent = True
+            self.wake.set()
+
+    def close(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
 
 
 class EventReader:
@@ -64,12 +89,15 @@ class EventReader:
         self._on_keys_changed = on_keys_changed
         self._cursors: dict[bytes, bytes] = {self._control: b"$", self._keys_changed: b"$"}
         self._followers: dict[bytes, set[_Follower]] = {}
+        self._wake: asyncio.Task[None] | None = None
+        """What ends the XREAD that blocks now, since somebody has joined."""
 
     async def run(self) -> None:
         """Read for ever; a lost connection fails the followers and is tried again."""
         await self._anchor_cursors()
         while True:
             asked: dict[Any, Any] = dict(self._cursors)
+            self._wake = None
             try:
                 async with asyncio.timeout(BLOCK + 5):
                     reply = await self._blocking.xread(asked, count=_COUNT, block=int(BLOCK * 1000))
@@ -110,8 +138,11 @@ class EventReader:
                 follower.wake.set()
         self._on_keys_changed()  # a revocation may have been missed
 
-    async def follow(self, job_id: str) -> AsyncGenerator[list[ChoiceEvent] | EndEvent, None]:
-        """Every event of a job from its first, as they come. Raises ReaderLostError."""
+    async def follow(
+        self, job_id: str, patience: float = float("inf")
+    ) -> AsyncGenerator[list[ChoiceEvent] | EndEvent | None, None]:
+        """Every event of a job from its first, as they come, and None whenever there was none for
+        `patience` seconds. Raises ReaderLostError."""
         stream = f"{self._prefix}ev:{job_id}".encode()
         seen = b"0"
         while True:
@@ -123,12 +154,16 @@ class EventReader:
                     yield (event := decode(fields[b"d"]))
                     if isinstance(event, EndEvent):
                         return
-                async for entry_id, data in self._live(follower):
-                    seen = entry_id
+                async for entry in self._live(follower, patience):
+                    if entry is None:
+                        yield None
+                        continue
+                    seen, data = entry
                     yield (event := decode(data))
                     if isinstance(event, EndEvent):
                         return
             finally:
+                follower.close()
                 self._leave(stream, follower)
 
     async def _join(self, stream: bytes, follower: _Follower, seen: bytes) -> bytes:
@@ -136,13 +171,24 @@ class EventReader:
         self._followers.setdefault(stream, set()).add(follower)
         if stream not in self._cursors:
             self._cursors[stream] = seen
-            try:  # wake the blocked XREAD, which does not know this stream yet
-                await self._client.xadd(self._control, {b"d": b""}, maxlen=8)
-                await self._client.expire(self._control, 3600)
+            # The blocked XREAD does not know this stream yet; the next will, and whichever others
+            # join meanwhile, so one wake serves them all.
+            if self._wake is None:
+                self._wake = asyncio.create_task(self._end_read())
+            try:
+                await asyncio.shield(self._wake)
             except (RedisError, OSError) as error:
+                self._wake = None
                 raise ReaderLostError from error
             return seen
         return self._cursors[stream]
+
+    async def _end_read(self) -> None:
+        pipeline = self._client.pipeline(transaction=False)
+        pipeline.xadd(self._control, {b"d": b""}, maxlen=8)
+        pipeline.expire(self._control, 3600)
+        async with asyncio.timeout(_WAKE_TIMEOUT):
+            await pipeline.execute()
 
     async def _catch_up(self, stream: bytes, seen: bytes, cursor: bytes) -> Entries:
         """What lies after `seen` up to and with `cursor`."""
@@ -154,8 +200,10 @@ class EventReader:
             raise ReaderLostError from error
         return cast("Entries", entries)
 
-    async def _live(self, follower: _Follower) -> AsyncIterator[tuple[bytes, bytes]]:
-        """Queued entries until the follower fell too far behind."""
+    async def _live(
+        self, follower: _Follower, patience: float
+    ) -> AsyncIterator[tuple[bytes, bytes] | None]:
+        """Queued entries until the follower fell too far behind; None for a silence."""
         while True:
             while follower.entries:
                 yield follower.entries.popleft()
@@ -163,7 +211,13 @@ class EventReader:
                 return
             if follower.failure is not None:
                 raise ReaderLostError from follower.failure
+            if follower.silent:
+                follower.silent = False
+                yield None
+                continue
             follower.wake.clear()
+            if patience < float("inf"):
+                follower.listen(patience)
             await follower.wake.wait()
 
     def _leave(self, stream: bytes, follower: _Follower) -> None:

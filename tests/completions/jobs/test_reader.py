@@ -85,6 +85,21 @@ async def test_a_slow_follower_catches_up_by_itself(following, redis_client, mon
     assert seen == list(range(1, 72))
 
 
+async def test_silence_is_told_and_nothing_is_lost(following, redis_client):
+    seen = []
+    async for event in following.follow("job", patience=0.02):
+        seen.append(event)
+        if event is None and len(seen) == 2:
+            publish(redis_client, "job", 1, 2)
+        elif event is None and len(seen) > 4:
+            finish(redis_client, "job", 3)
+    assert seen[:2] == [None, None]
+    told = [event for event in seen if event is not None]
+    assert [event[0].sequence_number for event in told[:-1]] == [1, 2]
+    assert told[-1].sequence_number == 3
+    assert None in seen[4:]
+
+
 async def test_a_key_change_is_heard(following, redis_client):
     await asyncio.sleep(0.05)
     redis_client.xadd("t:keys", {"d": b""})

@@ -1,0 +1,71 @@
+"""Django's ASGI handler, for which a request to the API needs a thread only if it uses SQL."""
+
+import asyncio
+from typing import Any
+
+from asgiref.sync import SyncToAsync, ThreadSensitiveContext, sync_to_async
+from django.core.exceptions import RequestAborted
+from django.core.handlers import asgi
+from django.http import HttpRequest
+from django.http.response import HttpResponseBase
+
+from project.middleware import API_PATHS
+
+
+class ASGIHandler(asgi.ASGIHandler):
+    """Django starts a thread per request to send its signals and to close the response.
+
+    All that they do is tidy up the request's thread, where it has one: its database connection.
+    """
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        if not scope["path"].startswith(API_PATHS):
+            await super().__call__(scope, receive, send)
+            return
+        async with ThreadSensitiveContext() as context:
+            response = await self._serve(scope, receive, send)
+            if response is None:
+                return
+            if context in SyncToAsync.context_to_thread_executor:
+                await sync_to_async(response.close)()
+            else:
+                response.close()
+
+    async def _serve(self, scope: Any, receive: Any, send: Any) -> HttpResponseBase | None:
+        """Answer until it is done or the client hangs up. The caller closes the response."""
+        try:
+            body = await self.read_body(receive)
+        except RequestAborted:
+            return None
+        try:
+            request, refusal = self.create_request(scope, body)
+            if request is not None:
+                return await self._answer(request, receive, send)
+            if refusal is not None:
+                await self.send_response(refusal, send)
+            return refusal
+        finally:
+            body.close()
+
+    async def _answer(
+        self, request: HttpRequest, receive: Any, send: Any
+    ) -> HttpResponseBase | None:
+        """Views are cancelled when the client hangs up."""
+        responses: list[HttpResponseBase] = []
+
+        async def respond() -> None:
+            responses.append(await self.run_get_response(request))
+            await self.send_response(responses[0], send)
+
+        answering = asyncio.create_task(respond())
+        hanging_up = asyncio.create_task(self.listen_for_disconnect(receive))
+        tasks = {answering, hanging_up}
+        try:
+            await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for task in tasks:
+                task.cancel()
+            _, failure = await asyncio.gather(hanging_up, answering, return_exceptions=True)
+        if failure is not None and not isinstance(failure, asyncio.CancelledError):
+            raise failure
+        return responses[0] if responses else None
