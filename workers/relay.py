@@ -29,7 +29,8 @@ logger = logging.getLogger(__name__)
 
 POLL_INTERVAL = 0.25
 """Seconds after which a job that published nothing is asked about: was it cancelled? Tokens that
-nobody watches arrive are published as seldom; a worker that takes over computes the last again."""
+nobody watches arrive are published as seldom, but for the first; a worker that takes over computes
+the last again."""
 BEAT_INTERVAL = 2.0
 STEP_LIMIT = 120.0
 """Seconds one engine step may take before the worker gives up on itself."""
@@ -319,7 +320,9 @@ class Relay:
         asking = now - self._asked_at >= POLL_INTERVAL
         steps, endings = [], []
         for job in self._live.values():
-            if job.ending is None and not asking and not (job.choices and job.claim.watched):
+            # The first tokens go out at once in any case: their time is on record.
+            watched = job.claim.watched or job.sequence_number == 1
+            if job.ending is None and not asking and not (job.choices and watched):
                 continue
             if job.choices or (job.ending is None and job.asked_at <= self._asked_at):
                 steps.append(self._step(job))

@@ -22,8 +22,9 @@ for i = 2, #ARGV, 6 do
   else
     if event ~= '' and seq == tonumber(job[6]) then -- else a retry of what is already there
       redis.call('XADD', event_key(id), '*', 'd', event)
-      redis.call('HSET', key, 'seq', seq + count, 'generated', tonumber(job[7] or 0) + tokens)
-      if not job[7] and tonumber(tokens) > 0 then redis.call('HSETNX', key, 'first', tostring(now())) end
+      local generated = tonumber(job[7] or 0)
+      redis.call('HSET', key, 'seq', seq + count, 'generated', generated + tokens)
+      if generated == 0 and tonumber(tokens) > 0 then redis.call('HSETNX', key, 'first', tostring(now())) end
     end
     if job[4] or (job[5] ~= '' and gone(job[5])) then reply = 1 end
   end
