@@ -22,6 +22,10 @@ if TYPE_CHECKING:  # importing the relay loads numpy, and an engine torch
 
 logger = logging.getLogger(__name__)
 
+SPINS = "5000"
+"""Rounds, some 0.1 ms, that OpenMP's threads wait awake between two loops. Its own 300,000 keep a
+core busy through what a step does on one thread: the time in which the web process, Redis and
+Celery can have it on a small machine."""
 LOOK_AHEAD = 16
 """Messages taken beyond the engine's sequences and the lines of batches that wait for it, so that a
 freed place never waits for Redis, and no live request behind a line: the engine knows who goes
@@ -46,6 +50,7 @@ def run(
     load: "Load | None" = None,
 ) -> int:
     """Serve one model until told to stop. Returns the exit code. `load` makes another engine."""
+    os.environ.setdefault("GOMP_SPINCOUNT", SPINS)  # OpenMP reads it when torch is loaded
     from workers.pool import EnginePool, FollowDrain, RefreshVisibility
 
     class Pool(EnginePool):
