@@ -16,6 +16,7 @@ from completions.api import batch_lines
 from completions.batches import feeding, progress, states, validation, writing
 from completions.dispatch import dispatch
 from completions.jobs.connection import connect
+from completions.jobs.ended import any_ended
 from completions.jobs.execution import reconcile as find_lost
 from completions.jobs.rids import BatchRids
 from completions.locks import Lease, lease
@@ -44,6 +45,8 @@ def _alone(name: str) -> AbstractContextManager[Lease | None]:
 @shared_task
 def settle() -> int:
     """Usage and results of ended jobs to SQL. Returns how many."""
+    if not any_ended(_client(), settings.REDIS_PREFIX):  # most turns: they cost next to nothing
+        return 0
     with _alone("settle") as mine:
         if not mine:
             return 0
@@ -82,6 +85,8 @@ def reconcile() -> None:
 @shared_task
 def advance_batches() -> None:
     """Move all batches on: results in, lines out, and whatever is due next to others."""
+    if not _any_unfinished():
+        return
     with _alone("advance_batches") as mine:
         if not mine:
             return

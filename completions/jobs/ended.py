@@ -57,6 +57,11 @@ class EndedJob:
     """The stream's entries as they stand in Redis."""
 
 
+def any_ended(client: redis.Redis, prefix: str) -> bool:
+    """Whether there is an entry that nobody has forgotten yet."""
+    return bool(client.xlen(f"{prefix}usage"))
+
+
 def read_ended(client: redis.Redis, prefix: str, count: int) -> list[EndedJob]:
     """The oldest entries that nobody has forgotten yet, with the results of those to keep."""
     entries = cast("Entries", client.xrange(f"{prefix}usage", count=count))

@@ -7,6 +7,7 @@ from kombu.exceptions import OperationalError
 
 from completions import tasks
 from completions.jobs.connection import connect
+from completions.jobs.scripts import Scripts
 from completions.jobs.submission import NewJob, submit_kept
 
 pytestmark = [pytest.mark.integration, pytest.mark.django_db]
@@ -32,6 +33,11 @@ def lose(client, job_id):
     """An open job of which no message exists."""
     job = NewJob(job_id, "background", "m", 1, 1, {}, {}, time.time() + 60, 60)
     submit_kept(client, "p:", [job])
+
+
+def cancel(client, job_id):
+    """End a job that is queued."""
+    Scripts(client, "p:").call("cancel", [job_id])
 
 
 def test_a_lost_job_is_published_again(client, dispatched):
@@ -61,4 +67,16 @@ def test_a_broker_that_is_away_ends_the_round(client, monkeypatch):
 
 def test_jobs_are_settled_under_a_lock(client):
     assert tasks.settle() == 0
+    lose(client, "a")
+    cancel(client, "a")
+    client.set("p:lock:settle", "another", ex=60)
+    assert tasks.settle() == 0
+    client.delete("p:lock:settle")
+    assert tasks.settle() == 1
     assert not client.exists("p:lock:settle")
+
+
+def test_no_lock_is_taken_when_nothing_is_to_be_done(client, monkeypatch):
+    monkeypatch.setattr(tasks, "_alone", lambda name: pytest.fail(f"took the lock {name}"))
+    assert tasks.settle() == 0
+    tasks.advance_batches()
