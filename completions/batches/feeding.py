@@ -87,8 +87,7 @@ def _send(client: redis.Redis, prefix: str, publish: Publish, batch: Batch, most
         return 0
     _resting.pop(batch.id, None)
     waiting = batch.lines.filter(state=LineState.WAITING).order_by("prefix", "number")
-    taken = list(waiting[:most])
-    BatchLine.objects.filter(id__in=[line.id for line in taken]).update(state=LineState.SENT)
+    taken = _take(list(waiting[:most]))
     jobs = [lines.job_of(batch, line) for line in taken]
     refused: list[BatchLine] = []
     for part in parts(list(zip(taken, jobs, strict=True)), _AT_ONCE):
@@ -126,6 +125,22 @@ def _wait(batch: Batch, refused: Sequence[BatchLine]) -> None:
     rows.update(state=LineState.WAITING)
     _resting[batch.id] = time.monotonic() + BUDGET_PAUSE
     logger.info("%s waits: a budget of its key or organization is spent", batch.id)
+
+
+def _take(found: list[BatchLine]) -> list[BatchLine]:
+    """Mark lines that waited a moment ago as sent. Returns those that are to be sent.
+
+    A feeder that stalled for so long that it lost its lock meets another one here: what that one
+    sent may have been answered by now, and must not run, and count, once more. What has not been
+    answered may be sent twice: Redis knows it.
+    """
+    ids = [line.id for line in found]
+    waiting = BatchLine.objects.filter(id__in=ids, state=LineState.WAITING)
+    if waiting.update(state=LineState.SENT) == len(ids):
+        return found
+    sent = BatchLine.objects.filter(id__in=ids, state=LineState.SENT)
+    unanswered = set(sent.values_list("id", flat=True))
+    return [line for line in found if line.id in unanswered]
 
 
 def restore_lost(client: redis.Redis, prefix: str) -> int:

@@ -217,6 +217,19 @@ def test_a_line_lost_between_sql_and_redis_is_sent_again(bench, monkeypatch):
     assert bench.run_to_end(batch)["request_counts"]["completed"] == 1
 
 
+def test_a_stalled_feeder_does_not_send_what_another_had_answered(bench):
+    """It read its lines, lost its lock, and goes on once another has sent and settled them."""
+    batch = bench.create([request("a"), request("b")])
+    bench.turn()
+    stalled = list(BatchLine.objects.order_by("number"))
+    bench.turn()
+    bench.work(1)
+    tasks.settle()
+    (again,) = feeding._take(stalled)
+    assert again.custom_id == "b"
+    assert bench.run_to_end(batch)["request_counts"] == {"total": 2, "completed": 2, "failed": 0}
+
+
 def test_a_result_that_arrives_twice_counts_once(bench, monkeypatch):
     batch = bench.create([request("a"), request("b")])
     bench.turn()
