@@ -1,6 +1,8 @@
 """The same installation on PostgreSQL and Redis, where they answer."""
 
+import json
 import os
+import time
 import uuid
 
 import psycopg
@@ -12,6 +14,7 @@ from tests.acceptance.service import MODEL, Installation
 pytestmark = pytest.mark.acceptance
 
 DATABASE_URL = os.environ.get("TEST_DATABASE_URL", "postgres://root@127.0.0.1:5432/test")
+ENDED = ("completed", "failed", "expired", "cancelled")
 REDIS_URL = os.environ.get("TEST_REDIS_URL", "redis://127.0.0.1:6379/9")
 
 
@@ -62,3 +65,31 @@ def test_the_path_on_postgresql_and_redis(tmp_path, postgres, redis_prefix):
             call = {"model": MODEL, "prompt": [9703], "max_tokens": 4, "background": True}
             location = http.post("/v1/completions", json=call).headers["Location"]
             assert http.get(location, params={"wait": 20}).json()["status"] == "completed"
+        run_a_batch(client)
+
+
+def run_a_batch(client, count=20):
+    """Files and a batch as the official client sees them: locks and bulk writes of SQL."""
+    lines = [
+        {
+            "custom_id": f"r{number}", "method": "POST", "url": "/v1/completions",
+            "body": {"model": MODEL, "prompt": [9703, number], "max_tokens": 4},
+        }
+        for number in range(count)
+    ]  # fmt: skip
+    content = "\n".join(map(json.dumps, lines)).encode()
+    file = client.files.create(file=("in.jsonl", content), purpose="batch")
+    assert client.files.content(file.id).content == content
+    batch = client.batches.create(
+        input_file_id=file.id, endpoint="/v1/completions", completion_window="24h"
+    )
+    deadline = time.monotonic() + 120
+    while (batch := client.batches.retrieve(batch.id)).status not in ENDED:
+        assert time.monotonic() < deadline, batch
+        time.sleep(0.2)
+    assert batch.status == "completed", batch
+    assert (batch.request_counts.completed, batch.request_counts.failed) == (count, 0)
+    output = client.files.content(batch.output_file_id).text.splitlines()
+    assert [json.loads(line)["custom_id"] for line in output] == [f"r{n}" for n in range(count)]
+    client.files.delete(file.id)
+    assert file.id not in [each.id for each in client.files.list()]
