@@ -117,6 +117,8 @@ STORAGES: dict[str, dict[str, Any]] = {
     },
     "staticfiles": {"BACKEND": "django.contrib.staticfiles.storage.StaticFilesStorage"},
 }
+AWS_S3_MAX_MEMORY_SIZE = 8 * 1024 * 1024
+"""Bytes of a file in S3 that are read into memory; a longer one goes through a temporary file."""
 FILE_UPLOAD_PERMISSIONS = 0o600
 # Beside the files, so that an upload is moved into place instead of copied.
 FILE_UPLOAD_TEMP_DIR = QUIRE_HOME / "tmp"
