@@ -3,13 +3,14 @@
 import asyncio
 from typing import Any
 
-from django.http import HttpRequest, HttpResponse
+from django.http import Http404, HttpRequest, HttpResponse
 from django.http.response import HttpResponseBase
 from rest_framework.request import Request
 from rest_framework.response import Response
 from rest_framework.views import APIView
 
 from completions.api.authentication import authenticate, permit
+from completions.api.exceptions import InvalidRequest
 from completions.keys import Principal
 from completions.models import Scope
 
@@ -47,6 +48,7 @@ class AsyncAPIView(APIView):
                 permit(wrapped.auth, self.scope, request.META.get("REMOTE_ADDR") or "")
             if int(request.META.get("CONTENT_LENGTH") or 0) > LARGE_BODY:
                 await asyncio.to_thread(_parse, wrapped)
+            _refuse_nul(wrapped)
             response = await self._handler(wrapped)(wrapped, *args, **kwargs)
         except Exception as exc:  # noqa: BLE001 - the border where all errors become responses
             response = self.handle_exception(exc)
@@ -65,6 +67,17 @@ class AsyncAPIView(APIView):
         if name not in self.http_method_names:
             return self.http_method_not_allowed
         return getattr(self, name, self.http_method_not_allowed)
+
+
+def _refuse_nul(request: Request) -> None:
+    """No id and no parameter holds U+0000, which PostgreSQL would choke on. Raises APIError."""
+    if "\x00" in request.path_info:
+        raise Http404
+    if "%00" in request.META.get("QUERY_STRING", ""):
+        for name, value in request.query_params.items():
+            if "\x00" in f"{name}{value}":
+                name = name.replace("\x00", "")
+                raise InvalidRequest("invalid_value", f"{name} must not hold U+0000.", name)
 
 
 def _parse(request: Request) -> None:

@@ -83,6 +83,8 @@ def _check_metadata(metadata: dict[str, Any]) -> None:
             raise FieldError("invalid_type", "must be a string.", path)
         if len(value) > MAX_VALUE:
             raise FieldError("invalid_value", f"may have at most {MAX_VALUE} characters.", path)
+        if "\x00" in name + value:
+            raise FieldError("invalid_value", "must not hold U+0000.", "metadata")
 
 
 class BatchesView(AsyncAPIView):

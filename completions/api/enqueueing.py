@@ -1,9 +1,11 @@
 """A validated request on its way into the queue: stored and published, or not there at all."""
 
 import asyncio
+import re
 import time
 from typing import Any
 
+import orjson
 from asgiref.sync import sync_to_async
 from django.conf import settings
 from django.db import DatabaseError
@@ -39,6 +41,8 @@ _SCOPES = 2
 """Whose budgets may have to be seeded: the key's and the organization's."""
 
 
+_NUL = re.compile(rb"(?<!\\)(?:\\\\)*\\u0000")
+"""In JSON; an even number of backslashes before it is text."""
 REPLAYED_FOR = 24 * 3600
 """Seconds that the result of a request with an idempotency key is kept."""
 
@@ -92,6 +96,8 @@ async def enqueue(job: NewJob) -> Remaining:
 
 
 async def _store_and_publish(here: runtime.Runtime, job: NewJob) -> Remaining:
+    if job.kept:
+        _require_storable(job)
     await _take_rids(here, job)
     if job.kept:
         try:
@@ -118,6 +124,16 @@ async def _admit(here: runtime.Runtime, job: NewJob) -> Remaining:
         except UnseededError as error:
             await sync_to_async(budgets.seed)(error.scope)
     return await here.submission.submit(job, settings.MAX_QUEUED_JOBS, most)
+
+
+def _require_storable(job: NewJob) -> None:
+    """SQL keeps JSON, in which PostgreSQL takes every character but one. Raises InvalidRequest."""
+    if _NUL.search(orjson.dumps([job.request, job.view])):
+        message = (
+            "A text of this request holds U+0000. Send it without background and Idempotency-Key, "
+            "or without that character."
+        )
+        raise InvalidRequest("invalid_value", message)
 
 
 async def _withdraw(

@@ -30,6 +30,7 @@ logger = logging.getLogger(__name__)
 
 INVALID_REQUEST = "invalid_request_error"
 SERVER_ERROR = "server_error"
+_FOR_BROWSERS = ("/admin", "/docs", "/static")
 DO_NOT_RETRY: Mapping[str, str] = {"x-should-retry": "false"}
 RETRY_SOON: Mapping[str, str] = {"Retry-After": "1"}
 
@@ -266,6 +267,15 @@ def _not_found(exc: Http404) -> APIError:
     return NotFound("not_found", "There is nothing at this path. See GET /v1/models to begin.")
 
 
+def _astray() -> APIError:
+    """A path that the API does not have."""
+    return NotFound(
+        "not_found",
+        "There is nothing at this path: those of the API begin with /v1/. Clients are given a base "
+        "URL that ends with /v1.",
+    )
+
+
 def _method_not_allowed(exc: drf.MethodNotAllowed) -> APIError:
     return APIError(
         HTTPStatus.METHOD_NOT_ALLOWED, INVALID_REQUEST, "method_not_allowed",
@@ -344,10 +354,10 @@ def response(exc: Exception) -> HttpResponse:
 
 
 def not_found(request: HttpRequest, exception: Exception) -> HttpResponseBase:
-    """Django's handler404: an envelope under /v1/, Django's page elsewhere."""
-    if request.path_info.startswith("/v1/"):
-        return response(Http404())
-    return defaults.page_not_found(request, exception)
+    """Django's handler404: its page for browsers, an envelope for clients that lost their way."""
+    if request.path_info.startswith(_FOR_BROWSERS):
+        return defaults.page_not_found(request, exception)
+    return response(Http404() if request.path_info.startswith("/v1/") else _astray())
 
 
 def bad_request(request: HttpRequest, exception: Exception) -> HttpResponseBase:

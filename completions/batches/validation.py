@@ -270,6 +270,8 @@ def _check_values(request: dict[str, Any], endpoint: str) -> None:
     if not isinstance(custom_id, str) or not 1 <= len(custom_id) <= MAX_CUSTOM_ID:
         message = f"custom_id: must be a string of 1-{MAX_CUSTOM_ID} characters."
         raise LineError("invalid_value", message, "custom_id")
+    if "\x00" in custom_id:
+        raise LineError("invalid_value", "custom_id: must not hold U+0000.", "custom_id")
     if request["method"] != "POST":
         raise LineError("invalid_value", 'method: must be "POST".', "method")
     if request["url"] != endpoint:

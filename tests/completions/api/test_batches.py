@@ -71,6 +71,7 @@ def test_windows(api, file_id, window, seconds):
         ({"metadata": {"a": 1}}, "invalid_type", "metadata.a"),
         ({"metadata": {"a": "x" * 513}}, "invalid_value", "metadata.a"),
         ({"metadata": {"a" * 65: "x"}}, "invalid_value", "metadata"),
+        ({"metadata": {"a": "\0"}}, "invalid_value", "metadata"),
         ({"metadata": {str(n): "x" for n in range(17)}}, "invalid_value", "metadata"),
         (
             {"output_expires_after": {"anchor": "created_at", "seconds": 3599}},

@@ -113,14 +113,21 @@ def test_unknown_paths_of_the_api(client: Client, path: str) -> None:
     assert response.json()["error"]["code"] == "not_found"
 
 
-def test_other_unknown_paths_are_pages(client: Client) -> None:
-    response = client.get("/nothing")
+@pytest.mark.parametrize("path", ["/chat/completions", "/v1", "/v2/models", "/"])
+def test_clients_that_lost_their_way_are_told_the_base_url(client: Client, path: str) -> None:
+    response = client.post(path)
+    assert response.status_code == 404
+    assert "base URL" in response.json()["error"]["message"]
+
+
+def test_unknown_paths_of_browsers_are_pages(client: Client) -> None:
+    response = client.get("/docs/nothing")
     assert response.status_code == 404
     assert response.headers["Content-Type"].startswith("text/html")
 
 
 def test_handlers_of_django() -> None:
-    api, page = RequestFactory().get("/v1/x"), RequestFactory().get("/x")
+    api, page = RequestFactory().get("/v1/x"), RequestFactory().get("/admin/x")
     for handler, status in ((exceptions.not_found, 404), (exceptions.bad_request, 400)):
         response = handler(api, SuspiciousOperation())
         assert response.status_code == status

@@ -180,3 +180,9 @@ async def test_an_ended_job_can_be_deleted(live, stranger):
     await asyncio.to_thread(live.settle)  # its usage stays
     assert await UsageRecord.objects.acount() == 1
     assert code(await live.http.get(location), 404) == "completion_not_found"
+
+
+async def test_what_sql_keeps_holds_no_nul(live):
+    refused = await live.post(background=True, stop="\0")
+    assert (refused.status_code, refused.json()["error"]["code"]) == (400, "invalid_value")
+    assert (await live.post(background=True, stop="\\u0000")).status_code == 202

@@ -78,3 +78,9 @@ def test_an_unreachable_redis(api: Client, fake_runtime: FakeRuntime) -> None:
     response = api.get("/v1/models")
     assert response.status_code == 503
     assert response.json()["error"]["code"] == "queue_unavailable"
+
+
+def test_no_path_and_no_parameter_holds_nul(api: Client) -> None:
+    assert api.get("/v1/models/%00").json()["error"]["code"] == "not_found"
+    answer = api.get("/v1/files?purpose=a%00")
+    assert (answer.status_code, answer.json()["error"]["param"]) == (400, "purpose")

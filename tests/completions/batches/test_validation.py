@@ -44,6 +44,7 @@ def fault(bench, line):
         (request(""), ("invalid_value", "custom_id")),
         (request("x" * 513), ("invalid_value", "custom_id")),
         ({**request("x"), "custom_id": 7}, ("invalid_value", "custom_id")),
+        (request("a\0"), ("invalid_value", "custom_id")),
         (request("first"), ("duplicate_custom_id", "custom_id")),
         ({**request("x"), "method": "GET"}, ("invalid_value", "method")),
         (request("x", url="/v1/embeddings"), ("url_mismatch", "url")),
