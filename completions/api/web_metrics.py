@@ -1,5 +1,7 @@
 """What one web process measures of itself."""
 
+from functools import lru_cache
+
 import prometheus_client
 from django.urls import Resolver404, resolve
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector
@@ -35,6 +37,7 @@ open_requests = Gauge(
 )
 
 
+@lru_cache(maxsize=1024)
 def route_of(path: str) -> str:
     """The URL pattern of a path, so that ids and nonsense make no new time series."""
     try:
