@@ -74,11 +74,11 @@ async def test_a_clients_request_id_is_kept_when_it_is_harmless(given, kept):
     assert (headers[b"x-request-id"] == given) is kept
 
 
-async def test_a_job_carries_the_id_of_its_request():
+async def test_a_job_carries_the_id_of_its_request(served):
     made = []
 
     async def application(scope, receive, send):
-        view = SimpleNamespace(id="cmpl-1", served_model="m", as_dict=dict)
+        view = SimpleNamespace(id="cmpl-1", served_model="tiny", as_dict=dict)
         principal = Principal(1, 2, "abc", (), None)
         made.append(enqueueing.new_job(view, "sync", {}, principal))
         await echo(scope, receive, send)
