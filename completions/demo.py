@@ -8,8 +8,6 @@ thrown away: nobody can use them.
 import math
 import random
 import uuid
-from bisect import bisect_left
-from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -17,7 +15,7 @@ from typing import Any
 
 from django.db import transaction
 
-from completions import accounts
+from completions import accounts, usage
 from completions.audit import Actor
 from completions.models import (
     ApiKey,
@@ -31,7 +29,6 @@ from completions.models import (
     UsageHour,
     UsageRecord,
 )
-from completions.models.usage import BOUNDS_MS, FIRST_TOKEN, LATENCY
 from completions.parts import parts
 
 MARK = "Demo: "
@@ -101,21 +98,13 @@ def fill(requests: int, now: datetime, days: int = 30, seed: int = 1) -> None:
         raise DemoDataExistsError
     chance = random.Random(seed)  # noqa: S311 - nothing secret is drawn
     keys = _keys()
-    hours: dict[tuple[int, datetime, str], dict[str, int]] = defaultdict(lambda: defaultdict(int))
     last_used: dict[int, datetime] = {}
     for group in parts(_records(keys, requests, now, days, chance), _AT_ONCE):
-        UsageRecord.objects.bulk_create(group)
+        with transaction.atomic():
+            UsageRecord.objects.bulk_create(group)
+            usage.add_up(group)
         for record in group:
-            _add(hours, record)
-            seen = last_used.get(record.api_key_id, record.finished_at)
-            last_used[record.api_key_id] = max(seen, record.finished_at)
-    owners = {key.pk: key.organization_id for key in keys}
-    sums = (
-        UsageHour(api_key_id=key, organization_id=owners[key], hour=hour, model=model, **columns)
-        for (key, hour, model), columns in hours.items()
-    )
-    for batch_of_sums in parts(sums, _AT_ONCE):
-        UsageHour.objects.bulk_create(batch_of_sums)
+            last_used[record.api_key_id] = record.finished_at
     for key_id, moment in last_used.items():
         ApiKey.objects.filter(pk=key_id).update(last_used_at=moment)
     for samples in parts(_samples(now, days, chance), _AT_ONCE):
@@ -235,24 +224,6 @@ def _end(bad: bool, chance: random.Random) -> tuple[str, str]:
     if drawn < (0.3 if bad else 0.008):
         return "failed", chance.choices(list(_ERRORS), list(_ERRORS.values()))[0]
     return ("cancelled", "") if drawn > 0.985 else ("completed", "")
-
-
-def _add(hours: Any, record: UsageRecord) -> None:
-    """As the service adds its records up."""
-    hour = record.finished_at.replace(minute=0, second=0, microsecond=0)
-    sums = hours[record.api_key_id, hour, record.model]
-    sums["requests"] += 1
-    if record.status in ("failed", "cancelled"):
-        sums[record.status] += 1
-    for name in (
-        "prompt_tokens", "cached_tokens", "completion_tokens", "forced_tokens", "cost_nanos",
-    ):  # fmt: skip
-        sums[name] += getattr(record, name)
-    if record.kind != "batch":
-        took = (record.queued_ms or 0) + (record.run_ms or 0)
-        sums[LATENCY[bisect_left(BOUNDS_MS, took)]] += 1
-        if record.first_token_ms is not None:
-            sums[FIRST_TOKEN[bisect_left(BOUNDS_MS, record.first_token_ms)]] += 1
 
 
 def _samples(now: datetime, days: int, chance: random.Random) -> Iterator[LoadSample]:

@@ -8,11 +8,14 @@ from collections.abc import Callable
 from functools import wraps
 from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec
 
-from django.contrib import admin
+from django.contrib import admin, messages
 from django.core.exceptions import PermissionDenied
 from django.http import HttpRequest, HttpResponseBase
+from django.shortcuts import redirect
 from django.template.response import TemplateResponse
 from django.views.decorators.http import require_POST
+
+from completions.admin.state import UnreachableError
 
 if TYPE_CHECKING:  # unfold has no types; its classes are drop-in
     from dataclasses import dataclass
@@ -99,9 +102,17 @@ def sees(permission: str) -> Callable[[View[P]], View[P]]:
 
 def acts(permission: str) -> Callable[[View[P]], View[P]]:
     """The same for what changes something: by POST only, so that no link and no look-ahead of a
-    browser can do it."""
+    browser can do it. While Redis is down the dashboard says that nothing was done."""
 
     def guard(view: View[P]) -> View[P]:
-        return require_POST(sees(permission)(view))
+        @wraps(view)
+        def acting(request: HttpRequest, /, *args: P.args, **kwargs: P.kwargs) -> HttpResponseBase:
+            try:
+                return view(request, *args, **kwargs)
+            except UnreachableError as error:
+                messages.error(request, f"Nothing was done. {error}")
+                return redirect("admin:index")
+
+        return require_POST(sees(permission)(acting))
 
     return guard

@@ -41,7 +41,9 @@ def bars(labels: Sequence[str], series: Sequence[Line], unit: str = "") -> dict[
     return _chart("bar", labels, sets, _options(unit, True, len(series) > 1, "circle"))
 
 
-def lines(labels: Sequence[str], series: Sequence[Line], unit: str = "") -> dict[str, str]:
+def lines(
+    labels: Sequence[str], series: Sequence[Line], unit: str = "", logarithmic: bool = False
+) -> dict[str, str]:
     """Lines with gaps where there is no value."""
     sets = [
         {
@@ -57,7 +59,10 @@ def lines(labels: Sequence[str], series: Sequence[Line], unit: str = "") -> dict
         }
         for line in series
     ]
-    return _chart("line", labels, sets, _options(unit, False, len(series) > 1, "line"))
+    options = _options(unit, False, len(series) > 1, "line")
+    if logarithmic:
+        options["scales"]["y"] |= {"type": "logarithmic", "beginAtZero": False}
+    return _chart("line", labels, sets, options)
 
 
 def _chart(kind: str, labels: Sequence[str], sets: list[Any], options: Any) -> dict[str, str]:
@@ -100,7 +105,11 @@ def _options(unit: str, stacked: bool, legend: bool, mark: str) -> dict[str, Any
                 "grid": {"color": _GRID},
                 "title": title,
                 "ticks": {
-                    **ticks, "maxTicksLimit": 5, "format": {"notation": "compact"},
+                    **ticks, "maxTicksLimit": 5,
+                    "format": {
+                        "notation": "compact", "minimumFractionDigits": 0,
+                        "maximumFractionDigits": 3,
+                    },
                 },
             },
         },

@@ -94,11 +94,10 @@ def _quantiles(sums: Sums, columns: Sequence[str]) -> tuple[str, str]:
 
 
 def _change(now: float, before: float) -> str:
-    """Against the period before; nothing where that was empty."""
-    if not before:
+    """Against the period before; nothing where that had nearly nothing."""
+    if now > 10 * before:
         return ""
-    percent = round(100 * (now - before) / before)
-    return f"{percent:+d} %" if abs(percent) < 1000 else f"{compact(now / before)} times"
+    return f"{round(100 * (now - before) / before):+d} %" if before else ""
 
 
 def _live_tiles(live: state.Live) -> list[Tile]:
@@ -158,7 +157,11 @@ def _usage_panels(labels: Sequence[str], sums: Sequence[Sums]) -> list[Panel]:
     return [
         Panel("Requests", charts.bars(labels, requests)),
         Panel("Tokens", charts.bars(labels, tokens)),
-        Panel("Time to answer", charts.lines(labels, latency, "seconds"), "without batches"),
+        Panel(
+            "Time to answer",
+            charts.lines(labels, latency, "seconds", logarithmic=True),
+            "of what was completed, without batches",
+        ),
         Panel("Cached and forced share", charts.lines(labels, shares, "%")),
         Panel("Cost", charts.bars(labels, cost)),
     ]
@@ -240,7 +243,7 @@ def _failures(period: Period, now: datetime) -> list[dict[str, Any]]:
         {
             "code": row["error_code"] or "unknown",
             "count": exact(row["count"]),
-            "when": ago(row["last"], now),
+            "when": ago(record.finished_at, now),
             "job": record.job_id,
             "job_link": reverse("operations:job", args=[record.job_id]),
             "link": f"{requests}?status=failed&error_code={row['error_code']}",

@@ -4,14 +4,14 @@ An hour is read from the records themselves; longer periods from the hourly sums
 records.
 """
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from django.db.models import Count, F, Max, Q, Sum
-from django.db.models.functions import Coalesce, TruncDay, TruncHour, TruncMinute
+from django.db.models import CharField, Count, F, Q, Sum
+from django.db.models.functions import Cast, Coalesce, Left
 
 from completions import histograms
 from completions.models import LoadSample, UsageHour, UsageRecord
@@ -59,9 +59,9 @@ Sums = Mapping[str, Any]
 NOTHING: Sums = dict.fromkeys((*SUMMED, *LATENCY, *FIRST_TOKEN), 0)
 
 
-def quantile(sums: Sums, columns: Sequence[str], q: float) -> float | None:
-    """Milliseconds below which a share `q` of a histogram's requests lies; None of nothing."""
-    return histograms.quantile([sums[column] or 0 for column in columns], q)
+def quantile(sums: Sums, columns: Sequence[str], share: float) -> float | None:
+    """Milliseconds within which `share` of a histogram's requests lies; None of nothing."""
+    return histograms.quantile([sums[column] or 0 for column in columns], share)
 
 
 def series(period: Period, now: datetime) -> list[Sums]:
@@ -96,40 +96,57 @@ def ranked(period: Period, now: datetime, *by: str, most: int = 6) -> list[dict[
     else:
         rows = UsageHour.objects.filter(**_within("hour", span))
         sums = _hour_sums(SUMMED)
-    tokens = F("sum_prompt_tokens") + F("sum_completion_tokens")
-    found = rows.order_by().values(*by).annotate(**sums).annotate(tokens=tokens)
-    return [_named(row) for row in found.order_by("-tokens")[:most]]
+    # As an expression: for a bare column SQLite would read all records in its index's order.
+    texts = {f"by_{name}": Cast(name, CharField()) for name in by}
+    found = [_named(row) for row in rows.order_by().values(**texts).annotate(**sums)]
+    for row in found:
+        row["tokens"] = row["prompt_tokens"] + row["completion_tokens"]
+        row |= {name: _read(name, row.pop(f"by_{name}")) for name in by}
+    return sorted(found, key=lambda row: -row["tokens"])[:most]
+
+
+def _read(column: str, text: str) -> Any:
+    return int(text) if column.endswith("_id") else text
 
 
 def failures(period: Period, now: datetime, most: int = 6) -> list[dict[str, Any]]:
-    """Error codes of the period with their numbers and the last request of each."""
+    """Error codes of the period's last FAILURES_READ failures with their numbers and the last
+    request of each."""
     failed = UsageRecord.objects.filter(status="failed", finished_at__gte=period.start(now))
-    by_code = failed.order_by().values("error_code")
-    found: Any = by_code.annotate(count=Count("id"), last=Max("finished_at"), last_id=Max("id"))
-    return list(found.order_by("-count")[:most])
+    recent = failed.order_by("-finished_at").values_list("error_code", "id")[:FAILURES_READ]
+    counts: Counter[str] = Counter()
+    last: dict[str, int] = {}
+    for code, record_id in recent:
+        counts[code] += 1
+        last.setdefault(code, record_id)
+    return [{"error_code": c, "count": n, "last_id": last[c]} for c, n in counts.most_common(most)]
+
+
+FAILURES_READ = 10_000
 
 
 def load(period: Period, now: datetime) -> list[dict[str, float] | None]:
     """Of each bucket the means over time of what all models' workers did; None where nobody
     looked."""
-    start = period.start(now)
     names = ("slots", "running", "queued_interactive", "queued_background", "queued_batch")
     rows = (
-        LoadSample.objects.filter(at__gte=start)
+        LoadSample.objects.filter(at__gte=period.start(now))
         .order_by()
-        .annotate(bucket=_truncated(period, "at"))
-        .values("bucket")
-        .annotate(samples=Count("at", distinct=True), **{f"{n}_sum": Sum(n) for n in names})
+        .values("model", bucket=_prefix(period, "at"))
+        .annotate(samples=Count("id"), **{f"{n}_sum": Sum(n) for n in names})
     )
     found = _by_bucket(period, rows)
     return [_mean(found[bucket], names) for bucket in period.buckets(now)]
 
 
 def _mean(rows: Sequence[Mapping[str, Any]], names: Sequence[str]) -> dict[str, float] | None:
-    samples = sum(row["samples"] for row in rows)
-    if not samples:
+    """Over time for each model, added up over the models."""
+    if not rows:
         return None
-    return {name: sum(row[f"{name}_sum"] for row in rows) / samples for name in names}
+    samples: Counter[str] = Counter()
+    for row in rows:
+        samples[row["model"]] += row["samples"]
+    return {name: sum(row[f"{name}_sum"] / samples[row["model"]] for row in rows) for name in names}
 
 
 def _by_bucket(
@@ -138,7 +155,8 @@ def _by_bucket(
     """SQL cuts by the minute, the hour or the day; a bucket may be several of them."""
     found: defaultdict[datetime, list[Mapping[str, Any]]] = defaultdict(list)
     for row in rows:
-        found[period.floor(row["bucket"])].append(row)
+        moment = datetime.fromisoformat(row["bucket"]).replace(tzinfo=UTC)
+        found[period.floor(moment)].append(row)
     return found
 
 
@@ -146,17 +164,19 @@ def _rows(period: Period, now: datetime) -> Any:
     if period is HOUR:
         records = UsageRecord.objects.filter(finished_at__gte=period.start(now)).order_by()
         timed = records.annotate(latency=F("queued_ms") + F("run_ms"))
-        buckets = timed.annotate(bucket=TruncMinute("finished_at")).values("bucket")
+        buckets = timed.values(bucket=_prefix(period, "finished_at"))
         return buckets.annotate(**_record_sums(), **_record_histograms())
     hours = UsageHour.objects.filter(hour__gte=period.start(now)).order_by()
-    of_hours = hours.annotate(bucket=_truncated(period, "hour")).values("bucket")
+    of_hours = hours.values(bucket=_prefix(period, "hour"))
     return of_hours.annotate(**_hour_sums((*SUMMED, *LATENCY, *FIRST_TOKEN)))
 
 
-def _truncated(period: Period, column: str) -> Any:
-    if period.step >= timedelta(days=1):
-        return TruncDay(column)
-    return TruncHour(column) if period.step >= timedelta(hours=1) else TruncMinute(column)
+def _prefix(period: Period, column: str) -> Any:
+    """The day, hour or minute of a moment (UTC) as text, `2026-11-20 15:30` cut short. Django's
+    Trunc is a Python function on SQLite, called for every row."""
+    day = period.step >= timedelta(days=1)
+    length = len("2026-11-20") if day else len("2026-11-20 15:30")
+    return Left(Cast(column, CharField()), length)
 
 
 def _within(column: str, span: Mapping[str, datetime]) -> dict[str, datetime]:
@@ -186,12 +206,14 @@ def _record_sums() -> dict[str, Any]:
 
 
 def _record_histograms() -> dict[str, Any]:
-    """As UsageHour has them; lines of batches are in neither, as nobody waits for them."""
+    """As UsageHour has them: of what was completed, less lines of batches, for which nobody
+    waits."""
+    counted = Q(status="completed") & ~Q(kind="batch")
     counts = {}
     for columns, value in ((LATENCY, "latency"), (FIRST_TOKEN, "first_token_ms")):
         lower = -1
         for column, upper in zip(columns, (*BOUNDS_MS, None), strict=True):
-            inside = Q(**{f"{value}__gt": lower}) & ~Q(kind="batch")
+            inside = Q(**{f"{value}__gt": lower}) & counted
             if upper is not None:
                 inside &= Q(**{f"{value}__lte": upper})
                 lower = upper
@@ -201,16 +223,16 @@ def _record_histograms() -> dict[str, Any]:
 
 def daily_tokens(key_ids: Sequence[int], now: datetime) -> dict[int, list[int]]:
     """Tokens of each key in each day of the last month."""
-    days = {day: i for i, day in enumerate(MONTH.buckets(now))}
+    days = {f"{day:%Y-%m-%d}": i for i, day in enumerate(MONTH.buckets(now))}
     found = {key_id: [0] * len(days) for key_id in key_ids}
     hours = UsageHour.objects.filter(api_key_id__in=key_ids, hour__gte=MONTH.start(now))
     rows = (
         hours.order_by()
-        .values("api_key_id", day=TruncDay("hour"))
+        .values("api_key_id", bucket=_prefix(MONTH, "hour"))
         .annotate(tokens=Sum(F("prompt_tokens") + F("completion_tokens")))
     )
     for row in rows:
-        found[row["api_key_id"]][days[row["day"]]] = row["tokens"]
+        found[row["api_key_id"]][days[row["bucket"]]] = row["tokens"]
     return found
 
 

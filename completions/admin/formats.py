@@ -49,19 +49,17 @@ def money(nanos: int | None) -> str:
 
 
 def milliseconds(value: float | None) -> str:
-    """840 ms, 1.25 s, 3 min 20 s."""
-    if value is None:
-        return NONE
-    if value < 1000:
-        return f"{value:.0f} ms"
-    return seconds(value / 1000)
+    """As `seconds` of what is given in milliseconds."""
+    return seconds(None if value is None else value / 1000)
 
 
 def seconds(value: float | None) -> str:
-    """1.25 s, 3 min 20 s, 2 h 5 min, 3 d 4 h."""
+    """840 ms, 1.25 s, 3 min 20 s, 2 h 5 min, 3 d 4 h."""
     if value is None:
         return NONE
-    if value < 60:
+    if value < 0.9995:
+        return f"{1000 * value:.0f} ms"
+    if value < 59.95:
         return f"{value:.3g} s"
     whole = round(value)
     for size, unit, smaller, part in ((86400, "d", 3600, "h"), (3600, "h", 60, "min")):

@@ -32,6 +32,7 @@ from completions.batches import lines
 from completions.catalog import CatalogError
 from completions.jobs import live
 from completions.jobs.live import JobDetails, LiveJob
+from completions.jobs.metering import parameters_of
 from completions.model_files import ModelFilesError
 from completions.models import ApiKey, Job, Organization, StoredPrompt, UsageRecord
 
@@ -306,21 +307,17 @@ def _counts(known: _Known, times: _Times) -> list[tuple[str, str, str]]:
 
 
 def _parameters(known: _Known) -> list[tuple[str, str, bool]]:
-    """(name, value, whether it is long), less the prompt."""
+    """(name, value, whether it is long), less the prompt; a grammar is the client's own as well."""
     asked: Mapping[str, Any] = {}
     if known.record and known.record.parameters:
         asked = known.record.parameters
     elif known.details and known.details.request:
-        asked = known.details.request
+        asked = parameters_of(known.details.request)
     elif known.row and known.row.request:
-        asked = known.row.request
-    flat = {
-        f"{name}": value
-        for part in (asked, asked.get("sampling") or {})
-        for name, value in part.items()
-        if name not in ("prompts", "sampling") and value not in (None, [], {}, "", False)
-    }
-    return [(name, text, len(text) > 60) for name, value in flat.items() if (text := _text(value))]
+        asked = parameters_of(known.row.request)
+    if known.organization.store_prompts and known.details and known.details.request:
+        asked = {**asked, "grammar": known.details.request.get("grammar") or ""}
+    return [(name, text, len(text) > 60) for name, value in asked.items() if (text := _text(value))]
 
 
 def _text(value: Any) -> str:

@@ -16,10 +16,10 @@ from django.utils.safestring import SafeString
 from completions import accounts, model_files
 from completions.admin import charts, figures
 from completions.admin.base import CheckboxSelectMultiple, ModelAdmin, Textarea, acts, page
-from completions.admin.formats import NONE, ago, compact, exact, label, money
+from completions.admin.formats import NONE, ago, compact, exact, label, money, two
 from completions.audit import Actor
 from completions.models import ApiKey, Scope
-from completions.models.organizations import validate_networks
+from completions.models.organizations import all_scopes, validate_networks
 
 GRACES = (
     (0, "now"), (1, "in an hour"), (24, "in a day"), (168, "in a week"), (720, "in 30 days"),
@@ -48,6 +48,7 @@ class ApiKeyForm(forms.ModelForm[ApiKey]):
     )
     scopes = forms.MultipleChoiceField(
         choices=Scope.choices,
+        initial=all_scopes,
         required=False,
         widget=CheckboxSelectMultiple,
         help_text="What it may do.",
@@ -73,16 +74,14 @@ class ApiKeyForm(forms.ModelForm[ApiKey]):
 @admin.register(ApiKey)
 class ApiKeyAdmin(ModelAdmin[ApiKey]):
     form = ApiKeyForm
-    list_display = [
-        "name", "prefix", "organization", "state", "use", "limits", "last_used", "expires_at",
-    ]  # fmt: skip
+    list_display = ["named", "prefix", "state", "use", "limits", "last_used"]
     list_filter = ["organization", "role", "revoked_at", "expires_at"]
     list_select_related = ["organization"]
     search_fields = ["name", "public_id"]
     search_help_text = "A name, or the six characters after sk-."
     actions = ["revoke_selected"]
     ordering = ["name"]
-    sortable_by = ["name", "last_used", "expires_at"]
+    sortable_by = ["named", "last_used"]
     readonly = ["organization", "prefix", "state", "created_at", "last_used", "revoked_at"]
     change_form_before_template = "quire/key.html"
     change_form_outer_after_template = "quire/key_actions.html"
@@ -120,11 +119,16 @@ class ApiKeyAdmin(ModelAdmin[ApiKey]):
     def prefix(self, key: ApiKey) -> SafeString:
         return format_html("<code>sk-{}-…</code>", key.public_id)
 
+    @admin.display(description="Name", ordering="name")
+    def named(self, key: ApiKey) -> SafeString:
+        return two(key.name, key.organization.name)
+
     @admin.display
     def state(self, key: ApiKey) -> SafeString:
-        if key.organization_id and key.organization.suspended_at is not None:
-            return label("suspended")
-        return label(key.state(timezone.now()))
+        now = timezone.now()
+        state = "suspended" if key.organization.suspended_at else key.state(now)
+        ends = state == "active" and key.expires_at
+        return two(label(state), f"expires {ago(key.expires_at, now)}" if ends else "")
 
     @admin.display(description="Tokens, 30 days")
     def use(self, key: Any) -> SafeString:

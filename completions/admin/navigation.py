@@ -19,7 +19,6 @@ def items(request: HttpRequest) -> list[dict[str, Any]]:
             "items": [
                 _link("Live jobs", "bolt", "operations:live", "completions.view_job"),
                 _table("Requests", "receipt_long", "usagerecord"),
-                _table("Usage", "bar_chart", "usagehour"),
                 _table("Batches", "stacks", "batch"),
                 _table("Files", "draft", "file"),
             ],
@@ -40,6 +39,7 @@ def items(request: HttpRequest) -> list[dict[str, Any]]:
             "items": [
                 _table("API keys", "key", "apikey"),
                 _table("Organizations", "apartment", "organization"),
+                _table("Usage", "bar_chart", "usagehour"),
                 _table("Audit trail", "history", "auditentry"),
             ],
         },

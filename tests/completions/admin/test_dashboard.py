@@ -20,6 +20,18 @@ from tests.completions.conftest import Tenant
 NOW = datetime(2026, 11, 20, 15, 32, 7, tzinfo=UTC)
 
 
+def test_acting_while_redis_is_down_says_so(
+    admin: Client, unreachable: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def client() -> None:
+        raise state.UnreachableError(state.UNREACHABLE)
+
+    monkeypatch.setattr(state, "client", client)
+    for path in ("jobs/cmpl-1/cancel/", "jobs/cmpl-1/requeue/", "workers/w/drain/"):
+        page = admin.post(f"/admin/{path}", follow=True).content.decode()
+        assert "Nothing was done. Redis does not answer" in page
+
+
 @pytest.fixture
 def unreachable(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(state, "read", lambda: state.Live(reachable=False))
@@ -65,7 +77,7 @@ def test_an_hour_from_records_has_what_its_sums_have(db: None) -> None:
     counts = UsageRecord.objects.count()
     total = figures.total(figures.series(HOUR, now))
     assert total["requests"] == counts
-    waited = UsageRecord.objects.exclude(kind="batch").count()
+    waited = UsageRecord.objects.filter(status="completed").exclude(kind="batch").count()
     assert sum(total[column] for column in LATENCY) == waited
 
 
@@ -74,6 +86,7 @@ def test_records_fall_into_the_buckets_of_the_hours(owner: Tenant) -> None:
     record(owner, 0, queued_ms=0, run_ms=10, first_token_ms=10, finished_at=NOW)
     record(owner, 1, queued_ms=1, run_ms=10, first_token_ms=None, finished_at=NOW)
     record(owner, 2, kind="batch", finished_at=NOW)
+    record(owner, 3, status="failed", finished_at=NOW)
     total = figures.total(figures.series(HOUR, NOW))
     assert [total[column] for column in LATENCY[:3]] == [1, 1, 0]
     assert [total[column] for column in FIRST_TOKEN[:2]] == [1, 0]
@@ -98,7 +111,7 @@ def test_load_is_a_mean_over_time_and_a_sum_over_models(db: None) -> None:
         LoadSample.objects.create(at=moment, model=model, running=running, slots=8)
     last = figures.load(HOUR, NOW)[-1]
     assert last is not None
-    assert (last["running"], last["slots"]) == (4.0, 12.0)
+    assert (last["running"], last["slots"]) == (5.0, 16.0)
     assert figures.load(HOUR, NOW)[0] is None
 
 

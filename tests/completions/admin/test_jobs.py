@@ -17,7 +17,11 @@ from tests.completions.conftest import Tenant
 
 pytestmark = pytest.mark.integration
 
-REQUEST = {"prompts": [[32, 33, 34]], "sampling": {"max_tokens": 7, "stop": []}, "grammar": None}
+REQUEST = {
+    "prompts": [[32, 33, 34]],
+    "sampling": {"max_tokens": 7, "stop": []},
+    "grammar": "start: /SECRET/",
+}
 
 
 def submit(client: redis.Redis, tenant: Tenant, job_id: str = "cmpl-live") -> None:
@@ -58,6 +62,7 @@ def test_a_running_jobs_page(admin: Client, owner: Tenant, live: redis.Redis) ->
     for shown in ("running", "trace-1", "owner", "worker-1", "max_tokens", "Cancel job", "Requeue"):
         assert shown in page
     assert "ABC" not in page  # the prompt
+    assert "SECRET" not in page
 
 
 def test_prompts_are_shown_where_they_are_stored(

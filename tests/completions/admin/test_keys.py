@@ -1,6 +1,7 @@
 """Keys in the admin: the secret is shown once, changes reach the web processes."""
 
 import re
+from datetime import timedelta
 
 import pytest
 from django.contrib.admin.models import LogEntry
@@ -10,7 +11,7 @@ from django.utils import timezone
 from pytest_django import DjangoCaptureOnCommitCallbacks
 
 from completions import accounts, keys
-from completions.models import ApiKey, Organization, UsageHour
+from completions.models import ApiKey, Organization, Scope, UsageHour
 from tests.completions.conftest import Tenant
 
 POLICY = {"default_priority": 0, "role": "member", "scopes": ["inference"]}
@@ -62,6 +63,13 @@ def test_the_secret_is_kept_nowhere(admin: Client, caplog: pytest.LogCaptureFixt
     assert secret not in str(stored)
     assert secret not in caplog.text
     assert secret not in str(admin.cookies)
+
+
+def test_a_new_key_is_offered_every_scope(admin: Client) -> None:
+    page = admin.get(f"{KEYS}add/").content.decode()
+    boxes = re.findall(r'<input[^>]*name="scopes"[^>]*>', page)
+    assert len(boxes) == len(Scope.values)
+    assert all("checked" in box for box in boxes)
 
 
 def test_unserved_models_cannot_be_chosen(admin: Client) -> None:
@@ -147,6 +155,15 @@ def test_a_key_is_revoked_from_its_page(admin: Client, owner: Tenant) -> None:
     assert "is revoked" in page
     assert "Rotate secret" not in page
     assert ApiKey.objects.get(pk=owner.key.pk).revoked_at is not None
+
+
+def test_the_list_says_when_a_key_ends(admin: Client, owner: Tenant, stranger: Tenant) -> None:
+    in_three_days = timezone.now() + timedelta(days=3, hours=1)
+    ApiKey.objects.filter(pk=owner.key.pk).update(expires_at=in_three_days)
+    Organization.objects.filter(name="stranger").update(suspended_at=timezone.now())
+    page = admin.get(KEYS).content.decode()
+    assert "expires in 3 d" in page
+    assert "suspended" in page
 
 
 def test_networks_are_lines(admin: Client, owner: Tenant) -> None:

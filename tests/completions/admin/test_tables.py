@@ -20,6 +20,7 @@ LISTS = {
     "/admin/completions/apikey/": 8,
     "/admin/completions/organization/": 7,
     "/admin/completions/usagerecord/": 6,
+    "/admin/completions/usagehour/": 8,
     "/admin/completions/batch/": 8,
     "/admin/completions/file/": 8,
     "/admin/completions/auditentry/": 8,
@@ -106,7 +107,8 @@ def test_roles(in_role: Callable[[str], Client], owner: Tenant, role: str, may: 
     for path in (
         "/admin/", "/admin/live/", "/admin/workers/", "/admin/models/", "/admin/jobs/cmpl-1/",
         "/admin/completions/apikey/", f"/admin/completions/apikey/{owner.key.pk}/change/",
-        "/admin/completions/usagerecord/", "/admin/completions/batch/",
+        "/admin/completions/usagerecord/", "/admin/completions/usagehour/",
+        "/admin/completions/batch/",
         "/admin/completions/file/", "/admin/completions/auditentry/",
     ):  # fmt: skip
         assert user.get(path).status_code == 200, path

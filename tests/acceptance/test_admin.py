@@ -1,0 +1,144 @@
+"""An operator's evening in a real browser: a key, a request, the charts, a job, a worker."""
+
+import time
+from collections.abc import Iterator
+
+import httpx
+import pytest
+
+from completions.jobs.connection import connect
+from tests.acceptance import browser
+from tests.acceptance.service import MODEL, Installation
+
+pytestmark = [
+    pytest.mark.acceptance,
+    pytest.mark.skipif(browser.CHROMIUM is None, reason="no chromium (Debian: chromium)"),
+]
+SLOWLY = 60_000
+"""Milliseconds that the browser waits for what comes by itself."""
+LONG = {
+    "model": MODEL, "prompt": [9703], "max_tokens": 3000, "ignore_eos": True, "background": True,
+}  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def visit(service: Installation) -> Iterator[tuple[browser.Page, list[str]]]:
+    """A page that is logged in, and whatever went wrong in it."""
+    service.manage("demo_data", "--requests", "600", "--days", "3")
+    faults: list[str] = []
+    with browser.chromium() as chromium:
+        page = chromium.new_page()
+        page.set_default_timeout(SLOWLY)
+        page.on("pageerror", lambda error: faults.append(str(error)))
+        page.on("console", lambda m: m.type == "error" and faults.append(m.text))
+        page.on(
+            "request",
+            lambda r: r.url.startswith((service.url, "data:")) or faults.append(f"asked {r.url}"),
+        )
+        page.on("dialog", lambda dialog: dialog.accept())
+        browser.log_in(page, service)
+        yield page, faults
+    service.manage("demo_data", "--remove")
+
+
+@pytest.fixture
+def page(visit: tuple[browser.Page, list[str]]) -> Iterator[browser.Page]:
+    page, faults = visit
+    yield page
+    assert faults == []
+
+
+def test_a_key_is_made_used_and_its_request_found(page: browser.Page, service: Installation):
+    page.goto(f"{service.url}/admin/completions/apikey/add/")
+    page.fill("[name=name]", "from a browser")
+    page.select_option("[name=organization]", index=1)
+    page.click("button[name=_save]")
+    secret = page.input_value("#secret")
+    assert page.locator("#secret").count() == 1
+
+    answer = httpx.post(
+        f"{service.url}/v1/completions",
+        json={"model": MODEL, "prompt": [9703], "max_tokens": 3},
+        headers={"Authorization": f"Bearer {secret}"},
+        timeout=120,
+    ).raise_for_status()
+    job_id, request_id = answer.json()["id"], answer.headers["x-request-id"]
+
+    found = page.locator(f"code[title='{job_id}']")
+    deadline = time.monotonic() + 60
+    while not found.count():  # it is in SQL within seconds
+        assert time.monotonic() < deadline, "the request did not appear"
+        page.goto(f"{service.url}/admin/completions/usagerecord/?q={request_id}")
+    assert "completed" in page.locator("#result_list tbody").inner_text()
+
+    page.keyboard.press("Control+k")
+    page.locator("#search-input-command").press_sequentially(request_id)
+    page.locator("#command-results a", has_text=job_id).click()
+    page.wait_for_url(f"{service.url}/admin/jobs/{job_id}/")
+    told = page.locator("#content").inner_text()
+    for shown in (request_id, "from a browser", MODEL, "completed", "Timeline"):
+        assert shown in told
+
+
+def test_charts_are_drawn(page: browser.Page, service: Installation):
+    for period in ("1h", "24h", "30d"):
+        page.goto(f"{service.url}/admin/?period={period}", wait_until="load")
+        page.wait_for_function("document.querySelectorAll('canvas.chart').length == 6")
+        page.wait_for_function(
+            "[...document.querySelectorAll('canvas.chart')].every(c => Chart.getChart(c))"
+        )
+    counted = page.evaluate(
+        "Chart.getChart(document.querySelector('canvas.chart'))"
+        ".data.datasets.flatMap(d => d.data).reduce((a, b) => a + b, 0)"
+    )
+    assert counted >= 590  # of the demo's; what other tests sent comes on top
+    colours = page.evaluate(
+        "(() => { const c = document.querySelector('canvas.chart');"
+        " const d = c.getContext('2d').getImageData(0, 0, c.width, c.height).data;"
+        " return new Set(new Uint32Array(d.buffer)).size })()"
+    )
+    assert colours > 10
+    assert "nightly extraction" in page.locator("#content").inner_text()
+
+
+def test_a_job_is_cancelled(page: browser.Page, service: Installation, http: httpx.Client):
+    job = http.post("/v1/completions", json=LONG).raise_for_status().json()["id"]
+    page.goto(f"{service.url}/admin/live/")
+    page.locator(f"code[title='{job}']").click()
+    page.get_by_role("button", name="Cancel job").click()
+    page.get_by_text("is cancelled").wait_for()
+    ended = http.get(f"/v1/completions/{job}", params={"wait": 30}).json()
+    assert ended["status"] == "cancelled"
+
+
+def test_a_worker_is_drained_and_resumed(
+    page: browser.Page, service: Installation, http: httpx.Client
+):
+    """What arrives meanwhile is begun after the resumption, never before."""
+    page.goto(f"{service.url}/admin/workers/")
+    page.get_by_role("button", name="Drain").click()
+    page.locator(".q-label", has_text="drained").wait_for()  # the page follows by itself
+    job = http.post("/v1/completions", json={**LONG, "max_tokens": 2}).json()["id"]
+    page.goto(f"{service.url}/admin/live/?state=queued")
+    page.locator(f"code[title='{job}']").wait_for()
+    page.goto(f"{service.url}/admin/workers/")
+    with connect(service.redis_url) as client:
+        seconds, micro = client.time()
+        page.get_by_role("button", name="Resume").click()
+        ended = http.get(f"/v1/completions/{job}", params={"wait": 30}).json()
+        deadline = time.monotonic() + 60
+        while ended["status"] != "completed":
+            assert time.monotonic() < deadline, "the resumed worker took no job"
+            ended = http.get(f"/v1/completions/{job}", params={"wait": 30}).json()
+        assert float(client.hget(f"quire:job:{job}", "started")) > seconds + micro / 1e6
+    page.locator(".q-label", has_text="serving").wait_for()
+
+
+def test_phones_and_the_dark(page: browser.Page, service: Installation):
+    page.set_viewport_size({"width": 390, "height": 844})
+    page.emulate_media(color_scheme="dark")
+    for path in ("", "live/", "workers/", "models/", "completions/apikey/", "completions/batch/"):
+        page.goto(f"{service.url}/admin/{path}", wait_until="load")
+        beyond = page.evaluate("document.documentElement.scrollWidth - window.innerWidth")
+        assert beyond <= 0, path
+        assert "dark" in (page.locator("html").get_attribute("class") or "")

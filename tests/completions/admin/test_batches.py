@@ -1,0 +1,89 @@
+"""A batch in the admin: how far it is, what failed, and stopping it."""
+
+import re
+from datetime import timedelta
+
+import pytest
+from django.test import Client
+from django.utils import timezone
+
+from completions.admin import state
+from completions.models import Batch, BatchStatus
+from tests.completions.admin.test_tables import record
+from tests.completions.conftest import Tenant
+
+
+@pytest.fixture
+def batch(owner: Tenant) -> Batch:
+    now = timezone.now()
+    return Batch.objects.create(
+        organization=owner.organization, api_key=owner.key, endpoint="/v1/completions",
+        model="tiny", job_prefix="cmpl-", input_file_id="file-gone", completion_window="24h",
+        output_seconds=60, status=BatchStatus.IN_PROGRESS, total=400, completed=197, failed=3,
+        created_at=now - timedelta(minutes=5), in_progress_at=now - timedelta(minutes=4),
+        expires_at=now + timedelta(hours=23, minutes=30),
+        pace=[[now.timestamp() - 50, 100]],
+    )  # fmt: skip
+
+
+def page_of(admin: Client, batch: Batch) -> str:
+    response = admin.get(f"/admin/completions/batch/{batch.pk}/change/")
+    assert response.status_code == 200
+    return response.content.decode()
+
+
+def test_progress_rate_and_time_left(admin: Client, batch: Batch) -> None:
+    page = page_of(admin, batch)
+    for shown in ("50.0 %", "197 completed", "closes in 23 h"):
+        assert shown in page
+    listed = admin.get("/admin/completions/batch/").content.decode()
+    assert "200 / 400, 3 failed" in listed
+    for text in (page, listed):  # 100 lines in 50 s and a little more
+        assert re.search(r">[12][0-9.]*/s<", text)
+        assert re.search(r">\d+ min( \d+ s)?<", text)
+
+
+def test_errors_are_grouped_with_the_lines_they_met(
+    admin: Client, owner: Tenant, stranger: Tenant, batch: Batch
+) -> None:
+    common = {"kind": "batch", "status": "failed"}
+    for number, code in ((7, "worker_error"), (12, "grammar_error"), (31, "worker_error")):
+        record(owner, number, job_id=batch.job_id(number), error_code=code, **common)
+    record(stranger, 99, job_id="cmpl-other-99", error_code="queue_timeout", **common)
+    page = page_of(admin, batch)
+    assert "queue_timeout" not in page
+    assert page.index("worker_error") < page.index("grammar_error")  # the most frequent first
+    for number in (7, 12, 31):
+        assert f'href="/admin/jobs/{batch.job_id(number)}/"' in page
+
+
+def test_why_a_batch_was_refused(admin: Client, batch: Batch) -> None:
+    Batch.objects.update(
+        status=BatchStatus.FAILED,
+        errors=[{"code": "invalid_value", "line": 17, "message": "no such thing", "param": "x"}],
+    )
+    page = page_of(admin, batch)
+    assert "no such thing" in page
+    assert "Cancel batch" not in page
+
+
+def test_cancelling(admin: Client, batch: Batch) -> None:
+    assert "Cancel batch" in page_of(admin, batch)
+    admin.post(f"/admin/batches/{batch.pk}/cancel/")
+    batch.refresh_from_db()
+    assert batch.status == BatchStatus.CANCELLING
+    again = admin.post(f"/admin/batches/{batch.pk}/cancel/", follow=True)
+    assert "It is cancelling already" in again.content.decode()
+
+
+def test_a_line_leads_to_its_batch(
+    admin: Client, owner: Tenant, batch: Batch, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def unreachable() -> None:
+        raise state.UnreachableError(state.UNREACHABLE)
+
+    monkeypatch.setattr(state, "client", unreachable)
+    record(owner, 7, job_id=batch.job_id(7), kind="batch")
+    page = admin.get(f"/admin/jobs/{batch.job_id(7)}/").content.decode()
+    assert f"/admin/completions/batch/{batch.pk}/change/" in page
+    assert "Line 7" in page
