@@ -122,7 +122,7 @@ def failures(period: Period, now: datetime, most: int = 6) -> list[dict[str, Any
     return [{"error_code": c, "count": n, "last_id": last[c]} for c, n in counts.most_common(most)]
 
 
-FAILURES_READ = 10_000
+FAILURES_READ = 2_000
 
 
 def load(period: Period, now: datetime) -> list[dict[str, float] | None]:
