@@ -63,7 +63,9 @@ def feed(client: redis.Redis, prefix: str, publish: Publish) -> int:
 
 def _fed_by_model() -> dict[str, list[Batch]]:
     waiting = BatchLine.objects.filter(batch=OuterRef("pk"), state=LineState.WAITING)
-    fed = Batch.objects.filter(Exists(waiting), status=BatchStatus.IN_PROGRESS)
+    fed = Batch.objects.filter(
+        Exists(waiting), status=BatchStatus.IN_PROGRESS, organization__suspended_at=None
+    )
     by_model: dict[str, list[Batch]] = defaultdict(list)
     owned = fed.select_related("api_key__organization", "organization")
     for batch in owned.order_by("created_at", "id"):

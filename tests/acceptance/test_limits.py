@@ -33,7 +33,7 @@ def second(service):
             env={**service.environment, "DJANGO_SETTINGS_MODULE": "project.settings"},
         )  # fmt: skip
     url = f"http://127.0.0.1:{port}"
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + 240
     while True:
         with contextlib.suppress(httpx.HTTPError):
             if httpx.get(f"{url}/healthz").status_code == 200:
@@ -87,7 +87,7 @@ def test_requests_and_tokens_per_minute(service, second) -> None:
         assert all(int(answer.headers["Retry-After"]) >= 1 for answer in refused)
         service.kill("cpu-worker")
         with service.http(key) as client:
-            deadline = time.monotonic() + 60
+            deadline = time.monotonic() + 240
             while (recorded := sums(client)) != [statuses.count(200), *used(answers)]:
                 assert time.monotonic() < deadline, (recorded, statuses.count(200), used(answers))
                 time.sleep(0.2)
@@ -136,7 +136,7 @@ def test_places_of_a_killed_process_are_free_again(service, second) -> None:
 
     assert sorted(asyncio.run(crowd())) == [200, 200, 200, 429, 429]
     with service.http(key) as client:
-        deadline = time.monotonic() + 120
+        deadline = time.monotonic() + 240
         while True:
             answer = client.post("/v1/completions", json={**CALL, "max_tokens": 1})
             if answer.status_code == 200:

@@ -1,6 +1,7 @@
 """What batches may hold and spend."""
 
 import pytest
+from django.utils import timezone
 
 from completions.batches import feeding
 from completions.models import ApiKey, Organization
@@ -59,3 +60,13 @@ def test_a_spent_budget_is_not_asked_again_at_once(bench, owner) -> None:
     assert not bench.sent
     assert bench.get(batch)["status"] == "in_progress"
     assert batch["id"] in feeding._resting
+
+
+def test_lines_of_a_suspended_organization_rest(bench, owner) -> None:
+    batch = bench.create(requests(2))
+    Organization.objects.update(suspended_at=timezone.now())
+    for _ in range(2):
+        bench.turn()
+    assert not bench.sent
+    Organization.objects.update(suspended_at=None)
+    assert bench.run_to_end(batch)["request_counts"]["completed"] == 2
