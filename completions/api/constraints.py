@@ -182,6 +182,7 @@ def _judge() -> Judge:
             max_properties=settings.GRAMMAR_MAX_PROPERTIES,
             max_repetition=settings.GRAMMAR_MAX_REPETITION,
             max_length=settings.GRAMMAR_MAX_LENGTH,
+            max_multiple=settings.GRAMMAR_MAX_MULTIPLE,
             max_forced=settings.GRAMMAR_MAX_FORCED,
             compile_seconds=settings.GRAMMAR_COMPILE_SECONDS,
             step_seconds=settings.GRAMMAR_STEP_SECONDS,

@@ -5,7 +5,6 @@ or time without harm to anybody.
 """
 
 import json
-import os
 import resource
 import signal
 import sys
@@ -14,21 +13,19 @@ from typing import Any
 
 from completions.grammars.examination import Question, examine
 from completions.grammars.limits import Limits
+from completions.grammars.vocabulary import load
 
 STACK_BYTES = 256 * 1024 * 1024
-MEMORY_BYTES = 3 * 1024 * 1024 * 1024
+MEMORY_BYTES = 2 * 1024 * 1024 * 1024
 """Of address space, most of which is never touched."""
-NICENESS = 10
-GRACE_SECONDS = 2.0
 
 
 def main() -> None:
     limits = Limits(**json.loads(sys.argv[1]))
-    os.nice(NICENESS)
     resource.setrlimit(resource.RLIMIT_AS, (MEMORY_BYTES, MEMORY_BYTES))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the service's to handle
-    signal.signal(signal.SIGALRM, signal.SIG_DFL)
+    signal.signal(signal.SIGPROF, signal.SIG_DFL)
     threading.stack_size(STACK_BYTES)
     worker = threading.Thread(target=_serve, args=(limits,))
     worker.start()
@@ -37,10 +34,12 @@ def main() -> None:
 
 def _serve(limits: Limits) -> None:
     for line in sys.stdin.buffer:
-        # A parent that was killed cannot kill its children: the kernel's alarm does.
-        signal.setitimer(signal.ITIMER_REAL, limits.seconds + GRACE_SECONDS)
-        answer: dict[str, Any] = examine(Question.from_json(json.loads(line)), limits).to_json()
-        signal.setitimer(signal.ITIMER_REAL, 0)
+        question = Question.from_json(json.loads(line))
+        load(question.vocabulary)
+        # The kernel ends it, also where native code listens to nobody and the parent is gone.
+        signal.setitimer(signal.ITIMER_PROF, limits.seconds)
+        answer: dict[str, Any] = examine(question, limits).to_json()
+        signal.setitimer(signal.ITIMER_PROF, 0)
         sys.stdout.buffer.write(json.dumps(answer).encode() + b"\n")
         sys.stdout.buffer.flush()
 

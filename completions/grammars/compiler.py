@@ -1,6 +1,7 @@
 """llguidance asked whether it can follow a grammar with a model's tokens."""
 
 import re
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
@@ -52,20 +53,47 @@ class Translated:
 
 
 @dataclass(frozen=True, slots=True)
+class Compiled:
+    """A matcher at its beginning, and what it took of a processor."""
+
+    matcher: LLMatcher
+    compile_seconds: float
+    mask_seconds: float
+    """For the first mask."""
+
+
+@dataclass(frozen=True, slots=True)
 class Compiler:
     """Compiles for one model's tokens; without a model, for bytes."""
 
     vocabulary: Vocabulary | None = None
     limits: Limits = field(default=DEFAULT_LIMITS)
+    compiled: dict[str, Compiled] | None = None
+    """Keeps what was compiled last, if set: by one thread, which will ask for it again."""
 
     def complaint(self, grammar: str) -> str:
         """What llguidance has against a grammar; empty when a first token can be chosen."""
-        tokenizer = vocabulary.load(self.vocabulary)
-        matcher = LLMatcher(tokenizer, grammar, log_level=0, limits=limits())
-        if not matcher.is_error():
-            matcher.compute_bitmask()
+        compiled = self._compile(grammar)
+        if self.compiled is not None:
+            self.compiled.clear()
+            self.compiled[grammar] = compiled
+        matcher = compiled.matcher
         message: str = matcher.get_error() if matcher.is_error() else ""
         return message
+
+    def compile(self, grammar: str) -> Compiled:
+        """Nobody else's: it may be used up."""
+        found = self.compiled.pop(grammar, None) if self.compiled is not None else None
+        return found or self._compile(grammar)
+
+    def _compile(self, grammar: str) -> Compiled:
+        tokenizer = vocabulary.load(self.vocabulary)
+        began = time.thread_time()
+        matcher = LLMatcher(tokenizer, grammar, log_level=0, limits=limits())
+        compiled = time.thread_time()
+        if not matcher.is_error():
+            matcher.compute_bitmask()
+        return Compiled(matcher, compiled - began, time.thread_time() - compiled)
 
 
 DEFAULT_COMPILER = Compiler()

@@ -13,6 +13,7 @@ from completions.grammars.exceptions import ERRORS, Finding, GrammarError
 from completions.grammars.limits import Limits
 from completions.grammars.matching import Match, match
 from completions.grammars.rehearsal import rehearse
+from completions.grammars.screening import screen
 from completions.grammars.translation import translate
 from completions.grammars.vocabulary import Vocabulary
 
@@ -26,7 +27,11 @@ class Question:
     text: str | None = None
 
     def to_json(self) -> dict[str, Any]:
-        return asdict(self) | {"constraint": list(self.constraint)}
+        # Not asdict, which copies the constraint object by object.
+        vocabulary = self.vocabulary and asdict(self.vocabulary)
+        return {
+            "constraint": list(self.constraint), "vocabulary": vocabulary, "text": self.text,
+        }  # fmt: skip
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> "Question":
@@ -75,7 +80,7 @@ class Verdict:
 
 def examine(question: Question, limits: Limits) -> Verdict:
     """Never raises for what a client sent."""
-    compiler = Compiler(question.vocabulary, limits)
+    compiler = Compiler(question.vocabulary, limits, compiled={})
     findings: tuple[Finding, ...] = ()
     try:
         translated = translate(question.constraint, compiler)
@@ -85,9 +90,24 @@ def examine(question: Question, limits: Limits) -> Verdict:
         if question.text is not None:
             found = match(translated.grammar, question.text, compiler)
     except GrammarError as error:
-        error.field = error.field or question.constraint.named
-        return Verdict(error=_copied(error), findings=(*findings, *error.findings))
+        return _refused(question, error, findings)
     return Verdict(translated.grammar, findings=findings, match=found)
+
+
+def screened(question: Question, limits: Limits) -> Verdict | None:
+    """The refusal of a constraint beyond the static caps, if it is; nothing is compiled."""
+    try:
+        screen(question.constraint, limits)
+    except GrammarError as error:
+        return _refused(question, error)
+    return None
+
+
+def _refused(
+    question: Question, error: GrammarError, findings: tuple[Finding, ...] = ()
+) -> Verdict:
+    error.field = error.field or question.constraint.named
+    return Verdict(error=_copied(error), findings=(*findings, *error.findings))
 
 
 def _error_fields(error: GrammarError) -> dict[str, Any]:

@@ -31,8 +31,24 @@ def translate(
         return regex.translate(given, compiler)
     if kind == "json_schema":
         return json_schema.translate(given, compiler, whitespace)
-    listed = {"grammars": [{"lark_grammar": given}]} if kind == "lark" else given
-    return _Bundle(listed, compiler, whitespace).translate()
+    return _bundle(value, compiler, whitespace).translate()
+
+
+def screen(value: Mapping[str, Any], limits: Limits) -> None:
+    """Raises GrammarError for what the static caps refuse."""
+    kind, given = value["type"], value["value"]
+    if kind == "regex":
+        regex.screen(given, limits)
+    elif kind == "json_schema":
+        json_schema.prepare(given, limits=limits)
+    else:
+        _bundle(value, Compiler(limits=limits), COMPACT).prepared()
+
+
+def _bundle(value: Mapping[str, Any], compiler: Compiler, whitespace: str) -> "_Bundle":
+    given = value["value"]
+    listed = {"grammars": [{"lark_grammar": given}]} if value["type"] == "lark" else given
+    return _Bundle(listed, compiler, whitespace)
 
 
 class _Bundle:
@@ -45,6 +61,14 @@ class _Bundle:
         self._warnings: list[Finding] = []
 
     def translate(self) -> Translated:
+        prepared = self.prepared()
+        text = json_schema.dump({"grammars": prepared})
+        if message := self._compiler.complaint(text):
+            raise GrammarError(brief(message), *_place(message, prepared))
+        return Translated(text, self._warnings)
+
+    def prepared(self) -> list[dict[str, Any]]:
+        """The grammars within the limits. Raises GrammarError."""
         limits = self._compiler.limits
         check_depth(self._value, limits)
         check_bytes(json_schema.dump(self._value), limits)
@@ -58,10 +82,7 @@ class _Bundle:
             except GrammarError as error:
                 error.inside(f"/grammars/{index}/json_schema")
                 raise
-        text = json_schema.dump({"grammars": prepared})
-        if message := self._compiler.complaint(text):
-            raise GrammarError(brief(message), *_place(message, prepared))
-        return Translated(text, self._warnings)
+        return prepared
 
     def _prepare(self, grammar: Any, limits: Limits) -> dict[str, Any]:
         keys = set(grammar) - {"name"} if isinstance(grammar, dict) else set()

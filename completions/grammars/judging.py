@@ -1,38 +1,40 @@
 """Constraints judged off the event loop, within time, and remembered for a while.
 
-What looks ordinary is judged on a thread with a large stack; what looks costly in a child process,
-which may be killed. A small grammar can recurse deeply enough in native code to overflow an
-ordinary thread's stack.
+What looks ordinary is judged on a thread with a large stack; what looks costly, and is within the
+static caps, in a child process, which may be killed. A small grammar can recurse deeply enough in
+native code to overflow an ordinary thread's stack.
 """
 
 import asyncio
 import hashlib
 import json
 import re
+import sys
 import threading
 import time
 from collections import OrderedDict
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from typing import TypeVar
 
 from completions.grammars.constraint import Constraint
-from completions.grammars.examination import Question, Verdict, examine
+from completions.grammars.examination import Question, Verdict, examine, screened
 from completions.grammars.exceptions import (
     GrammarError,
     GrammarOverloadError,
     GrammarTimeoutError,
 )
-from completions.grammars.isolation import Children, too_slow
+from completions.grammars.isolation import START_SECONDS, Children, step_back, too_busy, too_slow
 from completions.grammars.limits import DEFAULT_LIMITS, Limits, depth
 from completions.grammars.vocabulary import Vocabulary
 
+T = TypeVar("T")
+
 STACK_BYTES = 256 * 1024 * 1024
 """Address space, not memory: only what is used gets pages. As much as an engine's compiler has."""
-THREADS = 4
+THREADS = 2
 FAILURE_SECONDS = 60.0
 """How long a refusal is remembered."""
-PATIENCE = 4
-"""Times the wall limit that a question may wait until its turn comes."""
 
 # Above these a constraint is judged in a child process.
 ORDINARY_BYTES = 16 * 1024
@@ -43,6 +45,8 @@ ORDINARY_REFERENCES = 50
 ORDINARY_PARENTHESES = 200
 ORDINARY_MULTIPLES = 1
 """Several `multipleOf` are multiplied by llguidance, beyond its own limits on time and memory."""
+_HIDDEN = ("%json", "\\\\u")
+"""In a text, a schema that the static caps do not see, and escapes that hide what was counted."""
 
 _ENVELOPE = 2_000
 """Bytes of a question around its constraint, at most."""
@@ -129,30 +133,52 @@ class Judge:
         return verdict
 
     async def _examined(self, question: Question, written: str) -> Verdict:
-        ordinary = is_ordinary(question, written)
-        began: list[float] = []
+        try:
+            if is_ordinary(question, written):
+                return await self._run(self._threads, lambda: examine(question, self.limits))
+            refused = await self._run(self._threads, lambda: screened(question, self.limits))
+            if refused is not None:
+                return refused
+            return await self._run(self._askers, lambda: self._children.ask(question))
+        except GrammarError as error:
+            return _refusal(error, question)
 
-        def work() -> Verdict:
-            began.append(time.monotonic())
-            if ordinary:
-                return examine(question, self.limits)
-            return self._children.ask(question)
+    async def _run(self, pool: ThreadPoolExecutor, work: Callable[[], T]) -> T:
+        """What the work comes to. Raises GrammarOverloadError, GrammarTimeoutError."""
+        clocks: list[_Clock] = []
 
-        pool = self._threads if ordinary else self._askers
-        future = asyncio.wrap_future(pool.submit(work))
+        def run() -> T:
+            clocks.append(_Clock())
+            return work()
+
+        future = asyncio.wrap_future(pool.submit(run))
         asked, seconds = time.monotonic(), self.limits.seconds
+        # A child's first question may take longer, and its end is seen to where it is asked.
+        patience = self.limits.patience + (START_SECONDS + 1 if pool is self._askers else 0)
         while True:
             done, _ = await asyncio.wait({future}, timeout=seconds / 4)
             if done:
                 return future.result()
-            now = time.monotonic()
-            if not began and now - asked > PATIENCE * seconds:
+            # A thread cannot be stopped, but llguidance's own limits end it.
+            if clocks and clocks[0].used() > seconds:
+                raise too_slow(self.limits)
+            since = clocks[0].began if clocks else asked
+            if time.monotonic() - since > patience:
                 future.cancel()
-                message = "too many grammars are being checked; retry"
-                return _refusal(GrammarOverloadError(message), question)
-            if ordinary and began and now - began[0] > seconds:
-                # The thread cannot be stopped, but llguidance's own limits end it.
-                return _refusal(too_slow(self.limits), question)
+                raise too_busy()
+
+
+class _Clock:
+    """What a thread has used of a processor since this was made there."""
+
+    def __init__(self) -> None:
+        self.began = time.monotonic()
+        self._thread = time.pthread_getcpuclockid(threading.get_ident())
+        self._before = time.clock_gettime(self._thread)
+
+    def used(self) -> float:
+        """Seconds. For any thread to call while that one lives."""
+        return time.clock_gettime(self._thread) - self._before
 
 
 _COUNTS = re.compile(r"\{\s*(\d+)\s*(?:,\s*(\d*)\s*)?\}")
@@ -163,6 +189,9 @@ def is_ordinary(question: Question, written: str) -> bool:
     if len(written) > ORDINARY_BYTES or written.count("$ref") > ORDINARY_REFERENCES:
         return False
     if written.count("multipleOf") > ORDINARY_MULTIPLES:
+        return False
+    is_pattern = question.constraint.field in ("ebnf", "regex")
+    if not is_pattern and any(sign in written for sign in _HIDDEN):
         return False
     counts = [int(digits[-9:]) for pair in _COUNTS.findall(written) for digits in pair if digits]
     return (
@@ -189,7 +218,7 @@ def _refusal(error: GrammarError, question: Question) -> Verdict:
 
 def _big_stack_threads(count: int) -> ThreadPoolExecutor:
     """Threads whose stacks are large; the size can only be set for threads yet to start."""
-    pool = ThreadPoolExecutor(count, "grammar")
+    pool = ThreadPoolExecutor(count, "grammar", initializer=_step_back)
     everyone = threading.Barrier(count + 1)
     before = threading.stack_size(STACK_BYTES)
     try:
@@ -199,3 +228,8 @@ def _big_stack_threads(count: int) -> ThreadPoolExecutor:
     finally:
         threading.stack_size(before)
     return pool
+
+
+def _step_back() -> None:
+    if sys.platform == "linux":  # elsewhere it would be the whole process
+        step_back(threading.get_native_id())

@@ -31,6 +31,8 @@ class Limits:
     """A count in braces, multiplied along repetitions inside each other."""
     max_length: int = 10_000_000
     """minLength, maxItems and the like."""
+    max_multiple: int = 100_000
+    """multipleOf without trailing zeros: llguidance has a state for each remainder."""
     max_forced: int = 32 * 1024
     """Bytes of text that the beginning of a grammar leaves no choice about."""
     compile_seconds: float = 0.5
@@ -38,11 +40,17 @@ class Limits:
     step_seconds: float = 0.003
     """Of one processor, for each of the first tokens on average."""
     seconds: float = 5.0
-    """Wall time of judging one constraint."""
+    """Of one processor, to judge one constraint."""
     processes: int = 2
     """Child processes that judge what looks costly."""
     cache_bytes: int = 32 * 1024 * 1024
     """Memory of remembered verdicts, in each web process."""
+
+    @property
+    def patience(self) -> float:
+        """Seconds that a constraint may wait for its turn, and again for its verdict: if it takes
+        so much longer than `seconds` of a processor, the machine is too busy."""
+        return 4 * self.seconds
 
 
 DEFAULT_LIMITS = Limits()
@@ -136,13 +144,28 @@ _NOT_NAMES = re.compile(r'"(?:[^"\\\n]|\\.)*"|/(?:[^/\\\n]|\\.)+/|//[^\n]*|#[^\n
 _NAME = re.compile(r"[A-Za-z_]\w*")
 
 
+_EBNF_DEFINITION = re.compile(r"^[ \t]*([^\W\d][\w.-]*|[-.][\w.-]*)\s*::=", re.MULTILINE)
+_NOT_EBNF_NAMES = re.compile(rf"{_QUOTED}|{_CLASS}|#[^\n]*")
+_EBNF_NAME = re.compile(r"[\w.-]+")
+
+
 def check_chains(lark: str, limits: Limits) -> None:
     """Raises GrammarError when rules lead into each other too far: llguidance recurses there."""
-    bare = _NOT_NAMES.sub(" ", lark)
-    found = list(_DEFINITION.finditer(bare))
+    _check_chains(_NOT_NAMES.sub(" ", lark), _DEFINITION, _NAME, limits)
+
+
+def check_ebnf_chains(text: str, limits: Limits) -> None:
+    """The same for EBNF, before it is read."""
+    _check_chains(_NOT_EBNF_NAMES.sub(" ", text), _EBNF_DEFINITION, _EBNF_NAME, limits)
+
+
+def _check_chains(
+    bare: str, definition: re.Pattern[str], name: re.Pattern[str], limits: Limits
+) -> None:
+    found = list(definition.finditer(bare))
     ends = [*(match.start() for match in found[1:]), len(bare)][: len(found)]
     used = {
-        match[1]: _NAME.findall(bare, match.end(), end)
+        match[1]: name.findall(bare, match.end(), end)
         for match, end in zip(found, ends, strict=True)
     }
     if longest_chain(used) > limits.max_chain:

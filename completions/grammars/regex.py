@@ -13,7 +13,7 @@ from completions.grammars.compiler import (
     brief,
 )
 from completions.grammars.exceptions import GrammarError
-from completions.grammars.limits import check_bytes, check_shape, pieces
+from completions.grammars.limits import Limits, check_bytes, check_shape, pieces
 
 # Rust's parser repeats the pattern, underlines the fault and says what it is.
 _PARSE_ERROR = re.compile(r"regex parse error:\n {4}[^\n]*\n {4}( *)\^[^\n]*\nerror: ([^\n]*)")
@@ -24,8 +24,7 @@ _DANGLING_BACKSLASH = re.compile(r"(?<!\\)(?:\\\\)*\\\Z")
 
 def translate(pattern: str, compiler: Compiler = DEFAULT_COMPILER) -> Translated:
     """A grammar whose whole text matches `pattern`. Raises GrammarError."""
-    check_bytes(pattern, compiler.limits)
-    check_shape(pattern, compiler.limits, is_regex=True)
+    screen(pattern, compiler.limits)
     if _DANGLING_BACKSLASH.search(pattern):  # llguidance would drop it
         raise GrammarError.at(pattern, len(pattern) - 1, "a backslash at the end escapes nothing")
     grammar: str = LLMatcher.grammar_from_regex(pattern)
@@ -35,6 +34,12 @@ def translate(pattern: str, compiler: Compiler = DEFAULT_COMPILER) -> Translated
     if found := _PARSE_ERROR.search(message):
         raise GrammarError.at(pattern, _offset(pattern, len(found[1])), found[2])
     raise GrammarError(brief(message))
+
+
+def screen(pattern: str, limits: Limits) -> None:
+    """Raises GrammarError for what the static caps refuse."""
+    check_bytes(pattern, limits)
+    check_shape(pattern, limits, is_regex=True)
 
 
 def fragment(pattern: str, compiler: Compiler = DEFAULT_COMPILER) -> tuple[str, bool]:

@@ -11,7 +11,7 @@ import time
 from llguidance import LLMatcher, LLTokenizer
 
 from completions.grammars import vocabulary
-from completions.grammars.compiler import Compiler, brief, limits
+from completions.grammars.compiler import Compiler, brief
 from completions.grammars.exceptions import GrammarError
 
 STEPS = 32
@@ -24,19 +24,18 @@ def rehearse(grammar: str, compiler: Compiler) -> None:
     The way is the same each time. Times are of this thread alone, so that a busy machine refuses
     nothing that an idle one takes.
     """
-    tokenizer = vocabulary.load(compiler.vocabulary)
+    compiled = compiler.compile(grammar)
+    matcher, seconds = compiled.matcher, compiled.compile_seconds
+    if seconds > compiler.limits.compile_seconds:
+        raise GrammarError(f"too complex: compiling it takes {seconds:.1f} seconds")
     began = time.thread_time()
-    matcher = LLMatcher(tokenizer, grammar, log_level=0, limits=limits())
-    compiled = time.thread_time()
-    if compiled - began > compiler.limits.compile_seconds:
-        raise GrammarError(f"too complex: compiling it takes {compiled - began:.1f} seconds")
     if len(matcher.compute_ff_bytes()) > compiler.limits.max_forced:
         message = f"leaves no choice for more than {compiler.limits.max_forced} bytes of text"
         raise GrammarError(message)
-    taken = _follow(matcher, tokenizer)
+    taken = _follow(matcher, vocabulary.load(compiler.vocabulary))
     if matcher.is_error():
         raise GrammarError(brief(matcher.get_error()))
-    mean = (time.thread_time() - compiled) / max(taken, 1)
+    mean = (compiled.mask_seconds + time.thread_time() - began) / max(taken, 1)
     if mean > compiler.limits.step_seconds:
         cost = f"{mean * 1000:.0f} ms for each token"
         raise GrammarError(f"too complex: it takes {cost}; make it less ambiguous")

@@ -8,6 +8,7 @@ effect but would be refused (`uniqueItems: false`) is taken out.
 import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
+from decimal import Decimal
 from typing import Any
 from urllib.parse import unquote
 
@@ -194,6 +195,9 @@ class _Walk:
             return f"{keyword} holds more than {caps[keyword]} values"
         if ENFORCED[keyword] == _COUNT and value > self._limits.max_length:
             return f"{keyword} may be at most {self._limits.max_length}"
+        if keyword == "multipleOf" and _remainders(value) > self._limits.max_multiple:
+            bound = self._limits.max_multiple
+            return f"multipleOf may be at most {bound}, trailing zeros not counted"
         if keyword == "type":
             names = value if isinstance(value, list) else [value]
             wrong = [name for name in names if not isinstance(name, str) or name not in TYPES]
@@ -261,6 +265,12 @@ def resolve(root: dict[str, Any], reference: str) -> tuple[str, Any] | None:
 def _required(schema: dict[str, Any]) -> int:
     names = schema.get("required", [])
     return len(set(names)) if _CHECKS[_STRINGS](names) else 0
+
+
+def _remainders(multiple: float) -> int:
+    """The states by which llguidance tells which decimals are multiples."""
+    digits = "".join(map(str, Decimal(str(multiple)).as_tuple().digits))
+    return int(digits.rstrip("0") or "0")
 
 
 def _has_no_effect(keyword: str, schema: dict[str, Any]) -> bool:

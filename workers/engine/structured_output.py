@@ -1,6 +1,8 @@
 """Grammars to token masks, through llguidance: compile, mask, advance, and tell errors apart."""
 
+import os
 import re
+import sys
 import threading
 import time
 from collections import deque
@@ -272,7 +274,9 @@ def _real_tokens(vocabulary: Vocabulary, num_words: int) -> Bits | None:
 
 def _big_stack_threads(count: int) -> ThreadPoolExecutor:
     """The size of a stack can only be set for threads yet to start."""
-    executor = ThreadPoolExecutor(count, thread_name_prefix="grammar-compile")
+    executor = ThreadPoolExecutor(
+        count, thread_name_prefix="grammar-compile", initializer=_step_back
+    )
     started = threading.Barrier(count + 1)
     previous = threading.stack_size(_COMPILE_STACK_BYTES)
     try:
@@ -282,6 +286,12 @@ def _big_stack_threads(count: int) -> ThreadPoolExecutor:
     finally:
         threading.stack_size(previous)
     return executor
+
+
+def _step_back() -> None:
+    """Lower the priority of this thread; elsewhere than on Linux it would be the process's."""
+    if sys.platform == "linux":
+        os.setpriority(os.PRIO_PROCESS, 0, min(os.getpriority(os.PRIO_PROCESS, 0) + 10, 19))
 
 
 def _explain(message: str) -> str:

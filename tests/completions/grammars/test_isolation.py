@@ -9,8 +9,12 @@ import pytest
 
 from completions.grammars import Constraint, Limits, Question, Vocabulary, isolation
 from completions.grammars.examination import examine
-from completions.grammars.exceptions import GrammarError, GrammarTimeoutError
-from completions.grammars.isolation import Child, Children
+from completions.grammars.exceptions import (
+    GrammarError,
+    GrammarOverloadError,
+    GrammarTimeoutError,
+)
+from completions.grammars.isolation import NICENESS, Child, Children
 from completions.grammars.matching import Match
 
 
@@ -66,15 +70,26 @@ def test_a_child_that_does_not_answer_is_killed(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr(isolation, "START_SECONDS", 0.2)
     child = Child(Limits(seconds=0.1))
     os.kill(child.pid, signal.SIGSTOP)
-    assert isinstance(child.ask(question("a")).error, GrammarTimeoutError)
+    assert isinstance(child.ask(question("a")).error, GrammarOverloadError)
     assert child.is_worn
     child.close()
 
 
-def test_a_child_that_its_own_alarm_ended_was_too_slow(children: Children) -> None:
+def test_a_child_that_computes_too_long_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(isolation, "START_SECONDS", 300.0)
+    child = Child(Limits(seconds=0.5))
+    multiples = {"anyOf": [{"type": "integer", "multipleOf": 9_901 + i} for i in range(50)]}
+    endless = Question(Constraint("json_schema", multiples))
+    assert isinstance(child.ask(endless).error, GrammarTimeoutError)
+    assert child.is_worn
+    child.close()
+
+
+def test_a_child_steps_back_behind_everything_else(children: Children) -> None:
     child = children._take()
-    os.kill(child.pid, signal.SIGALRM)
-    assert isinstance(child.ask(question("a")).error, GrammarTimeoutError)
+    niceness = os.getpriority(os.PRIO_PROCESS, child.pid)
+    children._give_back(child)
+    assert niceness == min(os.getpriority(os.PRIO_PROCESS, os.getpid()) + NICENESS, 19)
 
 
 def test_a_child_ends_with_its_parent() -> None:

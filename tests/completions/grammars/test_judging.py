@@ -1,6 +1,8 @@
 """Judged off the loop, within time, and remembered."""
 
 import asyncio
+import os
+import sys
 import threading
 from collections.abc import Iterator
 from typing import Any
@@ -13,7 +15,9 @@ from completions.grammars.exceptions import (
     GrammarOverloadError,
     GrammarTimeoutError,
 )
+from completions.grammars.isolation import NICENESS
 from completions.grammars.judging import THREADS, VerdictCache, is_ordinary
+from tests.completions.grammars.hostile import rules
 from tests.completions.grammars.test_json_schema import chain
 
 
@@ -26,7 +30,7 @@ def judge() -> Iterator[Judge]:
 
 @pytest.fixture
 def stuck(monkeypatch: pytest.MonkeyPatch) -> Iterator[threading.Event]:
-    """Examining hangs until the event is set."""
+    """Examining waits until the event is set."""
     release = threading.Event()
 
     def hang(question: Question, limits: Limits) -> Verdict:
@@ -34,6 +38,22 @@ def stuck(monkeypatch: pytest.MonkeyPatch) -> Iterator[threading.Event]:
         return Verdict("never used")
 
     monkeypatch.setattr(judging, "examine", hang)
+    yield release
+    release.set()
+
+
+@pytest.fixture
+def spinning(monkeypatch: pytest.MonkeyPatch) -> Iterator[threading.Event]:
+    """Examining uses a processor until the event is set."""
+    release = threading.Event()
+
+    def spin(question: Question, limits: Limits) -> Verdict:
+        while not release.is_set():
+            pass
+        return Verdict("never used")
+
+    monkeypatch.setattr(judging, "examine", spin)
+    monkeypatch.setattr(Limits, "patience", 60.0)
     yield release
     release.set()
 
@@ -73,24 +93,45 @@ async def test_each_question_is_examined_once_even_when_asked_at_once(
     assert calls == [{"b": 1, "a": 2}]
 
 
-@pytest.mark.usefixtures("stuck")
+@pytest.mark.usefixtures("spinning")
 async def test_time_limit(hasty: Judge) -> None:
     with pytest.raises(GrammarTimeoutError, match="ebnf: checking it took longer"):
         await hasty.judge(Constraint("ebnf", "x"))
 
 
 @pytest.mark.usefixtures("stuck")
-async def test_waiting_for_a_thread_is_overload_not_the_clients_fault(hasty: Judge) -> None:
+async def test_waiting_for_a_processor_is_overload_not_the_clients_fault(hasty: Judge) -> None:
     errors = await asyncio.gather(
         *(hasty.judge(Constraint("ebnf", str(i))) for i in range(THREADS + 1)),
         return_exceptions=True,
     )
-    kinds = [type(error) for error in errors]
-    assert kinds == [*[GrammarTimeoutError] * THREADS, GrammarOverloadError]
+    assert [type(error) for error in errors] == [GrammarOverloadError] * (THREADS + 1)
+
+
+async def test_what_the_caps_refuse_takes_no_child(
+    judge: Judge, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(judge._children, "ask", None)
+    for field, value, message in (
+        ("json_schema", chain(1000), "ref chains lead through more than 500 levels"),
+        ("ebnf", rules(3000, "::=", "root"), "more than 500 rules lead into each other"),
+        ("regex", "(" * 300, "nested deeper than 256 parentheses"),
+        ("grammar", {"type": "lark", "value": rules(3000, ":", "start")}, "more than 500 rules"),
+        ("grammar", {"type": "json_schema", "value": chain(1000)}, "ref chains"),
+        ("structural_tag", {"format": {"type": "or", "elements": ["x"] * 9000}}, "/elements/0"),
+    ):
+        with pytest.raises(GrammarError, match=rf"^{field}: .*{message}"):
+            await judge.judge(Constraint(field, value))
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="threads have no priority of their own")
+async def test_judging_steps_back_behind_everything_else(judge: Judge) -> None:
+    niceness = judge._threads.submit(os.getpriority, os.PRIO_PROCESS, 0).result()
+    assert niceness == min(os.getpriority(os.PRIO_PROCESS, os.getpid()) + NICENESS, 19)
 
 
 async def test_a_verdict_for_lack_of_time_is_not_remembered(
-    hasty: Judge, stuck: threading.Event, monkeypatch: pytest.MonkeyPatch
+    hasty: Judge, spinning: threading.Event, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     constraint = Constraint("ebnf", "x")
     assert isinstance((await hasty.ask(Question(constraint))).error, GrammarTimeoutError)
@@ -130,6 +171,10 @@ async def test_deep_native_recursion_does_not_crash() -> None:
         ("json_schema", {"type": "object"}, True),
         ("json_schema", chain(60), False),
         ("json_schema", {"multipleOf": 7}, True),
+        ("json_schema", r'{"multiple\u004ff": 9}', False),
+        ("json_schema", {"description": "\u00e9"}, True),
+        ("grammar", {"type": "lark", "value": 'start: %json {"multipleOf": 9}'}, False),
+        ("ebnf", r'root ::= "\u00e9"', True),
         ("json_schema", {"anyOf": [{"multipleOf": 9901}, {"multipleOf": 9902}]}, False),
     ],
 )

@@ -1,7 +1,14 @@
 import pytest
 
 from completions.grammars.exceptions import GrammarError
-from completions.grammars.limits import Limits, check_bytes, check_chains, longest_chain, shape
+from completions.grammars.limits import (
+    Limits,
+    check_bytes,
+    check_chains,
+    check_ebnf_chains,
+    longest_chain,
+    shape,
+)
 
 
 @pytest.mark.parametrize(
@@ -44,6 +51,15 @@ def test_longest_chain() -> None:
     assert longest_chain({"a": ["b", "b"], "b": ["c", "a"], "c": ["terminal"]}) == 3
     deep = {f"r{i}": [f"r{i + 1}"] for i in range(100_000)}
     assert longest_chain(deep) == 100_000
+
+
+def test_chains_in_ebnf() -> None:
+    ebnf = (
+        'root ::= a-1 # b ::= c\na-1[max_chars=3] ::= "b ::= c" | [b-c]\n  b.2 ::= root | "[" a-1'
+    )
+    check_ebnf_chains(ebnf, Limits(max_chain=3))
+    with pytest.raises(GrammarError, match="more than 2 rules"):
+        check_ebnf_chains(ebnf, Limits(max_chain=2))
 
 
 def test_chains_in_lark() -> None:

@@ -196,3 +196,19 @@ def test_escapes_do_not_slip_past_declared_names() -> None:
     assert not accepts(grammar, r'{"\u0061":2}')
     control = json_schema.translate({"type": "object", "properties": {"a": {"const": "\x01"}}})
     assert accepts(control.grammar, r'{"a":"\u0001"}')
+
+
+@pytest.mark.parametrize("multiple", [99_991, 65_536, 0.00000001, 1e6, 12.5])
+def test_multiples_that_can_be_followed(multiple: float) -> None:
+    assert not findings({"type": "number", "multipleOf": multiple})
+
+
+@pytest.mark.parametrize(
+    "multiple", [100_003, 99_999_989, 5 * 2**20, 12345678.9, 10**30 + 1, -100_003]
+)
+def test_multiples_of_too_many_remainders_are_refused(multiple: float) -> None:
+    """llguidance would compute for minutes, in memory without bound."""
+    schema = {"items": {"type": "number", "multipleOf": multiple}}
+    with pytest.raises(GrammarError, match="at most 100000, trailing zeros not") as caught:
+        json_schema.translate(schema)
+    assert caught.value.pointer == "/items/multipleOf"
