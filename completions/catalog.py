@@ -55,6 +55,8 @@ class ModelEntry:
     """Folders of LoRA adapters in PEFT's layout, by the name that requests use."""
     text_prompts: bool = False
     """Whether completions take prompts as text, too."""
+    stop_token_ids: tuple[int, ...] = ()
+    """Tokens that end every text, beside those that the model's own files name."""
     prices: Mapping[str, float] = field(default_factory=dict, hash=False)
     """Of a million tokens of each kind in PRICED, in the operator's currency; empty if unpriced."""
     logit_processors: Mapping[str, str] = field(default_factory=LOGIT_PROCESSORS.copy, hash=False)
@@ -114,7 +116,7 @@ _TYPES: dict[str, type] = {
     "max_model_len": int, "max_num_seqs": int, "max_num_batched_tokens": int,
     "kv_cache_bytes": int, "json_whitespace": str, "tool_format": str,
     "thinking_marks": list, "thinking_switch": str, "adapters": dict,
-    "text_prompts": bool, "prices": dict,
+    "text_prompts": bool, "stop_token_ids": list, "prices": dict,
     "logit_processors": dict,
 }  # fmt: skip
 _CHOICES = {"dtype": DTYPES, "json_whitespace": JSON_WHITESPACES, "tool_format": TOOL_FORMATS}
@@ -135,6 +137,8 @@ def _entry(name: str, table: Any, models_dir: Path, path: Path) -> ModelEntry:
         options["thinking_marks"] = _thinking_marks(table["thinking_marks"], where)
     elif "thinking_switch" in table:
         raise CatalogError(f"{where}: thinking_switch needs thinking_marks")
+    if "stop_token_ids" in table:
+        options["stop_token_ids"] = _stop_token_ids(table["stop_token_ids"], where)
     folder = models_dir / table.get("path", name.replace("/", "--"))
     adapters = _adapters(table.get("adapters", {}), models_dir, where)
     prices = _prices(table.get("prices", {}), where)
@@ -170,6 +174,12 @@ def _thinking_marks(given: list[Any], where: str) -> tuple[str, str]:
     if len(given) != 2 or not all(isinstance(mark, str) and mark.strip() for mark in given):
         raise CatalogError(f"{where}: thinking_marks must be two texts, as <think> and </think>")
     return given[0], given[1]
+
+
+def _stop_token_ids(given: list[Any], where: str) -> tuple[int, ...]:
+    if not all(type(id) is int and id >= 0 for id in given):
+        raise CatalogError(f"{where}: stop_token_ids must be token ids: integers of at least 0")
+    return tuple(given)
 
 
 def _adapters(table: dict[str, Any], models_dir: Path, where: str) -> dict[str, Path]:

@@ -49,6 +49,8 @@ class ModelFiles:
     thinking_switch: str | None = None
     text_prompts: bool = False
     """Whether prompts may be texts."""
+    stop_token_ids: tuple[int, ...] = ()
+    """Of models.toml; below `vocab_size`."""
     routes_experts: bool = False
     """Whether it is a mixture of experts."""
 
@@ -64,10 +66,11 @@ class ModelFiles:
 
     @cached_property
     def eos_token_ids(self) -> tuple[int, ...]:
-        """All that end a text: those of the configurations and the tokenizer's own."""
+        """All that end a text: of the configurations, the tokenizer's own, those of models.toml."""
         name = self.special_tokens.get("eos_token")
         own = self.tokenizer.token_to_id(name) if name else None
-        return tuple(dict.fromkeys([*self.config_eos_token_ids, *([] if own is None else [own])]))
+        named = [*self.config_eos_token_ids, *([] if own is None else [own])]
+        return tuple(dict.fromkeys([*named, *self.stop_token_ids]))
 
     @cached_property
     def tokenizer(self) -> Tokenizer:
@@ -156,9 +159,18 @@ def load(entry: ModelEntry) -> ModelFiles:
         thinking_marks=entry.thinking_marks,
         thinking_switch=entry.thinking_switch,
         text_prompts=entry.text_prompts,
+        stop_token_ids=_stop_token_ids(entry, text["vocab_size"]),
         routes_experts=any((text.get(key) or 0) > 1 for key in _EXPERT_KEYS),
         created=int(path.stat().st_mtime),
     )
+
+
+def _stop_token_ids(entry: ModelEntry, vocab_size: int) -> tuple[int, ...]:
+    for id in entry.stop_token_ids:
+        if id >= vocab_size:
+            message = f"model {entry.id}: stop_token_ids holds {id}, beyond its {vocab_size} tokens"
+            raise ModelFilesError(message)
+    return entry.stop_token_ids
 
 
 def _eos_token_ids(folder: Path, config: Mapping[str, Any]) -> tuple[int, ...]:

@@ -96,6 +96,7 @@ def _load(entry: ModelEntry, options: WorkerOptions) -> "EngineLike":
         max_num_batched_tokens=entry.max_num_batched_tokens,
         kv_cache_bytes=entry.kv_cache_bytes,
         adapters=entry.adapters,
+        stop_token_ids=entry.stop_token_ids,
         logit_processors=entry.logit_processors,
     )
     logger.info("loading %s from %s onto device %s", entry.id, entry.folder, options.device)

@@ -18,11 +18,11 @@ _LOCATION = re.compile(r"^(at )?\d+\(\d+\): ")
 
 _PATTERN_ERROR = re.compile(r"regex parse error:.*\nerror: ([^\n]*)", re.DOTALL)
 _LEXER = "too complex; simplify its patterns and repetitions"
-_PARSER = "too complex; it allows too many alternatives at once"
+TOO_MANY_ALTERNATIVES = "too complex; it allows too many alternatives at once"
 _STOP_REASONS = {
     "NoExtensionBias": "no text can match this grammar",
     "LexerTooComplex": _LEXER,
-    "ParserTooComplex": _PARSER,
+    "ParserTooComplex": TOO_MANY_ALTERNATIVES,
 }
 # Messages about llguidance's limits advise to raise them, which clients cannot.
 _TOO_MANY_ITEMS = re.compile(r"parser error: (too many items|current row has)", re.IGNORECASE)
@@ -116,7 +116,7 @@ def brief(message: str) -> str:
         return f"invalid pattern: {found[1]}"
     first = _LOCATION.sub("", message).partition("\n")[0].strip()
     if _TOO_MANY_ITEMS.search(first):
-        return _PARSER
+        return TOO_MANY_ALTERNATIVES
     if _TOO_MANY_STATES.search(first):
         return _LEXER
     return _STOP_REASONS.get(first, first)

@@ -7,11 +7,13 @@ from completions.grammars import (
     json_schema,
     regex,
     structural_tag,
+    tag_dispatch,
 )
 from completions.grammars.compiler import DEFAULT_COMPILER, Compiler, Translated, brief
 from completions.grammars.constraint import Constraint
 from completions.grammars.exceptions import GrammarError
 from completions.grammars.limits import check_bytes, check_chains
+from completions.grammars.structural_tag.writer import Writer
 
 
 def translate(constraint: Constraint, compiler: Compiler = DEFAULT_COMPILER) -> Translated:
@@ -53,8 +55,13 @@ def _translate(constraint: Constraint, compiler: Compiler) -> Translated:
 
 def _translate_ebnf(text: str, compiler: Compiler) -> Translated:
     check_bytes(text, compiler.limits)
-    grammar = ebnf.translate(text, compiler.limits)
-    check_chains(grammar, compiler.limits)
+    parsed = ebnf.parse(text, compiler.limits)
+    tagged = tag_dispatch.part(parsed)
+    if tagged is not None:
+        grammar = Writer(compiler.limits).write(tagged)
+    else:
+        grammar = ebnf.write(parsed, compiler.limits)
+        check_chains(grammar, compiler.limits)
     if message := compiler.complaint(grammar):
-        raise GrammarError(brief(message))
+        raise GrammarError(tag_dispatch.explain(brief(message), text))
     return Translated(grammar)

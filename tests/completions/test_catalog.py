@@ -47,6 +47,12 @@ def test_adapters_have_folders_by_name(read, tmp_path):
     hash(entry)  # entries are keys of caches
 
 
+def test_tokens_that_end_every_text(read):
+    (entry,) = read('[models.a]\npath = "a"\nstop_token_ids = [0, 7]\n')
+    assert entry.stop_token_ids == (0, 7)
+    hash(entry)
+
+
 def test_how_a_model_calls_tools_and_thinks(read):
     (entry,) = read(
         '[models.a]\npath = "a"\ntool_format = "glm"\n'
@@ -93,6 +99,8 @@ def test_choosing(read):
         ('[models.a]\npath = "a"\ntool_format = "x"\n', "tool_format must be one of hermes,"),
         ('[models.a]\npath = "a"\nthinking_marks = "x"\n', "must be of type array"),
         ('[models.a]\npath = "a"\nthinking_marks = ["x"]\n', "must be two texts"),
+        ('[models.a]\npath = "a"\nstop_token_ids = [-1]\n', "integers of at least 0"),
+        ('[models.a]\npath = "a"\nstop_token_ids = ["x"]\n', "integers of at least 0"),
         ('[models.a]\npath = "a"\nthinking_marks = ["x", " "]\n', "must be two texts"),
         ('[models.a]\npath = "a"\nthinking_switch = "x"\n', "needs thinking_marks"),
     ],

@@ -48,6 +48,15 @@ def test_stop_ids(tmp_path: Path, generation: Any, expected: tuple[int, ...]) ->
     assert load(tmp_path, config=config, generation_config=generation).eos_token_ids == expected
 
 
+def test_stop_ids_of_models_toml_come_on_top(tmp_path: Path) -> None:
+    load(tmp_path, config={**SIZES, "eos_token_id": 3})
+    model_files.load.cache_clear()
+    more = ModelEntry("m", tmp_path, stop_token_ids=(9, 3))
+    assert model_files.load(more).eos_token_ids == (3, 9)
+    with pytest.raises(ModelFilesError, match="stop_token_ids holds 10, beyond its 10 tokens"):
+        model_files.load(ModelEntry("m", tmp_path, stop_token_ids=(10,)))
+
+
 def test_chat_templates(tmp_path: Path) -> None:
     assert load(tmp_path, config=SIZES).chat_template is None
     assert load(tmp_path, tokenizer_config={"chat_template": "a"}).chat_template == "a"

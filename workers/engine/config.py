@@ -21,6 +21,7 @@ class EngineConfig:
     exceeds ``gpu_memory_utilization``, and decoding runs from captured graphs unless
     ``enforce_eager``.
     ``adapters`` are the PEFT folders of LoRA adapters, by the name that requests use.
+    ``stop_token_ids`` end every text, beside those that the model's own files name.
     ``logit_processors`` are those that requests may name, as ``module:attribute``.
     ``jump_forward`` appends the tokens that a grammar forces without a step for each.
     ``max_waiting`` bounds the sequences that wait beside the running ones; their token ids are
@@ -39,6 +40,7 @@ class EngineConfig:
     num_threads: int | None = None
     grammar_threads: int = 1
     adapters: Mapping[str, Path] = field(default_factory=dict)
+    stop_token_ids: tuple[int, ...] = ()
     logit_processors: Mapping[str, str] = field(default_factory=dict)
     jump_forward: bool = True
     enable_prefix_caching: bool = True

@@ -62,8 +62,10 @@ class Embedded:
     """A grammar in EBNF and the literal after it, which `ebnf` keeps apart from it."""
 
     text: str
-    pointer: str
+    pointer: str = ""
     after: str = ""
+    rule: str = ""
+    """Where it begins, if not at its root."""
     first = ANY
     weight = 1
 

@@ -5,7 +5,7 @@ import json
 from completions.grammars import ebnf
 from completions.grammars.compiler import complaint
 from completions.grammars.exceptions import GrammarError
-from completions.grammars.limits import DEFAULT_LIMITS, Limits
+from completions.grammars.limits import DEFAULT_LIMITS, Limits, check_chains
 from completions.grammars.structural_tag.parts import (
     NONE,
     SOME,
@@ -34,6 +34,7 @@ class Writer:
     def __init__(self, limits: Limits = DEFAULT_LIMITS) -> None:
         self._limits = limits
         self._embedded: dict[str, str] = {}
+        self._names: dict[Embedded, str] = {}
         self._terminals: dict[str, str] = {}
         self._lazy: dict[str, str] = {}
         self._conflicts: dict[tuple[str, str], bool] = {}
@@ -68,15 +69,24 @@ class Writer:
                 return f"({self._rule(item, again)}){times(least, most)}"
 
     def _grammar(self, part: Embedded) -> str:
-        try:
-            grammar = ebnf.parse(part.text, self._limits)
-            make = grammar.make
-            grammar.start = make.sequence([grammar.start, make.literal(part.after)])
-            written = ebnf.write(grammar, self._limits)
-        except GrammarError as error:
-            error.pointer = part.pointer
-            raise
-        return self._embedded.setdefault(written, f"ebnf_{len(self._embedded)}")
+        if part not in self._names:
+            try:
+                written = self._written(part)
+            except GrammarError as error:
+                error.pointer = part.pointer or None
+                raise
+            name = self._embedded.setdefault(written, f"ebnf_{len(self._embedded)}")
+            self._names[part] = name
+        return self._names[part]
+
+    def _written(self, part: Embedded) -> str:
+        grammar = ebnf.parse(part.text, self._limits)
+        make = grammar.make
+        start = make.reference(part.rule) if part.rule else grammar.start
+        grammar.start = make.sequence([start, make.literal(part.after)])
+        written = ebnf.write(grammar, self._limits)
+        check_chains(written, self._limits)
+        return written
 
     def _chain(self, items: tuple[Part, ...], follow: str) -> str:
         written = []

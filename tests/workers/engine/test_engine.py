@@ -1,4 +1,5 @@
 import json
+import re
 import threading
 import time
 from collections.abc import Callable
@@ -249,6 +250,24 @@ class TestGrammar:
         assert "".join(
             d.text for o in outputs if o.request_id == "good" for d in o.deltas
         ).isdigit()
+        assert engine.stats().kv_blocks_used == 0
+
+    def test_a_grammar_that_grows_too_ambiguous_ends_alone(self, engine: Engine) -> None:
+        """The web tier refuses it; an engine used by itself meets its limits on the way."""
+        neighbours = [
+            request("free", max_tokens=90, ignore_eos=True),
+            request("digits", grammar="start: /[0-9]{80}/", max_tokens=90),
+            request("drawn", grammar="start: /[a-z ]{400}/", max_tokens=90, temperature=1, seed=4),
+        ]
+        alone = [run(engine, each)[0].choices for each in neighbours]
+        grammar = 'start: s\ns: s s s s s s | /[a-z]/ | ""'
+        ambiguous = request(grammar=grammar, max_tokens=480, ignore_eos=True)
+        *beside, ended = run(engine, *neighbours, ambiguous)
+        assert isinstance(ended.error, GrammarError)
+        assert re.search("too ambiguous|too complex on the way", str(ended.error))
+        assert len(ended.choices[0].token_ids) > 1
+        assert [each.choices for each in beside] == alone
+        assert [each.error for each in beside] == [None] * 3
         assert engine.stats().kv_blocks_used == 0
 
 
