@@ -19,6 +19,12 @@ _LOCATION = re.compile(r"^(at )?\d+\(\d+\): ")
 _PATTERN_ERROR = re.compile(r"regex parse error:.*\nerror: ([^\n]*)", re.DOTALL)
 _LEXER = "too complex; simplify its patterns and repetitions"
 TOO_MANY_ALTERNATIVES = "too complex; it allows too many alternatives at once"
+_LOOK_AROUND = re.compile(r"lookarounds not supported yet; (Start|End|Word)")
+_ANCHORS = {
+    "Start": "^ is supported at the beginning of a pattern only",
+    "End": "$ is supported at the end of a pattern only",
+    "Word": r"\b and \B are not supported; write out what may stand there",
+}
 _STOP_REASONS = {
     "NoExtensionBias": "no text can match this grammar",
     "LexerTooComplex": _LEXER,
@@ -114,6 +120,8 @@ def brief(message: str) -> str:
     """A complaint in one line, without its place in the generated text."""
     if found := _PATTERN_ERROR.search(message):
         return f"invalid pattern: {found[1]}"
+    if found := _LOOK_AROUND.search(message):
+        return f"invalid pattern: {_ANCHORS[found[1]]}"
     first = _LOCATION.sub("", message).partition("\n")[0].strip()
     if _TOO_MANY_ITEMS.search(first):
         return TOO_MANY_ALTERNATIVES

@@ -218,6 +218,9 @@ def _explain(message: str, schema: Schema, compiler: Compiler) -> GrammarError:
         if keyword not in schema.survey.schemas.get(pointer, {}):
             keyword = "maxProperties"
         message = f"{keyword} is supported only where all of properties are required"
+    elif brief(message).startswith("invalid pattern"):
+        keyword = "pattern" if "pattern" in schema.survey.schemas.get(pointer, {}) else ""
+        message = brief(message)
     if not keyword:
         return GrammarError(brief(message), pointer=pointer)
     finding = Finding(keyword, f"{pointer}/{keyword}", message)

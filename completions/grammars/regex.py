@@ -33,6 +33,8 @@ def translate(pattern: str, compiler: Compiler = DEFAULT_COMPILER) -> Translated
         return Translated(grammar)
     if found := _PARSE_ERROR.search(message):
         raise GrammarError.at(pattern, _offset(pattern, len(found[1])), found[2])
+    if (offset := _misplaced(pattern)) is not None:
+        raise GrammarError.at(pattern, offset, brief(message))
     raise GrammarError(brief(message))
 
 
@@ -83,6 +85,15 @@ def _has_alternatives(pattern: str) -> bool:
         if piece[0] == "|" and not depth:
             return True
     return False
+
+
+def _misplaced(pattern: str) -> int | None:
+    """Where the first anchor stands that is not at its end of the pattern, or is of words."""
+    for piece in pieces(pattern, is_regex=True):
+        at_end = {"^": piece.start() == 0, "$": piece.end() == len(pattern)}
+        if piece[0] in (r"\b", r"\B") or not at_end.get(piece[0], True):
+            return piece.start()
+    return None
 
 
 def _offset(pattern: str, shown: int) -> int:

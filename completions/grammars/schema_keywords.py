@@ -195,6 +195,8 @@ class _Walk:
             return f"{keyword} holds more than {caps[keyword]} values"
         if ENFORCED[keyword] == _COUNT and value > self._limits.max_length:
             return f"{keyword} may be at most {self._limits.max_length}"
+        if keyword == "multipleOf" and value <= 0:
+            return "multipleOf must be greater than 0"
         if keyword == "multipleOf" and _remainders(value) > self._limits.max_multiple:
             bound = self._limits.max_multiple
             return f"multipleOf may be at most {bound}, trailing zeros not counted"

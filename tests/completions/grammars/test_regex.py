@@ -30,6 +30,9 @@ def test_language(pattern: str, good: list[str], bad: list[str]) -> None:
         ("[z-a]", 1, 2, "range"),
         ("(?=a)b", 1, 1, "look-around"),
         ("ab\\", 1, 3, "backslash"),
+        (r"[$]\$word\b!", 1, 10, r"\b and \B are not supported"),
+        ("[$]a$b", 1, 5, "$ is supported at the end of a pattern only"),
+        ("a\n^b", 2, 1, "^ is supported at the beginning of a pattern only"),
     ],
 )
 def test_refused_with_place(pattern: str, line: int, column: int, reason: str) -> None:
@@ -37,8 +40,3 @@ def test_refused_with_place(pattern: str, line: int, column: int, reason: str) -
         regex.translate(pattern)
     assert reason in caught.value.message
     assert (caught.value.line, caught.value.column) == (line, column)
-
-
-def test_word_boundaries_are_refused() -> None:
-    with pytest.raises(GrammarError, match="lookarounds not supported"):
-        regex.translate(r"\bword")
