@@ -36,6 +36,7 @@ check: $(INSTALLED)
 bench: models
 	$(PY) -m benchmarks.engine
 	$(PY) -m benchmarks.service
+	$(PY) -m benchmarks.web
 	$(PY) -m benchmarks.peers
 
 # Not a file target: the command compares what is there with models.toml in less than half a second.

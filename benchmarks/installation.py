@@ -65,7 +65,7 @@ def installation(models: str, worker: Sequence[str] | None = None) -> Iterator[I
     `worker` are the arguments to Python that start the engine worker, where it is not `up`'s own.
     """
     with tempfile.TemporaryDirectory(prefix="quire-bench-") as folder:
-        home, port = Path(folder), _free_port()
+        home, port = Path(folder), free_port()
         (home / "models.toml").write_text(models)
         environment = {
             **{k: v for k, v in os.environ.items() if k not in ("DATABASE_URL", "REDIS_URL")},
@@ -101,7 +101,7 @@ def installation(models: str, worker: Sequence[str] | None = None) -> Iterator[I
             up.wait(60)
 
 
-def _free_port() -> int:
+def free_port() -> int:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])
