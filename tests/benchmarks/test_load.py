@@ -1,0 +1,32 @@
+"""The load benchmark's arithmetic and its plot."""
+
+import xml.etree.ElementTree as ET
+
+from benchmarks.load import Stream, percentile, report
+from benchmarks.load_plot import Curve, write_plot
+
+
+def test_percentiles_are_values_that_were_measured():
+    values = [float(n) for n in range(100, 0, -1)]
+    assert [percentile(values, p) for p in (50, 95, 99)] == [51.0, 96.0, 100.0]
+    assert percentile([3.0], 99) == 3.0
+
+
+def test_a_lost_stream_is_noticed(capsys):
+    whole = Stream("large", 200, first=0.5, gaps=[0.1], whole=True)
+    small = Stream("small", 200, first=0.7, gaps=[0.2], whole=True)
+    assert report(2, [whole, small], 1.0, 100.0, 10)
+    lost = Stream("small", 503, "server_overloaded", retry_after=True)
+    assert not report(3, [whole, small, lost], 1.0, 100.0, 10)
+    printed = capsys.readouterr().out
+    assert "| 3 | small | 1/2 | 0.70 | 0.70 | 0.70 | 200 | 200 | 200 |" in printed
+    assert "{'503 server_overloaded': 1}" in printed
+
+
+def test_the_plot_has_a_line_per_curve(tmp_path):
+    path = tmp_path / "plot.svg"
+    write_plot(path, [Curve("a < b", [1.0, 2.0]), Curve("c", [0.5])], "seconds")
+    root = ET.parse(path).getroot()  # noqa: S314 - our own
+    lines = root.findall("{http://www.w3.org/2000/svg}polyline")
+    assert [len(line.get("points", "").split()) for line in lines] == [2, 1]
+    assert "a < b" in "".join(root.itertext())
