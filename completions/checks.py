@@ -6,6 +6,10 @@ from typing import Any
 from django.apps import AppConfig
 from django.conf import settings
 from django.core.checks import CheckMessage, Error, Warning, register
+from django.middleware.clickjacking import XFrameOptionsMiddleware
+from django.middleware.csrf import CsrfViewMiddleware
+from django.middleware.security import SecurityMiddleware
+from django.utils.module_loading import import_string
 
 from completions import model_files
 from completions.catalog import CatalogError
@@ -37,6 +41,37 @@ def check_models_file(app_configs: Sequence[AppConfig] | None, **kwargs: Any) ->
         hint = "QUIRE_MODELS names the file; models.toml in the repository is an example."
         return [Error(str(error), hint=hint, id="quire.E002")]
     return []
+
+
+_PROTECTION = (SecurityMiddleware, XFrameOptionsMiddleware, CsrfViewMiddleware)
+
+
+@register(deploy=True)
+def check_protection(app_configs: Sequence[AppConfig] | None, **kwargs: Any) -> list[CheckMessage]:
+    """Django's own checks look for these by name, and ours are subclasses."""
+    used = tuple(import_string(name) for name in settings.MIDDLEWARE)
+    return [
+        Error(
+            f"No middleware is a {wanted.__name__}.",
+            hint="Put the one of project/middleware.py back into MIDDLEWARE.",
+            id="quire.E003",
+        )
+        for wanted in _PROTECTION
+        if not any(isinstance(each, type) and issubclass(each, wanted) for each in used)
+    ]
+
+
+@register(deploy=True)
+def check_https(app_configs: Sequence[AppConfig] | None, **kwargs: Any) -> list[CheckMessage]:
+    if settings.HTTPS:
+        return []
+    return [
+        Warning(
+            "QUIRE_HTTPS is false: keys and the admin's cookies travel in the clear.",
+            hint="Put a proxy that ends TLS in front, and set QUIRE_HTTPS=true.",
+            id="quire.W002",
+        )
+    ]
 
 
 @register()

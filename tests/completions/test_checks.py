@@ -22,3 +22,17 @@ def test_bad_configurations(settings: Settings, tmp_path: Path) -> None:
     settings.MODELS_FILE = tmp_path / "missing.toml"
     settings.REQUEST_TIMEOUT = 600.0
     assert ids(settings) == ["quire.E001", "quire.E002", "quire.W001"]
+
+
+def test_the_middleware_that_protects_the_admin_is_asked_for(settings: Settings) -> None:
+    assert checks.check_protection(None) == []
+    settings.MIDDLEWARE = [name for name in settings.MIDDLEWARE if "Csrf" not in name]
+    (error,) = checks.check_protection(None)
+    assert (error.id, error.msg) == ("quire.E003", "No middleware is a CsrfViewMiddleware.")
+
+
+def test_the_clear_is_warned_of(settings: Settings) -> None:
+    settings.HTTPS = False
+    assert [message.id for message in checks.check_https(None)] == ["quire.W002"]
+    settings.HTTPS = True
+    assert checks.check_https(None) == []

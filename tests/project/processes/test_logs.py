@@ -24,9 +24,19 @@ def test_large_logs_move_on_and_the_oldest_goes(path):
     for number in range(6):
         path.write_text(f"generation {number}")
         logs.rotate(path)
-    assert sorted(os.listdir(path.parent)) == ["web.log.1", "web.log.2", "web.log.3"]
+    assert path.read_text() == ""
+    assert sorted(os.listdir(path.parent))[1:] == ["web.log.1", "web.log.2", "web.log.3"]
     assert (path.parent / "web.log.1").read_text() == "generation 5"
     assert (path.parent / "web.log.3").read_text() == "generation 3"
+
+
+def test_a_child_that_holds_the_log_open_goes_on_in_it(path):
+    with path.open("ab", buffering=0) as log:
+        log.write(b"before the rotation\n")
+        logs.rotate(path)
+        log.write(b"after\n")
+    assert path.read_text() == "after\n"
+    assert path.with_name("web.log.1").read_text() == "before the rotation\n"
 
 
 def test_tail_gives_the_last_lines(path):
