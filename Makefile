@@ -12,7 +12,7 @@ export PORT
 export PYTHONUNBUFFERED := 1
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: setup demo serve test check bench models
+.PHONY: setup demo serve test faults check bench models
 .DEFAULT_GOAL := setup
 
 setup: models
@@ -26,12 +26,17 @@ serve: models
 test: models
 	$(PY) -m pytest
 
+# QUIRE_FAULT_ROUNDS kills, QUIRE_FAULT_SEED repeats a run; test has a small part of it.
+faults: models
+	$(PY) -m pytest tests/faults tests/acceptance/test_hostile_requests.py tests/acceptance/test_docs.py -m "faults or acceptance"
+
 check: $(INSTALLED)
 	$(VENV)/bin/ruff check .
 	$(VENV)/bin/ruff format --check .
 	$(VENV)/bin/mypy
 	$(VENV)/bin/lint-imports
 	$(PY) manage.py makemigrations --check --dry-run
+	$(PY) -m pip check
 
 bench: models
 	$(PY) -m benchmarks.engine

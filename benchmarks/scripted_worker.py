@@ -24,6 +24,8 @@ from workers.engine.request import ChoiceDelta, FinishReason, Request, RequestOu
 from workers.engine.stats import EngineStats
 
 MAX_WAITING = 1024
+HANG = 666
+"""A prompt of this one token makes a step that never ends."""
 
 
 def token(seed: int, choice: int, position: int) -> int:
@@ -95,6 +97,9 @@ class ScriptedEngine:
                 self._running = [r for r, out in zip(self._running, outputs, strict=True)
                                  if not out.finished]  # fmt: skip
                 self._last_step_at = time.monotonic()
+                stuck = any(r.request.prompts == ((HANG,),) for r in self._running)
+            if stuck:
+                threading.Event().wait()
             self._on_outputs(outputs)
             time.sleep(self._step_seconds)
 
@@ -140,6 +145,7 @@ def main() -> None:
         device="cpu",
         dtype=None,
         shutdown_grace=settings.SHUTDOWN_GRACE,
+        step_limit=settings.STEP_LIMIT,
     )
     engine = ScriptedEngine(entry.max_num_seqs, args.step)
     sys.exit(run(celery_app, entry, options, lambda *_: engine))

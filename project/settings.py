@@ -155,6 +155,9 @@ STORED_PROMPT_DAYS = env.int("QUIRE_STORED_PROMPT_DAYS", default=30)
 SHUTDOWN_GRACE = env.float("QUIRE_SHUTDOWN_GRACE", default=25.0)
 """Seconds a worker lets running jobs finish after SIGTERM; the rest move to another worker."""
 
+STEP_LIMIT = env.float("QUIRE_STEP_LIMIT", default=120.0)
+"""Seconds that one step of an engine may take; then its worker counts as stuck and ends."""
+
 
 # What judging a constraint may cost; completions/grammars/limits.py says what each bounds.
 GRAMMAR_MAX_BYTES = env.int("QUIRE_GRAMMAR_MAX_BYTES", default=256 * 1024)
@@ -221,6 +224,7 @@ TEMPLATES = [
         },
     }
 ]
+AUTHENTICATION_BACKENDS = ["project.login_throttle.ThrottledBackend"]
 AUTH_PASSWORD_VALIDATORS = [
     {"NAME": f"django.contrib.auth.password_validation.{name}"}
     for name in ("MinimumLengthValidator", "CommonPasswordValidator", "NumericPasswordValidator")
@@ -265,6 +269,12 @@ TRUSTED_PROXIES = env.list("QUIRE_TRUSTED_PROXIES", default=[])
 SECURE_PROXY_SSL_HEADER = ("HTTP_X_FORWARDED_PROTO", "https") if HTTPS else None
 SESSION_COOKIE_SECURE = CSRF_COOKIE_SECURE = HTTPS
 SECURE_HSTS_SECONDS = 31_536_000 if HTTPS else 0
+
+SECURE_SSL_REDIRECT = False  # the proxy's task: probes and workers of the same host speak HTTP
+SECURE_HSTS_INCLUDE_SUBDOMAINS = SECURE_HSTS_PRELOAD = False  # the host's other names are not ours
+SESSION_COOKIE_AGE = 12 * 3600
+# quire.E003 sees to it that our subclasses of the middleware stand in for those that these ask for.
+SILENCED_SYSTEM_CHECKS = ["security.W001", "security.W002", "security.W003"]
 
 REST_FRAMEWORK = {
     "DEFAULT_AUTHENTICATION_CLASSES": [],

@@ -32,6 +32,11 @@ freed place never waits for Redis, and no live request behind a line: the engine
 first, Celery does not once it has handed a message over."""
 
 
+RELAY_OVERTIME = 30.0
+"""Seconds past the limit of a step after which not even the relay can be running: it waits for
+Redis no longer than that."""
+
+
 @dataclass(frozen=True, slots=True)
 class WorkerOptions:
     """What the installation decides, as opposed to the model."""
@@ -41,6 +46,8 @@ class WorkerOptions:
     device: str
     dtype: str | None
     shutdown_grace: float
+    step_limit: float = 120.0
+    """Seconds that one step of the engine may take."""
 
 
 def run(
@@ -109,8 +116,16 @@ def _relay(
     load: "Load",
 ) -> Any:
     from workers.relay import Relay
+    from workers.watchdog import Watchdog
 
     engine = load(entry, options)
     worker_id = f"{socket.gethostname()}-{os.getpid()}-{uuid.uuid4().hex[:8]}"
     execution = Execution(connect(options.redis_url), options.redis_prefix, worker_id)
-    return Relay(engine, execution, entry.id, on_broken=lambda _error: os._exit(70))
+    return Relay(
+        engine,
+        execution,
+        entry.id,
+        on_broken=lambda _error: os._exit(70),
+        step_limit=options.step_limit,
+        on_turn=Watchdog(options.step_limit + RELAY_OVERTIME).feed,
+    )

@@ -5,6 +5,7 @@ thread steps the batch, the relay thread talks to Redis. Callbacks of finished j
 thread, never through the worker's event loop, which does not turn during a shutdown.
 """
 
+import logging
 import os
 import time
 from collections.abc import Callable
@@ -15,6 +16,8 @@ from celery.concurrency.base import BasePool
 from celery.worker import state
 
 from workers.relay import Relay
+
+logger = logging.getLogger(__name__)
 
 GENERATE = "workers.tasks.generate"
 FOLLOW_INTERVAL = 0.5
@@ -62,9 +65,15 @@ class EnginePool(BasePool):
         name, _message_id, request, *_ = args
         if name != GENERATE:
             raise ValueError(f"an engine worker runs {GENERATE} only, not {name}")
-        (job_id,) = request["args"]
         started = time.monotonic()
         accept_callback(os.getpid(), started)
+        match request["args"]:
+            case [str() as job_id]:
+                pass
+            case wrong:  # raising here would end the worker, and the next that gets the message
+                logger.error("dropped a message that is not a job id: %.200r", wrong)
+                callback((False, None, 0.0))
+                return Handle("")
         self.relay.submit(job_id, lambda: callback((False, None, time.monotonic() - started)))
         return Handle(job_id)
 

@@ -33,7 +33,7 @@ nobody watches arrive are published as seldom, but for the first; a worker that 
 the last again."""
 BEAT_INTERVAL = 2.0
 STEP_LIMIT = 120.0
-"""Seconds one engine step may take before the worker gives up on itself."""
+"""Seconds one engine step may take before the worker gives up on itself, by default."""
 
 Done = Callable[[], None]
 """Tells Celery that a message may be acknowledged. Must not raise."""
@@ -83,19 +83,24 @@ class _Batch:
 class Relay:
     """Owns the engine of this process. All state below is touched by its own thread only."""
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - what belongs to the process comes by name
         self,
         engine: EngineLike,
         execution: Execution,
         model: str,
         on_broken: Callable[[BaseException], None],
         clock: Callable[[], float] = time.monotonic,
+        *,
+        step_limit: float = STEP_LIMIT,
+        on_turn: Callable[[], None] = lambda: None,
     ) -> None:
         self._engine = engine
         self._execution = execution
         self._model = model
         self._on_broken = on_broken
         self._clock = clock
+        self._step_limit = step_limit
+        self._on_turn = on_turn
         self._metrics = WorkerMetrics(engine.stats, clock)
         self._inbox: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
         self._unclaimed: dict[str, list[Done]] = {}
@@ -154,6 +159,7 @@ class Relay:
     def _run(self) -> None:
         pause = 0.0
         while not self._stopping:
+            self._on_turn()
             self._drain_inbox(pause)
             try:
                 self._turn()
@@ -365,8 +371,9 @@ class Relay:
         if now - self._beat_at < BEAT_INTERVAL:
             return
         stats = self._engine.stats()
-        if stats.running and now - stats.last_step_at > STEP_LIMIT:
-            self._broken = TimeoutError(f"an engine step has taken more than {STEP_LIMIT:.0f} s")
+        if stats.running and now - stats.last_step_at > self._step_limit:
+            limit = f"{self._step_limit:.0f} s"
+            self._broken = TimeoutError(f"an engine step has taken more than {limit}")
             return
         facts = {**stats.counters(), "jobs": len(self._live)}
         page = self._metrics.page()

@@ -213,6 +213,9 @@ async def frames(
     Sets `begun`. Where that is given, a stream that is left before its job has ended cancels it.
     """
     here = await runtime.current()
+    patience = deadline - time.time() + OVERTIME
+    clock = asyncio.get_running_loop().time  # which, unlike the time of day, never jumps
+    over_at = clock() + patience
     chunks = view.chunks()
     event: list[ChoiceEvent] | EndEvent | None = None
     if begun is not None:
@@ -223,7 +226,7 @@ async def frames(
                 if here.is_closing:
                     yield sse.frame(from_job_error("server_shutting_down").envelope())
                     break
-                if event is None and time.time() > deadline + OVERTIME:
+                if event is None and clock() > over_at:
                     yield sse.frame(from_job_error("queue_timeout").envelope())
                     break
                 if event is None:

@@ -86,6 +86,8 @@ async def enqueue(job: NewJob) -> Remaining:
     here = await runtime.current()
     if here.is_closing:
         raise from_job_error("server_shutting_down")
+    if here.is_full:
+        raise from_job_error("queue_full")
     storing = here.spawn(_store_and_publish(here, job))
     try:
         return await asyncio.shield(storing)

@@ -1,6 +1,7 @@
 """The API's errors, and the one place where any exception becomes OpenAI's error envelope."""
 # ruff: noqa: N818 - names as in the hierarchy of DRF
 
+import errno
 import logging
 from collections.abc import Callable, Mapping
 from http import HTTPStatus
@@ -263,6 +264,23 @@ def _unreachable(code: str, what: str) -> Callable[[Exception], APIError]:
     return translate
 
 
+_DISK_FULL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
+
+
+def is_disk_full(exc: BaseException) -> bool:
+    return isinstance(exc, OSError) and exc.errno in _DISK_FULL
+
+
+def _os_error(exc: OSError) -> APIError:
+    if not is_disk_full(exc):
+        logger.error("unforeseen %s", type(exc).__name__, exc_info=exc)
+        return InternalError()
+    logger.error("no room for files: %s", exc)
+    return Overloaded(
+        "storage_full", "There is no room for files at the moment. Retry later.", retry_after=60
+    )
+
+
 def _not_found(exc: Http404) -> APIError:
     return NotFound("not_found", "There is nothing at this path. See GET /v1/models to begin.")
 
@@ -312,6 +330,7 @@ _TRANSLATIONS: tuple[tuple[type[Exception], Callable[[Any], APIError]], ...] = (
     (ModelFilesError, _model_files),
     (RedisError, _unreachable("queue_unavailable", "The queue cannot be reached")),
     (OperationalError, _unreachable("database_unavailable", "The database cannot be reached")),
+    (OSError, _os_error),
     (Http404, _not_found),
     (drf.NotFound, _not_found),
     (drf.MethodNotAllowed, _method_not_allowed),

@@ -15,7 +15,7 @@ import orjson
 
 from completions.api import access_log, request_ids, runtime, web_metrics
 from completions.api.authentication import authenticate_header
-from completions.api.exceptions import APIError, api_error, payload_too_large
+from completions.api.exceptions import APIError, api_error, is_disk_full, payload_too_large
 
 Scope = MutableMapping[str, Any]
 Message = MutableMapping[str, Any]
@@ -25,6 +25,10 @@ Application = Callable[[Scope, Receive, Send], Awaitable[None]]
 
 MULTIPART_OVERHEAD = 64 * 1024
 """Bytes that an upload may have around its file."""
+
+
+HUNG_UP = 499
+"""The status in the log where the client hung up before an answer began."""
 
 
 class _BodyTooLargeError(Exception):
@@ -71,7 +75,7 @@ class Gateway:
         self, scope: Scope, receive: Receive, send: Send, facts: dict[str, Any]
     ) -> None:
         started = time.monotonic()
-        status = 499  # the client hung up before an answer began
+        status = HUNG_UP
         taken: float | None = None
 
         async def tagged_send(message: Message) -> None:
@@ -97,6 +101,10 @@ class Gateway:
             await _refuse(payload_too_large(limit), tagged_send)
         except APIError as error:
             await _refuse(error, tagged_send)
+        except OSError as error:
+            if status != HUNG_UP or not is_disk_full(error):
+                raise
+            await _refuse(api_error(error), tagged_send)  # Django had no room for the body
         finally:
             web_metrics.open_requests.dec()
             method, path, seconds = scope["method"], scope["path"], time.monotonic() - started

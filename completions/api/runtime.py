@@ -14,6 +14,7 @@ from redis.exceptions import RedisError
 
 from completions import last_use
 from completions.api.exceptions import APIError
+from completions.jobs.backlog import is_nearly_full
 from completions.jobs.connection import connect_async
 from completions.jobs.reader import EventReader
 from completions.jobs.rids import Rids
@@ -41,6 +42,8 @@ class Runtime:
         )
         self._tasks: set[asyncio.Task[Any]] = set()
         self._closing_at = float("inf")
+        self.is_full = False
+        """Whether Redis has too little room for new jobs."""
 
     @property
     def is_closing(self) -> bool:
@@ -84,6 +87,7 @@ class Runtime:
         while True:
             try:
                 await self.submission.renew_lease()
+                self.is_full = is_nearly_full(await self.redis.info("memory"))
                 await last_use.note(self.redis, settings.REDIS_PREFIX, self.key_ring.take_used())
             except (RedisError, OSError) as error:
                 logger.warning("cannot renew the lease: %s", error)

@@ -12,6 +12,7 @@ from django.db.models import Count, Exists, OuterRef, Q, QuerySet
 
 from completions import budgets, model_files
 from completions.batches import lines, states
+from completions.jobs.backlog import is_nearly_full
 from completions.jobs.limits import UnseededError
 from completions.jobs.scripts import Scripts
 from completions.jobs.submission import (
@@ -43,6 +44,8 @@ def feed(client: redis.Redis, prefix: str, publish: Publish) -> int:
     Organizations with waiting lines share a window equally; inside one, the oldest batch goes
     first. A line counts as sent before Redis knows it: what is lost in between is put back.
     """
+    if is_nearly_full(cast("dict[str, int]", client.info("memory"))):
+        return 0
     fed = 0
     workers = _live_workers(client, prefix)
     for model, batches in _fed_by_model().items():

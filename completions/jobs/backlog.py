@@ -1,6 +1,6 @@
 """How much waits in Redis, and how full it is."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import cast
 
@@ -29,6 +29,16 @@ class Backlog:
     memory_used: int = 0
     memory_limit: int = 0
     """0: none."""
+
+
+NEARLY_FULL = 0.9
+"""Of maxmemory: from here on nothing new is accepted, so that what runs has room to end. At
+maxmemory itself nothing could be written any more, not even an end."""
+
+
+def is_nearly_full(memory: Mapping[str, int]) -> bool:
+    """What INFO says of the memory."""
+    return 0 < memory["maxmemory"] * NEARLY_FULL <= memory["used_memory"]
 
 
 async def read_backlog(client: redis.asyncio.Redis, prefix: str, models: Sequence[str]) -> Backlog:

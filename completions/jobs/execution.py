@@ -1,6 +1,5 @@
 """The worker's side of a job: claim, publish, finish, release, fenced by the attempt number."""
 
-import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import IntEnum
@@ -178,7 +177,7 @@ class Execution:
         usage = orjson.dumps(ending.usage) if ending.usage else ""
         error = orjson.dumps(ending.error) if ending.error else ""
         who = [ending.job_id, self.worker_id, ending.attempt]
-        return [*who, ending.state, event, usage, error]
+        return [*who, ending.state, event, usage, error, ending.sequence_number]
 
     def release(self, jobs: Sequence[tuple[str, int]], lost: bool) -> None:
         """Give jobs (id, attempt) back to the queue; `lost` counts against a job that killed us."""
@@ -199,7 +198,7 @@ class Execution:
         pipeline.set(f"{self._prefix}metrics:{self.worker_id}", metrics, ex=HEARTBEAT_TTL)
         pipeline.sadd(f"{self._prefix}workers", self.worker_id)
         if accepting:
-            pipeline.zadd(f"{self._prefix}served", {model: time.time()})
+            self._scripts.call("served", [model])
         return pipeline.execute()[0] is not None
 
     def stop_beating(self) -> None:

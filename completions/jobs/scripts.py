@@ -18,6 +18,7 @@ _NAMES: Final = (
     "requeue",
     "reconcile",
     "seed",
+    "served",
 )
 
 
@@ -35,6 +36,7 @@ class Scripts:
         shared = "".join(map(_source, _SHARED))
         self._client = client
         self._prefix = prefix
+        self._loaded = False
         self._scripts = {name: client.register_script(shared + _source(name)) for name in _NAMES}
 
     def call(self, name: str, args: Sequence[Any]) -> Any:
@@ -46,12 +48,21 @@ class Scripts:
         They must bear being repeated. redis-py's own scripts on a pipeline would first ask, in a
         round trip more, whether the server still has them.
         """
+        if not self._loaded:
+            self._load()
         try:
             return self._send(calls)
-        except NoScriptError:
-            for name in {name for name, _ in calls}:
-                self._client.script_load(self._scripts[name].script)
+        except NoScriptError:  # Redis was restarted
+            self._load()
             return self._send(calls)
+
+    def _load(self) -> None:
+        """All of them: were some known and others not, the first try would do half of the calls."""
+        pipeline = self._client.pipeline(transaction=False)
+        for script in self._scripts.values():
+            pipeline.script_load(script.script)
+        pipeline.execute()
+        self._loaded = True
 
     def _send(self, calls: Sequence[tuple[str, Sequence[Any]]]) -> list[Any]:
         pipeline = self._client.pipeline(transaction=False)

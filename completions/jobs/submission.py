@@ -1,6 +1,7 @@
 """The web tier's side of a job: submit, cancel, look up, and keep the web process's lease."""
 
 import sys
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal, cast
@@ -337,6 +338,7 @@ def _fields(job: NewJob, web: str) -> list[Any]:
         "view": orjson.dumps(job.view),
         "priority": job.priority,
         "deadline": repr(job.deadline),
+        "sent": repr(time.time()),
         "ttl": job.ttl,
         "web": web,
         "kept": int(job.kept),

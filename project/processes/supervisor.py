@@ -23,6 +23,9 @@ IMPATIENT_AFTER = 1.0
 """Seconds from which a further stop signal kills; earlier ones are echoes of the first, as when
 a signal goes to a process group and make passes it on too."""
 
+ROTATE_EVERY = 60.0
+"""Seconds between two looks at the size of the logs."""
+
 _LIBC = ctypes.CDLL(None)
 _PR_SET_PDEATHSIG = 1  # linux/prctl.h
 
@@ -133,7 +136,9 @@ class Supervisor:
     def run(self) -> NoReturn:
         """Watch and restart until a stop signal, then raise StopRequested."""
         while True:
-            self._watch(None)
+            self._watch(ROTATE_EVERY)
+            for child in self._children.values():
+                self._rotate(child.service)
 
     def wait_until(
         self, condition: Callable[[], bool], timeout: float, interval: float = 0.05
@@ -160,7 +165,7 @@ class Supervisor:
         service = child.service
         child.restart_at = None
         child.started_at = time.monotonic()
-        logs.rotate(self.log(service.name))
+        self._rotate(service)
         with open(self.log(service.name), "ab", buffering=0) as log:
             now = datetime.datetime.now().astimezone().isoformat(timespec="seconds")
             log.write(f"--- {now} starting {service.name}\n".encode())
@@ -177,6 +182,12 @@ class Supervisor:
         draft = self._pid_file(child).with_suffix(".draft")
         draft.write_text(f"{child.process.pid}\n")
         draft.replace(self._pid_file(child))  # whoever reads it never finds it empty
+
+    def _rotate(self, service: Service) -> None:
+        try:
+            logs.rotate(self.log(service.name))
+        except OSError as error:  # no room for a copy: nothing to stop for
+            self._report(f"{service.name}.log cannot be rotated: {error}")
 
     def _pid_file(self, child: _Child) -> Path:
         return self.run_dir / f"{child.service.name}.pid"

@@ -188,6 +188,29 @@ class ScriptedInstallation(Installation):
         self.stop_worker()
         self.start_worker()
 
+    @property
+    def worker_pid(self) -> int:
+        assert self._worker is not None
+        return self._worker.pid
+
+    def worker_runs(self) -> bool:
+        return self._worker is not None and self._worker.poll() is None
+
+    def worker_exit(self) -> int | None:
+        """The exit code of one that has ended."""
+        return self._worker.poll() if self._worker else None
+
+    def restart_worker(self, number: signal.Signals) -> None:
+        """Send it a signal; another starts at once, beside it if need be."""
+        if number == signal.SIGKILL:
+            return self.kill_worker()
+        assert self._worker is not None
+        leaving = self._worker
+        leaving.send_signal(number)
+        self.start_worker()
+        leaving.wait(60)
+        return None
+
     def __exit__(self, *exc: object) -> None:
         self.stop_worker()
         super().__exit__(*exc)

@@ -42,12 +42,12 @@ def pool():
     return pool
 
 
-def deliver(pool, job_id, name=GENERATE):
+def deliver(pool, *arguments, name=GENERATE):
     """As `celery.worker.request.Request.execute_using_pool` does."""
     accepted, finished = [], []
     handle = pool.apply_async(
         None,
-        args=(name, "message id", {"args": [job_id]}, b"", "application/json", "utf-8"),
+        args=(name, "message id", {"args": list(arguments)}, b"", "application/json", "utf-8"),
         accept_callback=lambda pid, at: accepted.append(pid),
         callback=finished.append,
         timeout_callback=None,
@@ -113,3 +113,10 @@ def test_a_drained_worker_stops_consuming_until_it_is_resumed(pool):
     step.follow(consumer)
     assert consumer.calls == [("cancel", "gen.m"), ("add", "gen.m")]
     assert pool.relay.accepting
+
+
+@pytest.mark.parametrize("arguments", [(), ("a", "b"), ({"an": "object"},), (7,)])
+def test_a_message_that_is_not_a_job_id_is_dropped(pool, arguments):
+    _, accepted, finished = deliver(pool, *arguments)
+    assert len(accepted) == len(finished) == 1
+    assert pool.relay.jobs == {}

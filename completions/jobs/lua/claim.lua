@@ -22,12 +22,14 @@ if ended(state) then return {'done'} end
 if state == 'running' and owner == worker then
   return claimed(key, redis.call('HGET', key, 'attempt'), job[5])
 end
+local losses = tonumber(job[6] or 0) -- of workers that could still say that they end
 if state == 'running' then
   if redis.call('EXISTS', prefix .. 'worker:' .. owner) == 1 then return {'elsewhere'} end
-  if redis.call('HINCRBY', key, 'losses', 1) >= tonumber(ARGV[3]) then
-    finalize_here(id, 'failed', '{"code":"worker_error","message":"Every worker that ran this request was lost."}')
-    return {'done'}
-  end
+  losses = redis.call('HINCRBY', key, 'losses', 1)
+end
+if losses >= tonumber(ARGV[3]) then
+  finalize_here(id, 'failed', '{"code":"worker_error","message":"Every worker that ran this request was lost."}')
+  return {'done'}
 end
 if job[3] then
   finalize_here(id, 'cancelled', '')
@@ -41,6 +43,17 @@ local at = now()
 if at >= tonumber(job[5]) then
   finalize_here(id, 'failed', '{"code":"queue_timeout","message":"The request waited too long in the queue."}')
   return {'done'}
+end
+if losses >= tonumber(ARGV[3]) - 1 then
+  -- One more loss ends it. It breaks workers, or only stood beside what does: to be judged by its own deeds it runs where
+  -- no other suspect does. The reconciler publishes it again.
+  local suspect = prefix .. 'suspect:' .. worker
+  local held = redis.call('GET', suspect)
+  if held and held ~= id and redis.call('HGET', job_key(held), 'owner') == worker then
+    redis.call('ZADD', prefix .. 'open', at + 1, id)
+    return {'elsewhere'}
+  end
+  redis.call('SET', suspect, id, 'EX', 3600)
 end
 local attempt = redis.call('HINCRBY', key, 'attempt', 1)
 redis.call('HSET', key, 'state', 'running', 'owner', worker)

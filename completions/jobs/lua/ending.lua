@@ -1,4 +1,12 @@
--- How a job ends, whoever ends it.
+-- How a job ends, whoever ends it, and how it goes back to the queue.
+
+-- Its worker has lost it, or it has lost its last events: the next claim goes on from what was published.
+local function give_back(id)
+  local key = job_key(id)
+  redis.call('HSET', key, 'state', 'queued')
+  redis.call('HDEL', key, 'owner')
+  redis.call('ZADD', prefix .. 'open', now(), id)
+end
 
 -- What a job used and what that costs in billionths, by the prices of a token of each kind that its record holds.
 local function account(usage, prices)

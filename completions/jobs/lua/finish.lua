@@ -1,7 +1,12 @@
--- The terminal write of the worker that owns the job. ARGV: id, worker id, attempt, state, event, usage, error.
+-- The terminal write of the worker that owns the job. ARGV: id, worker id, attempt, state, event, usage, error,
+-- sequence number of the event.
 -- Returns 1, or 0 when the job is not this worker's any more (or has already ended).
 local id = ARGV[1]
-local job = redis.call('HMGET', job_key(id), 'state', 'owner', 'attempt')
+local job = redis.call('HMGET', job_key(id), 'state', 'owner', 'attempt', 'seq')
 if job[1] ~= 'running' or job[2] ~= ARGV[2] or job[3] ~= ARGV[3] then return 0 end
+if ARGV[4] == 'completed' and tonumber(ARGV[8]) > tonumber(job[4]) then
+  give_back(id) -- as in publish.lua
+  return 0
+end
 finalize(id, ARGV[4], ARGV[5], ARGV[6], ARGV[7])
 return 1

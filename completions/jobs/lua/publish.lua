@@ -28,6 +28,10 @@ for i = 2, #ARGV, 6 do
     end
     if job[4] or (job[5] ~= '' and gone(job[5])) then reply = 1 end
   end
+  if reply < 2 and event ~= '' and seq > tonumber(job[6]) then
+    give_back(id) -- Redis came back without its last events: another attempt makes them again
+    reply = 2
+  end
   replies[#replies + 1] = reply
 end
 return replies

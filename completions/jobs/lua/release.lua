@@ -5,10 +5,8 @@ for i = 3, #ARGV, 2 do
   local key = job_key(ARGV[i])
   local job = redis.call('HMGET', key, 'state', 'owner', 'attempt')
   if job[1] == 'running' and job[2] == worker and job[3] == ARGV[i + 1] then
-    redis.call('HSET', key, 'state', 'queued')
-    redis.call('HDEL', key, 'owner')
+    give_back(ARGV[i])
     redis.call('HINCRBY', key, 'losses', ARGV[2])
-    redis.call('ZADD', prefix .. 'open', now(), ARGV[i])
   end
 end
 return 1

@@ -9,6 +9,7 @@
 -- <p>worker:<id>  string  heartbeat of an engine worker (expires)
 -- <p>drain:<id>   string  the wish that this worker take no new jobs (expires some time after the worker)
 -- <p>metrics:<id> string  an engine worker's Prometheus page (expires)
+-- <p>suspect:<id> string  the job that this worker runs although it has lost many workers (expires)
 -- <p>workers      set     ids of workers that may live
 -- <p>served       zset    models by the time of their last heartbeat
 -- <p>depth:<class> set    those among them of one class: interactive, background, batch
@@ -32,6 +33,7 @@ local prefix = KEYS[1]
 local function job_key(id) return prefix .. 'job:' .. id end
 local function event_key(id) return prefix .. 'ev:' .. id end
 
+-- All times are by this clock. Of a submitter's own (field `sent`, beside its `deadline`) only differences count.
 local function now()
   local t = redis.call('TIME')
   return tonumber(t[1]) + tonumber(t[2]) / 1e6

@@ -25,6 +25,9 @@ local verdict, requests_left, tokens_left, wait = admit(asked.key, id, limits, a
 if verdict == 'ok' then
   redis.call('HSET', job_key(id), 'state', 'queued', 'attempt', 0, 'losses', 0, 'seq', 1, 'created', tostring(at),
     'model', model, 'kind', kind, 'key', asked.key, 'organization', asked.organization, unpack(ARGV, 9))
+  -- The web host's clock may be wrong; the seconds that it grants are not.
+  local times = redis.call('HMGET', job_key(id), 'deadline', 'sent')
+  redis.call('HSET', job_key(id), 'deadline', tostring(at + tonumber(times[1]) - tonumber(times[2])))
   if limits[2] > 0 then redis.call('HSET', job_key(id), 'reserved', asked.tokens) end
   local held = hold(found, asked.tokens, asked.cost)
   if held then redis.call('HSET', job_key(id), 'held', held) end

@@ -39,5 +39,6 @@ class Command(BaseCommand):
             device=settings.DEVICE,
             dtype=settings.DTYPE,
             shutdown_grace=settings.SHUTDOWN_GRACE,
+            step_limit=settings.STEP_LIMIT,
         )
         sys.exit(run(celery_app, entry, worker_options))

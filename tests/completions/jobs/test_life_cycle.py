@@ -315,3 +315,94 @@ async def test_errors_are_kept(submission, worker):
     error = JobError("grammar_error", "no way on")
     worker.publish([], [ending(claim, 1, "failed", error)])
     assert (await submission.fetch("cmpl-1")).error == error
+
+
+async def test_a_redis_that_lost_its_last_second_has_the_tokens_made_again(
+    submission, worker, other_worker, redis_client
+):
+    """It came back from its append-only file without the second of three events."""
+    await submission.submit(new_job(), max_open=10)
+    (claim,) = worker.claim(["cmpl-1"])
+    worker.publish([step(claim, [(0, [5], "a", None, None)])], [])
+    lost = step(claim, [(0, [7], "c", "stop", None)], 3)
+    verdicts, written = worker.publish([lost], [ending(claim, 4)])
+    assert verdicts == [Verdict.NOT_YOURS]
+    assert written == [False]
+    assert (await submission.fetch("cmpl-1")).state == "queued"
+    assert [job.job_id for job in reconcile(redis_client, PREFIX)] == ["cmpl-1"]
+
+    (again,) = other_worker.claim(["cmpl-1"])
+    assert again.sequence_number == 2
+    assert other_worker.published_tokens("cmpl-1") == {0: [5]}
+
+
+async def test_an_end_without_the_tokens_before_it_is_not_written(submission, worker):
+    await submission.submit(new_job(), max_open=10)
+    (claim,) = worker.claim(["cmpl-1"])
+    _, written = worker.publish([], [ending(claim, 2)])
+    assert written == [False]
+    assert (await submission.fetch("cmpl-1")).state == "queued"
+
+
+@pytest.mark.parametrize("hours", [-1, 1])
+async def test_a_wrong_clock_of_the_web_host_costs_nobody_a_second(
+    submission, worker, monkeypatch, hours
+):
+    real = time.time
+    monkeypatch.setattr(time, "time", lambda: real() + 3600 * hours)
+    await submission.submit(new_job(deadline=time.time() + 60), max_open=10)
+    (claim,) = worker.claim(["cmpl-1"])
+    assert 50 < claim.seconds_left <= 60
+
+
+async def test_a_wrong_clock_of_a_worker_does_not_unserve_its_model(
+    submission, redis_client, monkeypatch
+):
+    real = time.time
+    monkeypatch.setattr(time, "time", lambda: real() - 3600)
+    Execution(redis_client, PREFIX, "worker-1").beat("m", {})
+    monkeypatch.setattr(time, "time", real)
+    await submission.submit(new_job(kind="stream"), max_open=10)
+
+
+async def test_a_job_that_breaks_every_engine_fails_though_each_said_so(
+    submission, worker, redis_client
+):
+    await submission.submit(new_job(), max_open=10)
+    for _ in range(MAX_LOSSES):
+        (claim,) = worker.claim(["cmpl-1"])
+        worker.release([("cmpl-1", claim.attempt)], lost=True)
+    assert worker.claim(["cmpl-1"]) == [NotClaimed("cmpl-1", "done")]
+    assert (await submission.fetch("cmpl-1")).error.code == "worker_error"
+
+
+async def test_who_stood_beside_what_breaks_workers_is_told_apart_from_it(
+    submission, worker, redis_client
+):
+    """Both have lost two workers; one more would end either, so they run one after the other."""
+    for name in ("cmpl-1", "cmpl-2"):
+        await submission.submit(new_job(name), max_open=10)
+    for _ in range(MAX_LOSSES - 1):
+        claims = worker.claim(["cmpl-1", "cmpl-2"])
+        worker.release([(claim.job_id, claim.attempt) for claim in claims], lost=True)
+
+    first, second = worker.claim(["cmpl-1", "cmpl-2"])
+    assert (first.job_id, second) == ("cmpl-1", NotClaimed("cmpl-2", "elsewhere"))
+    worker.publish([], [ending(first, 1)])
+    (second,) = worker.claim(["cmpl-2"])
+    assert second.job_id == "cmpl-2"
+
+
+async def test_calls_of_one_round_trip_are_done_in_their_order_or_not_at_all(
+    submission, worker, redis_client
+):
+    """Redis knows the script of the second call, but not yet that of the first."""
+    await submission.submit(new_job(), max_open=10)
+    (claim,) = worker.claim(["cmpl-1"])
+    redis_client.script_flush()
+    fresh = Execution(redis_client, PREFIX, "worker-1")
+    redis_client.script_load(fresh._scripts._scripts["finish"].script)
+    choices = [(0, [5], "a", "stop", None)]
+    _, written = fresh.publish([step(claim, choices)], [ending(claim, 2)])
+    assert written == [True]
+    assert len(stream(redis_client)) == 2

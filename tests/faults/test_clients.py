@@ -1,0 +1,94 @@
+"""Clients that read nothing for a while, and clients that vanish at any moment."""
+
+import json
+import random
+import socket
+import struct
+from pathlib import Path
+
+import pytest
+
+from completions.jobs.connection import connect
+from tests.acceptance.service import MODEL
+from tests.faults.invariants import until
+from tests.faults.traffic import tokens
+
+pytestmark = pytest.mark.faults
+
+SLOW = 20
+LONG = 3000
+MEGABYTE = 1 << 20
+
+
+def raw(service, path: str, body: bytes, content_type: str = "application/json") -> bytes:
+    return (
+        f"POST {path} HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer {service.key}\r\n"
+        f"Content-Type: {content_type}\r\nContent-Length: {len(body)}\r\n"
+        "Connection: close\r\n\r\n"
+    ).encode() + body
+
+
+def memory(pid: int) -> int:
+    """Resident, in bytes."""
+    status = Path(f"/proc/{pid}/status").read_text()
+    return int(status.split("VmRSS:")[1].split()[0]) * 1024
+
+
+def test_slow_readers_cost_little_and_lose_nothing(scripted):
+    """They read only once the service has generated everything, which needed none of them."""
+    call = {
+        "model": MODEL, "prompt": [7], "max_tokens": LONG, "stream": True, "seed": 3,
+        "return_token_ids": True, "background": True,
+    }  # fmt: skip
+    before = memory(scripted.pid("web"))
+    sockets = [socket.create_connection(("127.0.0.1", scripted.port)) for _ in range(SLOW)]
+    for each in sockets:
+        each.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        each.sendall(raw(scripted, "/v1/completions", json.dumps(call).encode()))
+    client = connect(scripted.redis_url)
+    until(lambda: client.zcard("quire:open") == SLOW, "all run")
+    until(lambda: client.zcard("quire:open") == 0, "all have ended")
+    client.close()
+    assert memory(scripted.pid("web")) - before < 150 * MEGABYTE
+    for each in sockets:
+        each.settimeout(120)
+        text = b"".join(iter(lambda: each.recv(1 << 16), b"")).decode()  # noqa: B023
+        lines = [line for line in text.splitlines() if line.startswith("data: {")]
+        chunks = [json.loads(line.removeprefix("data: ")) for line in lines]
+        assert [chunk["sequence_number"] for chunk in chunks] == list(range(1, LONG + 1))
+        assert [i for c in chunks for i in c["choices"][0]["token_ids"]] == tokens(3, LONG)
+        assert "data: [DONE]" in text
+        each.close()
+
+
+def test_who_vanishes_at_any_byte_leaves_nothing_behind(scripted):
+    """In the midst of the head, of the body, of an upload, and of the answer."""
+    dice = random.Random(7)  # noqa: S311
+    call = {"model": MODEL, "prompt": [7], "max_tokens": LONG}
+    upload = (
+        b'--b\r\nContent-Disposition: form-data; name="purpose"\r\n\r\nbatch\r\n--b\r\n'
+        b'Content-Disposition: form-data; name="file"; filename="a.jsonl"\r\n\r\n'
+        + b'{"custom_id": "x"}\n' * 200_000
+        + b"\r\n--b--\r\n"
+    )
+    whole = [
+        raw(scripted, "/v1/completions", json.dumps({**call, "stream": True}).encode()),
+        raw(scripted, "/v1/completions", json.dumps(call).encode()),
+        raw(scripted, "/v1/files", upload, "multipart/form-data; boundary=b"),
+    ]
+    for number in range(60):
+        request = whole[number % 3]
+        cut = dice.choice([dice.randrange(1, 200), dice.randrange(len(request)), len(request)])
+        with socket.create_connection(("127.0.0.1", scripted.port)) as connection:
+            connection.settimeout(60)
+            connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+            connection.sendall(request[:cut])
+            if cut == len(request) and number % 2:
+                connection.recv(1)  # the answer has begun
+    client = connect(scripted.redis_url)
+    until(lambda: client.zcard("quire:open") == 0, "every job ends")
+    client.close()
+    until(lambda: not list((scripted.home / "tmp").iterdir()), "no half upload stays")
+    with scripted.http() as http:
+        for file in http.get("/v1/files").json()["data"]:
+            assert http.get(f"/v1/files/{file['id']}/content").status_code == 200

@@ -1,0 +1,158 @@
+"""No room on the disk, no room in Redis, a database that restarts."""
+
+import asyncio
+import os
+import resource
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from completions.jobs.connection import connect
+from tests.acceptance.service import MODEL, ScriptedInstallation, free_port
+from tests.acceptance.test_kills import create_batch, ended, require_every_answer_once
+from tests.faults.invariants import require_sound, until
+from tests.faults.traffic import Traffic
+
+ENDLESS = resource.RLIM_INFINITY
+
+
+@contextmanager
+def full_disk(pid: int, size: int) -> Iterator[None]:
+    """No file of a process may grow beyond so many bytes: what a full disk does to it."""
+    resource.prlimit(pid, resource.RLIMIT_FSIZE, (size, ENDLESS))
+    try:
+        yield
+    finally:
+        resource.prlimit(pid, resource.RLIMIT_FSIZE, (ENDLESS, ENDLESS))
+
+
+@pytest.mark.faults
+def test_a_full_disk_is_said_and_survived(scripted):
+    with scripted.http() as http:
+        upload = {"file": ("a.jsonl", b"x" * (8 << 20)), "purpose": (None, "batch")}
+        with full_disk(scripted.pid("web"), 4 << 20):
+            refused = http.post("/v1/files", files=upload)
+            assert refused.status_code == 503, refused.text
+            assert refused.json()["error"]["code"] == "storage_full"
+            assert refused.headers["Retry-After"]
+            body = {"model": MODEL, "prompt": [7], "max_tokens": 2}
+            assert http.post("/v1/completions", json=body).status_code == 200
+        until(lambda: not list((scripted.home / "tmp").iterdir()), "no half upload stays")
+        assert http.post("/v1/files", files=upload).status_code == 200
+
+
+@pytest.mark.faults
+def test_a_cpu_worker_without_disk_goes_on_once_it_has_some(scripted):
+    """Neither SQLite nor files can be written for a while; the batch waits for it."""
+    with scripted.client() as client:
+        with full_disk(scripted.pid("cpu-worker"), 0):
+            batch = create_batch(client, 20)
+            with scripted.http() as http:
+                body = {"model": MODEL, "prompt": [7], "max_tokens": 2}
+                assert http.post("/v1/completions", json=body).status_code == 200
+            assert client.batches.retrieve(batch.id).status in ("validating", "in_progress")
+        require_every_answer_once(scripted, client, ended(client, batch), 20)
+
+
+@pytest.mark.faults
+def test_a_redis_at_its_limit_refuses_and_what_runs_ends(scripted):
+    """Nothing new is accepted well before maxmemory, so that running jobs keep room to end."""
+    client = connect(scripted.redis_url)
+    long = {"model": MODEL, "prompt": [7], "max_tokens": 600, "background": True}
+    short = {"model": MODEL, "prompt": [7], "max_tokens": 2}
+    with scripted.http() as http:
+        running = http.post("/v1/completions", json=long).headers["Location"]
+        used = client.info("memory")["used_memory"]
+        client.config_set("maxmemory", int(used * 1.08))
+        try:
+            refused = until(
+                lambda: (a := http.post("/v1/completions", json=short)).status_code == 503 and a,
+                "no more is accepted",
+            )
+            assert refused.json()["error"]["code"] == "server_overloaded"
+            assert refused.headers["Retry-After"]
+            done = until(
+                lambda: (
+                    (b := http.get(running, params={"wait": 5}).json())["status"]
+                    not in ("queued", "in_progress")
+                    and b
+                ),
+                "what runs ends",
+            )
+            assert done["status"] == "completed"
+            client.config_set("maxmemory", 1)  # now nothing at all can be written
+            unready = until(
+                lambda: (a := http.get("/readyz")).status_code == 503 and a, "it is not ready"
+            )
+            assert "redis" in unready.json()["failures"]
+            assert http.post("/v1/completions", json=short).status_code == 503
+        finally:
+            client.config_set("maxmemory", 0)
+        client.close()
+        until(
+            lambda: http.post("/v1/completions", json=short).status_code == 200, "all is well again"
+        )
+
+
+class PrivatePostgres:
+    """A PostgreSQL of this test alone; it refuses to run as root."""
+
+    def __init__(self) -> None:
+        self.folder = Path(tempfile.mkdtemp(prefix="quire-pg-"))
+        self.port = free_port()
+        self.url = f"postgres://quire@127.0.0.1:{self.port}/postgres"
+        self._user = "postgres" if os.getuid() == 0 else None
+        if self._user:
+            shutil.chown(self.folder, self._user)
+        self._run("initdb", "--username=quire", "--auth=trust", "--no-sync")
+        options = f"-p {self.port} -c listen_addresses=127.0.0.1 -k {self.folder} -c fsync=off"
+        self._start = ("pg_ctl", "--wait", f"--log={self.folder}/log", f"--options={options}")
+        self._run(*self._start, "start")
+
+    def _run(self, command: str, *options: str) -> None:
+        subprocess.run(
+            [shutil.which(command) or command, f"--pgdata={self.folder}/data", *options],
+            user=self._user, check=True, cwd=self.folder, stdout=subprocess.DEVNULL,
+        )  # fmt: skip
+
+    def restart(self) -> None:
+        """As a crash would: connections are cut, the log is replayed."""
+        self._run(*self._start, "--mode=immediate", "restart")
+
+    def stop(self) -> None:
+        self._run("pg_ctl", "--wait", "--mode=immediate", "stop")
+        shutil.rmtree(self.folder)
+
+
+@pytest.mark.faults
+def test_a_postgresql_that_restarts_loses_nothing(tmp_path):
+    if not shutil.which("initdb") or not shutil.which("pg_ctl"):
+        pytest.skip("no PostgreSQL server is installed")
+    server = PrivatePostgres()
+    try:
+        with ScriptedInstallation(tmp_path, 0.01, DATABASE_URL=server.url) as service:
+            ledger = asyncio.run(_under_load(service, server))
+            require_sound(service, ledger)
+    finally:
+        server.stop()
+
+
+async def _under_load(service: ScriptedInstallation, server: PrivatePostgres):
+    traffic = Traffic(service, 8, 1)
+    running = asyncio.create_task(traffic.run())
+    with service.client() as client:
+        batch = await asyncio.to_thread(create_batch, client, 40)
+        for _ in range(3):
+            await asyncio.sleep(2.0)
+            await asyncio.to_thread(server.restart)
+        await asyncio.sleep(1.0)
+        traffic.stop()
+        ledger = await running
+        done = await asyncio.to_thread(ended, client, batch)
+        await asyncio.to_thread(require_every_answer_once, service, client, done, 40)
+    return ledger

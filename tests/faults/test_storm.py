@@ -1,0 +1,62 @@
+"""Processes are killed at random under mixed load, round after round."""
+
+import asyncio
+import os
+import random
+import signal
+
+import pytest
+
+from tests.acceptance.service import ScriptedInstallation
+from tests.faults.invariants import require_sound
+from tests.faults.traffic import Traffic
+
+CLIENTS = 12
+VICTIMS = ("worker", "web", "cpu-worker", "valkey")
+ROUNDS = int(os.environ.get("QUIRE_FAULT_ROUNDS", "24"))
+SEED = int(os.environ.get("QUIRE_FAULT_SEED", "0")) or random.randrange(1 << 30)  # noqa: S311
+
+
+def strike(service: ScriptedInstallation, victim: str, number: signal.Signals) -> None:
+    """`up` starts another in its place, or the test does."""
+    if victim == "worker":
+        service.restart_worker(number)
+    else:
+        os.kill(service.pid(victim), number)
+
+
+async def storm(service: ScriptedInstallation, victims: list[str], dice: random.Random):
+    traffic = Traffic(service, CLIENTS, dice.randrange(1 << 30))
+    running = asyncio.create_task(traffic.run())
+    for victim in victims:
+        await asyncio.sleep(dice.uniform(0.5, 2.5))
+        number = dice.choice([signal.SIGKILL, signal.SIGKILL, signal.SIGTERM])
+        if victim == "valkey":  # SIGTERM of it is an orderly restart: less than a kill
+            number = signal.SIGKILL
+        await asyncio.to_thread(strike, service, victim, number)
+    await asyncio.sleep(2.0)
+    traffic.stop()
+    return await running
+
+
+def run_storm(service: ScriptedInstallation, victims: list[str], dice: random.Random) -> None:
+    print(f"seed {SEED}: {' '.join(victims)}")
+    ledger = asyncio.run(storm(service, victims, dice))
+    print(dict(ledger.outcomes))
+    require_sound(service, ledger)
+    assert ledger.outcomes["whole streams"], ledger.outcomes
+    assert ledger.accepted
+
+
+@pytest.mark.acceptance
+def test_each_process_once(scripted: ScriptedInstallation) -> None:
+    dice = random.Random(SEED)  # noqa: S311
+    run_storm(scripted, dice.sample(VICTIMS, len(VICTIMS)), dice)
+
+
+@pytest.mark.faults
+def test_for_many_rounds(tmp_path) -> None:
+    dice = random.Random(SEED)  # noqa: S311
+    with ScriptedInstallation(tmp_path, 0.01) as service:
+        for _ in range(ROUNDS // len(VICTIMS)):
+            run_storm(service, dice.choices(VICTIMS, k=len(VICTIMS)), dice)
