@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 DTYPES = ("bfloat16", "float16", "float32")
+PENALTY_SCOPES = ("output", "all")
 JSON_WHITESPACES = ("compact", "flexible")
 TOOL_FORMATS = ("hermes", "llama3", "glm")
 PRICED = ("prompt", "cached_prompt", "completion")
@@ -49,6 +50,9 @@ class ModelEntry:
     """What the model writes around its thoughts, if it thinks."""
     thinking_switch: str | None = None
     """The variable by which its chat template turns thinking on and off, if there is one."""
+    repetition_penalty_scope: str = "output"
+    """The tokens that `repetition_penalty` is for: those of the output, or `all`, the prompt's
+    too."""
     kv_cache_bytes: int | None = None
     """Memory of the KV cache; chosen by the engine when absent."""
     adapters: Mapping[str, Path] = field(default_factory=dict, hash=False)
@@ -117,9 +121,13 @@ _TYPES: dict[str, type] = {
     "kv_cache_bytes": int, "json_whitespace": str, "tool_format": str,
     "thinking_marks": list, "thinking_switch": str, "adapters": dict,
     "text_prompts": bool, "stop_token_ids": list, "prices": dict,
+    "repetition_penalty_scope": str,
     "logit_processors": dict,
 }  # fmt: skip
-_CHOICES = {"dtype": DTYPES, "json_whitespace": JSON_WHITESPACES, "tool_format": TOOL_FORMATS}
+_CHOICES = {
+    "dtype": DTYPES, "json_whitespace": JSON_WHITESPACES, "tool_format": TOOL_FORMATS,
+    "repetition_penalty_scope": PENALTY_SCOPES,
+}  # fmt: skip
 
 _READ_APART = ("path", "adapters", "prices", "logit_processors")
 

@@ -105,6 +105,7 @@ def _load(entry: ModelEntry, options: WorkerOptions) -> "EngineLike":
         adapters=entry.adapters,
         stop_token_ids=entry.stop_token_ids,
         logit_processors=entry.logit_processors,
+        repetition_penalty_scope=entry.repetition_penalty_scope,
     )
     logger.info("loading %s from %s onto device %s", entry.id, entry.folder, options.device)
     return Engine.from_pretrained(entry.folder, config)

@@ -77,7 +77,8 @@ class SamplingFields(StrictSerializer):
     )  # fmt: skip
     repetition_penalty = NumberField(
         default=1.0, min_value=0, above=True, max_value=2,
-        help_text="Divides positive and multiplies negative logits of tokens in the output.",
+        help_text="Divides positive and multiplies negative logits of tokens in the output "
+        "(and in the prompt where models.toml says so).",
     )  # fmt: skip
     skip_special_tokens = BooleanField(
         default=True, help_text="Leave special tokens out of the text."

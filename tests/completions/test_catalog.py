@@ -36,6 +36,14 @@ def test_logit_processors_are_added_to_those_that_every_model_has(read):
     assert read('[models.a]\npath = "a"\n').get("a").logit_processors == LOGIT_PROCESSORS
 
 
+def test_the_scope_of_the_repetition_penalty_is_output_or_all(read):
+    assert read('[models.a]\npath = "a"\n').get("a").repetition_penalty_scope == "output"
+    text = '[models.a]\npath = "a"\nrepetition_penalty_scope = "all"\n'
+    assert read(text).get("a").repetition_penalty_scope == "all"
+    with pytest.raises(CatalogError, match="repetition_penalty_scope must be one of output, all"):
+        read(text.replace('"all"', '"prompt"'))
+
+
 def test_adapters_have_folders_by_name(read, tmp_path):
     (entry,) = read(
         f'[models.a]\npath = "a"\n[models.a.adapters]\nlegal = "x/legal"\nfar = "{tmp_path}/far"\n'

@@ -7,6 +7,7 @@ from pathlib import Path
 
 DEVICES = re.compile(r"auto|cpu|cuda(:\d+)?")
 DTYPES = ("auto", "float32", "bfloat16", "float16")
+PENALTY_SCOPES = ("output", "all")
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,6 +25,8 @@ class EngineConfig:
     ``stop_token_ids`` end every text, beside those that the model's own files name.
     ``logit_processors`` are those that requests may name, as ``module:attribute``.
     ``jump_forward`` appends the tokens that a grammar forces without a step for each.
+    ``repetition_penalty_scope`` says which tokens that penalty is for: ``output``, as in SGLang,
+    or ``all``, the prompt's too, as in vLLM.
     ``max_waiting`` bounds the sequences that wait beside the running ones; their token ids are
     what a queue costs, about 16 KiB for each 2,000 tokens.
     """
@@ -44,6 +47,7 @@ class EngineConfig:
     logit_processors: Mapping[str, str] = field(default_factory=dict)
     jump_forward: bool = True
     enable_prefix_caching: bool = True
+    repetition_penalty_scope: str = "output"
     max_waiting: int = 4096
 
     def __post_init__(self) -> None:
@@ -55,6 +59,11 @@ class EngineConfig:
             )
         if self.dtype not in DTYPES:
             raise ValueError(f"dtype must be one of {', '.join(DTYPES)}, not {self.dtype!r}")
+        if self.repetition_penalty_scope not in PENALTY_SCOPES:
+            raise ValueError(
+                f"repetition_penalty_scope must be one of {', '.join(PENALTY_SCOPES)}, not "
+                f"{self.repetition_penalty_scope!r}"
+            )
         for name in ("max_num_seqs", "block_size", "grammar_threads", "max_waiting"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} must be at least 1, not {getattr(self, name)}")

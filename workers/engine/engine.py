@@ -93,6 +93,7 @@ class Engine:
             adapters=loaded.adapters.names,
             sees_experts=loaded.recorder.sees_experts,
             processors=load_processors(config.logit_processors),
+            penalizes_prompt=config.repetition_penalty_scope == "all",
         )
         self._inbox: SimpleQueue[Callable[[], None]] = SimpleQueue()
         self._lock = threading.Lock()

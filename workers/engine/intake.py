@@ -20,7 +20,8 @@ from workers.engine.stop_checker import StopChecker
 
 @dataclass(frozen=True, slots=True)
 class Intake:
-    """What this model and this cache can take. ``max_cached_tokens`` is the size of the cache."""
+    """What this model and this cache can take. ``max_cached_tokens`` is the size of the cache,
+    ``penalizes_prompt`` that the repetition penalty is for the prompt's tokens, too."""
 
     vocabulary: Vocabulary
     vocab_size: int
@@ -30,6 +31,7 @@ class Intake:
     adapters: frozenset[str] = frozenset()
     sees_experts: bool = False
     processors: Mapping[str, Factory] = field(default_factory=dict)
+    penalizes_prompt: bool = False
 
     def accept(self, request: Request) -> RequestState:
         """Raises InvalidRequest; otherwise the request can run to its end."""
@@ -85,6 +87,7 @@ class Intake:
             logprobs=logprobs,
             processor=processor,
             dry_breakers=self._dry_breakers(request),
+            penalizes_prompt=self.penalizes_prompt and sampling.repetition_penalty != 1,
             cache_reuse_limit=min(reuse_limits, default=None),
         )
 

@@ -24,8 +24,9 @@ class LogitsProcessor(Protocol):
 
 
 class Penalties:
-    """Frequency and presence as OpenAI's API defines them, then repetition as in CTRL (Keskar et
-    al., 2019, section 4.1), all three over the tokens of the output so far:
+    """Frequency and presence as OpenAI's API defines them, over the tokens of the output so far,
+    then repetition as in CTRL (Keskar et al., 2019, section 4.1), over the same tokens or, where
+    the engine is set so, those of the prompt too:
 
     z -= frequency * count + presence;  z = z / repetition if z > 0 else z * repetition
 
@@ -65,13 +66,15 @@ class Penalties:
         )
         occurrences = np.concatenate([c.counts[: c.size] for _, c in self._rows])
         frequency, presence, repetition = np.repeat(self._factors, sizes, axis=0).T
-        values = logits[index].cpu().numpy() - frequency * occurrences - presence
+        values = logits[index].cpu().numpy() - frequency * occurrences
+        values -= np.where(occurrences > 0, presence, np.float32(0))
         values = np.where(values > 0, values / repetition, values * repetition)
         logits[index] = torch.from_numpy(values).to(logits.device)
 
 
 class TokenCounts:
-    """How often each distinct output token of a sequence occurred, in growing arrays."""
+    """How often each distinct token occurred in a sequence's output, in growing arrays; those of
+    its prompt are among them if they are penalised."""
 
     def __init__(self, sequence: Sequence) -> None:
         self.ids: NDArray[np.int64] = np.empty(64, dtype=np.int64)
@@ -79,6 +82,10 @@ class TokenCounts:
         self._columns: dict[int, int] = {}
         self._sequence = sequence
         self._num_seen = sequence.prompt_len
+        if sequence.penalizes_prompt:
+            for token_id in sequence.token_ids[: sequence.prompt_len]:
+                if token_id not in self._columns:
+                    self._add(token_id)
 
     @property
     def size(self) -> int:

@@ -30,6 +30,7 @@ class Sequence:
     ``logprobs`` are there if the request asks for more than tokens. Where a prompt is scored, the
     other choices of the prompt are ``held`` back until that is done, and then share its blocks.
     ``processor`` is the request's custom one; DRY counts no repetition across ``dry_breakers``.
+    ``penalizes_prompt``: the repetition penalty is for the prompt's tokens, too.
 
     A preempted sequence computes all its tokens again. ``cache_salt`` begins the hashes under
     which its blocks are cached (``block_hashes``; ``num_stored`` full blocks are). Tokens from
@@ -59,6 +60,7 @@ class Sequence:
     held: list[Sequence] = field(default_factory=list)
     processor: Processor | None = None
     dry_breakers: frozenset[int] = frozenset()
+    penalizes_prompt: bool = False
     num_computed: int = 0
     block_ids: list[int] = field(default_factory=list)
     slot: int = UNPLACED

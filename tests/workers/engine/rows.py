@@ -18,6 +18,7 @@ def row(
     prompt: Iterable[int] = (1,),
     place: tuple[int, int] = (0, 0),
     grammar: Any = None,
+    penalizes_prompt: bool = False,
     **params: Any,
 ) -> Sequence:
     """A sequence whose output so far is ``output``; ``place`` is (prompt, choice)."""
@@ -33,4 +34,5 @@ def row(
         token_ids=[*prompt, *output],
         prompt_len=len(list(prompt)),
         max_total_tokens=100,
+        penalizes_prompt=penalizes_prompt,
     )

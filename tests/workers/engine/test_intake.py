@@ -1,3 +1,4 @@
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -41,6 +42,18 @@ def request(*prompts: tuple[int, ...], published: Any = None, **params: Any) -> 
 def test_what_cannot_run_is_refused(refused: Request) -> None:
     with pytest.raises(InvalidRequest):
         INTAKE.accept(refused)
+
+
+@pytest.mark.parametrize(
+    ("setting", "penalty", "penalizes"),
+    [(True, 1.2, True), (True, 1.0, False), (False, 1.2, False)],
+)
+def test_the_prompt_is_penalised_if_engine_and_request_ask_for_it(
+    setting: bool, penalty: float, penalizes: bool
+) -> None:
+    intake = replace(INTAKE, penalizes_prompt=setting)
+    (sequence,) = intake.accept(request((1, 2), repetition_penalty=penalty)).sequences
+    assert sequence.penalizes_prompt == penalizes
 
 
 @pytest.mark.parametrize(

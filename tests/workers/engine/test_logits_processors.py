@@ -50,6 +50,18 @@ def test_penalties_count_the_output_and_not_the_prompt() -> None:
     assert changed.tolist() == [[1, 1, 0.5, 1, 1, 1, 1, 1]]
 
 
+def test_the_repetition_penalty_counts_the_prompt_where_the_engine_is_set_so() -> None:
+    logits = torch.ones(1, VOCABULARY)
+    seq = row(
+        [2], prompt=[1, 1], penalizes_prompt=True,
+        repetition_penalty=2.0, frequency_penalty=0.5, presence_penalty=0.25,
+    )  # fmt: skip
+    processor = Penalties()
+    assert apply(processor, [seq], logits).tolist() == [[1, 0.5, 0.125, 1, 1, 1, 1, 1]]
+    seq.token_ids.append(1)
+    assert apply(processor, [seq], logits).tolist() == [[1, 0.125, 0.125, 1, 1, 1, 1, 1]]
+
+
 def test_penalties_follow_a_growing_output() -> None:
     penalties, seq = Penalties(), row(frequency_penalty=1.0)
     penalties.set_rows([row(), seq])
