@@ -16,7 +16,7 @@ from typing import Any, Protocol
 from redis.exceptions import RedisError
 
 from completions.jobs.events import Choice, JobError, Usage
-from completions.jobs.execution import Claim, Ending, Execution, StepEvent, Verdict
+from completions.jobs.execution import Claim, Ending, Execution, Published, StepEvent, Verdict
 from workers.engine.exceptions import EngineError, EngineFault, EngineOverloaded
 from workers.engine.request import Request, RequestOutput
 from workers.engine.request import Usage as EngineUsage
@@ -214,20 +214,20 @@ class Relay:
         for claim in self._execution.claim(list(self._unclaimed)):
             if isinstance(claim, Claim):
                 again = claim.attempt > 1
-                published = self._execution.published_tokens(claim.job_id) if again else {}
+                published = self._execution.published(claim.job_id) if again else Published()
                 self._begin(claim, self._unclaimed.pop(claim.job_id), published)
             else:
                 done = self._unclaimed.pop(claim.job_id)
                 logger.info("job %s is %s: nothing to do", claim.job_id, claim.reason)
                 _call(done)
 
-    def _begin(self, claim: Claim, done: list[Done], published: dict[int, list[int]]) -> None:
+    def _begin(self, claim: Claim, done: list[Done], published: Published) -> None:
         prompts = tuple(tuple(prompt) for prompt in claim.request["prompts"])
         self._live[claim.job_id] = job = _LiveJob(
             claim=claim,
             done=done,
             prompt_tokens=sum(map(len, prompts)),
-            completion_tokens=sum(map(len, published.values())),
+            completion_tokens=sum(map(len, published.tokens.values())),
             sequence_number=claim.sequence_number,
             asked_at=self._clock(),
             deadline=self._clock() + claim.seconds_left,
@@ -244,7 +244,8 @@ class Relay:
                 # A job of nobody's shares cached prefixes with nobody.
                 organization=claim.organization or claim.job_id,
                 deadline=job.deadline,
-                published={index: tuple(ids) for index, ids in published.items()},
+                published={index: tuple(ids) for index, ids in published.tokens.items()},
+                published_ends=frozenset(published.ended),
                 **request_params(claim.request),
             )
         except (

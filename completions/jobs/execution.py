@@ -1,7 +1,7 @@
 """The worker's side of a job: claim, publish, finish, release, fenced by the attempt number."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import IntEnum
 from typing import Any, Literal, cast
 
@@ -83,6 +83,14 @@ class Ending:
     usage: events.Usage | None
 
 
+@dataclass(frozen=True, slots=True)
+class Published:
+    """What earlier attempts published: token ids by choice index, and which choices they ended."""
+
+    tokens: dict[int, list[int]] = field(default_factory=dict)
+    ended: set[int] = field(default_factory=set)
+
+
 class Verdict(IntEnum):
     """Redis's answer to a published step."""
 
@@ -138,16 +146,18 @@ class Execution:
             kind=kind.decode(),
         )
 
-    def published_tokens(self, job_id: str) -> dict[int, list[int]]:
-        """Token ids that earlier attempts published, by choice index."""
-        tokens: dict[int, list[int]] = {}
+    def published(self, job_id: str) -> Published:
+        """What earlier attempts published."""
+        published = Published()
         entries = cast("Entries", self._client.xrange(f"{self._prefix}ev:{job_id}"))
         for _, fields in entries:
             decoded = events.decode(fields[b"d"])
             if isinstance(decoded, list):
                 for choice in decoded:
-                    tokens.setdefault(choice.index, []).extend(choice.token_ids)
-        return tokens
+                    published.tokens.setdefault(choice.index, []).extend(choice.token_ids)
+                    if choice.finish_reason is not None:
+                        published.ended.add(choice.index)
+        return published
 
     def publish(
         self, steps: Sequence[StepEvent], endings: Sequence[Ending]

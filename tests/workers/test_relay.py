@@ -302,16 +302,18 @@ async def test_a_job_of_a_dead_worker_goes_on_where_it_was(valkey, bench, submit
     (claim,) = first.claim(["job"])
     from completions.jobs.execution import StepEvent
 
-    step = StepEvent("job", claim.attempt, 1, [(0, [5, 6], "5 6 ", None, None)])
+    choices = [(0, [5, 6], "5 6 ", None, None), (1, [8], "", "stop", None)]
+    step = StepEvent("job", claim.attempt, 1, choices)
     first.publish([step], [])
     redis_client.delete(f"{PREFIX}worker:dead")
     bench.run()
     bench.started()
-    assert bench.engine.requests["job"].published == {0: (5, 6)}
+    request = bench.engine.requests["job"]
+    assert (request.published, request.published_ends) == ({0: (5, 6), 1: (8,)}, {1})
     bench.engine.tokens("job", [7], FinishReason.LENGTH)
     eventually(lambda: bench.acknowledged)
     choices = [choice for step in bench.events()[:-1] for choice in step]
-    assert [choice.sequence_number for choice in choices] == [1, 2]
+    assert [choice.sequence_number for choice in choices] == [1, 2, 3]
     assert "".join(choice.text for choice in choices) == "5 6 7 "
 
 

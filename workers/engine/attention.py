@@ -49,7 +49,7 @@ class DecodeGroup:
         heads = layer.shape.num_kv_heads
         if (bias := self._derived.get((heads, window))) is None:
             length = self.blocks.shape[1] * layer.block_size
-            rows = _bias(self.positions, length, window, dtype)
+            rows = visibility_bias(self.positions, length, window, dtype)
             bias = self._derived[heads, window] = rows.repeat(heads, 1)[:, None]
         return bias
 
@@ -74,7 +74,7 @@ class PrefillChunk:
         """0 where a row may look and -inf elsewhere, [rows, tokens]; made once for all layers."""
         if (bias := self._biases.get(window)) is None:
             positions = torch.arange(self.position, self.length)
-            bias = self._biases[window] = _bias(positions, self.length, window, dtype)
+            bias = self._biases[window] = visibility_bias(positions, self.length, window, dtype)
         return bias
 
 
@@ -109,12 +109,9 @@ def paged_attention(
     ``key`` and ``value`` [1, kv_heads, tokens, dim] are stored first, so that a token sees
     itself and its chunk as it sees what came before.
     """
-    metadata: AttentionMetadata = options.pop("attention_metadata")
-    rule = AttentionRule.pop(options, query.shape[-1])
-    query, key, value = (x.squeeze(0).transpose(0, 1) for x in (query, key, value))
+    metadata: AttentionMetadata = options["attention_metadata"]
+    rule, query, key, value = take_up(module, (query, key, value), attention_mask, options)
     if isinstance(metadata.cache, CacheProbe):
-        refuse_unknown(module, attention_mask, options)
-        metadata.cache.note(module, key, value, rule)
         layer = None
     else:
         layer = metadata.cache.layers[module]
@@ -135,6 +132,24 @@ def paged_attention(
 
 
 AttentionInterface.register(ATTENTION, paged_attention)
+
+
+def take_up(
+    module: nn.Module,
+    tensors: tuple[Tensor, Tensor, Tensor],
+    attention_mask: Tensor | None,
+    options: dict[str, Any],
+) -> tuple[AttentionRule, Tensor, Tensor, Tensor]:
+    """What an attention function is told, apart from its metadata: by which rule to attend, and
+    query, key and value, each [tokens, its heads, dim]. While the model is being probed it is
+    noted, and what paged attention cannot do refused."""
+    query, key, value = (x.squeeze(0).transpose(0, 1) for x in tensors)
+    metadata = options.pop("attention_metadata")
+    rule = AttentionRule.pop(options, query.shape[-1])
+    if isinstance(metadata.cache, CacheProbe):
+        refuse_unknown(module, attention_mask, options)
+        metadata.cache.note(module, key, value, rule)
+    return rule, query, key, value
 
 
 def _decode(
@@ -205,14 +220,17 @@ def _cap(scores: Tensor, softcap: float) -> Tensor:
     return torch.tanh(scores / softcap) * softcap
 
 
-def _bias(positions: Tensor, length: int, window: int | None, dtype: torch.dtype) -> Tensor:
-    """What a token at each of ``positions`` sees of ``length`` places: no later one, and of the
-    earlier ones only the ``window`` - 1 nearest."""
-    places = torch.arange(length)
-    hidden = places > positions[:, None]
+def visibility_bias(
+    positions: Tensor, length: int, window: int | None, dtype: torch.dtype
+) -> Tensor:
+    """What a token at each of ``positions`` [...] sees of ``length`` places: 0 for itself and the
+    ``window`` - 1 nearest earlier ones, or all of them, and -inf elsewhere, [..., length]."""
+    places = torch.arange(length, device=positions.device)
+    hidden = places > positions[..., None]
     if window is not None:
-        hidden |= places <= positions[:, None] - window
-    return torch.zeros(hidden.shape, dtype=dtype).masked_fill_(hidden, -torch.inf)
+        hidden |= places <= positions[..., None] - window
+    bias = torch.zeros(hidden.shape, dtype=dtype, device=positions.device)
+    return bias.masked_fill_(hidden, -torch.inf)
 
 
 def refuse_unknown(

@@ -22,15 +22,12 @@ from workers.engine.device import adapt
 from workers.engine.exceptions import (
     DeadlineExceeded,
     EngineError,
-    EngineFault,
-    EngineOverloaded,
-    EngineStopped,
     InvalidLogits,
     InvalidRequest,
-    RequestFault,
 )
 from workers.engine.grammar_mask import GrammarMask
 from workers.engine.intake import Intake
+from workers.engine.live_requests import LiveRequests
 from workers.engine.model_loader import LoadedModel, load_model
 from workers.engine.model_runner import ModelRunner
 from workers.engine.prefix_cache import PrefixCache
@@ -96,12 +93,9 @@ class Engine:
             penalizes_prompt=config.repetition_penalty_scope == "all",
         )
         self._inbox: SimpleQueue[Callable[[], None]] = SimpleQueue()
-        self._lock = threading.Lock()
-        self._live: dict[str, RequestState] = {}
-        self._changed: dict[RequestState, None] = {}
+        self._live = LiveRequests(self._scheduler)
         self._deadlines = Deadlines()
         self._thread: threading.Thread | None = None
-        self._stopped = False
         self._steps = 0
         self._generated_tokens = 0
         self._forced_tokens = 0
@@ -150,8 +144,7 @@ class Engine:
 
     def stop(self) -> None:
         """End the thread after the current step. Live requests get no further output."""
-        with self._lock:
-            self._stopped = True
+        self._live.close()
         self._inbox.put(lambda: None)
         if self._thread is not None and self._thread is not threading.current_thread():
             self._thread.join()
@@ -169,24 +162,13 @@ class Engine:
         state = self._intake.accept(request)
         if max_live is not None and len(state.sequences) > max_live:
             raise InvalidRequest(f"A request may have at most {max_live} choices")
-        with self._lock:
-            if self._stopped:
-                raise EngineStopped
-            if request.request_id in self._live:
-                raise InvalidRequest(f"Request {request.request_id} is already running")
-            if max_live is not None:
-                live = sum(other.num_unfinished for other in self._live.values())
-                if live + len(state.sequences) > max_live:
-                    raise EngineOverloaded
-            self._live[request.request_id] = state
+        self._live.enter(state, max_live)
         self._inbox.put(partial(self._begin, state))
 
     def abort(self, request_id: str) -> None:
         """Drop a request, if it is live: no further output, and its memory free within a step."""
-        with self._lock:
-            state = self._live.pop(request_id, None)
-        if state is not None:
-            self._inbox.put(partial(self._release, state))
+        if (state := self._live.drop(request_id)) is not None:
+            self._inbox.put(partial(self._live.release, state))
 
     def stats(self) -> EngineStats:
         return EngineStats(
@@ -221,7 +203,7 @@ class Engine:
                 for output in self.step():
                     completions[output.request_id].add(output)
         except BaseException as error:
-            self._fail_all(error)
+            self._live.fail_all(error)
             raise
         return [completions[r.request_id] for r in requests]
 
@@ -234,7 +216,7 @@ class Engine:
         lap = self._step_seconds.start()
         self._last_step_at = self._clock()  # a watchdog must not count the sleep before as a step
         for state in self._deadlines.passed(self._last_step_at):
-            self._fail(state, DeadlineExceeded())
+            self._live.fail(state, DeadlineExceeded())
         scheduled = self._scheduler.schedule()
         if scheduled.chunks:
             batch = self._runner.prepare(scheduled)
@@ -251,7 +233,7 @@ class Engine:
             self._scheduler.advance(scheduled, [batch.sampled[row] for row in sampled.invalid])
             self._append(batch.sampled, sampled, mask)
             self._steps += 1
-        outputs = self._collect()
+        outputs = self._live.collect()
         lap("append")
         self._last_step_at = self._clock()
         return outputs
@@ -265,21 +247,21 @@ class Engine:
             if seq.finished:
                 continue  # an earlier row ended its request
             if row in faults:
-                self._fail(seq.state, faults[row])
+                self._live.fail(seq.state, faults[row])
                 continue
             self._generated_tokens += 1
             try:
                 seq.append(token_id)
                 self._jump_forward(seq)
             except Exception as error:  # noqa: BLE001 - one request's fault must not end the others
-                self._blame(seq.state, error)
+                self._live.blame(seq.state, error)
                 continue
-            self._touch(seq)
+            self._live.touch(seq)
             for sibling in seq.held:
                 self._place(sibling)
             seq.held = []
             if seq.choice.finish is not None:
-                self._finish(seq)
+                self._live.finish(seq)
 
     def _jump_forward(self, seq: Seq) -> int:
         """Append the tokens that the grammar forces next, to be computed together with the step
@@ -299,14 +281,14 @@ class Engine:
         on_fatal: Callable[[BaseException], None] | None,
     ) -> None:
         try:
-            while not self._stopped:
+            while not self._live.closed:
                 self._take_inbox(wait=not self._scheduler.has_work)
                 if outputs := self.step():
                     on_outputs(outputs)
         except BaseException as error:
             logger.critical("the engine's step failed", exc_info=True)
             try:
-                on_outputs(self._fail_all(error))
+                on_outputs(self._live.fail_all(error))
             finally:
                 if on_fatal is not None:
                     on_fatal(error)
@@ -336,7 +318,7 @@ class Engine:
 
     def _constrain(self, state: RequestState, result: list[GrammarMatcher] | EngineError) -> None:
         if isinstance(result, EngineError):
-            self._fail(state, result)
+            self._live.fail(state, result)
             return
         for seq, matcher in zip(state.sequences, result, strict=True):
             seq.choice.grammar = matcher
@@ -351,9 +333,9 @@ class Engine:
             for seq in state.sequences:
                 seq.choice.replay(seq.token_ids[seq.prompt_len :])
                 if self._jump_forward(seq) and seq.choice.finish is None:
-                    self._touch(seq)
+                    self._live.touch(seq)
         except Exception as error:  # noqa: BLE001 - one request's fault must not end the others
-            self._blame(state, error)
+            self._live.blame(state, error)
             return
         first = state.sequences[0]
         for seq in state.sequences:
@@ -369,54 +351,5 @@ class Engine:
         if seq.choice.finish is None or seq.withhold_end():
             self._scheduler.add(seq)
         else:
-            self._touch(seq)
-            self._finish(seq)
-
-    def _touch(self, seq: Seq) -> None:
-        seq.state.changed.append(seq)
-        self._changed[seq.state] = None
-
-    def _finish(self, seq: Seq) -> None:
-        self._scheduler.finish(seq)
-        seq.state.num_unfinished -= 1
-
-    def _fail(self, state: RequestState, error: EngineError) -> None:
-        """End a request with an error, and free all it holds."""
-        if not state.ended:
-            state.error = error
-            self._changed[state] = None
-            self._release(state)
-
-    def _blame(self, state: RequestState, error: Exception) -> None:
-        """End a request with whatever its own processing raised."""
-        if not isinstance(error, EngineError):
-            name = state.request.request_id
-            logger.error("request %s failed", name, exc_info=error, extra={"engine_request": name})
-            error = RequestFault(repr(error))
-        self._fail(state, error)
-
-    def _release(self, state: RequestState) -> None:
-        for seq in state.sequences:
-            self._scheduler.finish(seq)
-
-    def _fail_all(self, cause: BaseException) -> list[RequestOutput]:
-        with self._lock:
-            self._stopped = True
-            live = list(self._live.values())
-        for state in live:
-            self._fail(state, EngineFault(f"The step that ran this request failed: {cause!r}"))
-        return self._collect()
-
-    def _collect(self) -> list[RequestOutput]:
-        """One output for each request that changed and was not aborted meanwhile."""
-        changed, self._changed = self._changed, {}
-        outputs = []
-        for state in changed:
-            request_id = state.request.request_id
-            with self._lock:
-                if self._live.get(request_id) is not state:
-                    continue
-                if state.ended:
-                    del self._live[request_id]
-            outputs.append(state.take_output())
-        return outputs
+            self._live.touch(seq)
+            self._live.finish(seq)

@@ -140,6 +140,7 @@ class Request:
     Choice ``i * n + j`` is the ``j``-th choice of prompt ``i``. ``deadline`` is on the clock of
     ``time.monotonic()``. ``published`` maps a choice to the output tokens that an earlier run of
     the same request already delivered: they are replayed, not generated, and never emitted again.
+    Of the choices in ``published_ends`` their end was delivered, too: nothing is told of them.
     ``adapters`` names a LoRA adapter of the engine, or None, for every prompt; empty: none at all.
 
     A larger ``priority`` goes sooner. Inside a priority the engine serves ``organization``s, of
@@ -161,6 +162,7 @@ class Request:
     cache_salt: str = ""
     deadline: float | None = None
     published: Mapping[int, tuple[int, ...]] = field(default_factory=dict)
+    published_ends: frozenset[int] = frozenset()
     adapters: tuple[str | None, ...] = ()
     return_hidden_states: bool = False
     return_routed_experts: bool = False

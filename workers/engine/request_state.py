@@ -41,9 +41,11 @@ class RequestState:
         gained = [(seq, delta) for seq in self.changed if (delta := self._take_delta(seq))]
         self.changed = []
         best_of = self._best_of
+        deltas = best_of.choose(gained) if best_of else [delta for _, delta in gained]
+        told = self.request.published_ends
         return RequestOutput(
             request_id=self.request.request_id,
-            deltas=best_of.choose(gained) if best_of else [delta for _, delta in gained],
+            deltas=[delta for delta in deltas if delta.index not in told],
             finished=self.ended,
             error=self.error,
             usage=self._usage() if self.ended else None,

@@ -8,7 +8,7 @@ from itertools import count
 from workers.engine.block_pool import BlockPool
 from workers.engine.prefix_cache import PrefixCache
 from workers.engine.sequence import UNPLACED, Sequence
-from workers.engine.waiting_queue import WaitingQueue
+from workers.engine.waiting_queue import MAX_PASSED_OVER, WaitingQueue
 
 _PAID_AHEAD = 64
 """Output tokens that a sequence is charged for when it starts, and each time it has used them up:
@@ -37,12 +37,15 @@ class Scheduler:
     tokens that a grammar forced, then to prompts, cut into chunks where it does not suffice; then
     the waiting are admitted, in the order of :class:`WaitingQueue`.
 
-    Seniority is priority, then arrival. A sequence is admitted with the blocks of the tokens it
-    has and gets more as it grows. When there are none, the most junior sequence is preempted: its
-    blocks go, and it waits, first of its organization, to compute its tokens again. So the most
-    senior sequence always runs, and since no sequence can need more than the whole pool, every
-    sequence ends. The head of the queue is not overtaken by smaller ones that would fit, and a
-    sequence of a higher priority takes slot and blocks from those of lower ones.
+    Seniority is rank, which is the priority except for a promoted sequence, then arrival. A
+    sequence is admitted with the blocks of the tokens it has and gets more as it grows. When there
+    are none, the most junior sequence is preempted: its blocks go, and it waits, first of its
+    organization, to compute its tokens again. So the most senior sequence always runs, and since
+    no sequence can need more than the whole pool, every sequence ends. The head of the queue is
+    not overtaken by smaller ones that would fit, and a sequence of a higher priority takes slot
+    and blocks from those of lower ones. However many arrive with higher priorities, each of a
+    lower one has its turn: to start, as :class:`WaitingQueue` says, and to compute a chunk of its
+    prompt.
 
     A sequence whose prompt begins like one that is being computed waits until that is done, and
     then shares its blocks.
@@ -102,11 +105,13 @@ class Scheduler:
             else:
                 unfinished.append(sequence)
         budget = self._budget - len(chunks)
-        unfinished.sort(key=_is_prefill)
+        unfinished.sort(key=_turn)
         for sequence in unfinished:
-            if not crowded:
-                budget = self._admit(output, budget, above=sequence.priority)
-            budget -= self._place(sequence, budget, chunks)
+            if not crowded and not _is_overdue(sequence):
+                budget = self._admit(output, budget, above=sequence.rank)
+            if placed := self._place(sequence, budget, chunks):
+                sequence.passed_over = 0
+                budget -= placed
         if not crowded:
             self._admit(output, budget)
         return output
@@ -165,7 +170,7 @@ class Scheduler:
     def _make_way(self) -> None:
         """Preempt sequences whose slot or blocks one of a higher priority waits for."""
         while self._running and (top := self._queue.top_priority) is not None:
-            if self._running[-1].priority >= top:
+            if self._running[-1].rank >= top:
                 return
             head = self._queue.peek()
             assert head is not None
@@ -211,8 +216,8 @@ class Scheduler:
 
     # Waiting ------------------------------------------------------------------------------------
 
-    def _admit(self, output: SchedulerOutput, budget: int, above: int | None = None) -> int:
-        """Start waiting sequences, of priorities ``above`` one if given; return what is left."""
+    def _admit(self, output: SchedulerOutput, budget: int, above: float | None = None) -> int:
+        """Start waiting sequences, of ranks ``above`` one if given; return what is left."""
         while budget > 0 and self._free_slots:
             sequence = self._next(above)
             if sequence is None:
@@ -222,9 +227,9 @@ class Scheduler:
             budget -= self._place(sequence, budget, output.chunks)
         return budget
 
-    def _next(self, above: int | None) -> Sequence | None:
+    def _next(self, above: float | None) -> Sequence | None:
         """Start whose turn it is, once nobody computes what it could share, if there is room."""
-        while (top := self._queue.top_priority) is not None and (above is None or top > above):
+        while (top := self._queue.top_rank) is not None and (above is None or top > above):
             sequence = self._queue.peek()
             assert sequence is not None
             matched = self._match(sequence)
@@ -248,7 +253,9 @@ class Scheduler:
         return has_room
 
     def _start(self, sequence: Sequence, matched: list[int]) -> None:
-        self._queue.remove(sequence)
+        self._queue.start(sequence)
+        for other in self._running:
+            other.passed_over += other.rank < sequence.rank
         self._pool.share(matched)
         blocks = self._pool.allocate(self._blocks_needed(sequence) - len(matched))
         assert blocks is not None
@@ -306,10 +313,16 @@ class Scheduler:
         return -(-len(sequence.token_ids) // self._block_size)
 
 
-def _seniority(sequence: Sequence) -> tuple[int, int]:
-    return -sequence.priority, sequence.arrival
+def _seniority(sequence: Sequence) -> tuple[float, int]:
+    return -sequence.rank, sequence.arrival
 
 
-def _is_prefill(sequence: Sequence) -> bool:
-    """As opposed to one that decodes, and has several tokens at once because they were forced."""
-    return sequence.num_computed < sequence.prompt_len
+def _turn(sequence: Sequence) -> tuple[bool, bool]:
+    """Who decodes, and has several tokens at once because they were forced, goes before prompts;
+    of these, who was passed over too often."""
+    is_prefill = sequence.num_computed < sequence.prompt_len
+    return is_prefill, not _is_overdue(sequence)
+
+
+def _is_overdue(sequence: Sequence) -> bool:
+    return sequence.passed_over >= MAX_PASSED_OVER

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -37,7 +38,9 @@ class Sequence:
     ``cache_reuse_limit`` on are computed even if they are cached, for somebody who needs their
     logits. ``cached_tokens`` is how much of the prompt was cached when the sequence first ran.
 
-    ``arrival`` orders sequences of one priority. ``num_charged`` is the number of its tokens that
+    ``arrival`` orders sequences of one rank: the priority, or more than any if ``promoted``, after
+    it was passed over too often. ``passed_over`` counts the starts of others that went before the
+    rest of its prompt. ``num_charged`` is the number of its tokens that
     its organization has paid for, those that were cached included.
     """
 
@@ -69,6 +72,8 @@ class Sequence:
     num_stored: int = 0
     cached_tokens: int = 0
     arrival: int = UNPLACED
+    promoted: bool = False
+    passed_over: int = 0
     num_charged: int = 0
     _withheld: list[int] = field(default_factory=list)
 
@@ -93,6 +98,10 @@ class Sequence:
             self._withheld = [self.token_ids.pop()]
             return True
         return self.logprobs is not None and self.logprobs.prompt_is_due
+
+    @property
+    def rank(self) -> float:
+        return math.inf if self.promoted else self.priority
 
     @property
     def num_tokens(self) -> int:

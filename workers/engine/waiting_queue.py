@@ -1,5 +1,7 @@
-"""Who runs next: by priority, then by fair shares of organizations, then by arrival. No torch."""
+"""Who runs next: by priority, as long as that starves nobody, then by fair shares of
+organizations, then by arrival. No torch."""
 
+import math
 from collections import OrderedDict, deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -18,6 +20,10 @@ _MAX_OVERTAKEN = 16
 """Times that the head of an organization's queue is overtaken before it is its turn whatever is
 cached."""
 
+MAX_PASSED_OVER = 32
+"""Sequences that start before others of lower priority that have waited longer; then it is the
+turn of one of these."""
+
 
 @dataclass(slots=True, eq=False)
 class _Tenant:
@@ -35,14 +41,20 @@ class _Tenant:
 
 @dataclass(slots=True)
 class _Level:
-    """One priority. ``ring`` are the tenants with waiting sequences, in order of their turns."""
+    """One priority. ``ring`` are the tenants with waiting sequences, in order of their turns, and
+    ``passed_over`` counts the sequences of higher priorities that started since it had a turn."""
 
     tenants: dict[str, _Tenant] = field(default_factory=dict)
     ring: deque[_Tenant] = field(default_factory=deque)
+    passed_over: int = 0
 
 
 class WaitingQueue:
-    """A larger priority always goes first. Inside one, deficit round robin (Shreedhar and
+    """A larger priority goes first, but one that is passed over too often has a turn: one of its
+    sequences starts next and is *promoted*, so that it keeps what it got until it ends. There is
+    one promoted sequence at most, which bounds what the higher priorities lose.
+
+    Inside a priority, deficit round robin (Shreedhar and
     Varghese, 1995) over organizations: each round grants every waiting organization the same
     number of tokens, whoever has credit left has its sequences started, and what they compute and
     generate is charged to it, so that backlogged organizations get the same number of tokens.
@@ -54,6 +66,7 @@ class WaitingQueue:
     def __init__(self, cached_tokens: Callable[[Sequence], int]) -> None:
         self._cached_tokens = cached_tokens
         self._levels: dict[int, _Level] = {}
+        self._promoted: Sequence | None = None
         self._size = 0
 
     def __len__(self) -> int:
@@ -62,6 +75,11 @@ class WaitingQueue:
     @property
     def top_priority(self) -> int | None:
         return max((p for p, level in self._levels.items() if level.ring), default=None)
+
+    @property
+    def top_rank(self) -> float | None:
+        """The rank that whose turn it is will have."""
+        return math.inf if self._overdue() is not None else self.top_priority
 
     def add(self, sequence: Sequence) -> None:
         """Take in a new sequence, which :meth:`forget` must end."""
@@ -92,10 +110,25 @@ class WaitingQueue:
         self._size -= 1
         if not tenant.waiting:
             level.ring.remove(tenant)
+            if not level.ring:
+                level.passed_over = 0
         return True
+
+    def start(self, sequence: Sequence) -> None:
+        """Take out the sequence whose turn it is, to run."""
+        level = self._levels[sequence.priority]
+        if level is self._overdue():
+            sequence.promoted, self._promoted = True, sequence
+        level.passed_over = 0
+        self.remove(sequence)
+        for priority, other in self._levels.items():
+            if priority < sequence.priority and other.ring:
+                other.passed_over += 1
 
     def forget(self, sequence: Sequence) -> None:
         """A sequence has ended, which does not wait any more."""
+        if sequence is self._promoted:
+            self._promoted = None
         level, tenant = self._find(sequence)
         tenant.members -= 1
         if not tenant.members:
@@ -110,14 +143,23 @@ class WaitingQueue:
 
     def peek(self) -> Sequence | None:
         """Whose turn it is; the same until something changes."""
-        priority = self.top_priority
-        if priority is None:
-            return None
-        tenant = self._turn(self._levels[priority].ring)
+        level = self._overdue()
+        if level is None:
+            if (priority := self.top_priority) is None:
+                return None
+            level = self._levels[priority]
+        tenant = self._turn(level.ring)
         if tenant.overtaken >= _MAX_OVERTAKEN or len(tenant.waiting) == 1:
             return next(iter(tenant.waiting))
         # max takes the first of equals, so without a cached prefix the order is that of arrival.
         return max(islice(tenant.waiting, _LOOK_AHEAD), key=self._cached_tokens)
+
+    def _overdue(self) -> _Level | None:
+        """The priority that was passed over too often, if nobody is promoted at the moment."""
+        if self._promoted is not None:
+            return None
+        overdue = [x for x in self._levels.values() if x.passed_over >= MAX_PASSED_OVER]
+        return max(overdue, key=lambda level: level.passed_over, default=None)
 
     @staticmethod
     def _turn(ring: deque[_Tenant]) -> _Tenant:

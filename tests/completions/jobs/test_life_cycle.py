@@ -14,6 +14,7 @@ from completions.jobs.execution import (
     Ending,
     Execution,
     NotClaimed,
+    Published,
     StepEvent,
     Verdict,
     reconcile,
@@ -174,7 +175,7 @@ async def test_a_dead_workers_job_goes_on_and_the_dead_is_fenced_off(
     (new,) = other_worker.claim(["cmpl-1"])
     assert new.attempt == old.attempt + 1
     assert new.sequence_number == 2
-    assert other_worker.published_tokens("cmpl-1") == {0: [5]}
+    assert other_worker.published("cmpl-1") == Published({0: [5]}, set())
 
     verdicts, written = worker.publish(
         [step(old, [(0, [9], "x", None, None)], 2)], [ending(old, 3)]
@@ -281,7 +282,7 @@ async def test_a_waiting_jobs_message_is_published_ever_more_rarely(submission, 
 
 
 async def test_a_worker_that_never_ends_a_job_loses_it(submission, worker, redis_client):
-    await submission.submit(new_job(deadline=time.time() + 0.05), max_open=10)
+    await submission.submit(new_job(deadline=time.time() + 60), max_open=10)
     (claim,) = worker.claim(["cmpl-1"])
     redis_client.hset(f"{PREFIX}job:cmpl-1", "deadline", time.time() - 61)
     redis_client.zadd(f"{PREFIX}open", {"cmpl-1": 0})

@@ -3,6 +3,8 @@ import re
 import threading
 import time
 from collections.abc import Callable
+from dataclasses import replace
+from itertools import chain
 from pathlib import Path
 from queue import SimpleQueue
 from typing import Any
@@ -331,6 +333,25 @@ class TestFailover:
         before = engine.stats().steps
         assert choice(engine, broken) == ChoiceDelta(0, [], "", FinishReason.LENGTH)
         assert engine.stats().steps == before
+
+    def test_an_end_that_was_published_is_not_told_again(self, engine: Engine) -> None:
+        params = SamplingParams(max_tokens=6, temperature=1, seed=3, n=3, ignore_eos=True)
+        whole = Request("r", ((5, 6, 7),), params)
+        [expected] = run(engine, whole)
+        published = {
+            i: tuple(c.token_ids[: 6 - 2 * (i == 1)]) for i, c in enumerate(expected.choices)
+        }
+        again = replace(whole, published=published, published_ends=frozenset({0}))
+        outputs = list(chain.from_iterable(steps(engine, again, count=9)))
+        told = [delta for output in outputs for delta in output.deltas]
+        assert [delta.index for delta in told if delta.finish_reason] == [2, 1]
+        assert {delta.index for delta in told} == {1, 2}
+        assert outputs[-1].finished
+        assert outputs[-1].usage == expected.usage
+        everything = replace(whole, published={0: published[0]}, published_ends=frozenset({0}))
+        everything = replace(everything, sampling=replace(params, n=1))
+        [rest] = [output for step in steps(engine, everything, count=2) for output in step]
+        assert (rest.deltas, rest.finished) == ([], True)
 
     def test_what_the_grammar_never_allowed_is_an_error(
         self, engine: Engine, tokenizer: Tokenizer

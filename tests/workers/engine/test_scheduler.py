@@ -1,3 +1,4 @@
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from itertools import count
 from unittest.mock import Mock
@@ -243,6 +244,51 @@ class TestPriorities:
         assert bench.scheduler.preemptions == 0
 
 
+class TestNoStarvation:
+    """However many of a higher priority keep coming."""
+
+    def test_one_of_a_lower_priority_starts_and_ends(self) -> None:
+        bench = Bench()
+        low = sequence(5, max_tokens=30, priority=-5)
+        bench.add(low, *(sequence(3, max_tokens=8, priority=1) for _ in range(8)))
+        started = self.steps_until(bench, lambda: low.slot != -1)
+        assert low.promoted
+        # Nobody takes its slot any more, so it ends as soon as it can.
+        assert self.steps_until(bench, lambda: low.finished) <= low.sampling.max_tokens + 1
+        assert started < 200
+
+    def test_all_of_all_priorities_end_and_one_at_a_time_holds_up_the_higher(self) -> None:
+        bench = Bench()
+        lows = [sequence(5, max_tokens=9, priority=p) for p in (-2, -1, 0) for _ in range(5)]
+        bench.add(*lows)
+
+        def all_ended() -> bool:
+            assert sum(seq.promoted and not seq.finished for seq in lows) <= 1
+            return all(seq.finished for seq in lows)
+
+        self.steps_until(bench, all_ended)
+
+    def test_a_long_prompt_of_a_lower_priority_goes_on(self) -> None:
+        bench = Bench(num_blocks=60)
+        low = sequence(100, max_tokens=1)
+        bench.add(low)
+        bench.step()
+        self.steps_until(bench, lambda: low.finished, length=BUDGET, max_tokens=1)
+        assert not low.promoted
+
+    @staticmethod
+    def steps_until(
+        bench: Bench, condition: Callable[[], bool], length: int = 3, max_tokens: int = 8
+    ) -> int:
+        """Steps beside an endless stream of the highest priority."""
+        for steps in range(3_000):
+            if condition():
+                return steps
+            bench.add(sequence(length, max_tokens=max_tokens, priority=1))
+            bench.step()
+        raise AssertionError("it starves")
+
+
 class TestFairness:
     def test_backlogged_organizations_get_equal_numbers_of_tokens(self) -> None:
         """Whatever their requests look like: short against long, two against eight at a time."""
@@ -462,8 +508,8 @@ class SchedulerMachine(RuleBasedStateMachine):
         assert len({seq for seq, _ in output.chunks}) == len(output.chunks)
         assert bool(output.chunks) == bool(live)
         if live:  # the most senior always gets on
-            first = min(live, key=lambda seq: (-seq.priority, seq.arrival))
-            top = [seq for seq in live if seq.priority == first.priority]
+            highest = max(seq.rank for seq in live)
+            top = [seq for seq in live if seq.rank == highest]
             assert any(seq in top for seq, _ in output.chunks)
         for seq, _ in output.chunks:
             assert seq.finished or seq.num_tokens - before[seq] in (0, 1)

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from torch.nn.functional import scaled_dot_product_attention
 from transformers import AttentionInterface
 
-from workers.engine.attention import refuse_unknown
+from workers.engine.attention import take_up, visibility_bias
 from workers.engine.cuda.kv_cache import TokenMajorCache, TokenMajorLayer
 from workers.engine.kv_cache import AttentionRule, CacheProbe, LayerShape
 
@@ -108,12 +108,9 @@ def paged_attention_cuda(
     ``key`` and ``value`` [1, kv_heads, tokens, dim] are stored first, so that a token sees
     itself and its chunk as it sees what came before.
     """
-    metadata: PagedMetadata = options.pop("attention_metadata")
-    rule = AttentionRule.pop(options, query.shape[-1])
-    query, key, value = (x.squeeze(0).transpose(0, 1) for x in (query, key, value))
+    metadata: PagedMetadata = options["attention_metadata"]
+    rule, query, key, value = take_up(module, (query, key, value), attention_mask, options)
     if isinstance(metadata.cache, CacheProbe):
-        refuse_unknown(module, attention_mask, options)
-        metadata.cache.note(module, key, value, rule)
         return query.new_zeros(1, *query.shape[:2], value.shape[2]), None
     layer = metadata.cache.layers[module]
     layer.write(metadata.slots, key, value)
@@ -180,12 +177,7 @@ def _attend(
     """``query`` [rows, heads, q, dim] at ``positions`` [rows, q] over ``context``, keys and values
     [rows, kv_heads, tokens, dim] from the sequence's first token on."""
     keys, values = context
-    places = torch.arange(keys.shape[2], device=query.device)
-    hidden = places > positions[..., None]
-    if rule.window is not None:
-        hidden |= places <= positions[..., None] - rule.window
-    bias = torch.zeros(hidden.shape, dtype=query.dtype, device=query.device)
-    bias = bias.masked_fill_(hidden, -torch.inf)[:, None]
+    bias = visibility_bias(positions, keys.shape[2], rule.window, query.dtype)[:, None]
     shared = query.shape[1] // keys.shape[1]
     if rule.softcap is None:
         return scaled_dot_product_attention(

@@ -8,7 +8,7 @@
 
 #include "matmul.h"
 
-enum { MAX_QUERIES = 16, MAX_HEAD_DIM = 256 };
+enum { MAX_QUERIES = 16, MAX_HEAD_DIM = 256, AHEAD = 128 /* tokens */ };
 
 /* Keys and values of one key head, [blocks][block_size][dim], and where a sequence lies in them. */
 typedef struct {
@@ -28,6 +28,14 @@ typedef struct {
     int32_t rows, group;
     int64_t position;
 } Queries;
+
+/* One piece of attention: queries, and the tokens [first, end) that any of them sees; `first` is a
+   multiple of 16. */
+typedef struct {
+    Queries queries;
+    Context context;
+    int64_t first, end;
+} Piece;
 
 /* Room for one thread: by query, scores of all tokens, and weights in bfloat16. */
 typedef struct {
@@ -60,15 +68,25 @@ static inline void narrow(bf16 *out, __m512 x) {
     _mm256_storeu_si256((__m256i *)out, (__m256i)_mm512_cvtneps_pbh(x));
 }
 
-/* Ask for the next block while this one is computed: pages lie anywhere, which hardware cannot
-   foresee. */
-static inline void prefetch(const bf16 *from, int64_t count) {
-    for (int64_t i = 0; i < count; i += 32) _mm_prefetch((const char *)(from + i), _MM_HINT_T0);
-}
-
 static inline const bf16 *token_at(const bf16 *pages, const Context *c, int64_t token) {
     const int64_t block = c->table[token / c->block_size];
     return pages + (block * c->block_size + token % c->block_size) * c->dim;
+}
+
+/* Where the keys or values lie that are needed AHEAD tokens after `token`, in the next piece once
+   this one ends, or NULL. Pages lie anywhere, which hardware cannot foresee, and waiting for them
+   takes longer than computing: so for every line that is read one is asked for. */
+static inline const bf16 *ahead(const Piece *piece, const Piece *next, int64_t token, int is_key) {
+    const int64_t size = (piece->end - piece->first + 15) / 16 * 16;
+    int64_t wanted = token + (size < AHEAD ? size : AHEAD);
+    if (wanted >= piece->end) {
+        if (!next) return NULL;
+        wanted += next->first - piece->first - size;
+        if (wanted >= next->end) return NULL;
+        piece = next;
+    }
+    const Context *c = &piece->context;
+    return token_at(is_key ? c->keys : c->values, c, wanted);
 }
 
 static inline bf16 *query_at(const Queries *q, const Context *c, int index) {
@@ -77,8 +95,10 @@ static inline bf16 *query_at(const Queries *q, const Context *c, int index) {
 
 #ifdef __AMX_BF16__
 
-/* Scores of all queries and the tokens [first, end), by tiles of 16 keys times 16 queries. */
-static void score(const Queries *q, const Context *c, int64_t first, int64_t end, Room *room) {
+/* Scores of all queries and tokens, by tiles of 16 keys times 16 queries. */
+static void score(const Piece *piece, const Piece *next, Room *room) {
+    const Queries *q = &piece->queries;
+    const Context *c = &piece->context;
     const int count = q->rows * q->group;
     _Alignas(64) int32_t pairs[MAX_HEAD_DIM / 2][MAX_QUERIES]; /* the queries, transposed */
     _Alignas(64) float sums[16][MAX_QUERIES];
@@ -88,10 +108,11 @@ static void score(const Queries *q, const Context *c, int64_t first, int64_t end
     }
     const __m512i column = _mm512_slli_epi32(
         _mm512_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15), 4);
-    for (int64_t token = first; token < end; token += 16) {
+    for (int64_t token = piece->first; token < piece->end; token += 16) {
         const bf16 *keys = token_at(c->keys, c, token);
-        if (token + 16 < end) prefetch(token_at(c->keys, c, token + 16), 16 * c->dim);
-        prefetch(token_at(c->values, c, token), 16 * c->dim);
+        const bf16 *soon = ahead(piece, next, token, 1);
+        for (int d = 0; soon && d < 16 * c->dim; d += DEPTH)
+            _mm_prefetch((const char *)(soon + d), _MM_HINT_T1);
         _tile_zero(0);
         for (int d = 0; d < c->dim; d += DEPTH) {
             _tile_loadd(6, keys + d, c->dim * (int64_t)sizeof(bf16));
@@ -100,7 +121,7 @@ static void score(const Queries *q, const Context *c, int64_t first, int64_t end
         }
         _tile_stored(0, sums, 64);
         for (int i = 0; i < count; i++)
-            _mm512_storeu_ps(room->scores + i * room->max_tokens + token - first,
+            _mm512_storeu_ps(room->scores + i * room->max_tokens + token - piece->first,
                              _mm512_i32gather_ps(column, &sums[0][i], 4));
     }
 }
@@ -109,27 +130,29 @@ static void score(const Queries *q, const Context *c, int64_t first, int64_t end
 
 /* The sum of each of 16 vectors, in one. */
 static inline __m512 sums_of(__m512 v[16]) {
+#pragma GCC unroll 8
     for (int i = 0; i < 8; i++)
         v[i] = _mm512_add_ps(_mm512_unpacklo_ps(v[2 * i], v[2 * i + 1]),
                              _mm512_unpackhi_ps(v[2 * i], v[2 * i + 1]));
+#pragma GCC unroll 4
     for (int i = 0; i < 4; i++) {
         const __m512d a = _mm512_castps_pd(v[2 * i]), b = _mm512_castps_pd(v[2 * i + 1]);
         v[i] = _mm512_add_ps(_mm512_castpd_ps(_mm512_unpacklo_pd(a, b)),
                              _mm512_castpd_ps(_mm512_unpackhi_pd(a, b)));
     }
-    for (int n = 2; n; n /= 2)
-        for (int i = 0; i < n; i++)
-            v[i] = _mm512_add_ps(_mm512_shuffle_f32x4(v[2 * i], v[2 * i + 1], 0x88),
-                                 _mm512_shuffle_f32x4(v[2 * i], v[2 * i + 1], 0xdd));
-    return v[0];
+#define HALVES(a, b) \
+    _mm512_add_ps(_mm512_shuffle_f32x4(a, b, 0x88), _mm512_shuffle_f32x4(a, b, 0xdd))
+    return HALVES(HALVES(v[0], v[1]), HALVES(v[2], v[3]));
+#undef HALVES
 }
 
-/* Scores of all queries and the tokens [first, end), 16 keys at a time. */
-static void score(const Queries *q, const Context *c, int64_t first, int64_t end, Room *room) {
-    for (int64_t token = first; token < end; token += 16) {
+/* Scores of all queries and tokens, 16 keys at a time. */
+static void score(const Piece *piece, const Piece *next, Room *room) {
+    const Queries *q = &piece->queries;
+    const Context *c = &piece->context;
+    for (int64_t token = piece->first; token < piece->end; token += 16) {
         const bf16 *keys = token_at(c->keys, c, token);
-        if (token + 16 < end) prefetch(token_at(c->keys, c, token + 16), 16 * c->dim);
-        prefetch(token_at(c->values, c, token), 16 * c->dim);
+        const bf16 *soon = ahead(piece, next, token, 1);
         for (int i = 0; i < q->rows * q->group; i++) {
             const bf16 *query = query_at(q, c, i);
             __m512 partial[16];
@@ -142,8 +165,13 @@ static void score(const Queries *q, const Context *c, int64_t first, int64_t end
                     partial[t] = _mm512_dpbf16_ps(
                         partial[t], part,
                         (__m512bh)_mm512_loadu_si512(keys + (int64_t)t * c->dim + d));
+                if (i || !soon) continue;
+#pragma GCC unroll 16
+                for (int t = 0; t < 16; t++)
+                    _mm_prefetch((const char *)(soon + (int64_t)t * c->dim + d), _MM_HINT_T1);
             }
-            _mm512_storeu_ps(room->scores + i * room->max_tokens + token - first, sums_of(partial));
+            _mm512_storeu_ps(room->scores + i * room->max_tokens + token - piece->first,
+                             sums_of(partial));
         }
     }
 }
@@ -181,26 +209,33 @@ static inline void store_mixed(bf16 *out, __m512 low, __m512 high, __m512 share)
 
 /* The mixture of values for `count` of the queries, 64 of `dim` columns, two tokens at a time.
    Places that nobody may see are not read: another owner may have left anything there. */
-static inline __attribute__((always_inline)) void mix(const Queries *q, const Context *c, int index,
-                                                      int count, int column, int64_t first,
-                                                      int64_t end, const Room *room,
-                                                      const float *totals) {
+static inline __attribute__((always_inline)) void mix(const Piece *piece, const Piece *next,
+                                                      int index, int count, int column,
+                                                      const Room *room, const float *totals) {
+    const Queries *q = &piece->queries;
+    const Context *c = &piece->context;
+    const bf16 *soon = NULL;
     __m512 sums[4][4];
     for (int i = 0; i < count; i++)
         for (int j = 0; j < 4; j++) sums[i][j] = _mm512_setzero_ps();
-    for (int64_t token = first; token < end; token += 2) {
+    for (int64_t token = piece->first; token < piece->end; token += 2) {
         const bf16 *values = token_at(c->values, c, token) + column;
-        const bf16 *next = token + 1 < end ? values + c->dim : values;
+        const bf16 *beside = token + 1 < piece->end ? values + c->dim : values;
+        if (index == 0 && token % 16 == 0) soon = ahead(piece, next, token, 0);
+        for (int j = 0; soon && j < 4; j++)
+            _mm_prefetch((const char *)(soon + (token % 16 + j / 2) * c->dim + column + j % 2 * 32),
+                         _MM_HINT_T1);
         __m512bh pairs[4];
         for (int j = 0; j < 2; j++) {
             const __m512i even = _mm512_loadu_si512(values + 32 * j);
-            const __m512i odd = _mm512_loadu_si512(next + 32 * j);
+            const __m512i odd = _mm512_loadu_si512(beside + 32 * j);
             pairs[2 * j] = (__m512bh)_mm512_unpacklo_epi16(even, odd);
             pairs[2 * j + 1] = (__m512bh)_mm512_unpackhi_epi16(even, odd);
         }
         for (int i = 0; i < count; i++) {
             const __m512bh weight =
-                broadcast_pair(room->weights + (index + i) * room->max_tokens + token - first);
+                broadcast_pair(room->weights + (index + i) * room->max_tokens + token -
+                               piece->first);
             for (int j = 0; j < 4; j++) sums[i][j] = _mm512_dpbf16_ps(sums[i][j], pairs[j], weight);
         }
     }
@@ -212,13 +247,23 @@ static inline __attribute__((always_inline)) void mix(const Queries *q, const Co
     }
 }
 
-static void attend(const Queries *q, const Context *c, Room *room) {
+/* Say which tokens a piece sees. */
+static void limit(Piece *piece) {
+    const Queries *q = &piece->queries;
+    const int64_t window = piece->context.window;
+    const int64_t seen = q->position + 1 > window ? q->position + 1 - window : 0;
+    piece->first = seen / 16 * 16;
+    piece->end = q->position + q->rows;
+}
+
+/* `next` is the piece that this thread computes afterwards, or NULL. */
+static void attend(const Piece *piece, const Piece *next, Room *room) {
+    const Queries *q = &piece->queries;
+    const Context *c = &piece->context;
     const int count = q->rows * q->group;
-    const int64_t end = q->position + q->rows;
-    const int64_t seen = q->position + 1 > c->window ? q->position + 1 - c->window : 0;
-    const int64_t first = seen / 16 * 16, size = (end - first + 15) / 16 * 16;
+    const int64_t first = piece->first, end = piece->end, size = (end - first + 15) / 16 * 16;
     float totals[MAX_QUERIES];
-    score(q, c, first, end, room);
+    score(piece, next, room);
     for (int i = 0; i < count; i++) {
         const int64_t own_end = q->position + i / q->group + 1;
         const int64_t own_begin = own_end > c->window ? own_end - c->window : 0;
@@ -227,9 +272,9 @@ static void attend(const Queries *q, const Context *c, Room *room) {
     }
     for (int i = 0; i < count; i += 4)
         for (int column = 0; column < c->dim; column += 64) switch (count - i) {
-            case 1: mix(q, c, i, 1, column, first, end, room, totals); break;
-            case 2: mix(q, c, i, 2, column, first, end, room, totals); break;
-            case 3: mix(q, c, i, 3, column, first, end, room, totals); break;
-            default: mix(q, c, i, 4, column, first, end, room, totals);
+            case 1: mix(piece, next, i, 1, column, room, totals); break;
+            case 2: mix(piece, next, i, 2, column, room, totals); break;
+            case 3: mix(piece, next, i, 3, column, room, totals); break;
+            default: mix(piece, next, i, 4, column, room, totals);
             }
 }

@@ -122,7 +122,8 @@ static void project(const Linear *linear, const bf16 *x, int rows, float *out, i
         for (int row = 0; row < rows; row += ROW_BLOCK) {
             const int count = rows - row < ROW_BLOCK ? rows - row : ROW_BLOCK;
             multiply_block(x + (int64_t)row * linear->inputs, count, linear->inputs,
-                           column_block(linear, block), column_block(linear, block + 1), &tile);
+                           column_block(linear, block), column_block(linear, block + 1), &tile,
+                           row ? 0 : (int64_t)2 * LANES * linear->inputs);
             for (int i = 0; i < count; i++) {
                 float *to = out + (row + i) * stride + block * LANES;
                 __m512 a = _mm512_add_ps(_mm512_load_ps(tile.first[i]), left);
@@ -148,7 +149,8 @@ static void gate(const Model *m, const Layer *layer, const Batch *b) {
         for (int row = 0; row < b->rows; row += ROW_BLOCK) {
             const int count = b->rows - row < ROW_BLOCK ? b->rows - row : ROW_BLOCK;
             multiply_block(b->normed + (int64_t)row * m->hidden, count, m->hidden,
-                           column_block(&layer->gate, block), column_block(&layer->up, block), &tile);
+                           column_block(&layer->gate, block), column_block(&layer->up, block), &tile,
+                           row ? 0 : (int64_t)LANES * m->hidden);
             for (int i = 0; i < count; i++) {
                 const __m512 x = _mm512_add_ps(_mm512_load_ps(tile.first[i]), left);
                 const __m512 up = _mm512_add_ps(_mm512_load_ps(tile.second[i]), right);
@@ -222,15 +224,14 @@ static void find_tiles(const Model *m, const Batch *b, Tiles *tiles) {
     tiles->count--;
 }
 
-static void attend_rows(const Model *m, const Layer *layer, const Batch *b, const Tiles *tiles) {
-    const Share share = share_of((int64_t)tiles->count * m->kv_heads);
+/* The `i`-th piece of attention: a tile's queries of one key head. */
+static Piece find_piece(const Model *m, const Layer *layer, const Batch *b, const Tiles *tiles,
+                        int64_t i) {
     const int group = m->heads / m->kv_heads;
-    const int64_t room_size = omp_get_thread_num() * MAX_QUERIES * b->max_tokens;
-    Room room = {b->scores + room_size, b->weights + room_size, b->max_tokens};
-    for (int64_t i = share.begin; i < share.end; i++) {
-        const int64_t tile = i / m->kv_heads, head = i % m->kv_heads, row = tiles->starts[tile];
-        const int64_t pages = head * m->num_blocks * m->block_size * m->head_dim;
-        const Context context = {
+    const int64_t tile = i / m->kv_heads, head = i % m->kv_heads, row = tiles->starts[tile];
+    const int64_t pages = head * m->num_blocks * m->block_size * m->head_dim;
+    Piece piece = {
+        .context = {
             .keys = layer->keys + pages,
             .values = layer->values + pages,
             .table = b->tables + b->owners[row] * b->table_width,
@@ -238,15 +239,30 @@ static void attend_rows(const Model *m, const Layer *layer, const Batch *b, cons
             .dim = m->head_dim,
             .window = layer->window,
             .scale = layer->scale,
-        };
-        const Queries queries = {
+        },
+        .queries = {
             .queries = b->queries + (row * m->heads + head * group) * m->head_dim,
             .stride = (int64_t)m->heads * m->head_dim,
             .rows = tiles->starts[tile + 1] - row,
             .group = group,
             .position = b->positions[row],
-        };
-        attend(&queries, &context, &room);
+        },
+    };
+    limit(&piece);
+    return piece;
+}
+
+static void attend_rows(const Model *m, const Layer *layer, const Batch *b, const Tiles *tiles) {
+    const Share share = share_of((int64_t)tiles->count * m->kv_heads);
+    const int64_t room_size = omp_get_thread_num() * MAX_QUERIES * b->max_tokens;
+    Room room = {b->scores + room_size, b->weights + room_size, b->max_tokens};
+    if (share.begin == share.end) return;
+    Piece piece = find_piece(m, layer, b, tiles, share.begin);
+    for (int64_t i = share.begin; i < share.end; i++) {
+        const int has_next = i + 1 < share.end;
+        const Piece next = has_next ? find_piece(m, layer, b, tiles, i + 1) : piece;
+        attend(&piece, has_next ? &next : NULL, &room);
+        piece = next;
     }
 }
 

@@ -35,6 +35,10 @@ static inline __m512bh broadcast_pair(const bf16 *pair) {
     return (__m512bh)_mm512_set1_epi32(*(const int32_t *)pair);
 }
 
+/* multiply_block multiplies up to ROW_BLOCK rows by the blocks `a` and `b`. Those that follow lie
+   `next` numbers further; unless that is 0 they are fetched from memory meanwhile, which else would
+   take as long as the products of some ten rows. */
+
 /* One row: bound by the reading of weights, so several sums hide the latency of the products. */
 static inline void multiply_row(const bf16 *x, int inputs, const bf16 *a, const bf16 *b, Tile *out) {
     __m512 sums[2][4];
@@ -52,14 +56,17 @@ static inline void multiply_row(const bf16 *x, int inputs, const bf16 *a, const 
                                       _mm512_add_ps(sums[j][2], sums[j][3])));
 }
 
-/* VECTOR_ROWS rows; those beyond the batch are computed for nothing. */
+/* VECTOR_ROWS rows; those beyond the batch are computed for nothing. What lies at `soon` and `then`,
+   as long as a block, is brought into the second cache meanwhile. */
 static inline void multiply_rows(const bf16 *x, int inputs, const bf16 *a, const bf16 *b, Tile *out,
-                                 int row) {
+                                 int row, const bf16 *soon, const bf16 *then) {
     __m512 first[VECTOR_ROWS], second[VECTOR_ROWS];
     for (int i = 0; i < VECTOR_ROWS; i++) first[i] = second[i] = _mm512_setzero_ps();
     for (int k = 0; k < inputs; k += 2) {
         const __m512bh left = (__m512bh)_mm512_loadu_si512(a + (int64_t)k * LANES);
         const __m512bh right = (__m512bh)_mm512_loadu_si512(b + (int64_t)k * LANES);
+        if (soon) _mm_prefetch((const char *)(soon + (int64_t)k * LANES), _MM_HINT_T1);
+        if (then) _mm_prefetch((const char *)(then + (int64_t)k * LANES), _MM_HINT_T1);
 #pragma GCC unroll 8
         for (int i = 0; i < VECTOR_ROWS; i++) {
             const __m512bh pair = broadcast_pair(x + (int64_t)i * inputs + k);
@@ -124,7 +131,8 @@ static inline void multiply_tiles(const bf16 *x, int inputs, const bf16 *a, cons
 }
 
 static inline void multiply_block(const bf16 *x, int rows, int inputs, const bf16 *a, const bf16 *b,
-                                  Tile *out) {
+                                  Tile *out, int64_t next) {
+    (void)next; /* its loads run ahead by themselves */
     if (rows == 1)
         multiply_row(x, inputs, a, b, out);
     else if (rows <= 16)
@@ -139,13 +147,17 @@ static inline void configure_tiles(int rows) { (void)rows; }
 static inline void release_tiles(void) {}
 
 static inline void multiply_block(const bf16 *x, int rows, int inputs, const bf16 *a, const bf16 *b,
-                                  Tile *out) {
+                                  Tile *out, int64_t next) {
     if (rows == 1) {
         multiply_row(x, inputs, a, b, out);
         return;
     }
-    for (int row = 0; row < rows; row += VECTOR_ROWS)
-        multiply_rows(x + (int64_t)row * inputs, inputs, a, b, out, row);
+    for (int row = 0; row < rows; row += VECTOR_ROWS) {
+        const int is_last = row + VECTOR_ROWS >= rows;
+        const bf16 *soon = next && row == 0 ? a + next : NULL;
+        const bf16 *then = next && (row == VECTOR_ROWS || (row == 0 && is_last)) ? b + next : NULL;
+        multiply_rows(x + (int64_t)row * inputs, inputs, a, b, out, row, soon, then);
+    }
 }
 
 #endif
