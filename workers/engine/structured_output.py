@@ -206,6 +206,8 @@ class StructuredOutput:
         return wrapped
 
     def _is_eos_only(self, allowed: NDArray[np.uint8]) -> bool:
+        if np.bitwise_count(allowed).sum() > len(self._eos_token_ids):
+            return False
         ids = np.unpackbits(allowed, bitorder="little").nonzero()[0]
         return self._eos_token_ids.issuperset(ids.tolist())
 
