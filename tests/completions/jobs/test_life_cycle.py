@@ -334,7 +334,7 @@ async def test_a_redis_that_lost_its_last_second_has_the_tokens_made_again(
 
     (again,) = other_worker.claim(["cmpl-1"])
     assert again.sequence_number == 2
-    assert other_worker.published_tokens("cmpl-1") == {0: [5]}
+    assert other_worker.published("cmpl-1") == Published({0: [5]}, set())
 
 
 async def test_an_end_without_the_tokens_before_it_is_not_written(submission, worker):
