@@ -116,22 +116,23 @@ def test_a_worker_is_drained_and_resumed(
 ):
     """What arrives meanwhile is begun after the resumption, never before."""
     page.goto(f"{service.url}/admin/workers/")
-    page.get_by_role("button", name="Drain").click()
-    page.locator(".q-label", has_text="drained").wait_for()  # the page follows by itself
+    worker = page.locator("section.q-card", has_text=MODEL)  # another serves another model
+    worker.get_by_role("button", name="Drain").click()
+    worker.locator(".q-label", has_text="drained").wait_for()  # the page follows by itself
     job = http.post("/v1/completions", json={**LONG, "max_tokens": 2}).json()["id"]
     page.goto(f"{service.url}/admin/live/?state=queued")
     page.locator(f"code[title='{job}']").wait_for()
     page.goto(f"{service.url}/admin/workers/")
     with connect(service.redis_url) as client:
         seconds, micro = client.time()
-        page.get_by_role("button", name="Resume").click()
+        worker.get_by_role("button", name="Resume").click()
         ended = http.get(f"/v1/completions/{job}", params={"wait": 30}).json()
         deadline = time.monotonic() + SLOWLY / 1000
         while ended["status"] != "completed":
             assert time.monotonic() < deadline, "the resumed worker took no job"
             ended = http.get(f"/v1/completions/{job}", params={"wait": 30}).json()
         assert float(client.hget(f"quire:job:{job}", "started")) > seconds + micro / 1e6
-    page.locator(".q-label", has_text="serving").wait_for()
+    worker.locator(".q-label", has_text="serving").wait_for()
 
 
 def test_phones_and_the_dark(page: browser.Page, service: Installation):
