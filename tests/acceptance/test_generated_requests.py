@@ -123,7 +123,7 @@ def refusals_are_envelopes(_ctx: Any, response: Any, _case: Any) -> bool | None:
 
 def overloaded(response: Any) -> bool:
     """503 by design: it says when to come back."""
-    return response.status_code == 503 and "Retry-After" in response.headers
+    return response.status_code == 503 and "retry-after" in map(str.lower, response.headers)
 
 
 def share(operation: Any) -> int:
