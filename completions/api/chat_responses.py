@@ -12,7 +12,7 @@ from completions.api.choice_record import ChoiceRecord
 from completions.api.responses import Chunks, Collected, View, error_frame
 from completions.chat.formats import FORMATS
 from completions.chat.parser import Delta, OutputParser
-from completions.chat.thinking import Marks, ThinkingParser
+from completions.chat.thinking import Marks, ThinkingParser, ThoughtCounter
 from completions.chat.tools import Tool
 from completions.jobs.events import ChoiceEvent, EndEvent
 
@@ -56,6 +56,13 @@ class ChatView(View):
             calls = FORMATS[self.tool_format].parser(tools)
         return OutputParser(thinking, calls, self.hidden)
 
+    def thought_counter(self) -> ThoughtCounter | None:
+        """For one choice, where there may be thoughts."""
+        if self.thinking_marks is None:
+            return None
+        marks = Marks(*self.thinking_marks)
+        return ThoughtCounter(marks, is_open=self.thinking_open, hidden=self.hidden)
+
     def logprobs_of(self, event: ChoiceEvent) -> dict[str, Any] | None:
         """Of an event's tokens, where asked for."""
         scores = event.extras.get("logprobs")
@@ -75,20 +82,23 @@ class _Choice:
 
     def __init__(self, view: ChatView) -> None:
         self._parser = view.parser()
+        self._thoughts = view.thought_counter()
+        self._model = view.served_model
         self.ended = False
-        self.reasoning_tokens = 0
-        """Counted by events: exact where no event holds both thoughts and answer."""
 
     def push(self, event: ChoiceEvent) -> Delta:
         """What the message gains, at the event with the finish reason all that was held back."""
-        thought = self._parser.thinking
+        if self._thoughts is not None:
+            self._thoughts.push(map(token_texts.of(self._model).raw, event.token_ids))
         delta = self._parser.push(event.text)
-        if thought or self._parser.thinking:
-            self.reasoning_tokens += len(event.token_ids)
         if event.finish_reason is not None and not self.ended:
             self.ended = True
             _join(delta, self._parser.finish())
         return delta
+
+    @property
+    def reasoning_tokens(self) -> int:
+        return self._thoughts.count if self._thoughts is not None else 0
 
     def finish_reason(self, given: str | None) -> str | None:
         """`tool_calls` where the model stopped by itself after calls that are complete."""

@@ -1,5 +1,6 @@
 """The part of an answer in which a model thinks: what marks it, and splitting it off."""
 
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from completions.chat.markers import split_at
@@ -84,3 +85,43 @@ class ThinkingParser:
             self._newlines = 0
         answer, self._buffer = self._buffer, ""
         return answer
+
+
+class ThoughtCounter:
+    """Counts the tokens of thoughts, from the last of the begin mark to the last of the end mark,
+    however they are grouped: an event may hold both thoughts and answer."""
+
+    def __init__(self, marks: Marks, *, is_open: bool, hidden: Sequence[str] = ()) -> None:
+        """`hidden` are special tokens that may stand before the begin mark."""
+        self._begin, self._end = marks.begin.encode(), marks.end.encode()
+        self._hidden = {mark.encode() for mark in hidden}
+        self._state = "thinking" if is_open else "undecided"
+        self._seen = b""
+        self.count = 0
+
+    def push(self, tokens: Iterable[bytes]) -> None:
+        """What each further token contributes to the text."""
+        for token in tokens:
+            if self._state == "answering":
+                return
+            if self._state == "undecided" and token not in self._hidden:
+                self._decide(token)
+            elif self._state == "thinking":
+                self._think(token)
+
+    def _decide(self, token: bytes) -> None:
+        begun = (self._seen + token).lstrip()
+        if begun.startswith(self._begin):
+            self._state, self._seen = "thinking", b""
+            self._think(begun[len(self._begin) :])
+        elif self._begin.startswith(begun):
+            self._seen = begun
+        else:
+            self._state = "answering"
+
+    def _think(self, token: bytes) -> None:
+        self.count += 1
+        seen = self._seen + token
+        if self._end in seen:
+            self._state = "answering"
+        self._seen = seen[-len(self._end) :]

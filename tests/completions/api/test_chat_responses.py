@@ -1,11 +1,13 @@
 """Events to chat objects: messages, deltas in OpenAI's order, the same however events are cut."""
 
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from completions import token_texts
 from completions.api.chat_responses import ChatView
 from completions.chat.formats import FORMATS
 from completions.chat.tools import Call
@@ -14,6 +16,19 @@ from completions.jobs.submission import JobRecord
 
 CALL = FORMATS["hermes"].write(Call("f", {"a": [1, "é"]}))
 END = EndEvent(9, "completed", None, Usage(3, 7, 2))
+PIECES = {1: b"<think>", 2: b"a b", 3: b"</think>", 4: b"\nyes"}
+
+
+class Texts:
+    def raw(self, token_id: int) -> bytes:
+        return PIECES.get(token_id, b".")
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _texts() -> Iterator[None]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(token_texts, "of", lambda model: Texts())
+        yield
 
 
 def make_view(**changes: Any) -> ChatView:
@@ -119,6 +134,12 @@ def test_thoughts_and_their_tokens() -> None:
     found = frames(thinking_view(include_usage=True, continuous_usage_stats=True), events)
     assert deltas(found)[1:] == [{"reasoning_content": "a b"}, {"content": "yes"}, {}]
     assert [frame["usage"]["reasoning_tokens"] for frame in found] == [1, 2, 3, 3, 3]
+
+
+def test_tokens_of_thoughts_are_told_from_an_answer_in_the_same_event() -> None:
+    together = ChoiceEvent(1, 0, [1, 2, 3, 4], "<think>a b</think>\nyes", "stop", None)
+    usage = answer(thinking_view(), [together])["usage"]
+    assert usage["reasoning_tokens"] == 3
 
 
 def test_thoughts_in_one_piece() -> None:
