@@ -23,8 +23,10 @@ demo: models
 serve: models
 	@$(PY) manage.py up
 
+# Two at once, but for the whole installations of the acceptance tests: they use both cores themselves.
 test: models
-	$(PY) -m pytest
+	$(PY) -m pytest -n 2 --dist loadfile -m "not acceptance and not faults"
+	$(PY) -m pytest -m "acceptance and not faults"
 
 # QUIRE_FAULT_ROUNDS kills, QUIRE_FAULT_SEED repeats a run; test has a small part of it.
 faults: models

@@ -75,7 +75,8 @@ def test_the_metrics_tell_of_web_queue_and_worker(http, tokenize):
     http.post("/v1/completions", json=call).raise_for_status()
 
     def generated():
-        samples = {s.name: s for f in metrics(http) for s in f.samples}
+        found = [s for f in metrics(http) for s in f.samples]
+        samples = {s.name: s for s in found if s.labels.get("model_name", MODEL) == MODEL}
         tokens = samples.get("quire_generation_tokens_total")  # once the worker has beaten
         return samples if tokens and tokens.value >= 6 else None
 
@@ -84,7 +85,7 @@ def test_the_metrics_tell_of_web_queue_and_worker(http, tokenize):
     for name in ("time_to_first_token", "inter_token_latency", "request_queue_time"):
         assert samples[f"quire_{name}_seconds_count"].value >= 1
     assert samples["quire_redis_up"].value == 1
-    assert samples["quire_workers"].value == 1
+    assert samples["quire_workers"].value >= 1  # one killed by another test counts for ten seconds
     assert samples["quire_http_requests_total"].value >= 1
     assert {s.name for f in metrics(http, "web") for s in f.samples}.isdisjoint({"quire_workers"})
 

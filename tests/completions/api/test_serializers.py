@@ -26,7 +26,7 @@ pytestmark = pytest.mark.usefixtures("served")
 
 ANYONE = Principal(1, 1, "abcdef", (), None)
 LEAST = {"model": "tiny", "prompt": [1, 2]}
-OF_THE_WORKER = ("request_id", "organization", "deadline", "published")
+OF_THE_WORKER = ("request_id", "organization", "deadline", "published", "published_ends")
 
 
 def validate(body: Any, principal: Principal = ANYONE) -> dict[str, Any]:
