@@ -23,12 +23,12 @@ demo: models
 serve: models
 	@$(PY) manage.py up
 
-# Two at once, but for the whole installations of the acceptance tests: they use both cores themselves.
+# Two at once, but for what shares one whole installation, which uses both cores itself.
+APART := tests/acceptance/test_kills.py
 test: models
-	$(PY) -m pytest -n 2 --dist loadfile -m "not acceptance and not faults"
-	$(PY) -m pytest -m "acceptance and not faults"
+	$(PY) -m pytest -n 2 --dist loadfile $(filter-out %__pycache__/ tests/acceptance/,$(wildcard tests/*/)) $(APART)
+	$(PY) -m pytest tests/acceptance --ignore=$(APART)
 
-# QUIRE_FAULT_ROUNDS kills, QUIRE_FAULT_SEED repeats a run; test has a small part of it.
 faults: models
 	$(PY) -m pytest tests/faults tests/acceptance/test_hostile_requests.py tests/acceptance/test_docs.py -m "faults or acceptance"
 

@@ -46,7 +46,7 @@ def create_batch(client, count):
     )
 
 
-def until(condition, timeout=90.0):
+def until(condition, timeout=300.0):
     deadline = time.monotonic() + timeout
     while not (found := condition()):
         assert time.monotonic() < deadline, "it did not happen in time"

@@ -74,16 +74,22 @@ def test_the_metrics_tell_of_web_queue_and_worker(http, tokenize):
     call = {"model": MODEL, "prompt": tokenize("Count me"), "max_tokens": 6, "min_tokens": 6}
     http.post("/v1/completions", json=call).raise_for_status()
 
+    counts = [
+        f"quire_{name}_seconds_count"
+        for name in ("time_to_first_token", "inter_token_latency", "request_queue_time")
+    ]
+
     def generated():
+        """Samples by name, of several workers the largest, once one has told of the request."""
         found = [s for f in metrics(http) for s in f.samples]
-        samples = {s.name: s for s in found if s.labels.get("model_name", MODEL) == MODEL}
-        tokens = samples.get("quire_generation_tokens_total")  # once the worker has beaten
-        return samples if tokens and tokens.value >= 6 else None
+        found = [s for s in found if s.labels.get("model_name", MODEL) == MODEL]
+        samples = {s.name: s for s in sorted(found, key=lambda s: s.value)}
+        least = {"quire_generation_tokens_total": 6, **dict.fromkeys(counts, 1)}
+        told = all(name in samples and samples[name].value >= least[name] for name in least)
+        return samples if told else None
 
     samples = until(generated)
     assert samples["quire_generation_tokens_total"].labels["model_name"] == MODEL
-    for name in ("time_to_first_token", "inter_token_latency", "request_queue_time"):
-        assert samples[f"quire_{name}_seconds_count"].value >= 1
     assert samples["quire_redis_up"].value == 1
     assert samples["quire_workers"].value >= 1  # one killed by another test counts for ten seconds
     assert samples["quire_http_requests_total"].value >= 1
