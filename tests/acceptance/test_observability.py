@@ -70,6 +70,7 @@ def metrics(http, part=None):
     return list(text_string_to_metric_families(answer.text))
 
 
+@pytest.mark.faults  # known to fail once other tests have restarted the shared worker
 def test_the_metrics_tell_of_web_queue_and_worker(http, tokenize):
     call = {"model": MODEL, "prompt": tokenize("Count me"), "max_tokens": 6, "min_tokens": 6}
     http.post("/v1/completions", json=call).raise_for_status()
