@@ -231,7 +231,7 @@ class Relay:
             sequence_number=claim.sequence_number,
             asked_at=self._clock(),
             deadline=self._clock() + claim.seconds_left,
-            times=self._metrics.begin(claim, resumed=bool(published)),
+            times=self._metrics.begin(claim, resumed=bool(published.tokens)),
         )
         logger.info(
             "job %s runs",

@@ -26,6 +26,7 @@ def service(tmp_path_factory) -> Iterator[Installation]:
     with TwoModels(
         home, QUIRE_SHUTDOWN_GRACE="1", QUIRE_METRICS_TOKEN=METRICS_TOKEN
     ) as installation:
+        installation.wait_served(MODEL)
         yield installation
 
 

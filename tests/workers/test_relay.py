@@ -147,6 +147,9 @@ async def test_tokens_become_events_and_the_end_acknowledges(bench, submit):
     assert choices[-1].finish_reason == "stop"
     assert end == EndEvent(3, "completed", None, events.Usage(2, 1, 0))
     assert bench.relay.wait_idle(5)
+    page = bench.relay._metrics.page().decode()
+    assert "quire_time_to_first_token_seconds_count 1.0" in page
+    assert "quire_inter_token_latency_seconds_count 1.0" in page
 
 
 @pytest.mark.parametrize("kind", ["sync", "batch"])

@@ -1,9 +1,10 @@
 """How many threads a step should use: all cores, or all but one while neighbours need it."""
 
 from collections import deque
+from statistics import median
 
 _WINDOW = 6
-"""Steps whose mean is compared."""
+"""Steps whose median is compared: one that was interrupted tells nothing of the threads."""
 
 _ALIKE = 1.125
 """Steps are alike if neither has more than this many times the tokens of the other."""
@@ -53,22 +54,22 @@ class ThreadTuner:
         self._seconds.append(seconds)
         if len(self._seconds) < _WINDOW:
             return
-        mean = sum(self._seconds) / _WINDOW
+        usual = median(self._seconds)
         if self._trying:
-            self._decide(mean)
-        elif self._since_trial >= self._patience or self._is_disturbed(mean):
-            self._to_beat, self._trying = mean, True
+            self._decide(usual)
+        elif self._since_trial >= self._patience or self._is_disturbed(usual):
+            self._to_beat, self._trying = usual, True
             self._seconds.clear()
         elif self._usual is None:
-            self._usual = mean
+            self._usual = usual
 
-    def _is_disturbed(self, mean: float) -> bool:
-        return self._usual is not None and mean > _DISTURBED * self._usual
+    def _is_disturbed(self, seconds: float) -> bool:
+        return self._usual is not None and seconds > _DISTURBED * self._usual
 
-    def _decide(self, mean: float) -> None:
-        won = mean <= _GAIN * self._to_beat
+    def _decide(self, seconds: float) -> None:
+        won = seconds <= _GAIN * self._to_beat
         self._current ^= won
         self._patience = _PATIENCE[0] if won else min(2 * self._patience, _PATIENCE[1])
-        self._usual = mean if won else self._to_beat
+        self._usual = seconds if won else self._to_beat
         self._since_trial, self._trying = 0, False
         self._seconds.clear()

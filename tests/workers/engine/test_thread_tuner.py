@@ -1,3 +1,4 @@
+import itertools
 from collections.abc import Callable
 
 from workers.engine.thread_tuner import ThreadTuner
@@ -40,6 +41,16 @@ def test_a_small_gain_changes_nothing() -> None:
     used = run(ThreadTuner(2), 1_000, lambda threads: 0.95 if threads == 1 else 1.0)
     assert used[-1] == 2
     assert used.count(1) < 40
+
+
+def test_single_slow_steps_do_not_bring_a_trial() -> None:
+    def hiccup() -> Cost:
+        count = itertools.count()
+        return lambda threads: 2_000.0 if next(count) % 10 == 9 else alone(threads)
+
+    used = run(ThreadTuner(2), 1_000, hiccup())
+    assert used.count(1) < 50
+    assert used[-1] == 2
 
 
 def test_steps_of_another_size_are_not_compared() -> None:
