@@ -19,8 +19,9 @@ class EngineConfig:
     of threads; without it the engine uses all cores, or one less while neighbours need it.
     ``device`` is ``auto`` (the GPU if there is one), ``cpu``, ``cuda`` or ``cuda:N``. On a GPU,
     ``block_size`` is rounded up to what its attention kernel takes, the KV cache leaves free what
-    exceeds ``gpu_memory_utilization``, and decoding runs from captured graphs unless
-    ``enforce_eager``.
+    exceeds ``gpu_memory_utilization``, decoding runs from captured graphs unless
+    ``enforce_eager``, and with ``async_scheduling`` a step is launched before the tokens of the one
+    before it are known, where it depends on nothing else.
     ``adapters`` are the PEFT folders of LoRA adapters, by the name that requests use.
     ``stop_token_ids`` end every text, beside those that the model's own files name.
     ``logit_processors`` are those that requests may name, as ``module:attribute``.
@@ -40,6 +41,7 @@ class EngineConfig:
     kv_cache_bytes: int | None = None
     gpu_memory_utilization: float = 0.9
     enforce_eager: bool = False
+    async_scheduling: bool = True
     num_threads: int | None = None
     grammar_threads: int = 1
     adapters: Mapping[str, Path] = field(default_factory=dict)

@@ -25,6 +25,7 @@ from workers.engine.exceptions import (
     InvalidLogits,
     InvalidRequest,
 )
+from workers.engine.flight import Flight, PendingTokens
 from workers.engine.grammar_mask import GrammarMask
 from workers.engine.intake import Intake
 from workers.engine.live_requests import LiveRequests
@@ -96,6 +97,7 @@ class Engine:
         self._live = LiveRequests(self._scheduler)
         self._deadlines = Deadlines()
         self._thread: threading.Thread | None = None
+        self._ahead: Flight | None = None
         self._steps = 0
         self._generated_tokens = 0
         self._forced_tokens = 0
@@ -211,32 +213,64 @@ class Engine:
     def step(self) -> list[RequestOutput]:
         """Compute one flat batch and take one token for every sequence whose tokens it completes.
 
-        Grammar masks depend on tokens only, so they are filled while the model runs.
+        Grammar masks depend on tokens only, so they are filled while the model runs. On a GPU the
+        next step begins before the tokens of this one are known here, where it needs nothing else.
         """
         lap = self._step_seconds.start()
         self._last_step_at = self._clock()  # a watchdog must not count the sleep before as a step
         for state in self._deadlines.passed(self._last_step_at):
             self._live.fail(state, DeadlineExceeded())
-        scheduled = self._scheduler.schedule()
-        if scheduled.chunks:
-            batch = self._runner.prepare(scheduled)
-            filling = self._structured_output.start_mask(batch.sampled)
-            lap("schedule")
-            with self._recorder.watching(batch):
-                logits = self._runner.forward(batch)
-            lap("forward")
-            mask = filling.result() if filling is not None else None
-            lap("mask")
-            self._sampler.scorer.score_prompts(batch.scored, logits[len(batch.sampled) :])
-            sampled = self._sampler.sample(logits[: len(batch.sampled)], batch.sampled, mask)
+        flight = self._ahead or self._launch(lap)
+        self._ahead = None
+        if flight is not None:
+            self._ahead = self._launch_ahead(flight, lap)
+            sampled = flight.land()
             lap("sample")
-            self._scheduler.advance(scheduled, [batch.sampled[row] for row in sampled.invalid])
-            self._append(batch.sampled, sampled, mask)
+            rows = flight.batch.sampled
+            self._scheduler.advance(flight.scheduled, [rows[row] for row in sampled.invalid])
+            self._append(rows, sampled, flight.mask)
             self._steps += 1
         outputs = self._live.collect()
         lap("append")
         self._last_step_at = self._clock()
         return outputs
+
+    def _launch(self, lap: Callable[[str], None]) -> Flight | None:
+        scheduled = self._scheduler.schedule()
+        if not scheduled.chunks:
+            return None
+        batch = self._runner.prepare(scheduled)
+        rows = batch.sampled
+        filling = self._structured_output.start_mask(rows)
+        lap("schedule")
+        with self._recorder.watching(batch):
+            logits = self._runner.forward(batch)
+        lap("forward")
+        mask = filling.result() if filling is not None else None
+        lap("mask")
+        self._sampler.scorer.score_prompts(batch.scored, logits[len(rows) :])
+        if self._runner.looks_ahead and self._sampler.is_plain(rows, logits.device):
+            tokens = PendingTokens.send(*self._sampler.launch(logits[: len(rows)], rows))
+            return Flight(scheduled, batch, mask, tokens)
+        return Flight(scheduled, batch, mask, self._sampler.sample(logits[: len(rows)], rows, mask))
+
+    def _launch_ahead(self, flight: Flight, lap: Callable[[str], None]) -> Flight | None:
+        """The step after ``flight``, if it can be computed before its tokens are known here."""
+        rows, tokens = flight.batch.sampled, flight.tokens
+        if not rows or not isinstance(tokens, PendingTokens):
+            return None
+        if (scheduled := self._scheduler.look_ahead(rows)) is None:
+            return None
+        batch = self._runner.prepare(scheduled, tokens.token_ids)
+        lap("schedule")
+        logits = self._runner.forward(batch)
+        lap("forward")
+        for seq in rows:
+            seq.num_in_flight = 1
+        pending = PendingTokens.send(*self._sampler.launch(logits, rows))
+        for seq in rows:
+            seq.num_in_flight = 0
+        return Flight(scheduled, batch, None, pending)
 
     def _append(self, rows: list[Seq], sampled: SamplerOutput, mask: GrammarMask | None) -> None:
         """Give each row its token, or its request the error that the row ran into."""

@@ -39,7 +39,7 @@ class Penalties:
         self._factors = np.empty((0, 3), dtype=np.float32)
 
     def set_rows(self, rows: Rows[Sequence]) -> None:
-        penalised = [(row, seq) for row, seq in enumerate(rows) if _is_penalised(seq)]
+        penalised = [(row, seq) for row, seq in enumerate(rows) if seq.sampling.penalizes]
         # The rows of a step can leave out a sequence that comes back: keep counts until it ends.
         self._counts = {seq: c for seq, c in self._counts.items() if not seq.finished}
         for _, seq in penalised:
@@ -154,12 +154,3 @@ class MinTokens:
         for row, seq in self._rows:
             if seq.below_min_tokens:
                 logits[row, list(seq.choice.stop_checker.end_ids)] = -torch.inf
-
-
-def _is_penalised(sequence: Sequence) -> bool:
-    params = sequence.sampling
-    return (params.frequency_penalty, params.presence_penalty, params.repetition_penalty) != (
-        0.0,
-        0.0,
-        1.0,
-    )

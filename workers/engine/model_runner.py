@@ -59,6 +59,9 @@ class ModelInput:
 class ModelRunner:
     """Owns the KV cache and mirrors the block tables of running sequences, one row per slot."""
 
+    looks_ahead = False
+    """A CPU has nothing to do meanwhile."""
+
     def __init__(self, loaded: LoadedModel, config: EngineConfig) -> None:
         self._model = loaded.model
         self._adapters = loaded.adapters
@@ -70,8 +73,9 @@ class ModelRunner:
         table_width = -(-loaded.max_model_len // config.block_size)
         self._block_tables = np.full((config.max_num_seqs, table_width), NULL_BLOCK, dtype=np.int64)
 
-    def prepare(self, output: SchedulerOutput) -> ModelInput:
+    def prepare(self, output: SchedulerOutput, last_tokens: Tensor | None = None) -> ModelInput:
         """Lay out a step. Does not change the sequences."""
+        assert last_tokens is None, "steps are launched ahead on a GPU only"
         if output.tainted:
             self.cache.scrub(output.tainted)
         for seq in (*output.admitted, *output.grown):

@@ -80,6 +80,17 @@ class SamplingParams:
         return self.temperature < GREEDY_TEMPERATURE
 
     @property
+    def filters(self) -> bool:
+        """Whether some of the tokens are left out before one is drawn."""
+        return self.top_k > 0 or self.top_p < 1 or self.min_p > 0
+
+    @property
+    def penalizes(self) -> bool:
+        """Whether tokens that occurred become less likely, repetitions of several not counted."""
+        penalties = (self.frequency_penalty, self.presence_penalty, self.repetition_penalty)
+        return penalties != (0.0, 0.0, 1.0)
+
+    @property
     def num_candidates(self) -> int:
         """How many sequences run for each prompt."""
         return self.best_of or self.n

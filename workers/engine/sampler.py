@@ -52,11 +52,13 @@ class Sampler:
 
     def __init__(self) -> None:
         self._custom = CustomProcessors()
+        self._min_tokens = MinTokens()
         self._processors: list[LogitsProcessor] = [
-            Dry(), Penalties(), LogitBias(), self._custom, MinTokens()
+            Dry(), Penalties(), LogitBias(), self._custom, self._min_tokens
         ]  # fmt: skip
         self.scorer = Scorer()
         self._rows: list[Sequence] = []
+        self._plain = True
         self._draw: _Draw | None = None
         self._single = SingleBuffer()
 
@@ -85,13 +87,51 @@ class Sampler:
         invalid = [row for row in unusable if row not in faults]
         return SamplerOutput(token_ids.tolist(), invalid, faults)
 
+    def is_plain(self, rows: list[Sequence], device: torch.device) -> bool:
+        """Whether :meth:`launch` can choose the tokens of ``rows``: nobody filters, scores or
+        changes logits by what was said before."""
+        if rows != self._rows:
+            self._set_rows(rows, device)
+        return self._plain
+
+    def launch(self, logits: Tensor, rows: list[Sequence]) -> tuple[Tensor, Tensor]:
+        """As :meth:`sample` for plain rows, which may be further by ``num_in_flight`` tokens than
+        is known: on the device of ``logits``, without waiting for it. The tokens [rows], and
+        whether the logits of each row were finite."""
+        assert self.is_plain(rows, logits.device)
+        if logits.dtype != torch.float32:
+            logits = self._single.copy(logits)
+        self._min_tokens.apply(logits)
+        highest, token_ids = _choose(logits, None)
+        finite = highest.isfinite()
+        if self._draw is not None:
+            logits.masked_fill_(~finite[:, None], 0)
+            highest.masked_fill_(~finite, 0)
+            self._draw.fill(token_ids, logits, highest)
+        return token_ids, finite
+
     def _set_rows(self, rows: list[Sequence], device: torch.device) -> None:
         self._rows = list(rows)
+        self._plain = all(map(_is_plain, rows))
         for processor in self._processors:
             processor.set_rows(rows)
         self.scorer.set_rows(rows)
         drawn = [(row, seq) for row, seq in enumerate(rows) if not seq.sampling.greedy]
         self._draw = _Draw(drawn, len(rows), device) if drawn else None
+
+
+def _is_plain(seq: Sequence) -> bool:
+    params = seq.sampling
+    return (
+        seq.choice.grammar is None
+        and seq.logprobs is None
+        and seq.record is None
+        and seq.processor is None
+        and not params.logit_bias
+        and not params.penalizes
+        and params.dry_multiplier == 0
+        and (params.greedy or not params.filters)
+    )
 
 
 _NO_BITS = np.empty((0, 0), dtype=np.int32)
@@ -123,9 +163,9 @@ class _Draw:
         self._key = philox.stream_keys([p.seed for p in params])
         self._choice = np.array([s.choice_index for s in self._sequences], dtype=np.uint32)
         self._prompt = np.array([s.prompt_index for s in self._sequences], dtype=np.uint32)
-        filtered = [p.top_k > 0 or p.top_p < 1 or p.min_p > 0 for p in params]
-        self._filtered = torch.tensor(filtered).nonzero().flatten().to(device)
-        self._free = torch.tensor([not f for f in filtered]).nonzero().flatten().to(device)
+        filtered = [p.filters for p in params]
+        self._filtered = torch.from_numpy(np.flatnonzero(filtered)).to(device)
+        self._free = torch.from_numpy(np.flatnonzero(np.logical_not(filtered))).to(device)
         kept = [p for p, f in zip(params, filtered, strict=True) if f]
         self._filter = Filter(
             top_k=torch.tensor([p.top_k for p in kept], dtype=torch.int64).to(device),
@@ -156,7 +196,7 @@ class _Draw:
             token_ids[rows] = drawn
 
     def _uniform(self) -> Tensor:
-        position = np.array([s.num_output_tokens for s in self._sequences], dtype=np.uint32)
+        position = np.array([s.next_output for s in self._sequences], dtype=np.uint32)
         drawn = philox.uniform(self._key, position, self._choice, self._prompt)
         return torch.from_numpy(drawn).to(self._device)
 

@@ -116,6 +116,27 @@ class Scheduler:
             self._admit(output, budget)
         return output
 
+    def look_ahead(self, rows: list[Sequence]) -> SchedulerOutput | None:
+        """The step after the one that is giving a token to each of ``rows``, before it has: every
+        running sequence computes that token, whatever it will be.
+
+        None if more is to be decided: somebody could be admitted, is at its last token, has more
+        to compute, or would need a block of others.
+        """
+        if len(rows) != len(self._running) or (self._queue and self._free_slots):
+            return None
+        ends = any(s.finished or s.num_tokens + 1 >= s.max_total_tokens for s in rows)
+        short = [s for s in rows if s.num_tokens >= len(s.block_ids) * self._block_size]
+        if ends or len(short) > self._pool.num_free:
+            return None
+        output = SchedulerOutput(chunks=[(sequence, 1) for sequence in rows], grown=short)
+        for sequence in short:
+            blocks = self._pool.allocate(1)
+            assert blocks is not None
+            sequence.block_ids += blocks
+            output.tainted += self._pool.take_tainted(blocks)
+        return output
+
     def advance(self, output: SchedulerOutput, faulty: Collection[Sequence] = ()) -> None:
         """Record that the step's tokens are in the KV cache.
 
@@ -123,6 +144,8 @@ class Scheduler:
         distribution, those of ``faulty`` sequences, must not reach anybody else.
         """
         for sequence, num_tokens in output.chunks:
+            if sequence.finished:  # while the step was under way
+                continue
             sequence.num_computed += num_tokens
             if sequence.num_computed == len(sequence.token_ids) and sequence not in faulty:
                 self._confirm(sequence)

@@ -41,7 +41,8 @@ class Sequence:
     ``arrival`` orders sequences of one rank: the priority, or more than any if ``promoted``, after
     it was passed over too often. ``passed_over`` counts the starts of others that went before the
     rest of its prompt. ``num_charged`` is the number of its tokens that
-    its organization has paid for, those that were cached included.
+    its organization has paid for, those that were cached included. ``num_in_flight`` is how many
+    tokens behind ``token_ids`` a step that is under way will give it.
     """
 
     state: RequestState = field(init=False)
@@ -75,6 +76,7 @@ class Sequence:
     promoted: bool = False
     passed_over: int = 0
     num_charged: int = 0
+    num_in_flight: int = 0
     _withheld: list[int] = field(default_factory=list)
 
     def append(self, token_id: int) -> Finish | None:
@@ -116,9 +118,14 @@ class Sequence:
         return len(self.token_ids) - self.prompt_len
 
     @property
+    def next_output(self) -> int:
+        """Which token of the output the next one to be sampled is, counted from 0."""
+        return len(self.token_ids) - self.prompt_len + self.num_in_flight
+
+    @property
     def below_min_tokens(self) -> bool:
         """Whether the next token comes too early to end the choice."""
-        return self.num_output_tokens < self.sampling.min_tokens
+        return self.next_output < self.sampling.min_tokens
 
 
 Piece = tuple[Sequence, int, int]

@@ -6,6 +6,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any, ClassVar
 
+import pytest
 import torch
 from hypothesis import settings
 from hypothesis import strategies as st
@@ -16,12 +17,14 @@ from hypothesis.stateful import (
     rule,
     run_state_machine_as_test,
 )
+from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from tests.workers.engine import greedy
+from workers.engine.attention_backend import CudaBackend
 from workers.engine.config import EngineConfig
 from workers.engine.engine import Engine
 from workers.engine.exceptions import DeadlineExceeded, GrammarError, InvalidLogits
-from workers.engine.model_loader import LoadedModel, load_model
+from workers.engine.model_loader import LoadedModel, load_model, wrap_model
 from workers.engine.request import ChoiceDelta, Completion, Request, RequestOutput, SamplingParams
 from workers.engine.structured_output import GrammarMatcher
 
@@ -229,8 +232,16 @@ def make_request(
     return Request(name, (prompt,), SamplingParams(**params), grammar, **fields)
 
 
-def test_any_order_of_events(tiny_llama: Path) -> None:
-    loaded = load_model(tiny_llama, CONFIG)
+def load_as_on_a_gpu(path: Path, config: EngineConfig) -> LoadedModel:
+    """On the CPU, for the GPU's code, which launches steps ahead."""
+    backend = CudaBackend(torch.device("cpu"))
+    model = AutoModelForCausalLM.from_pretrained(path, attn_implementation=backend.attention)
+    return wrap_model(model, AutoTokenizer.from_pretrained(path), backend, config)
+
+
+@pytest.mark.parametrize("load", [load_model, load_as_on_a_gpu])
+def test_any_order_of_events(tiny_llama: Path, load: Callable[..., LoadedModel]) -> None:
+    loaded = load(tiny_llama, CONFIG)
     roomy = EngineConfig(
         device="cpu", dtype="float32", num_threads=1, max_model_len=72, enable_prefix_caching=False
     )

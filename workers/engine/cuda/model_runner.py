@@ -25,7 +25,7 @@ from workers.engine.cuda.memory import kv_cache_budget
 from workers.engine.model_loader import LoadedModel
 from workers.engine.model_runner import ModelInput, scored_pieces
 from workers.engine.scheduler import SchedulerOutput
-from workers.engine.sequence import Sequence
+from workers.engine.sequence import Piece, Sequence
 
 logger = logging.getLogger(__name__)
 
@@ -47,6 +47,7 @@ class CudaModelRunner:
         self._adapters = loaded.adapters
         self._device = loaded.device
         self._block_size = config.block_size
+        self.looks_ahead = config.async_scheduling
         self._max_k = loaded.max_model_len
         width = -(-loaded.max_model_len // config.block_size)
         self._block_tables = np.full((config.max_num_seqs, width), NULL_BLOCK, dtype=np.int64)
@@ -55,19 +56,27 @@ class CudaModelRunner:
         if self._device.type == "cuda" and self.cache.paged_kernel and not config.enforce_eager:
             self._graphs = self._capture(config.max_num_seqs, TABLE + width)
 
-    def prepare(self, output: SchedulerOutput) -> ModelInput:
-        """Lay out a step. Does not change the sequences."""
+    def prepare(self, output: SchedulerOutput, last_tokens: Tensor | None = None) -> ModelInput:
+        """Lay out a step. Does not change the sequences.
+
+        ``last_tokens`` [chunks] are, on the device, what the step under way samples: each sequence
+        then computes that token, which nobody here knows yet.
+        """
         if output.tainted:
             self.cache.scrub(output.tainted)
         for seq in (*output.admitted, *output.grown):
             table = self._block_tables[seq.slot]
             table[: len(seq.block_ids)] = seq.block_ids
             table[len(seq.block_ids) :] = NULL_BLOCK
-        if self._graphs is not None and (rows := _decode_rows(output.chunks)) is not None:
+        first = [
+            seq.num_computed if last_tokens is None else seq.num_tokens for seq, _ in output.chunks
+        ]
+        pieces = [(seq, at, n) for (seq, n), at in zip(output.chunks, first, strict=True)]
+        if self._graphs is not None and (rows := _decode_rows(pieces)) is not None:
             num_rows = self._graphs.num_rows(len(rows))
             if num_rows is not None and not self._needs_hooks(output.chunks):
-                return self._prepare_decode(rows, num_rows)
-        return self._prepare_mixed(output.chunks)
+                return self._prepare_decode(rows, num_rows, last_tokens)
+        return self._prepare_mixed(pieces, last_tokens)
 
     def forward(self, model_input: ModelInput) -> Tensor:
         """Logits [len(logits_rows), vocabulary] in the model's dtype; valid until the next
@@ -83,21 +92,25 @@ class CudaModelRunner:
                 model_input.logits_rows,
             )
 
-    def _prepare_decode(self, rows: list[tuple[Sequence, int]], num_rows: int) -> ModelInput:
+    def _prepare_decode(
+        self, rows: list[tuple[Sequence, int]], num_rows: int, last_tokens: Tensor | None
+    ) -> ModelInput:
         """A step for a graph: each row one token of a sequence, at a position."""
         positions = np.array([position for _, position in rows])
         table = decode_table(
-            token_ids=[seq.token_ids[position] for seq, position in rows],
+            token_ids=_token_ids(rows, last_tokens),
             positions=positions,
             block_tables=self._block_tables[[seq.slot for seq, _ in rows]],
             block_size=self._block_size,
             num_rows=num_rows,
         )
         layout = [(seq, position, 1) for seq, position in rows]
-        sampled = [i for i, (seq, position) in enumerate(rows) if position + 1 == seq.num_tokens]
+        sampled = [i for i, (seq, position) in enumerate(rows) if position + 1 >= seq.num_tokens]
         scored, scored_rows = scored_pieces(layout)
         wanted = np.concatenate([np.array(sampled, dtype=np.int64), scored_rows])
         moved, logits_rows = to_device([table, wanted], self._device)
+        if last_tokens is not None:
+            moved[: len(rows), TOKEN] = last_tokens
         return ModelInput(
             input_ids=moved[:, TOKEN],
             position_ids=moved[:, POSITION],
@@ -109,28 +122,23 @@ class CudaModelRunner:
             adapter_rows=[],
         )
 
-    def _prepare_mixed(self, chunks: list[tuple[Sequence, int]]) -> ModelInput:
+    def _prepare_mixed(self, layout: list[Piece], last_tokens: Tensor | None) -> ModelInput:
         """A step as one flat batch, for any mixture of chunks."""
-        chunks = sorted(chunks, key=lambda chunk: chunk[1] > 1)  # single tokens first
-        sequences = [seq for seq, _ in chunks]
-        sizes = np.array([size for _, size in chunks])
-        first = np.array([seq.num_computed for seq in sequences])
+        layout = sorted(layout, key=lambda piece: piece[2] > 1)  # single tokens first
+        sequences = [seq for seq, _, _ in layout]
+        sizes = np.array([size for _, _, size in layout])
+        first = np.array([position for _, position, _ in layout])
         ends = sizes.cumsum()
         owner = np.repeat(np.arange(len(sequences)), sizes)
         positions = np.arange(ends[-1]) + np.repeat(first - (ends - sizes), sizes)
         width = int((first + sizes - 1).max()) // self._block_size + 1
         tables = self._block_tables[[seq.slot for seq in sequences], :width]
-        token_ids = [
-            token_id
-            for seq, size in chunks
-            for token_id in seq.token_ids[seq.num_computed : seq.num_computed + size]
-        ]
-        sampled = [i for i, (seq, n) in enumerate(chunks) if seq.num_uncomputed == n]
-        layout = [(seq, seq.num_computed, size) for seq, size in chunks]
+        rows = [(seq, at + i) for seq, at, size in layout for i in range(size)]
+        sampled = [i for i, (seq, at, n) in enumerate(layout) if at + n >= seq.num_tokens]
         scored, scored_rows = scored_pieces(layout)
-        ids, places, rows, *tensors = to_device(
+        ids, places, logits_rows, *tensors = to_device(
             [
-                np.array(token_ids),
+                np.array(_token_ids(rows, last_tokens)),
                 positions,
                 np.concatenate([ends[sampled] - 1, scored_rows]),
                 slots(positions, tables[owner], self._block_size),
@@ -141,12 +149,12 @@ class CudaModelRunner:
             self._device,
         )
         return ModelInput(
-            input_ids=ids,
+            input_ids=ids if last_tokens is None else last_tokens,
             position_ids=places,
             metadata=mixed_metadata(
                 self.cache, sizes.tolist(), first.tolist(), tensors, self._block_size
             ),
-            logits_rows=rows,
+            logits_rows=logits_rows,
             layout=layout,
             sampled=[sequences[i] for i in sampled],
             scored=scored,
@@ -221,8 +229,15 @@ class CudaModelRunner:
         return graphs
 
 
-def _decode_rows(chunks: list[tuple[Sequence, int]]) -> list[tuple[Sequence, int]] | None:
+def _decode_rows(pieces: list[Piece]) -> list[tuple[Sequence, int]] | None:
     """Every token of a step with its position, or None if a chunk is for prefilling."""
-    if any(size > _MAX_DECODE_TOKENS for _, size in chunks):
+    if any(size > _MAX_DECODE_TOKENS for _, _, size in pieces):
         return None
-    return [(seq, seq.num_computed + i) for seq, size in chunks for i in range(size)]
+    return [(seq, position + i) for seq, position, size in pieces for i in range(size)]
+
+
+def _token_ids(rows: list[tuple[Sequence, int]], last_tokens: Tensor | None) -> list[int]:
+    """Of a sequence's tokens those at the positions; zeros where the device has them."""
+    if last_tokens is not None:
+        return [0] * len(rows)
+    return [seq.token_ids[position] for seq, position in rows]

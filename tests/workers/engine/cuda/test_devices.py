@@ -136,6 +136,27 @@ def test_all_kinds_in_one_batch_over_chunk_borders(
         assert list(map(plain, ours.choices)) == list(map(plain, theirs.choices))
 
 
+def test_a_step_is_launched_ahead_without_reading_back(
+    make_pair: Callable[[str], Pair], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine = make_pair("bfloat16").there
+    launch = engine._launch_ahead
+    reads = []
+
+    def watched(*args: Any) -> Any:
+        before = PretendDevice.num_reads
+        ahead = launch(*args)
+        if ahead is not None:
+            reads.append(PretendDevice.num_reads - before)
+        return ahead
+
+    monkeypatch.setattr(engine, "_launch_ahead", watched)
+    with pretended():
+        engine.generate([ask(kind) for kind in ("greedy", "drawn", "adapted")])
+    assert len(reads) > 3
+    assert not any(reads)
+
+
 def test_a_step_reads_nothing_back_before_it_samples(
     make_pair: Callable[[str], Pair], monkeypatch: pytest.MonkeyPatch
 ) -> None:

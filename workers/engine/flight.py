@@ -1,0 +1,56 @@
+"""A step between its launch and the moment when its tokens are known here."""
+
+from dataclasses import dataclass
+from typing import Self
+
+import torch
+from torch import Tensor
+
+from workers.engine.grammar_mask import GrammarMask
+from workers.engine.model_runner import ModelInput
+from workers.engine.sampler import SamplerOutput
+from workers.engine.scheduler import SchedulerOutput
+
+_INVALID = -1
+
+
+@dataclass(frozen=True, slots=True)
+class PendingTokens:
+    """Tokens that the device is to choose, or has chosen: ``token_ids`` [rows] are there, and on
+    their way here, INVALID where the logits of a row were not finite."""
+
+    token_ids: Tensor
+    _arriving: Tensor
+    _arrival: torch.cuda.Event | None
+
+    @classmethod
+    def send(cls, token_ids: Tensor, finite: Tensor) -> Self:
+        """Begin to copy tokens from the device, and do not wait for it."""
+        arriving = torch.where(finite, token_ids, _INVALID).to("cpu", non_blocking=True)
+        arrival = None
+        if token_ids.device.type == "cuda":
+            arrival = torch.cuda.Event()  # type: ignore[no-untyped-call]
+            arrival.record(torch.cuda.current_stream(token_ids.device))
+        return cls(token_ids, arriving, arrival)
+
+    def wait(self) -> SamplerOutput:
+        if self._arrival is not None:
+            self._arrival.synchronize()
+        token_ids = self._arriving.tolist()
+        invalid = [row for row, token_id in enumerate(token_ids) if token_id == _INVALID]
+        return SamplerOutput(token_ids, invalid, {})
+
+
+@dataclass(frozen=True, slots=True)
+class Flight:
+    """A launched step. Tokens are pending only where the step after it can be launched, too."""
+
+    scheduled: SchedulerOutput
+    batch: ModelInput
+    mask: GrammarMask | None
+    tokens: SamplerOutput | PendingTokens
+
+    def land(self) -> SamplerOutput:
+        """Wait for the tokens, if need be."""
+        tokens = self.tokens
+        return tokens.wait() if isinstance(tokens, PendingTokens) else tokens
