@@ -239,8 +239,9 @@ class TestGrammar:
         requests = [request(name, grammar=grammar, max_tokens=20) for name in ("good", "bad")]
         for r in requests:
             engine.submit(r)
-        while engine.stats().running < 2:
-            advance(engine)
+        while engine.stats().waiting < 2:  # both are compiled before either begins
+            engine._take_inbox(wait=True)
+        engine.step()
         broken: Any = engine._live["bad"].sequences[0].choice.grammar
         broken.matcher.consume_token(tokenizer.token_to_id("x"))
         outputs = []
