@@ -90,9 +90,15 @@ _UNANSWERED: Mapping[str, dict[str, str]] = {
 _CANCELLED_ALONE = {"code": "request_cancelled", "message": "This request alone was cancelled."}
 
 
-def unanswered(outcome: str) -> dict[str, Any]:
+def answered(response: Mapping[str, Any], attempts: int) -> dict[str, Any]:
+    """The result of a line that was run, as often as workers began it."""
+    return {"response": response, "error": None, "meta": {"attempts": attempts}}
+
+
+def unanswered(outcome: str, attempts: int = 0) -> dict[str, Any]:
     """The result of a line that no response exists for."""
-    return {"response": None, "error": _UNANSWERED.get(outcome, _CANCELLED_ALONE)}
+    error = _UNANSWERED.get(outcome, _CANCELLED_ALONE)
+    return {"response": None, "error": error, "meta": {"attempts": attempts}}
 
 
 def output_line(batch: Batch, line: BatchLine) -> bytes:

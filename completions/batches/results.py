@@ -30,6 +30,8 @@ class Answer:
     result: bytes | None
     """None when there was no response: the batch says why."""
     timed_out: bool
+    attempts: int
+    """How often a worker began it."""
 
 
 def answer(job: EndedJob, respond: Respond) -> Answer:
@@ -40,10 +42,10 @@ def answer(job: EndedJob, respond: Respond) -> Answer:
     if job.state != "cancelled" and not timed_out:
         status, body = respond(job)
         response = {"status_code": status, "request_id": f"req_{job.id}", "body": body}
-        result = lines.pack({"response": response, "error": None})
+        result = lines.pack(lines.answered(response, job.attempts))
         succeeded = status < 300
     usage = job.usage or Usage(0, 0)
-    return Answer(batch_id, number, succeeded, usage, result, timed_out)
+    return Answer(batch_id, number, succeeded, usage, result, timed_out, job.attempts)
 
 
 def keep(answers: Iterable[Answer]) -> None:
@@ -76,4 +78,4 @@ def _keep(batch: Batch, answers: dict[int, Answer]) -> None:
 
 
 def _without_response(batch: Batch, each: Answer) -> dict[str, Any]:
-    return lines.unanswered(BatchStatus.EXPIRED if each.timed_out else batch.outcome)
+    return lines.unanswered(BatchStatus.EXPIRED if each.timed_out else batch.outcome, each.attempts)

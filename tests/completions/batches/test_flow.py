@@ -46,8 +46,8 @@ def test_a_batch_runs_from_its_file_to_its_output(bench):
     lines = bench.lines(done["output_file_id"])
     assert [line["custom_id"] for line in lines] == [f"r{n}" for n in range(5)]  # in input order
     first = lines[0]
-    assert set(first) == {"id", "custom_id", "response", "error"}
-    assert first["error"] is None
+    assert set(first) == {"id", "custom_id", "response", "error", "meta"}
+    assert (first["error"], first["meta"]) == (None, {"attempts": 1})
     assert first["response"]["status_code"] == 200
     body = first["response"]["body"]
     assert body["object"] == "text_completion"
@@ -77,6 +77,17 @@ def test_a_line_that_failed_goes_to_the_error_file_as_a_live_request_would(bench
     assert [line["custom_id"] for line in bench.lines(done["output_file_id"])] == ["good"]
 
 
+def test_a_line_says_how_often_a_worker_began_it(bench):
+    batch = bench.create([request("a")])
+    bench.turn()
+    bench.turn()
+    lost = bench.worker.claim(bench.sent[0][0])
+    bench.worker.execution.release([(lost.job_id, lost.attempt)], lost=True)
+    done = bench.run_to_end(batch)
+    (line,) = bench.lines(done["output_file_id"])
+    assert line["meta"] == {"attempts": 2}
+
+
 def test_when_every_line_fails_there_is_no_output_file(bench):
     done = bench.run_to_end(bench.create([request("a")]), state="failed", error="worker_error")
     assert (done["status"], done["output_file_id"]) == ("completed", None)
@@ -104,6 +115,7 @@ def test_cancelling_keeps_what_is_done(bench):
     assert [line["custom_id"] for line in errors] == ["r1", "r2", "r3"]
     assert {line["error"]["code"] for line in errors} == {"batch_cancelled"}
     assert {line["response"] for line in errors} == {None}
+    assert [line["meta"]["attempts"] for line in errors] == [1, 0, 0]
     again = bench.post(f"/v1/batches/{batch['id']}/cancel").json()
     assert again == done
 
