@@ -31,7 +31,7 @@ async def prepare(body: Any, principal: Principal) -> Prepared:
         request,
         validated["background"],
         validated["stream"],
-        ignored(validated, *idle),
+        (*ignored(validated, *idle), *validated["unread"]),
     )
 
 

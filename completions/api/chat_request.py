@@ -1,6 +1,7 @@
 """The body of POST /v1/chat/completions: what it adds to the fields that both routes take."""
 
 import asyncio
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -16,6 +17,7 @@ from completions.api.chat_tools import (
 )
 from completions.api.exceptions import FieldError
 from completions.api.fields import (
+    SHOWN_NAME,
     BooleanField,
     ChoiceField,
     IntegerField,
@@ -24,7 +26,11 @@ from completions.api.fields import (
     StrictField,
     StrictSerializer,
 )
-from completions.api.generation_request import GenerationRequestSerializer, check_length
+from completions.api.generation_request import (
+    OF_OTHER_SYSTEMS,
+    GenerationRequestSerializer,
+    check_length,
+)
 from completions.api.prompt import kind
 from completions.api.token_fields import TokenIdsField
 from completions.chat import template
@@ -40,12 +46,25 @@ from completions.model_files import ModelFiles
 
 _PROMPTS = ("messages", "prompt", "input_ids")
 _OF_TEMPLATES = ("thinking", "chat_template_kwargs")
+_VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,63}")
+MAX_VARIABLES = 64
 _TAIL = 16
 """Tokens at the end of a prompt of ids in which the mark of open thoughts is looked for."""
 _INSTEAD = {
+    **OF_OTHER_SYSTEMS,
     "functions": "Use tools.",
     "function_call": "Use tool_choice.",
-    "reasoning_effort": "Use thinking.",
+    **dict.fromkeys(
+        ("reasoning_effort", "reasoning", "enable_thinking"),
+        'Use thinking: {"type": "enabled"} or {"type": "disabled"}.',
+    ),
+    **dict.fromkeys(
+        ("echo", "suffix", "best_of", "truncate_sequence"), "POST /v1/completions takes it."
+    ),
+    **dict.fromkeys(
+        ("modalities", "audio", "prediction", "verbosity", "web_search_options"),
+        "This service answers with text alone; omit it.",
+    ),
     "chat_template": "The model's own template is used.",
 }
 
@@ -99,7 +118,8 @@ class MessagesField(ListField):
 class ChatRequestSerializer(GenerationRequestSerializer):
     """Validated, it holds what GenerationRequestSerializer says, `prompt` as a batch of one,
     `calls` (Calls or None) and `thoughts` (Thoughts or None), which `constraint` provides for,
-    and `alternatives`: likeliest tokens to tell in each place, None for no log probabilities."""
+    `alternatives`: likeliest tokens to tell in each place, None for no log probabilities, and
+    `unread`: paths of the variables that the model's template does not read."""
 
     later_fields = _INSTEAD
 
@@ -135,7 +155,9 @@ class ChatRequestSerializer(GenerationRequestSerializer):
         required=False, help_text='{"type": enabled, disabled or auto, "budget_tokens"}.'
     )
     chat_template_kwargs = ObjectField(
-        required=False, help_text="Variables of the model's chat template."
+        required=False,
+        help_text="Variables of the model's chat template; those that it does not read are named "
+        "in x-ignored-params.",
     )
     logprobs = BooleanField(
         default=False, help_text="Log probabilities of the tokens, in `choices[].logprobs.content`."
@@ -204,10 +226,7 @@ class ChatRequestSerializer(GenerationRequestSerializer):
     def _template_options(self, validated: dict[str, Any]) -> dict[str, Any]:
         """The variables of the template that thinking and chat_template_kwargs set."""
         options = dict(validated["chat_template_kwargs"] or {})
-        for name in options:
-            if name in template.RESERVED:
-                message = "is set by the request itself."
-                raise FieldError("invalid_value", message, f"chat_template_kwargs.{name}")
+        validated["unread"] = self._unread(options)
         wanted = (validated["thinking"] or {"type": AUTO})["type"]
         switch = self.files.thinking_switch
         if wanted == AUTO:
@@ -223,6 +242,23 @@ class ChatRequestSerializer(GenerationRequestSerializer):
             message = "this model always thinks; separate its thoughts, or use another model."
             raise FieldError("unsupported_value", message, "thinking.type")
         return options
+
+    def _unread(self, options: Mapping[str, Any]) -> list[str]:
+        """What is set of chat_template_kwargs without being read by this model's template."""
+        if len(options) > MAX_VARIABLES:
+            message = f"may hold at most {MAX_VARIABLES} variables."
+            raise FieldError("invalid_value", message, "chat_template_kwargs")
+        for name in options:
+            path = f"chat_template_kwargs.{name[:SHOWN_NAME]}"
+            if name in template.RESERVED:
+                raise FieldError("invalid_value", "is set by the request itself.", path)
+            if not _VARIABLE.fullmatch(name):
+                raise FieldError("invalid_value", "no variable has such a name.", path)
+        try:
+            read = template.variables_of(self.files.chat_template or "") if options else ()
+        except ChatTemplateError as error:
+            raise FieldError("invalid_value", f"{error}.", "messages") from error
+        return [f"chat_template_kwargs.{name}" for name in options if name not in read]
 
     def _prompt(
         self, source: str, validated: dict[str, Any], options: dict[str, Any]

@@ -133,7 +133,7 @@ class ConstraintFields(StrictSerializer):
 
 def constraint_of(validated: Mapping[str, Any], model: ModelFiles) -> Constraint | None:
     """The one constraint of a validated body. Raises FieldError."""
-    given = [name for name in CONSTRAINTS if validated[name] not in _UNSET]
+    given = [name for name in CONSTRAINTS if not _is_unset(name, validated[name])]
     if len(given) > 1:
         message = f"cannot be combined with {given[0]}; give one constraint."
         raise FieldError("conflicting_constraints", message, given[1])
@@ -146,7 +146,8 @@ def constraint_of(validated: Mapping[str, Any], model: ModelFiles) -> Constraint
     return Constraint(given[0], validated[given[0]], wanted or model.json_whitespace)
 
 
-_UNSET = (None, "", {"type": "text"})
+def _is_unset(field: str, value: Any) -> bool:
+    return value in (None, "") or (field == "response_format" and value["type"] == "text")
 
 
 def _writes_json(field: str, value: Any) -> bool:

@@ -217,7 +217,8 @@ class StrictSerializer(StrictField, serializers.Serializer[Any]):
     """An object whose keys are all known, validated in declaration order up to the first error."""
 
     later_fields: Mapping[str, str] = {}
-    """Names that are understood but not served, with what to do instead."""
+    """Names that are understood but not served, with what to do instead. Null and an empty array
+    ask for nothing."""
 
     @cached_property
     def by_name(self) -> dict[str, StrictField]:
@@ -261,7 +262,7 @@ class StrictSerializer(StrictField, serializers.Serializer[Any]):
 
     def _refuse_unknown(self, data: dict[str, Any]) -> None:
         for name, value in data.items():
-            if name in self.by_name or (name in self.later_fields and value is None):
+            if name in self.by_name or (name in self.later_fields and value in (None, [])):
                 continue
             if name in self.later_fields:
                 message = f"not supported here. {self.later_fields[name]}".rstrip()

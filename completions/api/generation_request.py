@@ -26,6 +26,23 @@ from completions.models import Scope
 
 MAX_CHOICES = 1024
 """prompts x n of one request."""
+OF_OTHER_SYSTEMS = {
+    "sampling_params": "Give its fields at the top level of the body.",
+    "text": "Use prompt.",
+    "max_new_tokens": "Use max_tokens.",
+    "guided_json": "Use json_schema.",
+    "guided_regex": "Use regex.",
+    "guided_grammar": "Use ebnf.",
+    "guided_choice": "Use regex, or json_schema with an enum.",
+    "structured_outputs": "Use json_schema, regex, ebnf or structural_tag.",
+    "prompt_logprobs": "Use return_logprob with logprob_start_len.",
+    "include_stop_str_in_output": "Use no_stop_trim.",
+    "return_tokens_as_token_ids": "Use return_token_ids.",
+    "bad_words": 'Use custom_logit_processor "disallowed_tokens" with token ids.',
+    "allowed_token_ids": "Use a constraint, or logit_bias.",
+    "extra_key": "Use cache_salt.",
+}
+"""Names of SGLang's native route and of vLLM, and what to send here instead."""
 
 
 class GenerationRequestSerializer(

@@ -7,6 +7,7 @@ from completions.api import infilling
 from completions.api.exceptions import FieldError
 from completions.api.fields import BooleanField, IntegerField, ListField, ObjectField, TextField
 from completions.api.generation_request import (
+    OF_OTHER_SYSTEMS,
     GenerationRequestSerializer,
     check_choices,
     check_length,
@@ -15,10 +16,18 @@ from completions.api.logprob_fields import MAX_TOP
 from completions.api.token_fields import PromptField
 
 DEFAULT_MAX_TOKENS = 16
+_INSTEAD = {
+    **OF_OTHER_SYSTEMS,
+    "messages": "POST them to /v1/chat/completions.",
+    "input_ids": "Use prompt.",
+    "truncate_prompt_tokens": "Use truncate_sequence.",
+}
 
 
 class CompletionRequestSerializer(GenerationRequestSerializer):
     """Validated, it holds what GenerationRequestSerializer says, and `truncated_tokens`."""
+
+    later_fields = _INSTEAD
 
     prompt = PromptField(
         help_text="Token ids, or up to 256 arrays of them; nothing is prepended. Texts where the "

@@ -21,7 +21,9 @@ def prompt_text(
     A template that knows nothing of tools gets them, and earlier calls, as text in the model's
     format, so that any conversation can be put into any template.
     """
-    if model.chat_template is not None and not template.reads_tools(model.chat_template):
+    if model.chat_template is not None and "tools" not in template.variables_of(
+        model.chat_template
+    ):
         messages = _plain(messages, written)
         if tools and written is not None:
             messages = _with_preamble(messages, written.preamble(tools))

@@ -68,10 +68,10 @@ def _compile(source: str) -> jinja2.Template:
 
 
 @lru_cache
-def reads_tools(source: str) -> bool:
-    """Whether a template describes tools to the model. Raises ChatTemplateError."""
+def variables_of(source: str) -> frozenset[str]:
+    """Names of all that a template reads from outside. Raises ChatTemplateError."""
     try:
-        return "tools" in find_undeclared_variables(_environment().parse(source))
+        return frozenset(find_undeclared_variables(_environment().parse(source)))
     except jinja2.TemplateError as error:
         raise ChatTemplateError(f"the model's chat template is broken: {error}") from error
 

@@ -135,7 +135,9 @@ def test_lengths(body: dict[str, Any], max_tokens: int) -> None:
         ({"tools": [F] * 129}, ("array_above_max_length", "tools")),
         ({"tool_choice": "required"}, ("invalid_value", "tool_choice")),
         ({"reasoning_effort": "low"}, ("unsupported_parameter", "reasoning_effort")),
-        ({"functions": []}, ("unsupported_parameter", "functions")),
+        ({"enable_thinking": True}, ("unsupported_parameter", "enable_thinking")),
+        ({"functions": [F["function"]]}, ("unsupported_parameter", "functions")),
+        ({"modalities": ["text"]}, ("unsupported_parameter", "modalities")),
         ({"chat_template": "x"}, ("unsupported_parameter", "chat_template")),
         (
             {"chat_template_kwargs": {"messages": []}},
@@ -231,6 +233,24 @@ def test_log_probabilities(body: dict[str, Any], alternatives: int | None) -> No
 def test_variables_of_the_template() -> None:
     validated = validate({"model": "caller", "chat_template_kwargs": {"extra": "!"}})
     assert text(validated) == "hi!|"
+    assert validated["unread"] == []
+
+
+def test_variables_that_the_template_does_not_read_are_told() -> None:
+    """They are for other models' templates, so a request is not refused for them."""
+    body = {"model": "caller", "chat_template_kwargs": {"extra": "!", "nobody": 1}}
+    assert validate(body)["unread"] == ["chat_template_kwargs.nobody"]
+
+
+def test_a_message_of_an_earlier_answer_can_be_sent_back() -> None:
+    """As clients dump it, with what was empty."""
+    said = {
+        "role": "assistant", "content": "a", "refusal": None, "annotations": [], "audio": None,
+        "function_call": None, "tool_calls": None, "reasoning_content": None,
+    }  # fmt: skip
+    assert text(validate({"messages": [*HI, said, *HI]})) == text(
+        validate({"messages": [*HI, {"role": "assistant", "content": "a"}, *HI]})
+    )
 
 
 def test_a_budget_makes_a_grammar() -> None:

@@ -320,6 +320,25 @@ def test_unknown_parameters_suggest_the_nearest_name() -> None:
     assert refusal({**LEAST, "x" * 1000: 1}) == ("unknown_parameter", "x" * 64)
 
 
+@pytest.mark.parametrize(
+    ("name", "advice"),
+    [
+        ("sampling_params", "top level"),
+        ("max_new_tokens", "max_tokens"),
+        ("text", "prompt"),
+        ("input_ids", "prompt"),
+        ("guided_regex", "regex"),
+        ("guided_json", "json_schema"),
+        ("messages", "/v1/chat/completions"),
+    ],
+)
+def test_names_of_other_systems_are_told_apart_from_typos(name: str, advice: str) -> None:
+    """A client that was written for another route or server hears what to send instead."""
+    with pytest.raises(APIError, match=f"{name}: not supported here.*{advice}") as caught:
+        validate({**LEAST, name: "x"})
+    assert (caught.value.code, caught.value.param) == ("unsupported_parameter", name)
+
+
 BANNED = {"custom_logit_processor": "disallowed_tokens"}
 
 
@@ -535,6 +554,8 @@ def test_context_length() -> None:
         ({"json_schema": "", "response_format": {"type": "text"}}, None),
         ({"regex": "x", "response_format": {"type": "text"}}, Constraint("regex", "x")),
         ({"structural_tag": "{}"}, Constraint("structural_tag", "{}")),
+        ({"json_schema": {"type": "text"}}, Constraint("json_schema", {"type": "text"})),
+        ({"structural_tag": {"type": "text"}}, Constraint("structural_tag", {"type": "text"})),
         (
             {"response_format": {"type": "structural_tag", "format": {"type": "any_text"}}},
             Constraint(
