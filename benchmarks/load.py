@@ -86,6 +86,7 @@ def installation(workers: int, step: float, max_queued: int, scripted: bool) -> 
             "QUIRE_HOME": str(home),
             "QUIRE_MODELS": str(models),
             "QUIRE_MAX_QUEUED_JOBS": str(max_queued),
+            "QUIRE_MAX_QUEUED_PER_KEY": str(max_queued),
             "QUIRE_LOG_LEVEL": "WARNING",
             "PORT": str(port),
         }

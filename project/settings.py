@@ -139,6 +139,8 @@ MAX_QUEUED_JOBS = env.int("QUIRE_MAX_QUEUED_JOBS", default=10_000)
 MAX_QUEUED_INTERACTIVE = env.int("QUIRE_MAX_QUEUED_INTERACTIVE", default=4_000)
 """Calls and streams that wait or run; the rest is for those who can wait longer."""
 MAX_QUEUED_BACKGROUND = env.int("QUIRE_MAX_QUEUED_BACKGROUND", default=8_000)
+MAX_QUEUED_PER_KEY = env.int("QUIRE_MAX_QUEUED_PER_KEY", default=2_000)
+"""Calls, streams and background jobs of one API key, so that it leaves room for others."""
 REQUEST_TIMEOUT = env.float("QUIRE_REQUEST_TIMEOUT", default=300.0)
 """Seconds a synchronous or streamed completion may take; below the openai client's 600."""
 BACKGROUND_TIMEOUT = env.float("QUIRE_BACKGROUND_TIMEOUT", default=3600.0)

@@ -26,6 +26,7 @@ from completions.jobs.limits import (
 from completions.jobs.rids import RidTakenError
 from completions.jobs.submission import (
     IdempotencyKey,
+    KeyQueueFullError,
     Kind,
     ModelUnservedError,
     NewJob,
@@ -120,12 +121,13 @@ async def _admit(here: runtime.Runtime, job: NewJob) -> Remaining:
     """Raises what Submission.submit does, but for what SQL can tell."""
     interactive = job.waited_for
     most = settings.MAX_QUEUED_INTERACTIVE if interactive else settings.MAX_QUEUED_BACKGROUND
+    bounds = settings.MAX_QUEUED_JOBS, most, settings.MAX_QUEUED_PER_KEY
     for _ in range(_SCOPES):
         try:
-            return await here.submission.submit(job, settings.MAX_QUEUED_JOBS, most)
+            return await here.submission.submit(job, *bounds)
         except UnseededError as error:
             await sync_to_async(budgets.seed)(error.scope)
-    return await here.submission.submit(job, settings.MAX_QUEUED_JOBS, most)
+    return await here.submission.submit(job, *bounds)
 
 
 def _require_storable(job: NewJob) -> None:
@@ -179,6 +181,8 @@ def _refusal(error: Exception, job: NewJob) -> APIError:
         return rate_limits.refusal(error, job.limits, job.most_tokens)
     if isinstance(error, BudgetReachedError):
         return rate_limits.quota_refusal(error, job)
+    if isinstance(error, KeyQueueFullError):
+        return rate_limits.crowded_refusal(settings.MAX_QUEUED_PER_KEY)
     if isinstance(error, QueueFullError):
         return from_job_error("queue_full")
     if isinstance(error, ModelUnservedError):

@@ -6,7 +6,7 @@ https://platform.openai.com/docs/guides/rate-limits#rate-limits-in-headers
 import math
 from http import HTTPStatus
 
-from completions.api.exceptions import DO_NOT_RETRY, APIError, RateLimited
+from completions.api.exceptions import DO_NOT_RETRY, RETRY_SOON, APIError, RateLimited
 from completions.jobs.limits import (
     Allowance,
     BudgetReachedError,
@@ -84,6 +84,16 @@ def quota_refusal(reached: BudgetReachedError, job: NewJob) -> APIError:
     return APIError(
         HTTPStatus.TOO_MANY_REQUESTS, "insufficient_quota", "insufficient_quota", message,
         headers=DO_NOT_RETRY,
+    )  # fmt: skip
+
+
+def crowded_refusal(most: int) -> APIError:
+    """The 429 for a key that has filled its part of the queue."""
+    return APIError(
+        HTTPStatus.TOO_MANY_REQUESTS, "overloaded_error", "queue_full",
+        f"This API key has {most} requests waiting or running, as many as one key may have. Wait "
+        "until some have ended, or send them as a batch.",
+        headers=RETRY_SOON,
     )  # fmt: skip
 
 

@@ -50,6 +50,10 @@ class QueueFullError(Exception):
     """Too many jobs are open; the client should come back later."""
 
 
+class KeyQueueFullError(QueueFullError):
+    """They are those of the job's own API key."""
+
+
 class ModelUnservedError(Exception):
     """No worker serves the model, and nobody would wait for one."""
 
@@ -198,21 +202,28 @@ class Submission:
         self.web_id = web_id
 
     async def submit(
-        self, job: NewJob, max_open: int, max_of_class: int = sys.maxsize
+        self,
+        job: NewJob,
+        max_open: int,
+        max_of_class: int = sys.maxsize,
+        max_of_key: int = sys.maxsize,
     ) -> Remaining:
         """Store the job as queued; its message is published by the caller. `max_of_class` bounds
-        calls and streams where it is one of them, else background jobs.
+        calls and streams where it is one of them, else background jobs; `max_of_key` both together.
 
         Returns what its key has left. Raises QueueFullError, LimitReachedError,
         BudgetReachedError, UnseededError, and ModelUnservedError for a job that somebody waits for.
         """
         web = "" if job.kept else self.web_id
         patience = SERVED_WITHIN if job.waited_for else 0
-        args = _arguments(job, (max_open, max_of_class), FIRST_CHECK, patience, web)
+        most = max_open, max_of_class, max_of_key
+        args = _arguments(job, most, FIRST_CHECK, patience, web)
         reply = await self._scripts.call("submit", args)
         verdict = _verdict(reply)
         if verdict == "full":
             raise QueueFullError
+        if verdict == "crowded":
+            raise KeyQueueFullError
         if verdict == "unserved":
             raise ModelUnservedError
         if verdict == "exists":
@@ -295,7 +306,7 @@ def submit_kept(
     Whoever does not publish them leaves it to the reconciler, which looks after `check_after`
     seconds.
     """
-    unbounded = (sys.maxsize, sys.maxsize)
+    unbounded = (sys.maxsize, sys.maxsize, sys.maxsize)
     calls = []
     for job in jobs:
         unrated = replace(job, limits=job.limits.only_budgets())
@@ -322,9 +333,9 @@ def _verdict(reply: list[bytes]) -> str:
 
 
 def _arguments(
-    job: NewJob, most: tuple[int, int], check_after: float, patience: float, web: str
+    job: NewJob, most: tuple[int, int, int], check_after: float, patience: float, web: str
 ) -> list[Any]:
-    """Of `submit.lua`; at `most` so many jobs may be open, and so many of its class."""
+    """Of `submit.lua`; at `most` so many jobs may be open: of all, its class, its API key."""
     lease = job.deadline + LEASE_OVERTIME if job.waited_for else 0
     owner = job.api_key_id, job.organization_id
     metered = metering(owner, job.limits, lease, job.request, job.most_cost)

@@ -34,6 +34,7 @@ local function finalize(id, state, event, usage, error)
   redis.call('HDEL', key, 'request', 'owner')
   redis.call('ZREM', prefix .. 'open', id)
   redis.call('SREM', prefix .. 'depth:' .. class_of(job[2]), id)
+  redis.call('ZREM', prefix .. 'queued:' .. job[5], id)
   settle(job[5], id, job[8], tokens)
   spend({'k' .. job[5], 'o' .. job[4]}, job[11], tokens, cost, at)
   if job[9] ~= '1' then

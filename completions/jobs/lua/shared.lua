@@ -13,6 +13,7 @@
 -- <p>workers      set     ids of workers that may live
 -- <p>served       zset    models by the time of their last heartbeat
 -- <p>depth:<class> set    those among them of one class: interactive, background, batch
+-- <p>queued:<key> zset    those of an API key that are no lines of batches, by when they have ended at the latest
 -- <p>spent:<scope> hash   what a key or an organization with a budget has spent (budgets.lua)
 -- <p>limits:<key>  hash    what an API key has left: requests, tokens, at (limits.lua)
 -- <p>busy:<key>    zset    its jobs that somebody waits for, by the time their lease ends

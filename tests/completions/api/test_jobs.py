@@ -126,6 +126,20 @@ async def test_a_key_has_a_length(live, key):
     assert code(await live.post(key=key), 400) == "invalid_value"
 
 
+async def test_a_key_that_fills_the_queue_leaves_room_for_others(live, stranger, settings):
+    settings.MAX_QUEUED_PER_KEY = 1
+    live.at_once = False
+    assert (await live.post(background=True)).status_code == 202
+    refused = await live.post(background=True)
+    error = refused.json()["error"]
+    assert (refused.status_code, error["type"], error["code"]) == (
+        429, "overloaded_error", "queue_full",
+    )  # fmt: skip
+    assert int(refused.headers["Retry-After"]) >= 1
+    live.http = Caller(stranger)
+    assert (await live.post(background=True)).status_code == 202
+
+
 async def test_a_poll_tells_whether_something_changed(live):
     live.at_once = False
     location = (await live.post(background=True)).headers["Location"]

@@ -20,6 +20,7 @@ from completions.jobs.execution import (
     reconcile,
 )
 from completions.jobs.submission import (
+    KeyQueueFullError,
     ModelUnservedError,
     NewJob,
     QueueFullError,
@@ -140,6 +141,28 @@ async def test_a_full_queue_and_an_unserved_model_refuse(submission, worker):
     await submission.submit(new_job("d", model="other"), max_open=9)  # background can wait
     await submission.renew_lease()
     await submission.submit(new_job("e", kind="sync"), max_open=9)
+
+
+async def test_a_key_fills_its_own_part_of_the_queue_alone(submission, worker, redis_client):
+    bounds = {"max_open": 9, "max_of_class": 9, "max_of_key": 2}
+    for job_id in ("a", "b"):
+        await submission.submit(new_job(job_id), **bounds)
+    with pytest.raises(KeyQueueFullError):
+        await submission.submit(new_job("c"), **bounds)
+    await submission.submit(new_job("others", api_key_id=9), **bounds)
+    await submission.submit(new_job("line", kind="batch"), **bounds)  # its feeder counts those
+    await submission.cancel("a")
+    await submission.submit(new_job("c"), **bounds)
+    for job_id in ("b", "c"):
+        await submission.cancel(job_id)
+    assert not redis_client.exists(f"{PREFIX}queued:8")
+
+
+async def test_a_job_that_nobody_saw_end_is_not_counted_for_ever(submission, worker, redis_client):
+    late = {"deadline": time.time() - 1000}
+    await submission.submit(new_job("lost", **late), max_open=9, max_of_key=1)
+    redis_client.delete(f"{PREFIX}job:lost")
+    await submission.submit(new_job("a"), max_open=9, max_of_key=1)
 
 
 async def test_repeating_a_published_step_changes_nothing(submission, worker, redis_client):
