@@ -1,15 +1,31 @@
-"""Django's ASGI handler, for which a request to the API needs a thread only if it uses SQL."""
+"""Django's ASGI handler, for which a request to the API needs a thread only if it uses SQL, and
+which has an answer to whatever a client sends."""
 
 import asyncio
-from typing import Any
+import os
+from typing import IO, Any
 
 from asgiref.sync import SyncToAsync, ThreadSensitiveContext, sync_to_async
 from django.core.exceptions import RequestAborted
 from django.core.handlers import asgi
 from django.http import HttpRequest
 from django.http.response import HttpResponseBase
+from django.utils.http import parse_header_parameters
 
+from completions.api import exceptions
 from project.middleware import API_PATHS
+
+
+class Request(asgi.ASGIRequest):
+    """Bodies are UTF-8. Django would take a client's word for another charset, and fail on one that
+    Python knows but that is none of texts, like base64."""
+
+    def _set_content_type_params(self, meta: dict[str, Any]) -> None:
+        try:
+            parsed = parse_header_parameters(meta.get("CONTENT_TYPE", ""))
+        except ValueError:  # no type: refused where a body is wanted
+            parsed = "", {}
+        self.content_type, self.content_params = parsed
 
 
 class ASGIHandler(asgi.ASGIHandler):
@@ -17,6 +33,8 @@ class ASGIHandler(asgi.ASGIHandler):
 
     All that they do is tidy up the request's thread, where it has one: its database connection.
     """
+
+    request_class = Request
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
         if not scope["path"].startswith(API_PATHS):
@@ -30,6 +48,20 @@ class ASGIHandler(asgi.ASGIHandler):
                 await sync_to_async(response.close)()
             else:
                 response.close()
+
+    def create_request(
+        self, scope: Any, body_file: IO[bytes]
+    ) -> tuple[HttpRequest, None] | tuple[None, HttpResponseBase]:
+        """A body that came in chunks gets the length that nobody declared: without one, Django and
+        DRF take it for empty."""
+        try:
+            request = self.request_class(scope, body_file)
+        except UnicodeDecodeError:
+            return None, exceptions.response(exceptions.malformed_query())
+        if "HTTP_TRANSFER_ENCODING" in request.META:
+            request.META["CONTENT_LENGTH"] = str(body_file.seek(0, os.SEEK_END))
+            body_file.seek(0)
+        return request, None
 
     async def _serve(self, scope: Any, receive: Any, send: Any) -> HttpResponseBase | None:
         """Answer until it is done or the client hangs up. The caller closes the response."""

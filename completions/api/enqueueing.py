@@ -8,7 +8,7 @@ from typing import Any
 import orjson
 from asgiref.sync import sync_to_async
 from django.conf import settings
-from django.db import DatabaseError
+from django.db import Error as SQLError
 from kombu.exceptions import OperationalError
 from redis.exceptions import RedisError
 
@@ -36,7 +36,7 @@ from completions.keys import Principal
 
 _NOT_QUEUED = (
     QueueFullError, ModelUnservedError, LimitReachedError, BudgetReachedError, UnseededError,
-    RedisError, OSError, OperationalError, DatabaseError,
+    RedisError, OSError, OperationalError, SQLError,
 )  # fmt: skip
 _SCOPES = 2
 """Whose budgets may have to be seeded: the key's and the organization's."""

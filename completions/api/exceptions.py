@@ -16,7 +16,7 @@ from django.core.exceptions import (
     RequestDataTooBig,
     SuspiciousOperation,
 )
-from django.db import OperationalError
+from django.db import InterfaceError, OperationalError
 from django.http import Http404, HttpRequest, HttpResponse, HttpResponseBase
 from django.views import defaults
 from redis.exceptions import RedisError
@@ -315,6 +315,19 @@ def payload_too_large(limit: int) -> APIError:
     )  # fmt: skip
 
 
+def body_too_slow() -> APIError:
+    return APIError(
+        HTTPStatus.REQUEST_TIMEOUT, INVALID_REQUEST, "request_timeout",
+        "The request body came too slowly, or not to its end. Send it again.",
+    )  # fmt: skip
+
+
+def malformed_query() -> APIError:
+    return InvalidRequest(
+        "invalid_request", "The query string is not ASCII: percent-encode UTF-8 in it."
+    )
+
+
 def _too_big(exc: RequestDataTooBig) -> APIError:
     return payload_too_large(settings.MAX_BODY_BYTES)
 
@@ -325,11 +338,16 @@ def _drf(exc: drf.APIException) -> APIError:
     return APIError(exc.status_code, INVALID_REQUEST, "invalid_request", str(exc.detail))
 
 
-_TRANSLATIONS: tuple[tuple[type[Exception], Callable[[Any], APIError]], ...] = (
+_Kinds = type[Exception] | tuple[type[Exception], ...]
+_TRANSLATIONS: tuple[tuple[_Kinds, Callable[[Any], APIError]], ...] = (
     (GrammarError, _grammar),
     (ModelFilesError, _model_files),
     (RedisError, _unreachable("queue_unavailable", "The queue cannot be reached")),
-    (OperationalError, _unreachable("database_unavailable", "The database cannot be reached")),
+    (
+        # The second of a connection that broke earlier in the same request.
+        (OperationalError, InterfaceError),
+        _unreachable("database_unavailable", "The database cannot be reached"),
+    ),
     (OSError, _os_error),
     (Http404, _not_found),
     (drf.NotFound, _not_found),

@@ -3,7 +3,7 @@
 from collections.abc import Awaitable, Callable
 
 from asgiref.sync import sync_to_async
-from django.db import DatabaseError, connection
+from django.db import Error, connection
 from django.db.migrations.executor import MigrationExecutor
 from redis.exceptions import RedisError
 from rest_framework.response import Response
@@ -32,7 +32,7 @@ class ReadyView(AsyncAPIView):
         for name, check in _CHECKS.items():
             try:
                 failure = await check()
-            except (RedisError, OSError, DatabaseError) as error:
+            except (RedisError, OSError, Error) as error:
                 failure = type(error).__name__
             if failure:
                 failures[name] = failure

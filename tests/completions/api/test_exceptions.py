@@ -6,7 +6,7 @@ import orjson
 import pytest
 import redis
 from django.core.exceptions import RequestDataTooBig, SuspiciousOperation
-from django.db import OperationalError
+from django.db import InterfaceError, OperationalError
 from django.http import Http404
 from django.test import Client, RequestFactory
 from rest_framework import exceptions as drf
@@ -44,6 +44,7 @@ def test_envelope_has_openais_four_keys() -> None:
         (ModelFilesError("/secret/path is missing"), 503, "model_loading"),
         (redis.ConnectionError("/secret/socket"), 503, "queue_unavailable"),
         (OperationalError("secret"), 503, "database_unavailable"),
+        (InterfaceError("secret"), 503, "database_unavailable"),
         (Http404(), 404, "not_found"),
         (drf.NotFound(), 404, "not_found"),
         (drf.MethodNotAllowed("PUT"), 405, "method_not_allowed"),
