@@ -32,7 +32,7 @@ COPY stop_regex stop_regex
 USER quire
 EXPOSE 8000
 CMD ["uvicorn", "project.asgi:application", "--host", "0.0.0.0", "--port", "8000", \
-     "--loop", "uvloop", "--http", "httptools", "--ws", "none", "--no-access-log", \
+     "--loop", "uvloop", "--http", "project.http_protocol:Protocol", "--ws", "none", "--no-access-log", \
      "--no-server-header", "--no-proxy-headers", "--timeout-graceful-shutdown", "20"]
 
 FROM base AS worker

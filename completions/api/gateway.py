@@ -1,7 +1,7 @@
-"""The outermost layer of the web process: request ids, body limit, start-up and shutdown.
+"""The outermost layer of the web process: request ids, body limits, start-up and shutdown.
 
-Django reads a whole body into a temporary file before any view runs, so the limit stands here, and
-so does the key of who sends a large one.
+Django reads a whole body into memory or a temporary file before any view runs, for as long as that
+takes, so the limits stand here, and so does the key of who sends a large one.
 """
 
 import asyncio
@@ -15,7 +15,13 @@ import orjson
 
 from completions.api import access_log, request_ids, runtime, web_metrics
 from completions.api.authentication import authenticate_header
-from completions.api.exceptions import APIError, api_error, is_disk_full, payload_too_large
+from completions.api.exceptions import (
+    APIError,
+    api_error,
+    body_too_slow,
+    is_disk_full,
+    payload_too_large,
+)
 
 Scope = MutableMapping[str, Any]
 Message = MutableMapping[str, Any]
@@ -25,19 +31,19 @@ Application = Callable[[Scope, Receive, Send], Awaitable[None]]
 
 MULTIPART_OVERHEAD = 64 * 1024
 """Bytes that an upload may have around its file."""
+STRANGERS_BYTES = 128 * 1024
+"""Of a body that is read of who has not shown a key."""
+BODY_SECONDS = 60.0
+SLOWEST = 1024
+"""Bytes per second: a body may take BODY_SECONDS, and longer if it is that fast on the whole."""
 
 
 HUNG_UP = 499
 """The status in the log where the client hung up before an answer began."""
 
 
-class _BodyTooLargeError(Exception):
-    """Raised in the application when it reads past the limit."""
-
-
 class Gateway:
-    """An ASGI application around Django's. Paths in `uploads` have a limit of their own, in bytes,
-    and are read only for holders of a key."""
+    """An ASGI application around Django's. Paths in `uploads` have limits of their own in bytes."""
 
     def __init__(
         self,
@@ -91,15 +97,15 @@ class Gateway:
             await send(message)
 
         limit = self._max_body_bytes
+        if scope["method"] == "POST":
+            limit = self._uploads.get(scope["path"], limit)
+        body = _Body(scope, receive, limit)
         web_metrics.open_requests.inc()
         try:
-            if scope["method"] == "POST" and scope["path"] in self._uploads:
-                limit = self._uploads[scope["path"]]
-                await _require_key(scope)
-            await self._application(scope, _limited(scope, receive, limit), tagged_send)
-        except _BodyTooLargeError:
-            await _refuse(payload_too_large(limit), tagged_send)
+            await self._application(scope, body.receive, tagged_send)
         except APIError as error:
+            if status != HUNG_UP:
+                raise
             await _refuse(error, tagged_send)
         except OSError as error:
             if status != HUNG_UP or not is_disk_full(error):
@@ -112,29 +118,50 @@ class Gateway:
             access_log.write(method, path, status, seconds, facts)
 
 
+class _Body:
+    """A request's body on its way to the application, which meets an APIError where it is too
+    large, too slow, or larger than what is read of a stranger."""
+
+    def __init__(self, scope: Scope, receive: Receive, limit: int) -> None:
+        self._scope = scope
+        self._receive = receive
+        self._limit = limit
+        declared = _header(scope, b"content-length")
+        self._expected = int(declared) if declared.isdigit() else 0
+        self._read = 0
+        self._began = time.monotonic()
+        self._of_key_holder = False
+        self._whole = False
+
+    async def receive(self) -> Message:
+        if self._whole:
+            return await self._receive()  # the client's hanging up
+        await self._check(max(self._expected, self._read))
+        late_at = self._began + BODY_SECONDS + self._read / SLOWEST
+        try:
+            async with asyncio.timeout(late_at - time.monotonic()):
+                message = await self._receive()
+        except TimeoutError as error:
+            raise body_too_slow() from error
+        self._read += len(message.get("body", b""))
+        self._whole = not message.get("more_body", False)
+        await self._check(self._read)
+        return message
+
+    async def _check(self, size: int) -> None:
+        if size > STRANGERS_BYTES and not self._of_key_holder:
+            await _require_key(self._scope)
+            self._of_key_holder = True
+        if size > self._limit:
+            raise payload_too_large(self._limit)
+
+
 async def _require_key(scope: Scope) -> None:
     """Raises APIError."""
     try:
         await authenticate_header(_header(scope, b"authorization").decode("latin-1"))
     except Exception as exc:
         raise api_error(exc) from exc
-
-
-def _limited(scope: Scope, receive: Receive, limit: int) -> Receive:
-    declared = _header(scope, b"content-length")
-    read = 0
-
-    async def limited_receive() -> Message:
-        nonlocal read
-        if declared.isdigit() and int(declared) > limit:
-            raise _BodyTooLargeError
-        message = await receive()
-        read += len(message.get("body", b""))
-        if read > limit:
-            raise _BodyTooLargeError
-        return message
-
-    return limited_receive
 
 
 async def _refuse(error: APIError, send: Send) -> None:

@@ -57,7 +57,7 @@ def _workers(catalog: Catalog) -> list[Service]:
 
 def _web(endpoint: Endpoint) -> Service:
     options = ["--host", endpoint.host, "--port", str(endpoint.port)]
-    options += ["--loop", "uvloop", "--http", "httptools", "--ws", "none"]
+    options += ["--loop", "uvloop", "--http", "project.http_protocol:Protocol", "--ws", "none"]
     options += ["--no-access-log", "--no-server-header", "--no-use-colors"]
     options += ["--timeout-graceful-shutdown", str(WEB_GRACE)]
     options += ["--no-proxy-headers"]  # project/asgi.py reads them, from QUIRE_TRUSTED_PROXIES

@@ -1,11 +1,12 @@
 """The outermost ASGI layer: request ids and the body limit."""
 
+import asyncio
 from types import SimpleNamespace
 
 import orjson
 import pytest
 
-from completions.api import enqueueing
+from completions.api import enqueueing, gateway
 from completions.api.gateway import Gateway
 from completions.keys import Principal, Refusal
 
@@ -87,23 +88,81 @@ async def test_a_job_carries_the_id_of_its_request(served):
     assert [job.request_id for job in made] == ["trace-1"]
 
 
-async def test_only_holders_of_a_key_may_send_a_large_body(fake_runtime, monkeypatch):
+@pytest.fixture
+def good_key(fake_runtime, monkeypatch):
     async def verify(secret):
         return Principal(1, 1, "abc", (), None) if secret == "good" else Refusal.INVALID
 
     monkeypatch.setattr(fake_runtime.key_ring, "verify", verify)
+    return [(b"authorization", b"Bearer good")]
+
+
+async def test_uploads_have_a_limit_of_their_own():
     uploads = {"/v1/files": 20}
-    with_key = [(b"authorization", b"Bearer good")]
-    status, _, body = await call([b"x" * 15], with_key, path="/v1/files", uploads=uploads)
+    status, _, body = await call([b"x" * 15], path="/v1/files", uploads=uploads)
     assert (status, body) == (200, b"15")
-    status, _, body = await call([b"x" * 21], with_key, path="/v1/files", uploads=uploads)
+    status, _, body = await call([b"x" * 21], path="/v1/files", uploads=uploads)
     assert status == 413
     assert b"20 bytes" in body
-    status, _, _ = await call([b"x" * 15], with_key, path="/v1/other", uploads=uploads)
+    status, _, _ = await call([b"x" * 15], path="/v1/other", uploads=uploads)
     assert status == 413
-    for headers in ([], [(b"authorization", b"Bearer bad")]):
-        # echo would answer 200: the body was not even read
-        status, sent, body = await call([b"x"], headers, path="/v1/files", uploads=uploads)
+
+
+@pytest.mark.parametrize("declared", [True, False])
+async def test_only_holders_of_a_key_may_send_a_large_body(good_key, monkeypatch, declared):
+    monkeypatch.setattr(gateway, "STRANGERS_BYTES", 6)
+
+    async def sent(parts, key):
+        length = b"%d" % sum(map(len, parts))
+        headers = [*key, *([(b"content-length", length)] if declared else [])]
+        return await call(parts, headers, limit=20)
+
+    status, _, body = await sent([b"12345", b"678901"], good_key)
+    assert (status, body) == (200, b"11")
+    status, _, body = await sent([b"12345", b"6"], [])
+    assert (status, body) == (200, b"6")
+    for key in ([], [(b"authorization", b"Bearer bad")]):
+        status, headers, body = await sent([b"12345", b"67"], key)
         assert status == 401
-        assert sent[b"www-authenticate"] == b"Bearer"
-        assert sent[b"connection"] == b"close"
+        assert headers[b"www-authenticate"] == b"Bearer"
+        assert headers[b"connection"] == b"close"
+
+
+async def test_a_body_that_trickles_is_not_waited_for(monkeypatch):
+    monkeypatch.setattr(gateway, "BODY_SECONDS", 0.05)
+    parts = [{"type": "http.request", "body": b"x", "more_body": True}]
+    sent = []
+
+    async def receive():
+        return parts.pop() if parts else await asyncio.Event().wait()
+
+    async def send(message):
+        sent.append(message)
+
+    scope = {"type": "http", "method": "POST", "path": "/", "headers": []}
+    await Gateway(echo, 10)(scope, receive, send)
+    assert sent[0]["status"] == 408
+    assert orjson.loads(sent[1]["body"])["error"]["code"] == "request_timeout"
+
+
+async def test_the_answer_to_a_whole_body_takes_its_time(monkeypatch):
+    """The application listens for the client's hanging up meanwhile, which is no body."""
+    parts = [{"type": "http.request", "body": b"x"}]
+    sent = []
+
+    async def receive():
+        return parts.pop() if parts else await asyncio.Event().wait()
+
+    async def application(scope, receive, send):
+        assert (await receive())["body"] == b"x"
+        monkeypatch.setattr(gateway, "BODY_SECONDS", -1.0)
+        with pytest.raises(TimeoutError):  # of this test
+            await asyncio.wait_for(receive(), 0.05)
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+
+    async def send(message):
+        sent.append(message)
+
+    scope = {"type": "http", "method": "POST", "path": "/", "headers": []}
+    await Gateway(application, 10)(scope, receive, send)
+    assert sent[0]["status"] == 200

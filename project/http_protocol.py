@@ -1,0 +1,89 @@
+"""uvicorn's HTTP protocol with what a server that strangers reach needs: a bounded head, in bounded
+time, and refusals in the API's own words.
+
+httptools collects a head of any length for as long as it takes, and nobody has shown a key by then.
+"""
+
+import asyncio
+from typing import Any
+
+import orjson
+from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
+
+from completions.api.exceptions import envelope
+
+MOST_HEAD_BYTES = 64 * 1024
+"""Of the request line and the headers; up to one read of the socket more is held."""
+HEAD_SECONDS = 30.0
+"""From the connection, or from a request's first byte, to the end of its head."""
+
+
+class Protocol(HttpToolsProtocol):  # type: ignore[misc] # uvicorn is untyped here
+    """One connection."""
+
+    def __init__(self, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **options)
+        self._in_head = False
+        self._head_bytes = 0
+        self._late: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        super().connection_made(transport)
+        self._await_head()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._stop_waiting()
+        super().connection_lost(exc)
+
+    def data_received(self, data: bytes) -> None:
+        super().data_received(data)
+        if self.transport.is_closing():
+            return
+        if self._in_head:
+            self._head_bytes += len(data)
+        if self._head_bytes > MOST_HEAD_BYTES:
+            message = f"The request's head is longer than {MOST_HEAD_BYTES} bytes. Shorten it."
+            self._refuse(431, "headers_too_large", message)
+        elif self._in_head or not self._answering():  # a blank line, which begins no request
+            self._await_head()
+
+    def on_message_begin(self) -> None:
+        super().on_message_begin()
+        self._in_head = True
+        self._head_bytes = 0
+
+    def on_headers_complete(self) -> None:
+        super().on_headers_complete()
+        self._in_head = False
+        self._head_bytes = 0
+        self._stop_waiting()
+
+    def send_400_response(self, msg: str) -> None:
+        self._refuse(400, "invalid_request", f"{msg} Send HTTP/1.1 as RFC 9112 has it.")
+
+    def _answering(self) -> bool:
+        return self.cycle is not None and not self.cycle.response_complete
+
+    def _await_head(self) -> None:
+        if self._late is None:
+            self._late = self.loop.call_later(HEAD_SECONDS, self._be_late)
+
+    def _stop_waiting(self) -> None:
+        if self._late is not None:
+            self._late.cancel()
+            self._late = None
+
+    def _be_late(self) -> None:
+        self._late = None
+        if self._answering():  # the next request may wait for that
+            self._await_head()
+        elif not self.transport.is_closing():
+            message = f"No whole request came within {HEAD_SECONDS:g} seconds."
+            self._refuse(408, "request_timeout", message)
+
+    def _refuse(self, status: int, code: str, message: str) -> None:
+        if not self._answering():  # else it would stand in the midst of a response
+            body = orjson.dumps(envelope(message, code=code))
+            head = b"content-type: application/json\r\nconnection: close\r\ncontent-length: "
+            self.transport.write(STATUS_LINE[status] + head + b"%d\r\n\r\n" % len(body) + body)
+        self.transport.close()

@@ -1,0 +1,153 @@
+"""A connection whose head never ends, never comes, or is none."""
+
+import asyncio
+import json
+from types import SimpleNamespace
+
+import pytest
+from uvicorn.config import Config
+from uvicorn.server import ServerState
+
+from project import http_protocol
+from project.http_protocol import Protocol
+
+
+class Transport:
+    """Remembers what was written."""
+
+    def __init__(self):
+        self.written = b""
+        self.closed = False
+
+    def get_extra_info(self, _name):
+        return None
+
+    def write(self, data):
+        assert not self.closed
+        self.written += data
+
+    def close(self):
+        self.closed = True
+
+    def is_closing(self):
+        return self.closed
+
+    def pause_reading(self): ...
+
+    def resume_reading(self): ...
+
+
+async def application(scope, receive, send):
+    await receive()
+    await send({"type": "http.response.start", "status": 200, "headers": []})
+    await scope["app_may_end"].wait()
+    await send({"type": "http.response.body", "body": b"done"})
+
+
+@pytest.fixture
+async def connection():
+    may_end = asyncio.Event()
+    may_end.set()
+
+    async def app(scope, receive, send):
+        await application({**scope, "app_may_end": may_end}, receive, send)
+
+    config = Config(app, lifespan="off", log_config=None)
+    config.load()
+    protocol, transport = Protocol(config, ServerState(), {}), Transport()
+    protocol.connection_made(transport)
+    yield SimpleNamespace(protocol=protocol, transport=transport, may_end=may_end)
+    protocol.connection_lost(None)
+
+
+def refusal(transport):
+    """Status and code of the one response that was written."""
+    head, _, body = transport.written.partition(b"\r\n\r\n")
+    assert b"content-type: application/json" in head
+    assert transport.closed
+    error = json.loads(body)["error"]
+    assert set(error) == {"message", "type", "param", "code"}
+    return int(head.split()[1]), error["code"]
+
+
+async def until(condition):
+    for _ in range(3000):
+        if condition():
+            return
+        await asyncio.sleep(0.01)
+    raise AssertionError("it did not happen in time")
+
+
+REQUEST = b"GET /a HTTP/1.1\r\nHost: a\r\n\r\n"
+
+
+@pytest.mark.parametrize("piece", [b"x" * 1000, b"a: b\r\n" * 200])
+async def test_a_head_without_end_is_refused(connection, piece):
+    connection.protocol.data_received(b"GET /" if piece[:1] == b"x" else b"GET / HTTP/1.1\r\n")
+    for _ in range(2 * http_protocol.MOST_HEAD_BYTES // len(piece)):
+        if connection.transport.closed:
+            break
+        connection.protocol.data_received(piece)
+    assert refusal(connection.transport) == (431, "headers_too_large")
+
+
+async def test_bodies_and_many_requests_do_not_count_as_heads(connection):
+    long = b"x" * 4 * http_protocol.MOST_HEAD_BYTES
+    head = b"POST /a HTTP/1.1\r\nHost: a\r\nContent-Length: %d\r\n\r\n" % len(long)
+    for part in (head, long[:1000], long[1000:]):
+        connection.protocol.data_received(part)
+    await until(lambda: b"done" in connection.transport.written)
+    for number in range(2, 40):
+        connection.protocol.data_received(REQUEST[:9])
+        connection.protocol.data_received(REQUEST[9:])
+        await until(lambda n=number: connection.transport.written.count(b"done") == n)
+    assert not connection.transport.closed
+
+
+@pytest.mark.parametrize("begun", [b"", b"\r\n", b"GET /a HTTP/1.1\r\nHost:"])
+async def test_a_head_that_does_not_come_is_not_waited_for(monkeypatch, begun):
+    monkeypatch.setattr(http_protocol, "HEAD_SECONDS", 0.05)
+    config = Config(application, lifespan="off", log_config=None)
+    config.load()
+    protocol, transport = Protocol(config, ServerState(), {}), Transport()
+    protocol.connection_made(transport)
+    if begun:
+        protocol.data_received(begun)
+    await until(lambda: transport.closed)
+    assert refusal(transport) == (408, "request_timeout")
+    protocol.connection_lost(None)
+
+
+async def test_a_late_head_never_stands_in_a_response(connection, monkeypatch):
+    """The first answer takes longer than the second request's head may."""
+    monkeypatch.setattr(http_protocol, "HEAD_SECONDS", 0.02)
+    connection.may_end.clear()
+    connection.protocol.data_received(REQUEST + b"GET /b")
+    await until(lambda: b"200 OK" in connection.transport.written)
+    await asyncio.sleep(0.1)
+    assert not connection.transport.closed
+    connection.may_end.set()
+    await until(lambda: connection.transport.closed)
+    first, second = connection.transport.written.split(b"HTTP/1.1 408 Request Timeout")
+    assert first.endswith(b"0\r\n\r\n")
+    assert b"request_timeout" in second
+
+
+async def test_a_kept_connection_that_sends_a_blank_line_does_not_stay(connection, monkeypatch):
+    connection.protocol.data_received(REQUEST)
+    await until(lambda: b"done" in connection.transport.written)
+    monkeypatch.setattr(http_protocol, "HEAD_SECONDS", 0.02)
+    connection.protocol.data_received(b"\r\n")  # which ends the wait for the next request
+    await until(lambda: connection.transport.closed)
+
+
+async def test_what_is_not_http_gets_an_envelope(connection):
+    connection.protocol.data_received(b"\x16\x03\x01\x02\x00\r\n\r\n")
+    assert refusal(connection.transport) == (400, "invalid_request")
+
+
+async def test_rubbish_after_a_request_only_ends_its_connection(connection):
+    connection.may_end.clear()
+    connection.protocol.data_received(REQUEST + b"\x00\x01\r\n\r\n")
+    assert connection.transport.closed
+    assert b"400" not in connection.transport.written
