@@ -29,6 +29,14 @@ def connect(url: str, timeout: float = _COMMAND_TIMEOUT) -> redis.Redis:
     )
 
 
+class _BoundedPipeline(redis.asyncio.client.Pipeline):
+    """Of the client below, and bounded like it."""
+
+    async def execute(self, raise_on_error: bool = True) -> list[Any]:
+        async with asyncio.timeout(_COMMAND_TIMEOUT):
+            return await super().execute(raise_on_error)
+
+
 class _BoundedRedis(redis.asyncio.Redis):
     """Bounds commands itself: redis-py's `socket_timeout` goes through `asyncio.wait_for`, which on
     Python 3.11 now and then swallows a cancellation (python/cpython#86296), and with it a hang-up.
@@ -37,6 +45,11 @@ class _BoundedRedis(redis.asyncio.Redis):
     async def execute_command(self, *args: Any, **options: Any) -> Any:
         async with asyncio.timeout(_COMMAND_TIMEOUT):
             return await super().execute_command(*args, **options)  # type: ignore[no-untyped-call]
+
+    def pipeline(self, transaction: bool = True, shard_hint: str | None = None) -> _BoundedPipeline:
+        return _BoundedPipeline(
+            self.connection_pool, self.response_callbacks, transaction, shard_hint
+        )
 
 
 def connect_async(url: str) -> redis.asyncio.Redis:

@@ -137,6 +137,7 @@ class JobRecord:
     organization_id: int
     view: Mapping[str, Any]
     deadline: float
+    """By the clock of this host, which may be wrong."""
     ttl: int
     finished: float | None
     error: JobError | None
@@ -240,10 +241,13 @@ class Submission:
 
     async def fetch(self, job_id: str) -> JobRecord | None:
         """The job, or None when it is unknown or has expired."""
-        key = f"{self._prefix}job:{job_id}"
-        raw = cast("dict[bytes, bytes]", await self._client.hgetall(key))
+        pipeline = self._client.pipeline(transaction=False)
+        pipeline.hgetall(f"{self._prefix}job:{job_id}")
+        pipeline.time()
+        raw, (seconds, microseconds) = await pipeline.execute()
         if not raw:
             return None
+        ahead = time.time() - (seconds + microseconds / 1e6)
         fields = {name.decode(): value.decode() for name, value in raw.items()}
         error = orjson.loads(fields["error"]) if fields.get("error") else None
         usage = orjson.loads(fields["usage"]) if fields.get("usage") else None
@@ -253,7 +257,7 @@ class Submission:
             state=fields["state"],  # type: ignore[arg-type]
             organization_id=int(fields["organization"]),
             view=orjson.loads(fields["view"]),
-            deadline=float(fields["deadline"]),
+            deadline=float(fields["deadline"]) + ahead,
             ttl=int(fields["ttl"]),
             finished=float(fields["finished"]) if "finished" in fields else None,
             error=JobError(**error) if error else None,

@@ -18,6 +18,8 @@ async def test_no_cancellation_is_swallowed(valkey, redis_client):
     async def busy():
         while True:
             await client.set("k", "v")
+            pipeline = client.pipeline(transaction=False).get("k").get("none")
+            assert await pipeline.execute() == [b"v", None]
 
     draw = random.Random(1)  # noqa: S311 - moments, not secrets
     for _ in range(100):
@@ -31,10 +33,12 @@ async def test_no_cancellation_is_swallowed(valkey, redis_client):
     await client.aclose()
 
 
-async def test_a_silent_server_is_an_error(valkey, redis_client, monkeypatch):
+@pytest.mark.parametrize("how", ["command", "pipeline"])
+async def test_a_silent_server_is_an_error(valkey, redis_client, monkeypatch, how):
     monkeypatch.setattr(connection, "_COMMAND_TIMEOUT", 0.1)
     async with connect_async(valkey.url) as client:
         await client.ping()
-        redis_client.execute_command("CLIENT", "PAUSE", 400)
+        redis_client.execute_command("CLIENT", "PAUSE", 1000)
+        pipeline = client.pipeline(transaction=False).set("k", "v")
         with pytest.raises(TimeoutError):
-            await client.set("k", "v")
+            await (client.set("k", "v") if how == "command" else pipeline.execute())

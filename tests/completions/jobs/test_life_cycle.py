@@ -377,6 +377,8 @@ async def test_a_wrong_clock_of_the_web_host_costs_nobody_a_second(
     await submission.submit(new_job(deadline=time.time() + 60), max_open=10)
     (claim,) = worker.claim(["cmpl-1"])
     assert 50 < claim.seconds_left <= 60
+    fetched = await submission.fetch("cmpl-1")  # as for a stream that is resumed
+    assert 30 < fetched.deadline - time.time() <= 61
 
 
 async def test_a_wrong_clock_of_a_worker_does_not_unserve_its_model(
