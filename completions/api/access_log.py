@@ -37,7 +37,8 @@ def note(**facts: Any) -> None:
 
 
 def write(method: str, path: str, status: int, seconds: float, facts: dict[str, Any]) -> None:
-    """The line itself."""
+    """The line itself. A path may hold anything, and a terminal would obey it."""
+    path = path if path.isprintable() else ascii(path)[1:-1]
     logger.info(
         "%s %s %d",
         method,

@@ -80,3 +80,12 @@ def test_an_unknown_format_is_refused_at_start(tmp_path):
 
     with pytest.raises(ValueError, match="QUIRE_LOG_FORMAT is 'xml'; use auto, json, console"):
         read(tmp_path, "LOG_FORMAT", QUIRE_LOG_FORMAT="xml")
+
+
+def test_a_path_cannot_speak_to_a_terminal(caplog):
+    with caplog.at_level(logging.INFO, "quire.access"):
+        access_log.write("GET", "/v1/\x1b[2Jé\n", 404, 0.1, {})
+        access_log.write("GET", "/v1/größe", 404, 0.1, {})
+    assert [record.getMessage() for record in caplog.records] == [
+        r"GET /v1/\x1b[2J\xe9\n 404", "GET /v1/größe 404",
+    ]  # fmt: skip
