@@ -30,7 +30,7 @@ test: models
 	$(PY) -m pytest tests/acceptance --ignore=$(APART)
 
 faults: models
-	$(PY) -m pytest tests/faults tests/acceptance/test_hostile_requests.py tests/acceptance/test_docs.py -m "faults or acceptance"
+	$(PY) -m pytest -m faults
 
 check: $(INSTALLED)
 	$(VENV)/bin/ruff check .

@@ -45,11 +45,23 @@ def test_files_that_are_named_exist():
             assert (ROOT / name).exists(), f"{page.name} names {name}"
 
 
+def test_tests_that_are_named_exist():
+    named = {
+        (file, test)
+        for page in DOCS
+        for file, test in re.findall(r"`(tests/[\w/.]+)::(?:\w+::)?(\w+)`", page.read_text())
+    }
+    assert len(named) > 20
+    for file, test in named:
+        source = (ROOT / file).read_text()
+        assert re.search(rf"^ *(async )?def {test}\(", source, re.MULTILINE), f"{file}::{test}"
+
+
 def test_settings_that_are_named_exist():
     readme = (ROOT / "README.md").read_text()
     for page in DOCS:
         for name in re.findall(r"QUIRE_\w+[A-Z]", page.read_text()):
-            if not name.startswith(("QUIRE_API_KEY", "QUIRE_FAULT_")):
+            if not name.startswith(("QUIRE_API_KEY", "QUIRE_FAULT_", "QUIRE_FUZZED_")):
                 assert f"`{name}`" in readme, f"{page.name} names {name}"
 
 

@@ -79,7 +79,7 @@ def require_every_answer_once(service, client, batch, count):
     assert batch.usage.output_tokens == count * TOKENS
     script = (
         "from completions.models import UsageRecord as U; from django.db.models import Sum;"
-        "rows = U.objects.filter(kind='batch');"
+        f"rows = U.objects.filter(job_id__contains='{batch.id.removeprefix('batch_')}');"
         "print(rows.count(), rows.aggregate(n=Sum('completion_tokens'))['n'])"
     )
     assert service.manage("shell", "-v0", "-c", script).split() == [

@@ -4,14 +4,19 @@ import asyncio
 import os
 import random
 import signal
+from collections.abc import Callable
+from typing import Any
 
+import openai
 import pytest
 
 from tests.acceptance.service import ScriptedInstallation
-from tests.faults.invariants import require_sound
+from tests.acceptance.test_kills import create_batch, ended, require_every_answer_once
+from tests.faults.invariants import require_sound, until
 from tests.faults.traffic import Traffic
 
 CLIENTS = 12
+LINES = 200
 VICTIMS = ("worker", "web", "cpu-worker", "valkey")
 ROUNDS = int(os.environ.get("QUIRE_FAULT_ROUNDS", "24"))
 SEED = int(os.environ.get("QUIRE_FAULT_SEED", "0")) or random.randrange(1 << 30)  # noqa: S311
@@ -39,10 +44,22 @@ async def storm(service: ScriptedInstallation, victims: list[str], dice: random.
     return await running
 
 
+def when_it_answers(call: Callable[[], Any]) -> Any:
+    """None while a process of it starts again."""
+    try:
+        return call()
+    except (openai.APIConnectionError, openai.InternalServerError):
+        return None
+
+
 def run_storm(service: ScriptedInstallation, victims: list[str], dice: random.Random) -> None:
     print(f"seed {SEED}: {' '.join(victims)}")
-    ledger = asyncio.run(storm(service, victims, dice))
-    print(dict(ledger.outcomes))
+    with service.client() as client:
+        batch = create_batch(client, LINES)
+        ledger = asyncio.run(storm(service, victims, dice))
+        print(dict(ledger.outcomes))
+        done = until(lambda: when_it_answers(lambda: ended(client, batch)), "the batch ends")
+        require_every_answer_once(service, client, done, LINES)
     require_sound(service, ledger)
     assert ledger.outcomes["whole streams"], ledger.outcomes
     assert ledger.accepted

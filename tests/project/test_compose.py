@@ -1,6 +1,9 @@
 """compose.yaml gives each container no more than it needs."""
 
+import os
 import re
+import subprocess
+import sys
 
 import pytest
 import yaml
@@ -52,3 +55,33 @@ def test_every_variable_is_in_the_example():
     example = (ROOT / "deploy" / "compose.env.example").read_text()
     for variable in re.findall(r"\$\{(\w+)", text):
         assert re.search(rf"^#? ?{variable}=", example, re.MULTILINE), variable
+
+
+def environment_of(name: str, given: dict[str, str]) -> dict[str, str]:
+    """A container's variables, as compose fills them in."""
+
+    def fill(match: re.Match[str]) -> str:
+        default = match[2] or ""
+        return given.get(match[1], default[2:] if default.startswith(":-") else "")
+
+    variables = SERVICES[name]["environment"]
+    return {k: re.sub(r"\$\{(\w+)([^}]*)\}", fill, str(v)) for k, v in variables.items()}
+
+
+@pytest.mark.integration
+def test_django_finds_nothing_to_deplore_in_a_deployment_behind_tls(tmp_path):
+    given = {
+        "QUIRE_SECRET_KEY": "s3cret-" * 10, "QUIRE_KEY_PEPPER": "pepper-" * 10,
+        "REDIS_PASSWORD": "a", "POSTGRES_PASSWORD": "b", "QUIRE_HTTPS": "true",
+        "QUIRE_ALLOWED_HOSTS": "api.example.com",
+    }  # fmt: skip
+    environment = {**os.environ, **environment_of("web", given), "QUIRE_HOME": str(tmp_path)}
+    assert environment["DATABASE_URL"] == "postgres://quire:b@postgres:5432/quire"
+    assert environment["QUIRE_ALLOWED_HOSTS"] == "api.example.com,127.0.0.1"
+    done = subprocess.run(
+        [sys.executable, "manage.py", "check", "--deploy", "--fail-level", "WARNING"],
+        cwd=ROOT, env=environment, capture_output=True, text=True,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert "no issues" in done.stdout
+    assert not (tmp_path / "secrets.json").exists()  # none had to be made up

@@ -423,6 +423,30 @@ class TestFaults:
         assert isinstance(errors["bad"], RequestFault)
         assert errors["good"] is None
 
+    def test_one_bad_request_in_a_batch_of_64_fails_alone(
+        self, make_engine: MakeEngine, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        engine = make_engine(max_num_seqs=64, max_num_batched_tokens=256)
+        requests = [request(str(n), (5 + n, 6, 7), max_tokens=8, seed=n, temperature=n % 2)
+                    for n in range(64)]  # fmt: skip
+        alone = {each.request_id: run(engine, each)[0].choices for each in requests}
+        for each in requests:
+            engine.submit(each)
+        outputs = advance(engine)
+        assert engine.stats().running == 64
+        monkeypatch.setattr(engine._live["17"].sequences[0].choice, "append", [].pop)
+        while engine._live:
+            outputs += advance(engine)
+        ended = {o.request_id: o for o in outputs if o.finished}
+        assert [i for i, output in ended.items() if output.error is not None] == ["17"]
+        assert isinstance(ended["17"].error, RequestFault)
+        for each in requests:
+            deltas = [d for o in outputs if o.request_id == each.request_id for d in o.deltas]
+            ids = [token for delta in deltas for token in delta.token_ids]
+            if each.request_id != "17":
+                assert ids == alone[each.request_id][0].token_ids
+        assert engine.stats().kv_blocks_used == 0
+
     def test_one_failing_choice_fails_its_request_once(
         self, make_engine: MakeEngine, monkeypatch: pytest.MonkeyPatch
     ) -> None:
