@@ -51,7 +51,7 @@ class ASGIHandler(asgi.ASGIHandler):
 
     def create_request(
         self, scope: Any, body_file: IO[bytes]
-    ) -> tuple[HttpRequest, None] | tuple[None, HttpResponseBase]:
+    ) -> tuple[asgi.ASGIRequest, None] | tuple[None, HttpResponseBase]:
         """A body that came in chunks gets the length that nobody declared: without one, Django and
         DRF take it for empty."""
         try:

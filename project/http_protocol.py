@@ -18,7 +18,7 @@ HEAD_SECONDS = 30.0
 """From the connection, or from a request's first byte, to the end of its head."""
 
 
-class Protocol(HttpToolsProtocol):  # type: ignore[misc] # uvicorn is untyped here
+class Protocol(HttpToolsProtocol):
     """One connection."""
 
     def __init__(self, *args: Any, **options: Any) -> None:
@@ -27,7 +27,7 @@ class Protocol(HttpToolsProtocol):  # type: ignore[misc] # uvicorn is untyped he
         self._head_bytes = 0
         self._late: asyncio.TimerHandle | None = None
 
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
         self._await_head()
 

@@ -253,8 +253,8 @@ class Submission:
         usage = orjson.loads(fields["usage"]) if fields.get("usage") else None
         return JobRecord(
             id=job_id,
-            kind=fields["kind"],  # type: ignore[arg-type]
-            state=fields["state"],  # type: ignore[arg-type]
+            kind=fields["kind"],
+            state=fields["state"],
             organization_id=int(fields["organization"]),
             view=orjson.loads(fields["view"]),
             deadline=float(fields["deadline"]) + ahead,
