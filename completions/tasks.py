@@ -60,7 +60,6 @@ def reconcile() -> None:
         if not mine:
             return
         restored = background.resubmit_lost(_client(), settings.REDIS_PREFIX, timezone.now())
-        waiting = feeding.restore_lost(_client(), settings.REDIS_PREFIX)
         lost = find_lost(_client(), settings.REDIS_PREFIX)
         for job in lost:
             try:
@@ -73,13 +72,8 @@ def reconcile() -> None:
                 job.job_id,
                 extra={"job_id": job.job_id, "request_id": job.request_id},
             )
-        if lost or restored or waiting:
-            logger.info(
-                "published %d jobs again, %d of them from SQL; %d lines of batches wait again",
-                len(lost),
-                restored,
-                waiting,
-            )
+        if lost or restored:
+            logger.info("published %d jobs again, %d of them from SQL", len(lost), restored)
 
 
 @shared_task
@@ -110,6 +104,9 @@ def _hand_over() -> None:
     now = timezone.now()
     states.expire(now)
     states.cancel_of_revoked_keys(now)
+    # Under the feeder's lock: what it is about to send is not lost.
+    if waiting := feeding.restore_lost(_client(), settings.REDIS_PREFIX):
+        logger.info("%d lines of batches that Redis has lost wait again", waiting)
     feeding.cancel_closing(_client(), settings.REDIS_PREFIX)
     progress.mark(now)
     for batch_id in states.to_validate():

@@ -149,9 +149,11 @@ def _take(found: list[BatchLine]) -> list[BatchLine]:
 
 
 def restore_lost(client: redis.Redis, prefix: str) -> int:
-    """Lines that were sent and that Redis does not know wait again. Returns how many."""
+    """Lines that were sent and that Redis does not know wait again. Returns how many. Not for use
+    beside `feed`, which marks lines as sent before it sends them."""
     restored = 0
-    for part in parts(_with_batches(BatchLine.objects.filter(state=LineState.SENT)), _AT_ONCE):
+    sent = BatchLine.objects.filter(batch__status__in=_WITH_SENT_LINES, state=LineState.SENT)
+    for part in parts(_with_batches(sent), _AT_ONCE):
         pipeline = client.pipeline(transaction=False)
         for line in part:
             pipeline.exists(f"{prefix}job:{line.batch.job_id(line.number)}")

@@ -11,13 +11,14 @@ import orjson
 from completions import model_files
 from completions.jobs.submission import NewJob
 from completions.keys import limits_of
-from completions.models import Batch, BatchLine, BatchStatus, LineState
+from completions.models import Batch, BatchLine, BatchStatus
 
 PRIORITY = -1_000_000
 """In the engine, where larger goes first: below anything that a client can ask for."""
-RESULT_TTL = 60
+RESULT_TTL = 10
 """Seconds in Redis once SQL has it: nobody follows a line, and a file has many."""
-_AT_ONCE = 200
+AT_ONCE = 200
+"""Lines with their results that are held in memory."""
 _JOB_ID = re.compile(r"([0-9a-f]{32})-(\d+)$")
 
 
@@ -71,10 +72,15 @@ def place_of(job_id: str) -> tuple[str, int]:
 def in_order(batch: Batch) -> Iterator[BatchLine]:
     """All lines by number, a few in memory at a time."""
     number = 0
-    rows = batch.lines.order_by("number").defer("job")
-    while found := list(rows.filter(number__gt=number)[:_AT_ONCE]):
+    while found := following(batch, number):
         yield from found
         number = found[-1].number
+
+
+def following(batch: Batch, number: int) -> list[BatchLine]:
+    """The next few lines after this number."""
+    rows = batch.lines.order_by("number").defer("job")
+    return list(rows.filter(number__gt=number)[:AT_ONCE])
 
 
 _UNANSWERED: Mapping[str, dict[str, str]] = {
@@ -108,6 +114,7 @@ def output_line(batch: Batch, line: BatchLine) -> bytes:
     return orjson.dumps({"id": name, "custom_id": line.custom_id, **result}) + b"\n"
 
 
-def was_answered(line: BatchLine) -> bool:
-    """Whether it belongs into the output file; all others belong into the error file."""
-    return line.state == LineState.COMPLETED
+def number_of(text: bytes) -> int:
+    """Of a line of the output or error file, its number in the input file."""
+    name: str = orjson.loads(text)["id"]
+    return int(name.rpartition("-")[2])

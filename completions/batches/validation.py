@@ -9,6 +9,7 @@ from typing import IO, Any
 
 import orjson
 from django.conf import settings
+from django.db import transaction
 from django.db.models import Sum
 from django.utils import timezone
 
@@ -18,7 +19,7 @@ from completions.batches.lines import PreparedLine
 from completions.batches.writing import Alive
 from completions.jobs.rids import BatchRids
 from completions.keys import Principal
-from completions.models import UNFINISHED, Batch, BatchLine, BatchStatus, File
+from completions.models import UNFINISHED, ApiKey, Batch, BatchLine, BatchStatus, File
 from completions.parts import parts
 
 SHOWN_ERRORS = 100
@@ -60,6 +61,10 @@ class InterruptedValidationError(Exception):
     """Another worker has taken over; it begins anew."""
 
 
+class _ClosedError(Exception):
+    """The batch was cancelled, or its window is over."""
+
+
 def validate(batch: Batch, prepare: Prepare, alive: Alive, rids: BatchRids) -> None:
     """Check every line and store it, then let the batch begin, or fail with all that is wrong.
 
@@ -70,13 +75,17 @@ def validate(batch: Batch, prepare: Prepare, alive: Alive, rids: BatchRids) -> N
         check = _Check(batch, prepare, loop, log, rids)
         try:
             check.run(alive)
+            if not check.errors:
+                _begin(batch)
         except LineError as error:
             check.note(error)
+        except _ClosedError:
+            rids.free()
+            writing.delete_lines(batch)
+            return
         if check.errors:
             rids.free()
             _fail(batch, check.errors[:SHOWN_ERRORS], log)
-        else:
-            states.begin(batch, timezone.now())
 
 
 class _Check:
@@ -102,9 +111,12 @@ class _Check:
 
     def run(self, alive: Alive) -> None:
         """Raises LineError for what is wrong with the file as a whole."""
+        validating = Batch.objects.filter(id=self._batch.id, status=BatchStatus.VALIDATING)
         for group in _groups(self._lines()):
             if not alive():
                 raise InterruptedValidationError
+            if not validating.exists():
+                raise _ClosedError
             checked = self._with_rids(group, self._loop.run(self._checked(group)))
             rows = (
                 self._row(number, each) for (number, _), each in zip(group, checked, strict=True)
@@ -112,8 +124,6 @@ class _Check:
             BatchLine.objects.bulk_create(row for row in rows if row is not None)
         if not self._batch.total and not self.errors:
             raise LineError("empty_file", "The file holds no request.")
-        if not self.errors:
-            _require_room(self._batch)
 
     def note(self, error: LineError) -> None:
         self._log.write(orjson.dumps(error.as_dict()) + b"\n")
@@ -203,22 +213,31 @@ class _Check:
             raise LineError("duplicate_custom_id", message, "custom_id")
 
 
-def _require_room(batch: Batch) -> None:
-    """Raises LineError where the key's or the organization's batches would hold too many tokens.
+def _begin(batch: Batch) -> None:
+    """Every line is valid. Raises LineError where its owner's batches would hold too many tokens.
 
-    Exact, as one batch is validated at a time in the whole installation.
+    Exact: batches of one organization begin one after another, whoever checked them.
     """
+    with transaction.atomic():
+        owners = ApiKey.objects.select_for_update().select_related("organization")
+        _require_room(batch, owners.get(id=batch.api_key_id))
+        if not states.begin(batch, timezone.now()):
+            raise _ClosedError
+
+
+def _require_room(batch: Batch, key: ApiKey) -> None:
+    """Raises LineError."""
     unended = Batch.objects.filter(status__in=UNFINISHED).exclude(id=batch.id)
     for owner, batches in (
-        (batch.api_key, unended.filter(api_key_id=batch.api_key_id)),
-        (batch.organization, unended.filter(organization_id=batch.organization_id)),
+        (key, unended.filter(api_key_id=key.pk)),
+        (key.organization, unended.filter(organization_id=key.organization_id)),
     ):
         most = owner.max_enqueued_tokens
         if most is None:
             continue
         enqueued = batches.aggregate(tokens=Sum("enqueued_tokens"))["tokens"] or 0
         if enqueued + batch.enqueued_tokens > most:
-            whose = "this API key" if owner is batch.api_key else "your organization"
+            whose = "this API key" if owner is key else "your organization"
             raise LineError(
                 "token_limit_exceeded",
                 f"Enqueued token limit reached: the prompts of {whose}'s batches may hold {most} "

@@ -1,9 +1,9 @@
 """Results become files: in input order, once, when no line runs any more."""
 
 import tempfile
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterator
 from datetime import timedelta
-from typing import IO
+from typing import IO, NamedTuple
 
 from asgiref.sync import sync_to_async
 from django.conf import settings
@@ -13,6 +13,7 @@ from django.utils import timezone
 from completions import files
 from completions.batches import lines
 from completions.models import UNFINISHED, Batch, BatchLine, File, FilePurpose, LineState
+from completions.parts import parts
 
 Alive = Callable[[], bool]
 """Renews the caller's right to go on; False when it has lost it."""
@@ -21,34 +22,49 @@ _ALIVE_EVERY = 1000
 _DELETED_AT_ONCE = 2000
 
 
+class _Counts(NamedTuple):
+    """Lines in the output file and in the error file."""
+
+    completed: int = 0
+    failed: int = 0
+
+
 def write_files(batch: Batch, alive: Alive) -> bool:
     """Write both files, end the batch, delete its lines. False when another worker took over.
 
-    Interrupted at any point it is repeated from the start; only the last step ends the batch.
+    Interrupted at any point it is repeated from the start; only the last step ends the batch. What
+    the files hold is what counts: a result that arrives later was not waited for.
     """
     folder = settings.FILE_UPLOAD_TEMP_DIR
     with tempfile.TemporaryFile(dir=folder) as output, tempfile.TemporaryFile(dir=folder) as errors:
-        if batch.in_progress_at is not None and not _write(batch, output, errors, alive):
+        began = batch.in_progress_at is not None
+        written = _write(batch, output, errors, alive) if began else _Counts()
+        if written is None:
             return False
         store(batch, batch.output_file_id, "output", output)
         store(batch, batch.error_file_id, "errors", errors)
         Batch.objects.filter(id=batch.id).update(
             status=batch.outcome,
-            total=batch.total if batch.in_progress_at else 0,
-            failed=batch.total - batch.completed if batch.in_progress_at else 0,
+            total=sum(written),
+            completed=written.completed,
+            failed=written.failed,
             ended_at=timezone.now(),
         )
     delete_lines(batch)
     return True
 
 
-def _write(batch: Batch, output: IO[bytes], errors: IO[bytes], alive: Alive) -> bool:
-    for count, line in enumerate(lines.in_order(batch)):
+def _write(batch: Batch, output: IO[bytes], errors: IO[bytes], alive: Alive) -> _Counts | None:
+    """None when another worker took over."""
+    completed = count = 0
+    for line in lines.in_order(batch):
         if count % _ALIVE_EVERY == 0 and not alive():
-            return False
-        target = output if line.state == LineState.COMPLETED else errors
-        target.write(lines.output_line(batch, line))
-    return True
+            return None
+        answered = line.state == LineState.COMPLETED
+        (output if answered else errors).write(lines.output_line(batch, line))
+        completed += answered
+        count += 1
+    return _Counts(completed, count - completed)
 
 
 def store(batch: Batch, file_id: str, what: str, content: IO[bytes]) -> None:
@@ -80,12 +96,52 @@ def delete_left_lines() -> None:
 
 
 async def read_partial(batch: Batch, answered: bool) -> AsyncIterator[bytes]:
-    """What a file of a batch that has not ended would hold now, a line at a time."""
-    found = lines.in_order(batch)
+    """What a file of a batch that has not ended would hold now, some lines at a time. If the batch
+    ends meanwhile, the rest comes from the file."""
+    number = 0
+    while (found := await sync_to_async(_results)(batch, answered, number)) is not None:
+        if found.last == number:
+            return
+        if found.text:
+            yield found.text
+        number = found.last
+    rest = parts(_stored_after(batch, answered, number), lines.AT_ONCE)
 
-    def following() -> BatchLine | None:
-        return next(found, None)
+    def more() -> list[bytes]:
+        return next(rest, [])
 
-    while (line := await sync_to_async(following)()) is not None:
-        if line.result and (line.state == LineState.COMPLETED) == answered:
-            yield lines.output_line(batch, line)
+    while part := await sync_to_async(more)():
+        yield b"".join(part)
+
+
+class _Results(NamedTuple):
+    """Results of some lines, and the number of the last line that was looked at."""
+
+    text: bytes
+    last: int
+
+
+def _results(batch: Batch, answered: bool, number: int) -> _Results | None:
+    """Of the lines after this number; None when the batch has ended."""
+    found = lines.following(batch, number)
+    # The rows go once it has ended, so what was read before it ended is whole.
+    if not Batch.objects.filter(id=batch.id, status__in=UNFINISHED).exists():
+        return None
+    text = b"".join(
+        lines.output_line(batch, line)
+        for line in found
+        if line.result and (line.state == LineState.COMPLETED) == answered
+    )
+    return _Results(text, found[-1].number if found else number)
+
+
+def _stored_after(batch: Batch, answered: bool, number: int) -> Iterator[bytes]:
+    """Lines of a file of a batch that has ended. Raises File.DoesNotExist when it is gone."""
+    ended = Batch.objects.get(id=batch.id)
+    if not (ended.completed if answered else ended.failed):
+        return
+    file = File.objects.get(id=batch.output_file_id if answered else batch.error_file_id)
+    with file.content.open("rb") as content:
+        for text in content:
+            if lines.number_of(text) > number:
+                yield text

@@ -1,15 +1,17 @@
 """A batch from its file to its files: every status, every kind of line, every interruption."""
 
+import json
 from datetime import timedelta
 
 import pytest
+from asgiref.sync import async_to_sync, sync_to_async
 from django.test import Client
 from django.utils import timezone
 
 from completions import accounts, tasks
 from completions.audit import SERVICE
-from completions.batches import feeding, writing
-from completions.models import Batch, BatchLine, File, UsageRecord
+from completions.batches import feeding, states, validation, writing
+from completions.models import Batch, BatchLine, File, LineState, UsageRecord
 from tests.completions.batches.conftest import PREFIX, request
 
 pytestmark = [pytest.mark.integration, pytest.mark.django_db(transaction=True)]
@@ -130,6 +132,29 @@ def test_cancelling_before_validation_leaves_nothing(bench):
     assert done["request_counts"] == {"total": 0, "completed": 0, "failed": 0}
 
 
+def test_cancelling_ends_a_validation(bench, monkeypatch):
+    """Other files wait for it."""
+    batch = bench.create([request(f"r{n}", rid=f"rid-{n}") for n in range(5)])
+    checked = []
+    groups = validation._groups
+
+    def cancelled_meanwhile(found):
+        for group in groups(found):
+            checked.append(group)
+            yield group
+            states.cancel(batch["id"], timezone.now())
+
+    with monkeypatch.context() as patch:
+        patch.setattr(validation, "LINES_AT_ONCE", 1)
+        patch.setattr(validation, "_groups", cancelled_meanwhile)
+        bench.turn()
+    assert len(checked) == 2
+    assert not BatchLine.objects.exists()
+    assert bench.run_to_end(batch)["status"] == "cancelled"
+    again = bench.create([request("r0", rid="rid-0")])  # what never ran has used no id
+    assert bench.run_to_end(again)["status"] == "completed"
+
+
 def test_what_the_window_leaves_undone_expires(bench):
     batch = bench.create([request(f"r{n}") for n in range(3)])
     bench.turn()
@@ -168,6 +193,81 @@ def test_results_can_be_read_while_the_batch_runs(bench, stranger):
     assert [line["custom_id"] for line in bench.lines(seen["output_file_id"])] == ["a"]
     other = Client(headers=stranger.headers)
     assert other.get(f"/v1/files/{seen['output_file_id']}/content").status_code == 404
+
+
+@pytest.mark.parametrize("pages_before", [0, 1, 2])
+@pytest.mark.parametrize("way", ["complete", "cancel"])
+def test_reading_goes_on_in_the_file_when_the_batch_ends_meanwhile(
+    bench, monkeypatch, way, pages_before
+):
+    """Its lines go away under the reader, who would see the beginning and never know."""
+    monkeypatch.setattr("completions.batches.lines.AT_ONCE", 2)
+    batch = bench.create([request(f"r{n}") for n in range(7)])
+    bench.turn()
+    bench.turn()
+    bench.work(5)
+    bench.turn()
+    seen = bench.get(batch)
+    assert seen["request_counts"]["completed"] == 5
+    stream = bench.api.get(f"/v1/files/{seen['output_file_id']}/content").streaming_content
+
+    async def read():
+        text = b"".join([await anext(stream) for _ in range(pages_before)])
+        await sync_to_async(end)()
+        return text + b"".join([part async for part in stream])
+
+    def end():
+        if way == "cancel":
+            bench.post(f"/v1/batches/{batch['id']}/cancel")
+        bench.run_to_end(batch)
+        assert not BatchLine.objects.exists()
+
+    read_ids = [json.loads(line)["custom_id"] for line in async_to_sync(read)().splitlines()]
+    # What was done when it began, and what was done meanwhile.
+    assert read_ids == [f"r{n}" for n in range(5 if way == "cancel" else 7)]
+
+
+def test_reading_fails_loudly_when_the_file_is_gone(bench, monkeypatch):
+    batch = bench.create([request("a")])
+    bench.turn()
+    bench.turn()
+    bench.work()
+    bench.turn()
+    seen = bench.get(batch)
+    stream = bench.api.get(f"/v1/files/{seen['output_file_id']}/content").streaming_content
+    bench.run_to_end(batch)
+    File.objects.filter(purpose="batch_output").delete()
+
+    async def read():
+        return [part async for part in stream]
+
+    with pytest.raises(File.DoesNotExist):
+        async_to_sync(read)()
+
+
+def test_counts_are_those_of_the_files(bench, monkeypatch):
+    """A line that nobody waited for any more, as SQL took it for lost, is answered while the files
+    are being written."""
+    batch = bench.create([request("a"), request("b")])
+    bench.turn()
+    bench.turn()
+    bench.work(1)
+    bench.turn()
+    BatchLine.objects.filter(state=LineState.SENT).update(state=LineState.WAITING)
+    bench.post(f"/v1/batches/{batch['id']}/cancel")
+    store = writing.store
+
+    def store_late(*args):
+        bench.work()
+        tasks.settle()
+        store(*args)
+
+    monkeypatch.setattr(writing, "store", store_late)
+    done = bench.run_to_end(batch)
+    assert done["status"] == "cancelled"
+    assert done["request_counts"] == {"total": 2, "completed": 1, "failed": 1}
+    assert [line["custom_id"] for line in bench.lines(done["output_file_id"])] == ["a"]
+    assert [line["custom_id"] for line in bench.lines(done["error_file_id"])] == ["b"]
 
 
 def test_lines_are_fed_in_windows_and_shared_among_organizations(bench, stranger, monkeypatch):
@@ -211,7 +311,6 @@ def test_every_line_runs_after_redis_was_emptied(bench):
     bench.client.flushall()
     bench.worker.execution.beat("tiny", {})
     bench.sent.clear()
-    tasks.reconcile()
     done = bench.run_to_end(batch)
     assert done["request_counts"] == {"total": 6, "completed": 6, "failed": 0}
     assert len(bench.lines(done["output_file_id"])) == 6
@@ -225,7 +324,23 @@ def test_a_line_lost_between_sql_and_redis_is_sent_again(bench, monkeypatch):
         with pytest.raises(ZeroDivisionError):
             bench.turn()
     assert bench.sent == []
-    tasks.reconcile()
+    assert bench.run_to_end(batch)["request_counts"]["completed"] == 1
+
+
+def test_what_is_about_to_be_sent_is_not_taken_for_lost(bench, monkeypatch):
+    """The reconciler looks while the feeder has marked a line and Redis does not have it yet."""
+    batch = bench.create([request("a")])
+    submit, found = feeding.submit_kept, []
+
+    def submit_late(*args):
+        tasks.reconcile()
+        found.append(BatchLine.objects.get().state)
+        return submit(*args)
+
+    monkeypatch.setattr(feeding, "submit_kept", submit_late)
+    bench.turn()
+    bench.turn()
+    assert found == [LineState.SENT]
     assert bench.run_to_end(batch)["request_counts"]["completed"] == 1
 
 
