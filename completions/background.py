@@ -2,6 +2,7 @@
 here once they have ended."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
 import redis
@@ -35,6 +36,7 @@ async def store(job: NewJob) -> None:
         deadline_at=datetime.fromtimestamp(job.deadline, UTC),
         ttl=job.ttl,
         prices=list(job.prices),
+        request_id=job.request_id,
     )
     if job.idempotency is not None:
         row.route = job.idempotency.route
@@ -105,9 +107,15 @@ def resubmit_lost(client: redis.Redis, prefix: str, now: datetime) -> int:
         known = pipeline.execute()
         missing = [job_id for job_id, there in zip(job_ids, known, strict=True) if not there]
         if missing:
-            lost = [_new_job(job) for job in waiting.filter(id__in=missing)]
+            rows = waiting.filter(id__in=missing).select_related("organization")
+            lost = [_restored(row) for row in rows]
             restored += submit_kept(client, prefix, lost).count(True)
     return restored
+
+
+def _restored(job: Job) -> NewJob:
+    """It was admitted once, so no limit is asked again."""
+    return replace(_new_job(job), stored=job.organization.store_prompts)
 
 
 def _new_job(job: Job) -> NewJob:
@@ -122,6 +130,7 @@ def _new_job(job: Job) -> NewJob:
         deadline=job.deadline_at.timestamp(),
         ttl=job.ttl,
         prices=job.prices,
+        request_id=job.request_id,
         idempotency=IdempotencyKey(job.route, job.idempotency_key, job.body_digest)
         if job.idempotency_key
         else None,

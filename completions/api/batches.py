@@ -259,6 +259,6 @@ def _usage(batch: Batch) -> dict[str, Any]:
         "input_tokens": batch.prompt_tokens,
         "input_tokens_details": {"cached_tokens": batch.cached_tokens},
         "output_tokens": batch.completion_tokens,
-        "output_tokens_details": {"reasoning_tokens": 0},
+        "output_tokens_details": {"reasoning_tokens": batch.reasoning_tokens},
         "total_tokens": batch.prompt_tokens + batch.completion_tokens,
     }

@@ -27,6 +27,8 @@ class Answer:
     number: int
     succeeded: bool
     usage: Usage
+    reasoning_tokens: int
+    """Of the completion tokens."""
     result: bytes | None
     """None when there was no response: the batch says why."""
     timed_out: bool
@@ -38,14 +40,15 @@ def answer(job: EndedJob, respond: Respond) -> Answer:
     """What is to be stored of a line's job."""
     batch_id, number = lines.place_of(job.id)
     timed_out = job.error is not None and job.error.code in _TIMEOUTS
-    result, succeeded = None, False
+    result, succeeded, reasoning = None, False, 0
     if job.state != "cancelled" and not timed_out:
         status, body = respond(job)
         response = {"status_code": status, "request_id": f"req_{job.id}", "body": body}
         result = lines.pack(lines.answered(response, job.attempts))
         succeeded = status < 300
+        reasoning = body["usage"]["reasoning_tokens"] if body.get("usage") else 0
     usage = job.usage or Usage(0, 0)
-    return Answer(batch_id, number, succeeded, usage, result, timed_out, job.attempts)
+    return Answer(batch_id, number, succeeded, usage, reasoning, result, timed_out, job.attempts)
 
 
 def keep(answers: Iterable[Answer]) -> None:
@@ -74,6 +77,7 @@ def _keep(batch: Batch, answers: dict[int, Answer]) -> None:
         cached_tokens=F("cached_tokens") + sum(each.usage.cached_tokens for each in kept),
         completion_tokens=F("completion_tokens")
         + sum(each.usage.completion_tokens for each in kept),
+        reasoning_tokens=F("reasoning_tokens") + sum(each.reasoning_tokens for each in kept),
     )
 
 

@@ -66,6 +66,9 @@ class Batch(models.Model):
     prompt_tokens = models.PositiveBigIntegerField(default=0)
     cached_tokens = models.PositiveBigIntegerField(default=0)
     completion_tokens = models.PositiveBigIntegerField(default=0)
+    reasoning_tokens = models.PositiveBigIntegerField(
+        default=0, help_text="Of the completion tokens."
+    )
     idempotency_key = models.CharField(max_length=255, null=True, blank=True)  # noqa: DJ001
     body_digest = models.CharField(max_length=64, blank=True)
     pace = models.JSONField(default=list, help_text="Recent pairs of Unix time and lines ended.")

@@ -31,6 +31,9 @@ class Job(models.Model):
     prices = models.JSONField(
         default=list, blank=True, help_text="Of a token when it was asked for, as NewJob has them."
     )
+    request_id = models.CharField(
+        max_length=64, blank=True, help_text="Of the HTTP request that made it."
+    )
     created_at = models.DateTimeField(default=timezone.now, db_index=True)
     deadline_at = models.DateTimeField()
     ttl = models.PositiveIntegerField(help_text="Seconds that its result can be fetched.")

@@ -1,16 +1,20 @@
 """Background jobs outlive Redis."""
 
 import time
+from dataclasses import replace
 from datetime import timedelta
 
+import orjson
 import pytest
 from asgiref.sync import async_to_sync
 from django.utils import timezone
 
 from completions import background
-from completions.jobs.execution import Execution, reconcile
+from completions.jobs.ended import read_ended
+from completions.jobs.events import Usage
+from completions.jobs.execution import Ending, Execution, reconcile
 from completions.jobs.submission import NewJob
-from completions.models import Job
+from completions.models import Job, Organization
 
 pytestmark = [pytest.mark.integration, pytest.mark.django_db(transaction=True)]
 
@@ -32,6 +36,21 @@ def new_job(tenant, job_id) -> NewJob:
         deadline,
         60,
     )
+
+
+def test_a_restored_job_is_the_same_to_the_operator(owner, redis_client):
+    """Its lines in the log bear the client's id, and its prompt is kept where prompts are."""
+    Organization.objects.update(store_prompts=True)
+    made = replace(new_job(owner, "traced"), request_id="req_1", prices=(1, 1, 2))
+    async_to_sync(background.store)(made)
+    background.resubmit_lost(redis_client, PREFIX, later())
+    worker = Execution(redis_client, PREFIX, "w")
+    (claim,) = worker.claim(["traced"])
+    assert claim.request_id == "req_1"
+    worker.publish([], [Ending("traced", claim.attempt, 1, "completed", None, Usage(1, 2))])
+    (ended,) = read_ended(redis_client, PREFIX, 1)
+    assert (ended.request_id, ended.cost) == ("req_1", 5)
+    assert orjson.loads(ended.request) == REQUEST
 
 
 def later():

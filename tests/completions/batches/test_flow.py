@@ -96,6 +96,20 @@ def test_when_every_line_fails_there_is_no_output_file(bench):
     assert len(bench.lines(done["error_file_id"])) == 1
 
 
+def test_thoughts_are_counted(bench, monkeypatch):
+    respond = tasks.batch_lines.respond
+
+    def thoughtful(job):
+        status, body = respond(job)
+        body["usage"]["reasoning_tokens"] = 1
+        return status, body
+
+    monkeypatch.setattr(tasks.batch_lines, "respond", thoughtful)
+    usage = bench.run_to_end(bench.create([request("a"), request("b")]))["usage"]
+    assert usage["output_tokens_details"] == {"reasoning_tokens": 2}
+    assert usage["output_tokens"] == 4
+
+
 def test_cancelling_keeps_what_is_done(bench):
     batch = bench.create([request(f"r{n}") for n in range(4)])
     bench.turn()
