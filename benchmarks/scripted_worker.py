@@ -69,10 +69,12 @@ class ScriptedEngine:
             self._waiting.append(_Running(request, generated))
             self._lock.notify()
 
-    def abort(self, request_id: str) -> None:
+    def abort(self, request_id: str) -> Usage | None:
         with self._lock:
+            live = [*self._waiting, *self._running]
             self._waiting = deque(w for w in self._waiting if w.request.request_id != request_id)
             self._running = [r for r in self._running if r.request.request_id != request_id]
+        return next((_used(r) for r in live if r.request.request_id == request_id), None)
 
     def stop(self) -> None:
         with self._lock:
@@ -122,11 +124,12 @@ class ScriptedEngine:
                 finish = FinishReason.LENGTH if last else None
                 deltas.append(ChoiceDelta(index, [made], chr(made), finish))
         finished = all(n >= sampling.max_tokens for n in running.generated.values())
-        usage = None
-        if finished:
-            prompt_tokens = sum(map(len, request.prompts))
-            usage = Usage(prompt_tokens, 0, sum(running.generated.values()))
+        usage = _used(running) if finished else None
         return RequestOutput(request.request_id, deltas, finished, None, usage)
+
+
+def _used(running: _Running) -> Usage:
+    return Usage(sum(map(len, running.request.prompts)), 0, sum(running.generated.values()))
 
 
 def main() -> None:

@@ -48,7 +48,7 @@ class EngineLike(Protocol):
         on_fatal: Callable[[BaseException], None],
     ) -> None: ...
     def submit(self, request: Request) -> None: ...
-    def abort(self, request_id: str) -> None: ...
+    def abort(self, request_id: str) -> EngineUsage | None: ...
     def stop(self) -> None: ...
     def stats(self) -> EngineStats: ...
 
@@ -288,7 +288,8 @@ class Relay:
                 job.choices.append(event_choice(delta))
             job.times.produced(self._clock(), job.completion_tokens - before)
             if output.error is not None:
-                self._end(job, "failed", job_error(output.error, job.completion_tokens), None)
+                error = job_error(output.error, job.completion_tokens)
+                self._end(job, "failed", error, _usage(output.usage))
             elif output.finished:
                 self._end(job, "completed", None, _usage(output.usage))
 
@@ -357,10 +358,10 @@ class Relay:
             job = self._live.get(step.job_id)
             if job is None or verdict is Verdict.GO_ON:
                 continue
-            self._engine.abort(step.job_id)
+            used = _usage(self._engine.abort(step.job_id))
             if verdict is Verdict.CANCEL:
                 if job.ending is None:
-                    self._end(job, "cancelled", None, None)
+                    self._end(job, "cancelled", None, used)
             else:
                 logger.warning(
                     "job %s was taken over by another worker", step.job_id, extra=about(job.claim)

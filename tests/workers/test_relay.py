@@ -41,6 +41,8 @@ class ScriptedEngine:
     def __init__(self):
         self.requests = {}
         self.aborted = []
+        self.used = None
+        """What an aborted request had used."""
         self.submitted = threading.Event()
         self.refuse = None
         self.refused = 0
@@ -57,6 +59,7 @@ class ScriptedEngine:
 
     def abort(self, request_id):
         self.aborted.append(request_id)
+        return self.used
 
     def stop(self):
         pass
@@ -261,6 +264,30 @@ async def test_a_cancelled_job_stops_and_pays_for_what_it_had(bench, submit):
     eventually(lambda: bench.acknowledged)  # although the engine says nothing
     assert bench.engine.aborted == ["job"]
     assert bench.events()[-1] == EndEvent(2, "cancelled", None, events.Usage(2, 2, 0))
+
+
+async def test_a_cancelled_job_pays_for_what_the_cache_held_as_such(bench, submit, redis_client):
+    """And for candidates of `best_of`, of which nobody has seen any."""
+    await submit()
+    redis_client.hset(f"{PREFIX}job:job", "prices", "[10, 1, 100]")
+    bench.run()
+    bench.started()
+    bench.engine.used = Usage(prompt_tokens=2, cached_tokens=1, completion_tokens=4)
+    await submit.submission.cancel("job")
+    eventually(lambda: bench.acknowledged)
+    assert bench.events()[-1].usage == events.Usage(2, 4, cached_tokens=1)
+    (entry,) = bench.client.xrange(f"{PREFIX}usage")
+    assert entry[1][b"cost"] == b"411"
+
+
+async def test_a_failed_job_pays_for_what_the_cache_held_as_such(bench, submit):
+    await submit()
+    bench.run()
+    bench.started()
+    used = Usage(prompt_tokens=2, cached_tokens=1, completion_tokens=3)
+    bench.engine.on_outputs([RequestOutput("job", [], True, DeadlineExceeded(), used)])
+    eventually(lambda: bench.acknowledged)
+    assert bench.events()[-1].usage == events.Usage(2, 3, cached_tokens=1)
 
 
 async def test_it_learns_of_a_drain_and_says_that_it_follows(bench, redis_client, valkey):

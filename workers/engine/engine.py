@@ -32,7 +32,7 @@ from workers.engine.live_requests import LiveRequests
 from workers.engine.model_loader import LoadedModel, load_model
 from workers.engine.model_runner import ModelRunner
 from workers.engine.prefix_cache import PrefixCache
-from workers.engine.request import Completion, Request, RequestOutput
+from workers.engine.request import Completion, Request, RequestOutput, Usage
 from workers.engine.request_state import RequestState
 from workers.engine.sampler import Sampler, SamplerOutput
 from workers.engine.scheduler import Scheduler
@@ -167,10 +167,16 @@ class Engine:
         self._live.enter(state, max_live)
         self._inbox.put(partial(self._begin, state))
 
-    def abort(self, request_id: str) -> None:
-        """Drop a request, if it is live: no further output, and its memory free within a step."""
-        if (state := self._live.drop(request_id)) is not None:
-            self._inbox.put(partial(self._live.release, state))
+    def abort(self, request_id: str) -> Usage | None:
+        """Drop a request, if it is live: no further output, and its memory free within a step.
+
+        Returns what it has used so far, of which a step's output may still be on its way.
+        """
+        state = self._live.drop(request_id)
+        if state is None:
+            return None
+        self._inbox.put(partial(self._live.release, state))
+        return state.usage()
 
     def stats(self) -> EngineStats:
         return EngineStats(

@@ -48,7 +48,7 @@ class RequestState:
             deltas=[delta for delta in deltas if delta.index not in told],
             finished=self.ended,
             error=self.error,
-            usage=self._usage() if self.ended else None,
+            usage=self.usage() if self.ended else None,
         )
 
     def _take_delta(self, seq: Sequence) -> ChoiceDelta | None:
@@ -65,10 +65,14 @@ class RequestState:
             seq.record.write(delta, seq.num_tokens)
         return delta
 
-    def _usage(self) -> Usage:
+    def usage(self) -> Usage:
+        """What it has used so far."""
+        # Forced tokens are appended before they are counted: asked in this order, by another thread
+        # too, they are never more than all.
+        forced = sum(seq.choice.num_forced for seq in self.sequences)
         return Usage(
             prompt_tokens=sum(map(len, self.request.prompts)),
             cached_tokens=sum(seq.cached_tokens for seq in self.sequences if not seq.choice_index),
             completion_tokens=sum(seq.num_output_tokens for seq in self.sequences),
-            forced_tokens=sum(seq.choice.num_forced for seq in self.sequences),
+            forced_tokens=forced,
         )

@@ -523,6 +523,20 @@ class TestLifeCycle:
         stats = engine.stats()
         assert (stats.kv_blocks_used, stats.running, stats.waiting) == (0, 0, 0)
 
+    def test_an_abort_tells_what_was_used(self, make_engine: MakeEngine) -> None:
+        engine = make_engine()
+        prompt = tuple(range(1, 41))
+        engine.generate([request("before", prompt, max_tokens=1)])
+        outputs = steps(engine, request("a", prompt, max_tokens=50), count=6)
+        told = sum(len(d.token_ids) for step in outputs for o in step for d in o.deltas)
+        used = engine.abort("a")
+        assert used is not None
+        assert (used.prompt_tokens, used.completion_tokens) == (40, told)
+        assert told
+        assert 0 < used.cached_tokens < 40
+        assert engine.abort("a") is None
+        assert engine.abort("unknown") is None
+
     def test_an_abort_while_the_grammar_is_compiled_leaves_nothing_behind(
         self, make_engine: MakeEngine, monkeypatch: pytest.MonkeyPatch
     ) -> None:
