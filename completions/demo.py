@@ -90,6 +90,8 @@ _USES = (
 )  # fmt: skip
 _ERRORS = {"queue_timeout": 4, "generation_timeout": 2, "worker_error": 2, "grammar_error": 3}
 """How often each is met, against the others."""
+_PATIENCE_MS = 300_000
+"""After which calls and streams time out."""
 
 
 def fill(requests: int, now: datetime, days: int = 30, seed: int = 1) -> None:
@@ -184,8 +186,16 @@ def _record(
     prefill = round(_around(use.model.first_token_ms, 0.35, chance) * (4 if bad else 1))
     decode = round(1000 * output / _around(use.model.tokens_per_second, 0.15, chance))
     status, error = _end(bad, chance)
-    if status == "failed":
-        output = 0 if error in ("queue_timeout", "grammar_error") else output // 3
+    if use.kind == "batch" and error.endswith("timeout"):
+        error = "worker_error"  # lines have hours
+    ran = error != "queue_timeout"
+    if not ran:
+        queued, prefill, decode, prompt, output, cached = _PATIENCE_MS, 0, 0, 0, 0, 0
+    elif error == "generation_timeout":
+        decode = _PATIENCE_MS - queued - prefill
+        output = round(use.model.tokens_per_second * decode / 4000)
+    elif status == "failed":
+        output = 0 if error == "grammar_error" else output // 3
     elif status == "cancelled":
         output //= 2
     costs = zip(use.model.prices, (prompt - cached, cached, output), strict=True)
@@ -204,13 +214,13 @@ def _record(
         completion_tokens=output,
         forced_tokens=round(output * use.forced),
         cost_nanos=sum(price * count for price, count in costs),
-        queued_ms=queued,
+        queued_ms=queued if ran else None,
         first_token_ms=queued + prefill if output else None,
-        run_ms=run,
-        attempts=2 if error == "worker_error" else 1,
-        worker=f"demo-host-{chance.randint(1, 2)}",
+        run_ms=run if ran else None,
+        attempts=2 if error == "worker_error" else int(ran),
+        worker=f"demo-host-{chance.randint(1, 2)}" if ran else "",
         parameters={
-            "max_tokens": 2 * use.output,
+            "max_tokens": max(2 * use.output, 2 * output),
             "temperature": 0.7,
             "seed": chance.getrandbits(31),
         },

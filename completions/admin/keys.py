@@ -171,6 +171,15 @@ class ApiKeyAdmin(ModelAdmin[ApiKey]):
         about = ["name", *(self.readonly if obj else ["organization"])]
         return [("Key", {"fields": about}), *((n, {"fields": names}) for n, names in self.groups)]
 
+    def get_changeform_initial_data(self, request: HttpRequest) -> dict[str, Any]:
+        """Of a clone: what the other key may, and not its secret."""
+        like = request.GET.get("like", "")
+        key = ApiKey.objects.filter(pk=like).first() if like.isdecimal() else None
+        if key is None or not self.has_view_permission(request, key):
+            return {}
+        policy = {name: getattr(key, name) for name in self.changeable}
+        return {**policy, "name": f"{key.name} (copy)"[:100], "organization": key.organization_id}
+
     def change_view(
         self, request: HttpRequest, object_id: str, form_url: str = "", extra_context: Any = None
     ) -> HttpResponse:

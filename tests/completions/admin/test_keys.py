@@ -11,6 +11,7 @@ from django.utils import timezone
 from pytest_django import DjangoCaptureOnCommitCallbacks
 
 from completions import accounts, keys
+from completions.admin.keys import ApiKeyAdmin
 from completions.models import ApiKey, Organization, Scope, UsageHour
 from tests.completions.conftest import Tenant
 
@@ -164,6 +165,34 @@ def test_the_list_says_when_a_key_ends(admin: Client, owner: Tenant, stranger: T
     page = admin.get(KEYS).content.decode()
     assert "expires in 3 d" in page
     assert "suspended" in page
+
+
+def test_a_clone_has_the_policy_and_a_secret_of_its_own(admin: Client, owner: Tenant) -> None:
+    ApiKey.objects.filter(pk=owner.key.pk).update(
+        name="x" * 98, role="admin", scopes=["batches"], allowed_models=["tiny"],
+        allowed_networks=["10.0.0.0/8"], requests_per_minute=60, max_priority=7,
+        daily_cost_budget=5, max_enqueued_tokens=900,
+    )  # fmt: skip
+    page = admin.get(f"{KEYS}{owner.key.pk}/change/").content.decode()
+    assert f"{KEYS}add/?like={owner.key.pk}" in page
+    asked = admin.get(f"{KEYS}add/?like={owner.key.pk}")
+    form = asked.context["adminform"].form
+    values = {name: form[name].value() for name in form.fields}
+    filled = {name: value for name, value in values.items() if value is not None}
+    secret = admin.post(f"{KEYS}add/?like={owner.key.pk}", filled).context["secret"]
+    copy = ApiKey.objects.exclude(pk=owner.key.pk).get()
+    assert copy.digest == keys.digest(secret, _pepper())
+    assert (copy.organization, len(copy.name)) == (owner.organization, 100)
+    key = ApiKey.objects.get(pk=owner.key.pk)
+    for _, names in ApiKeyAdmin.groups:
+        for name in names:
+            assert getattr(copy, name) == getattr(key, name), name
+
+
+@pytest.mark.parametrize("like", ["", "x", "999"])
+def test_a_clone_of_nothing_is_a_new_key(admin: Client, owner: Tenant, like: str) -> None:
+    form = admin.get(f"{KEYS}add/?like={like}").context["adminform"].form
+    assert not form["name"].value()
 
 
 def test_networks_are_lines(admin: Client, owner: Tenant) -> None:

@@ -4,6 +4,7 @@ from collections.abc import Callable
 from datetime import timedelta
 
 import pytest
+from django.apps import apps
 from django.db import connection
 from django.test import Client
 from django.test.utils import CaptureQueriesContext
@@ -27,6 +28,15 @@ LISTS = {
     "/admin/models/": 5,
 }
 """Most queries, however many rows there are."""
+DETAILS = {
+    "apikey": 10,
+    "organization": 4,
+    "usagerecord": 6,
+    "batch": 9,
+    "file": 6,
+    "auditentry": 5,
+    "usagehour": 6,
+}
 
 
 @pytest.mark.parametrize("path", LISTS)
@@ -35,6 +45,20 @@ def test_the_number_of_queries_does_not_grow_with_the_rows(admin: Client, path: 
     with CaptureQueriesContext(connection) as queries:
         assert admin.get(path).status_code == 200
     assert len(queries) <= LISTS[path]
+
+
+@pytest.mark.parametrize(("model", "most"), DETAILS.items())
+def test_the_number_of_queries_of_one_rows_page_is_bounded(
+    admin: Client, model: str, most: int
+) -> None:
+    demo.fill(400, timezone.now(), days=3)
+    row = apps.get_model("completions", model)._default_manager.order_by("-pk")[0]
+    path = f"/admin/completions/{model}/{row.pk}/change/"
+    if model == "usagerecord":
+        path = f"/admin/jobs/{row.job_id}/"
+    with CaptureQueriesContext(connection) as queries:
+        assert admin.get(path).status_code == 200
+    assert len(queries) <= most
 
 
 def record(tenant: Tenant, number: int, **fields: object) -> UsageRecord:
