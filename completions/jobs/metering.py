@@ -36,23 +36,28 @@ def _most(request: Mapping[str, Any]) -> tuple[int, int]:
 
 
 def metering(
-    owner: tuple[int, int], limits: Limits, lease: float, request: Mapping[str, Any], cost: int
+    owner: tuple[int, int],
+    limits: Limits,
+    times: tuple[float, float | None],
+    request: Mapping[str, Any],
+    cost: int,
 ) -> bytes:
     """What `submit.lua` is told of the owner, an API key and its organization, and of what the job
-    takes. `lease` is when its place is free at the latest; 0: it needs none."""
+    takes. `times` are the seconds until its deadline and until its place is free at the latest;
+    None for the latter: it needs none."""
     key, organization = owner
+    seconds, lease = times
     rates = (limits.requests_per_minute, limits.tokens_per_minute, limits.max_concurrency)
-    return orjson.dumps(
-        {
-            "key": key,
-            "organization": organization,
-            "limits": [rate or 0 for rate in rates],
-            "lease": lease,
-            "tokens": most_tokens(request),
-            "cost": cost,
-            "budgets": [limits.budget.as_list(), limits.organization_budget.as_list()],
-        }
-    )
+    told = {
+        "key": key,
+        "organization": organization,
+        "limits": [rate or 0 for rate in rates],
+        "seconds": seconds,
+        "tokens": most_tokens(request),
+        "cost": cost,
+        "budgets": [limits.budget.as_list(), limits.organization_budget.as_list()],
+    }
+    return orjson.dumps(told if lease is None else {**told, "lease": lease})
 
 
 def adapter_of(request: Mapping[str, Any]) -> str:

@@ -340,9 +340,10 @@ def _arguments(
     job: NewJob, most: tuple[int, int, int], check_after: float, patience: float, web: str
 ) -> list[Any]:
     """Of `submit.lua`; at `most` so many jobs may be open: of all, its class, its API key."""
-    lease = job.deadline + LEASE_OVERTIME if job.waited_for else 0
+    seconds = job.deadline - time.time()
+    lease = seconds + LEASE_OVERTIME if job.waited_for else None
     owner = job.api_key_id, job.organization_id
-    metered = metering(owner, job.limits, lease, job.request, job.most_cost)
+    metered = metering(owner, job.limits, (seconds, lease), job.request, job.most_cost)
     return [job.id, job.kind, job.model, *most, check_after, patience, metered, *_fields(job, web)]
 
 
@@ -352,8 +353,6 @@ def _fields(job: NewJob, web: str) -> list[Any]:
         "request": orjson.dumps(job.request),
         "view": orjson.dumps(job.view),
         "priority": job.priority,
-        "deadline": repr(job.deadline),
-        "sent": repr(time.time()),
         "ttl": job.ttl,
         "web": web,
         "kept": int(job.kept),

@@ -4,7 +4,7 @@
 -- most is held until they end, whatever day that is; then what they did use is spent. Where the hash is missing, the
 -- web tier seeds it from SQL.
 
-local SPENT_KEPT = 40 * 86400 -- seconds since its last change; a month's sum must outlive the month
+local SPENT_KEPT = 40 * 86400 -- seconds since a job of it ended; a month's sum must outlive the month
 local SPENT = {'day', 'month', 'day_tokens', 'month_tokens', 'day_cost', 'month_cost', 'held_tokens', 'held_cost'}
 
 local function whole(number) return string.format('%.0f', number) end
@@ -39,8 +39,9 @@ local function write_spent(scope, spent)
     fields[#fields + 1] = whole(math.max(0, spent[name]))
   end
   redis.call('HSET', prefix .. 'spent:' .. scope, unpack(fields))
-  redis.call('EXPIRE', prefix .. 'spent:' .. scope, SPENT_KEPT)
 end
+
+local function keep_spent(scope) redis.call('EXPIRE', prefix .. 'spent:' .. scope, SPENT_KEPT) end
 
 -- Whether `tokens` and `cost` more fit. `budgets` per scope: daily and monthly tokens, daily and monthly cost; negative
 -- is none. Returns 'ok' and what to write, or the scope and the name of the budget that is reached with what is spent
@@ -91,6 +92,7 @@ local function spend(scopes, held, tokens, cost, at)
       spent.day_tokens, spent.month_tokens = spent.day_tokens + tokens, spent.month_tokens + tokens
       spent.day_cost, spent.month_cost = spent.day_cost + cost, spent.month_cost + cost
       write_spent(scope, spent)
+      keep_spent(scope)
     end
   end
 end

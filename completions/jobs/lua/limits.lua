@@ -10,8 +10,8 @@ local function left(stored, limit, elapsed)
   return math.min(limit, tonumber(stored) + elapsed * limit / 60)
 end
 
--- Take what job `id` needs, all or nothing. A limit of 0 is none; `lease` is when the job's place is free at the latest,
--- 0 for a job that needs none.
+-- Take what job `id` needs, all or nothing. A limit of 0 is none; its place is free after `lease` seconds at the latest,
+-- nil for a job that needs none.
 -- Returns verdict, requests left, tokens left, seconds until it can fit; the verdict is 'ok' or the limit that is reached.
 local function admit(api_key, id, limits, tokens, lease, at)
   local rpm, tpm, places = limits[1], limits[2], limits[3]
@@ -26,23 +26,29 @@ local function admit(api_key, id, limits, tokens, lease, at)
   if tpm > 0 and tokens_left < tokens then
     return 'tokens', requests_left, tokens_left, (tokens - tokens_left) * 60 / tpm
   end
-  if places > 0 and lease > 0 then
+  if places > 0 and lease then
     redis.call('ZREMRANGEBYSCORE', busy, '-inf', at)
-    if redis.call('ZCARD', busy) >= places then return 'concurrency', requests_left, tokens_left, 1 end
-    redis.call('ZADD', busy, lease, id)
-    redis.call('EXPIREAT', busy, math.ceil(lease) + BUCKETS_KEPT, 'GT')
-    redis.call('EXPIREAT', busy, math.ceil(lease) + BUCKETS_KEPT, 'NX')
+    local taken = redis.call('ZCARD', busy)
+    if taken >= places then return 'concurrency', requests_left, tokens_left, 1 end
+    redis.call('ZADD', busy, tostring(at + lease), id)
+    local until_at = math.ceil(at + lease) + BUCKETS_KEPT
+    if taken == 0 then redis.call('EXPIREAT', busy, until_at) else redis.call('EXPIREAT', busy, until_at, 'GT') end
   end
-  redis.call('DEL', bucket) -- a limit that was lifted and set again starts full
-  redis.call('HSET', bucket, 'at', tostring(at))
+  local fields = {'at', tostring(at)}
   if rpm > 0 then
     requests_left = requests_left - 1
-    redis.call('HSET', bucket, 'requests', tostring(requests_left))
+    fields[#fields + 1] = 'requests'
+    fields[#fields + 1] = tostring(requests_left)
   end
   if tpm > 0 then
     tokens_left = tokens_left - tokens
-    redis.call('HSET', bucket, 'tokens', tostring(tokens_left))
+    fields[#fields + 1] = 'tokens'
+    fields[#fields + 1] = tostring(tokens_left)
   end
+  if (rpm == 0 and stored[1]) or (tpm == 0 and stored[2]) then
+    redis.call('DEL', bucket) -- a limit that was lifted and is set again starts full
+  end
+  redis.call('HSET', bucket, unpack(fields))
   redis.call('EXPIRE', bucket, BUCKETS_KEPT)
   return 'ok', requests_left, tokens_left, 0
 end

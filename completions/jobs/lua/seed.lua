@@ -9,4 +9,5 @@ local spent = {day = day, month = month, held_tokens = 0, held_cost = 0}
 spent.day_tokens, spent.month_tokens = tonumber(ARGV[5]), tonumber(ARGV[6])
 spent.day_cost, spent.month_cost = tonumber(ARGV[7]), tonumber(ARGV[8])
 write_spent(scope, spent)
+keep_spent(scope)
 return 1

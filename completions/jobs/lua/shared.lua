@@ -34,7 +34,7 @@ local prefix = KEYS[1]
 local function job_key(id) return prefix .. 'job:' .. id end
 local function event_key(id) return prefix .. 'ev:' .. id end
 
--- All times are by this clock. Of a submitter's own (field `sent`, beside its `deadline`) only differences count.
+-- All times are by this clock. A submitter tells seconds from now on.
 local function now()
   local t = redis.call('TIME')
   return tonumber(t[1]) + tonumber(t[2]) / 1e6

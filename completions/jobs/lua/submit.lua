@@ -1,9 +1,9 @@
 -- Accept a job unless too many are open, nobody serves its model or its API key has reached a limit or a budget.
 -- ARGV: id, kind, model, most open jobs, most of its class, most of its API key, check time offset, seconds without a
 -- worker (0 = never mind), metering as JSON, field, value, ...
--- Metering: key, organization, limits (requests/min, tokens/min, places; 0 = none), lease (when its place is free at the
--- latest; 0 = it needs none), tokens and cost that it can use at most, budgets (per scope four, see budgets.lua; negative
--- = none).
+-- Metering: key, organization, seconds (until its deadline: the web host's clock may be wrong, its seconds are not),
+-- limits (requests/min, tokens/min, places; 0 = none), lease (seconds until its place is free at the latest; absent: it
+-- needs none), tokens and cost that it can use at most, budgets (per scope four, see budgets.lua; negative = none).
 -- Returns {verdict, requests left, tokens left, seconds until it fits}; the verdict is ok, full, crowded (by its own API
 -- key), unserved, exists, requests, tokens or concurrency. Or {'budget', scope, which, used}, with `unseeded` for which
 -- where nobody knows.
@@ -30,15 +30,20 @@ if scope ~= 'ok' then return {'budget', scope, found, whole(used)} end
 local limits = asked.limits
 local verdict, requests_left, tokens_left, wait = admit(asked.key, id, limits, asked.tokens, asked.lease, at)
 if verdict == 'ok' then
-  redis.call('HSET', job_key(id), 'state', 'queued', 'attempt', 0, 'losses', 0, 'seq', 1, 'created', tostring(at),
-    'model', model, 'kind', kind, 'key', asked.key, 'organization', asked.organization, unpack(ARGV, 10))
-  -- The web host's clock may be wrong; the seconds that it grants are not.
-  local times = redis.call('HMGET', job_key(id), 'deadline', 'sent')
-  local deadline = at + tonumber(times[1]) - tonumber(times[2])
-  redis.call('HSET', job_key(id), 'deadline', tostring(deadline))
-  if limits[2] > 0 then redis.call('HSET', job_key(id), 'reserved', asked.tokens) end
+  local deadline = at + asked.seconds
+  local fields = {'state', 'queued', 'attempt', 0, 'losses', 0, 'seq', 1, 'created', tostring(at), 'model', model,
+    'kind', kind, 'key', asked.key, 'organization', asked.organization, 'deadline', tostring(deadline)}
+  for i = 10, #ARGV do fields[#fields + 1] = ARGV[i] end
+  if limits[2] > 0 then
+    fields[#fields + 1] = 'reserved'
+    fields[#fields + 1] = asked.tokens
+  end
   local held = hold(found, asked.tokens, asked.cost)
-  if held then redis.call('HSET', job_key(id), 'held', held) end
+  if held then
+    fields[#fields + 1] = 'held'
+    fields[#fields + 1] = held
+  end
+  redis.call('HSET', job_key(id), unpack(fields))
   redis.call('ZADD', prefix .. 'open', at + tonumber(ARGV[7]), id)
   redis.call('SADD', depth, id)
   if kind ~= 'batch' then redis.call('ZADD', own, deadline + OVERTIME, id) end

@@ -134,6 +134,30 @@ async def test_a_place_is_free_at_the_latest_after_the_deadline(submission, work
     await submission.submit(new_job("b", limits), 100)
 
 
+@pytest.mark.parametrize("hours", [-1, 1])
+async def test_a_wrong_clock_of_the_web_host_frees_no_place(
+    submission, worker, monkeypatch, hours
+) -> None:
+    """Nor does it keep one."""
+    real = time.time
+    monkeypatch.setattr(time, "time", lambda: real() + 3600 * hours)
+    limits = Limits(max_concurrency=1)
+    await submission.submit(new_job("a", limits), 100)
+    assert (await refused(submission, new_job("b", limits))).limit == "concurrency"
+    await submission.cancel("a")
+    await submission.submit(new_job("late", limits, deadline=time.time() - 100), 100)
+    await submission.submit(new_job("b", limits), 100)
+
+
+@pytest.mark.usefixtures("worker")
+async def test_a_limit_that_was_lifted_starts_full(submission) -> None:
+    both = Limits(requests_per_minute=1, tokens_per_minute=100)
+    await submission.submit(new_job("a", both), 100)
+    await submission.submit(new_job("b", Limits(tokens_per_minute=100)), 100)
+    remaining = await submission.submit(new_job("c", both), 100)
+    assert remaining.requests == Allowance(1, 0)
+
+
 async def test_keys_without_limits_leave_nothing(submission, worker, redis_client) -> None:
     await submission.submit(new_job("a", Limits()), 100)
     assert not redis_client.keys(f"{PREFIX}limits:*")
