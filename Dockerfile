@@ -16,8 +16,10 @@ WORKDIR /app
 
 FROM base AS web-packages
 RUN python -m venv /opt/venv
-COPY requirements-web.txt constraints.txt ./
-RUN pip install --no-cache-dir -r requirements-web.txt -c constraints.txt
+COPY requirements-web.txt requirements-otel.txt constraints.txt ./
+# Both images can trace with: docker compose build --build-arg OTEL=1
+ARG OTEL
+RUN pip install --no-cache-dir -r requirements-web.txt ${OTEL:+-r requirements-otel.txt} -c constraints.txt
 
 FROM web-packages AS worker-packages
 COPY requirements.txt ./

@@ -4,7 +4,7 @@ PYTHON ?= python3.11
 PORT ?= 8000
 VENV := .venv
 PY := $(VENV)/bin/python
-REQUIREMENTS := requirements-web.txt requirements.txt requirements-dev.txt constraints.txt
+REQUIREMENTS := requirements-web.txt requirements.txt requirements-otel.txt requirements-dev.txt constraints.txt
 # Named by content: an edit installs anew, a checkout that only touches the files does not.
 INSTALLED := $(VENV)/installed-$(shell cat $(REQUIREMENTS) | cksum | cut -d ' ' -f 1)
 

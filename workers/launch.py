@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from celery import Celery
 
+from completions import tracing
 from completions.catalog import ModelEntry
 from completions.jobs.connection import connect
 from completions.jobs.execution import Execution
@@ -60,6 +61,8 @@ def run(
     os.environ.setdefault("GOMP_SPINCOUNT", SPINS)  # OpenMP reads it when torch is loaded
     from workers.pool import EnginePool, FollowDrain, RefreshVisibility
 
+    tracing.start("quire-worker")
+
     class Pool(EnginePool):
         relay_factory = staticmethod(lambda: _relay(entry, options, load or _load))
         shutdown_grace = options.shutdown_grace
@@ -80,6 +83,7 @@ def run(
         quiet=True,  # no banner among the log lines
     )
     worker.start()
+    tracing.stop()
     return int(worker.exitcode or 0)
 
 

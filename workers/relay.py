@@ -17,6 +17,8 @@ from redis.exceptions import RedisError
 
 from completions.jobs.events import Choice, JobError, Usage
 from completions.jobs.execution import Claim, Ending, Execution, Published, StepEvent, Verdict
+from workers import attempt_spans
+from workers.attempt_spans import AttemptSpan
 from workers.engine.exceptions import EngineError, EngineFault, EngineOverloaded
 from workers.engine.request import Request, RequestOutput
 from workers.engine.request import Usage as EngineUsage
@@ -65,6 +67,8 @@ class _LiveJob:
     asked_at: float
     deadline: float
     times: RequestTimes
+    span: AttemptSpan | None
+    """Where it is traced."""
     choices: list[Choice] = field(default_factory=list)
     """Produced and not yet part of a batch."""
     request: Request | None = None
@@ -232,6 +236,7 @@ class Relay:
             asked_at=self._clock(),
             deadline=self._clock() + claim.seconds_left,
             times=self._metrics.begin(claim, resumed=bool(published.tokens)),
+            span=attempt_spans.begin(claim, self._model, self._execution.worker_id),
         )
         logger.info(
             "job %s runs",
@@ -286,7 +291,10 @@ class Relay:
             for delta in output.deltas:
                 job.completion_tokens += len(delta.token_ids)
                 job.choices.append(event_choice(delta))
-            job.times.produced(self._clock(), job.completion_tokens - before)
+            now, gained = self._clock(), job.completion_tokens - before
+            job.times.produced(now, gained)
+            if job.span is not None and gained:
+                job.span.produced(now - job.times.submitted_at)
             if output.error is not None:
                 error = job_error(output.error, job.completion_tokens)
                 self._end(job, "failed", error, _usage(output.usage))
@@ -309,6 +317,8 @@ class Relay:
     def _report(self, job: _LiveJob, outcome: str, error: JobError | None) -> None:
         now = self._clock()
         job.times.ended(now, outcome, job.prompt_tokens, job.completion_tokens)
+        if job.span is not None:
+            job.span.ended(outcome, error is not None, job.prompt_tokens, job.completion_tokens)
         logger.log(
             logging.WARNING if error else logging.INFO,
             "job %s ends: %s",
@@ -366,6 +376,8 @@ class Relay:
                 logger.warning(
                     "job %s was taken over by another worker", step.job_id, extra=about(job.claim)
                 )
+                if job.span is not None and job.ending is None:
+                    job.span.left("taken over")
                 _call(self._live.pop(step.job_id).done)
 
     def _beat(self) -> None:
@@ -400,6 +412,8 @@ class Relay:
                 logger.info("gave %d unfinished jobs back to the queue", len(jobs))
             for job in self._live.values():
                 logger.info("job %s goes back", job.claim.job_id, extra=about(job.claim))
+                if job.span is not None:
+                    job.span.left("given back")
         except (RedisError, OSError) as error:
             logger.warning("could not give jobs back, the reconciler will find them: %s", error)
 

@@ -12,7 +12,7 @@ from django.db import Error as SQLError
 from kombu.exceptions import OperationalError
 from redis.exceptions import RedisError
 
-from completions import background, budgets, model_files
+from completions import background, budgets, model_files, tracing
 from completions.api import access_log, idempotency, rate_limits, request_ids, runtime
 from completions.api.exceptions import APIError, InvalidRequest, Overloaded, from_job_error
 from completions.api.responses import View
@@ -72,6 +72,7 @@ def new_job(
         limits=principal.limits,
         idempotency=idempotency_key,
         request_id=request_ids.current.get(),
+        trace=tracing.headers(),
         prices=model_files.served_models().choose(view.served_model).token_prices,
         stored=principal.store_prompts,
     )

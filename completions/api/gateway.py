@@ -13,7 +13,8 @@ from typing import Any
 
 import orjson
 
-from completions.api import access_log, request_ids, runtime, web_metrics
+from completions import tracing
+from completions.api import access_log, request_ids, request_spans, runtime, web_metrics
 from completions.api.authentication import authenticate_header
 from completions.api.exceptions import (
     APIError,
@@ -65,16 +66,18 @@ class Gateway:
         while True:
             message = await receive()
             if message["type"] == "lifespan.startup":
+                tracing.start("quire-web")
                 _drain_on_sigterm(await runtime.current())
                 await send({"type": "lifespan.startup.complete"})
             else:
                 await runtime.close()
+                await asyncio.to_thread(tracing.stop)
                 await send({"type": "lifespan.shutdown.complete"})
                 return
 
     async def _http(self, scope: Scope, receive: Receive, send: Send) -> None:
         request_id = request_ids.begin(_header(scope, b"x-request-id").decode("latin-1"))
-        with access_log.request(request_id) as facts:
+        with access_log.request(request_id) as facts, request_spans.request(scope, request_id):
             await self._answer(scope, receive, send, facts)
 
     async def _answer(
@@ -89,6 +92,7 @@ class Gateway:
             if message["type"] == "http.response.start":
                 status = message["status"]
                 taken = time.monotonic() - started
+                request_spans.begun()
                 message["headers"] = [
                     *message.get("headers", ()),
                     (b"x-request-id", facts["request_id"].encode()),
@@ -116,6 +120,7 @@ class Gateway:
             method, path, seconds = scope["method"], scope["path"], time.monotonic() - started
             web_metrics.count(method, path, status, taken, facts.get("code"))
             access_log.write(method, path, status, seconds, facts)
+            request_spans.answered(status, facts)
 
 
 class _Body:

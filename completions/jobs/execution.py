@@ -42,6 +42,8 @@ class Claim:
     request_id: str = ""
     """Of the HTTP request that made it, for logs."""
     kind: Kind = "background"
+    trace: str = ""
+    """W3C headers of that request's span as JSON, where it is traced."""
 
     @property
     def watched(self) -> bool:
@@ -133,7 +135,7 @@ class Execution:
         if verdict != "run":
             return NotClaimed(job_id, verdict)
         _, attempt, request, seconds_left, sequence_number, *told = reply
-        organization, age, request_id, kind = told
+        organization, age, request_id, kind, trace = told
         return Claim(
             job_id=job_id,
             attempt=int(attempt),
@@ -144,6 +146,7 @@ class Execution:
             age=float(age),
             request_id=request_id.decode(),
             kind=kind.decode(),
+            trace=trace.decode(),
         )
 
     def published(self, job_id: str) -> Published:

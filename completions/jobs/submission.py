@@ -90,6 +90,8 @@ class NewJob:
     idempotency: IdempotencyKey | None = None
     request_id: str = ""
     """Of the HTTP request that made it, where one did."""
+    trace: str = ""
+    """W3C headers of that request's span as JSON, where it is traced."""
     prices: Sequence[float] = ()
     """Of a token of a prompt, of a cached prompt and of a completion, in billionths; none if it is
     free."""
@@ -365,4 +367,6 @@ def _fields(job: NewJob, web: str) -> list[Any]:
         fields["prices"] = orjson.dumps(list(job.prices))
     if job.stored:
         fields["stored"] = 1
+    if job.trace:
+        fields["trace"] = job.trace
     return [part for pair in fields.items() for part in pair]

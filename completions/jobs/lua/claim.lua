@@ -1,16 +1,16 @@
 -- A worker wants to run a job. ARGV: id, worker id, most losses.
 -- Returns {verdict, attempt, request, seconds left, seq, organization, seconds since it was submitted, request id,
--- kind}; verdict is one of
+-- kind, trace}; verdict is one of
 --   run        it is yours: this attempt number fences every later write
 --   elsewhere  a live worker runs it        done  it has ended        gone  nobody knows it
 -- Asking again for what one runs already gives the same attempt: the first reply may have been lost.
 -- A job whose client has gone, whose time is up or which has lost too many workers ends here as `done`.
 local function claimed(key, attempt, deadline)
   local at = now()
-  local rest = redis.call('HMGET', key, 'request', 'seq', 'organization', 'created', 'request_id', 'kind')
+  local rest = redis.call('HMGET', key, 'request', 'seq', 'organization', 'created', 'request_id', 'kind', 'trace')
   local age = at - tonumber(rest[4] or at)
   return {'run', tonumber(attempt), rest[1], tostring(tonumber(deadline) - at), rest[2], rest[3] or '', tostring(age),
-    rest[5] or '', rest[6]}
+    rest[5] or '', rest[6], rest[7] or ''}
 end
 
 local id, worker = ARGV[1], ARGV[2]

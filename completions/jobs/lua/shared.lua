@@ -26,7 +26,7 @@
 -- losses, owner, worker (the last owner, once it has ended), started, finished, cancel, seq (next sequence number),
 -- prompt_tokens, request_id (of the HTTP request, or empty), reserved (tokens taken from the key's bucket, where it
 -- has one), prices (of a token in billionths: prompt, cached prompt, completion; JSON), held (JSON, see budgets.lua),
--- adapter, parameters (for the usage record), stored (1: the record keeps the request), generated (tokens published),
+-- trace (W3C headers of its span, JSON; where it is traced), adapter, parameters (for the usage record), stored (1: the record keeps the request), generated (tokens published),
 -- first (when the first of them was), republished (since the last claim), error, usage.
 
 local prefix = KEYS[1]

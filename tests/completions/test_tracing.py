@@ -1,0 +1,90 @@
+"""When traces are made, and that nothing is loaded or lost where they are not."""
+
+import logging
+import subprocess
+import sys
+
+import pytest
+
+from completions import tracing
+
+COLLECTOR = {"OTEL_EXPORTER_OTLP_ENDPOINT": "http://127.0.0.1:1"}
+
+
+@pytest.mark.parametrize(
+    ("environment", "traced"),
+    [
+        ({}, False),
+        (COLLECTOR, True),
+        ({"OTEL_EXPORTER_OTLP_TRACES_ENDPOINT": "http://collector:4318/v1/traces"}, True),
+        ({"OTEL_TRACES_EXPORTER": "otlp"}, True),
+        ({**COLLECTOR, "OTEL_TRACES_EXPORTER": "none"}, False),
+        ({**COLLECTOR, "OTEL_SDK_DISABLED": "true"}, False),
+        ({"OTEL_EXPORTER_OTLP_ENDPOINT": ""}, False),
+        ({"OTEL_SERVICE_NAME": "quire"}, False),
+    ],
+)
+def test_the_environment_decides(environment, traced):
+    assert tracing.wanted(environment) is traced
+
+
+def test_off_nothing_is_loaded_and_nothing_travels():
+    """In a process of its own: this one may have loaded the exporter for another test."""
+    script = (
+        "import sys; from completions import tracing; tracing.start('web');"
+        "assert tracing.tracer is None and tracing.headers() == '';"
+        "assert not [name for name in sys.modules if name.startswith('opentelemetry')]"
+    )
+    environment = {"PATH": ""}
+    subprocess.run([sys.executable, "-c", script], check=True, env=environment)
+
+
+@pytest.fixture
+def wanted(monkeypatch):
+    for name, value in COLLECTOR.items():
+        monkeypatch.setenv(name, value)
+    yield
+    tracing.stop()
+
+
+def test_without_the_packages_the_service_runs_and_says_so(wanted, monkeypatch, caplog):
+    for name in [*sys.modules]:
+        if name.startswith("opentelemetry"):
+            monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setitem(sys.modules, "opentelemetry", None)
+    tracing.start("web")
+    assert tracing.tracer is None
+    assert "pip install -r requirements-otel.txt" in caplog.text
+
+
+def test_a_protocol_that_is_not_spoken_is_named(wanted, monkeypatch, caplog):
+    monkeypatch.setenv("OTEL_EXPORTER_OTLP_PROTOCOL", "grpc")
+    tracing.start("web")
+    assert tracing.tracer is None
+    assert "OTLP by grpc is asked for" in caplog.text
+
+
+def test_a_collector_that_is_away_holds_nothing_up(wanted, caplog):
+    pytest.importorskip("opentelemetry.exporter.otlp.proto.http")
+    caplog.set_level(logging.CRITICAL)
+    tracing.start("web")
+    assert tracing.tracer is not None
+    with tracing.tracer.start_as_current_span("request"):
+        assert tracing.headers()
+    tracing.stop()
+    assert tracing.tracer is None
+
+
+@pytest.mark.parametrize("noted", ["vendor=1", "vendor=" + "x" * 5000])
+def test_what_travels_is_short(noted):
+    sdk = pytest.importorskip("opentelemetry.sdk.trace")
+    tracing.use(sdk.TracerProvider())
+    try:
+        given = {"traceparent": f"00-{'a' * 32}-{'b' * 16}-01", "tracestate": noted}
+        assert tracing.tracer is not None
+        with tracing.tracer.start_as_current_span("request", context=tracing.parent(given)):
+            travels = tracing.headers()
+        assert f"00-{'a' * 32}-" in travels
+        assert len(travels) < 2 * tracing.LONGEST
+    finally:
+        tracing.stop()

@@ -1,0 +1,132 @@
+"""The span of an attempt, and that a relay ends each one that it began."""
+
+import threading
+import time
+
+import orjson
+import pytest
+
+from completions import tracing
+from completions.jobs.connection import connect, connect_async
+from completions.jobs.execution import Claim, Execution
+from completions.jobs.submission import NewJob, Submission
+from workers import attempt_spans
+from workers.engine.exceptions import InvalidRequest
+from workers.engine.request import ChoiceDelta, FinishReason, RequestOutput, Usage
+from workers.engine.stats import EngineStats
+from workers.relay import Relay
+
+pytest.importorskip("opentelemetry.sdk", reason="requirements-otel.txt is not installed")
+from opentelemetry.sdk.trace import TracerProvider
+from opentelemetry.sdk.trace.export import SimpleSpanProcessor
+from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+from opentelemetry.trace import SpanKind, StatusCode
+
+PREFIX = "t:"
+TRACE, CALLER = "a" * 32, "b" * 16
+HEADERS = orjson.dumps({"traceparent": f"00-{TRACE}-{CALLER}-01"}).decode()
+
+
+@pytest.fixture
+def spans():
+    exporter = InMemorySpanExporter()
+    provider = TracerProvider()
+    provider.add_span_processor(SimpleSpanProcessor(exporter))
+    tracing.use(provider)
+    yield exporter.get_finished_spans
+    tracing.stop()
+
+
+def claim(trace=HEADERS):
+    return Claim("job", 2, {}, 60.0, 1, age=0.5, request_id="trace-1", trace=trace)
+
+
+def test_a_span_tells_of_an_attempt(spans):
+    span = attempt_spans.begin(claim(), "tiny", "worker-1")
+    span.produced(0.75)
+    span.produced(0.9)
+    span.ended("completed", False, 3, 7)
+    (told,) = spans()
+    assert (told.name, told.kind) == ("generate tiny", SpanKind.CONSUMER)
+    assert f"{told.context.trace_id:032x}" == TRACE
+    assert f"{told.parent.span_id:016x}" == CALLER
+    assert [event.name for event in told.events] == ["first token"]
+    assert dict(told.attributes) == {
+        "gen_ai.request.model": "tiny",
+        "gen_ai.latency.time_in_queue": 0.5,
+        "gen_ai.latency.time_to_first_token": 0.75,
+        "gen_ai.usage.input_tokens": 3,
+        "gen_ai.usage.output_tokens": 7,
+        "quire.request_id": "trace-1",
+        "quire.job_id": "job",
+        "quire.worker": "worker-1",
+        "quire.attempt": 2,
+        "quire.outcome": "completed",
+    }
+
+
+def test_a_job_that_no_traced_request_made_begins_a_trace(spans):
+    attempt_spans.begin(claim(trace=""), "tiny", "worker-1").left("given back")
+    (told,) = spans()
+    assert told.parent is None
+    assert told.attributes["quire.outcome"] == "given back"
+    assert told.status.status_code is StatusCode.UNSET
+
+
+def test_nothing_is_made_where_nothing_is_traced():
+    assert attempt_spans.begin(claim(), "tiny", "worker-1") is None
+
+
+class Engine:
+    """Holds what it is given; tells of it when the test says so."""
+
+    def __init__(self):
+        self.taken = threading.Semaphore(0)
+
+    def start(self, on_outputs, on_fatal):
+        self.on_outputs = on_outputs
+
+    def submit(self, request):
+        self.taken.release()
+
+    def abort(self, request_id):
+        pass
+
+    def stop(self):
+        pass
+
+    def stats(self):
+        return EngineStats(last_step_at=time.monotonic())
+
+
+@pytest.mark.integration
+async def test_a_relay_ends_the_span_of_every_attempt(spans, valkey, redis_client):
+    """One job completes, one fails, one goes back when the worker stops."""
+    client, engine = connect_async(valkey.url), Engine()
+    execution = Execution(connect(valkey.url), PREFIX, "worker-1")
+    relay = Relay(engine, execution, "tiny", on_broken=lambda error: None)
+    relay.start()
+    submission = Submission(client, PREFIX, "web-1")
+    sampling = {"max_tokens": 4, "n": 1, "seed": 3, "logit_bias": {}}
+    for name in ("completes", "fails", "stays"):
+        job = NewJob(
+            name, "background", "tiny", 1, 1,
+            {"prompts": [[1, 2]], "sampling": sampling, "grammar": None},
+            {}, time.time() + 60, 60, request_id=name, trace=HEADERS,
+        )  # fmt: skip
+        await submission.submit(job, 100)
+        relay.submit(name, lambda: None)
+        assert engine.taken.acquire(timeout=60)
+    delta = ChoiceDelta(0, [5], "5", FinishReason.STOP)
+    engine.on_outputs([RequestOutput("completes", [delta], True, None, Usage(2, 0, 1))])
+    engine.on_outputs([RequestOutput("fails", [], True, InvalidRequest("no"))])
+    relay.stop(60)
+    await client.aclose()
+    told = {span.attributes["quire.request_id"]: span for span in spans()}
+    assert {name: span.attributes["quire.outcome"] for name, span in told.items()} == {
+        "completes": "completed",
+        "fails": InvalidRequest.code,
+        "stays": "given back",
+    }
+    assert told["fails"].status.status_code is StatusCode.ERROR
+    assert {f"{span.context.trace_id:032x}" for span in told.values()} == {TRACE}

@@ -1,0 +1,68 @@
+"""A span per attempt at a job, under that of the HTTP request which made the job."""
+
+from typing import TYPE_CHECKING
+
+import orjson
+
+from completions import tracing
+from completions.jobs.execution import Claim
+
+if TYPE_CHECKING:
+    from opentelemetry.trace import Span
+
+
+class AttemptSpan:
+    """Attribute names are OpenTelemetry's for generative AI, and vLLM's where it has none."""
+
+    def __init__(self, span: "Span", claim: Claim) -> None:
+        self._span = span
+        self._age = claim.age
+        self._produced = False
+
+    def produced(self, seconds: float) -> None:
+        """Tokens came, so many seconds after the job was submitted."""
+        if not self._produced:
+            self._produced = True
+            self._span.add_event("first token")
+            self._span.set_attribute("gen_ai.latency.time_to_first_token", seconds)
+
+    def ended(self, outcome: str, failed: bool, prompt_tokens: int, generated: int) -> None:
+        """The job has ended: completed, cancelled or with the code of an error."""
+        self._span.set_attribute("gen_ai.usage.input_tokens", prompt_tokens)
+        self._span.set_attribute("gen_ai.usage.output_tokens", generated)
+        self._close(outcome, failed)
+
+    def left(self, outcome: str) -> None:
+        """Another attempt goes on with the job."""
+        self._close(outcome, failed=False)
+
+    def _close(self, outcome: str, failed: bool) -> None:
+        from opentelemetry.trace import StatusCode
+
+        self._span.set_attribute("quire.outcome", outcome)
+        if failed:
+            self._span.set_attribute("error.type", outcome)
+            self._span.set_status(StatusCode.ERROR, outcome)
+        self._span.end()
+
+
+def begin(claim: Claim, model: str, worker: str) -> AttemptSpan | None:
+    """None where nothing is traced."""
+    if tracing.tracer is None:
+        return None
+    from opentelemetry.trace import SpanKind
+
+    span = tracing.tracer.start_span(
+        f"generate {model}",
+        context=tracing.parent(orjson.loads(claim.trace or "{}")),
+        kind=SpanKind.CONSUMER,
+        attributes={
+            "gen_ai.request.model": model,
+            "gen_ai.latency.time_in_queue": claim.age,
+            "quire.request_id": claim.request_id,
+            "quire.job_id": claim.job_id,
+            "quire.worker": worker,
+            "quire.attempt": claim.attempt,
+        },
+    )
+    return AttemptSpan(span, claim)
