@@ -5,7 +5,7 @@ from collections.abc import Awaitable, Callable
 from asgiref.sync import sync_to_async
 from django.db import Error, connection
 from django.db.migrations.executor import MigrationExecutor
-from redis.exceptions import RedisError
+from redis.exceptions import OutOfMemoryError, RedisError
 from rest_framework.response import Response
 
 from completions import model_files
@@ -30,11 +30,7 @@ class ReadyView(AsyncAPIView):
     async def get(self, request: APIRequest) -> Response:
         failures = {}
         for name, check in _CHECKS.items():
-            try:
-                failure = await check()
-            except (RedisError, OSError, Error) as error:
-                failure = type(error).__name__
-            if failure:
+            if failure := await check():
                 failures[name] = failure
         if failures:
             return Response({"status": "unavailable", "failures": failures}, status=503)
@@ -47,18 +43,31 @@ async def _running() -> str:
 
 
 async def _redis() -> str:
-    await runtime.ping()
+    try:
+        await runtime.ping()
+    except OutOfMemoryError:
+        return "takes no writes: it is at maxmemory"
+    except (RedisError, OSError) as error:
+        return f"does not answer ({type(error).__name__})"
     return ""
 
 
 async def _worker() -> str:
-    live = await runtime.live_models()
+    try:
+        live = await runtime.live_models()
+    except (RedisError, OSError):
+        return "cannot be known without Redis"
     served = [entry.id for entry in model_files.served_models()]
-    return "" if live.intersection(served) else f"no worker serves any of: {', '.join(served)}"
+    if live.intersection(served):
+        return ""
+    return f"none that takes jobs serves any of: {', '.join(served)}"
 
 
 async def _database() -> str:
-    return await sync_to_async(_migrated)()
+    try:
+        return await sync_to_async(_migrated)()
+    except Error as error:
+        return f"does not answer ({type(error).__name__})"
 
 
 _CHECKS: dict[str, Callable[[], Awaitable[str]]] = {

@@ -1,7 +1,9 @@
 import pytest
+from django.db import OperationalError
 from django.test import Client
+from redis.exceptions import OutOfMemoryError
 
-from completions.api import health
+from completions.api import health, runtime
 from tests.completions.conftest import FakeRuntime
 
 pytestmark = pytest.mark.usefixtures("served", "db")
@@ -21,15 +23,46 @@ def test_not_ready_without_a_worker(client: Client, fake_runtime: FakeRuntime) -
     fake_runtime.live = {"another model"}
     response = client.get("/readyz")
     assert response.status_code == 503
-    assert response.json()["failures"].keys() == {"worker"}
+    (told,) = response.json()["failures"].items()
+    assert told == (
+        "worker", "none that takes jobs serves any of: tiny, texts, org/slashed, absent",
+    )  # fmt: skip
 
 
 def test_not_ready_without_redis(client: Client, fake_runtime: FakeRuntime) -> None:
     fake_runtime.failure = ConnectionRefusedError()
     assert client.get("/readyz").json()["failures"] == {
-        "redis": "ConnectionRefusedError",
-        "worker": "ConnectionRefusedError",
+        "redis": "does not answer (ConnectionRefusedError)",
+        "worker": "cannot be known without Redis",
     }
+
+
+def test_not_ready_while_redis_takes_no_writes(
+    client: Client, fake_runtime: FakeRuntime, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def full() -> None:
+        raise OutOfMemoryError
+
+    monkeypatch.setattr(runtime, "ping", full)
+    failures = client.get("/readyz").json()["failures"]
+    assert failures == {"redis": "takes no writes: it is at maxmemory"}
+
+
+def test_not_ready_without_the_database(
+    client: Client, fake_runtime: FakeRuntime, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def away() -> None:
+        raise OperationalError
+
+    monkeypatch.setattr(health, "_migrated", away)
+    failures = client.get("/readyz").json()["failures"]
+    assert failures == {"database": "does not answer (OperationalError)"}
+
+
+def test_not_ready_while_it_shuts_down(client: Client, fake_runtime: FakeRuntime) -> None:
+    fake_runtime.is_closing = True
+    failures = client.get("/readyz").json()["failures"]
+    assert failures == {"process": "this process is shutting down"}
 
 
 def test_not_ready_before_migrations(
