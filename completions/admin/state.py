@@ -20,8 +20,6 @@ from completions.jobs.execution import HEARTBEAT_TTL
 from completions.jobs.live import LiveJob
 from completions.jobs.workers import WorkerRecord, watch_workers
 
-STALE_AFTER = 6.0
-"""Seconds, three heartbeats, after which a worker counts as silent."""
 _TIMEOUT = 2.0
 UNREACHABLE = "Redis does not answer: nothing is known of the queue, and no request is taken."
 
@@ -67,7 +65,7 @@ class Live:
         found += [
             f"Worker {worker.id} has been silent for {worker.age:.0f} s."
             for worker in self.workers
-            if worker.age > STALE_AFTER
+            if worker.standing == "silent"
         ]
         return found
 
@@ -101,12 +99,3 @@ def slots_of(worker: WorkerRecord) -> int:
     """Sequences that a worker can run at once."""
     entry = model_files.served_models().get(worker.model)
     return int(worker.facts.get("slots") or (entry.max_num_seqs if entry else 0))
-
-
-def standing(worker: WorkerRecord) -> str:
-    """`serving`, `draining` (it still has jobs), `drained` or `silent`."""
-    if worker.age > STALE_AFTER:
-        return "silent"
-    if worker.accepting and not worker.drain_wanted:
-        return "serving"
-    return "draining" if worker.accepting or worker.facts.get("jobs") else "drained"

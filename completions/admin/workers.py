@@ -35,7 +35,7 @@ def _row(worker: WorkerRecord) -> dict[str, Any]:
     return {
         "id": worker.id,
         "model": worker.model,
-        "label": label(state.standing(worker)),
+        "label": label(worker.standing),
         "heartbeat": ago(now - timedelta(seconds=worker.age), now),
         "jobs": exact(facts.get("jobs")),
         "running": running,

@@ -2,12 +2,14 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any, cast
+from typing import Any, Literal, cast
 
 import orjson
 import redis
 import redis.asyncio
 
+STALE_AFTER = 6.0
+"""Seconds, three heartbeats, after which a worker counts as silent."""
 DRAIN_KEPT = 3600
 """Seconds that the wish to drain outlives its worker's last heartbeat."""
 
@@ -28,6 +30,15 @@ class WorkerRecord:
     def accepting(self) -> bool:
         """Whether it takes new jobs."""
         return bool(self.facts.get("accepting", True))
+
+    @property
+    def standing(self) -> Literal["serving", "draining", "drained", "silent"]:
+        """Draining is what still has jobs."""
+        if self.age > STALE_AFTER:
+            return "silent"
+        if self.accepting and not self.drain_wanted:
+            return "serving"
+        return "draining" if self.accepting or self.facts.get("jobs") else "drained"
 
 
 async def live_workers(client: redis.asyncio.Redis, prefix: str) -> list[WorkerRecord]:

@@ -1,15 +1,18 @@
 """Blocks marked `sh run` in docs/ are run here against an installation; what is named exists."""
 
+import asyncio
 import os
 import re
+import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
 
 from tests.acceptance.conftest import METRICS_TOKEN
-from tests.acceptance.service import ROOT
+from tests.acceptance.service import MODEL, ROOT, START_TIMEOUT
 
 DOCS = sorted((ROOT / "docs").glob("*.md"))
 
@@ -35,6 +38,56 @@ def test_the_examples_run(service, page):
         )  # fmt: skip
         assert done.returncode == 0, (block, done.stdout, done.stderr)
     assert environment["QUIRE_METRICS_TOKEN"] == METRICS_TOKEN
+
+
+@pytest.fixture
+def both(service):
+    """Ids of the worker that `up` runs and of a second one, which ends with the test."""
+    command = [sys.executable, "manage.py", "engine_worker", "--model", MODEL]
+    quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
+    second = subprocess.Popen(command, cwd=ROOT, env=service.environment, **quiet)
+    try:
+        deadline = time.monotonic() + START_TIMEOUT
+        row = re.compile(rf"^serving .* (\S+)  {MODEL}$", re.MULTILINE)
+        while len(serving := row.findall(service.manage("workers"))) < 2:
+            assert time.monotonic() < deadline, serving
+            time.sleep(0.5)
+        yield serving
+    finally:
+        second.terminate()
+        second.wait(120)
+
+
+@pytest.mark.faults
+async def test_a_worker_is_replaced_without_a_lost_token(service, both):
+    """As docs/scale.md says: the new one runs, the old one is drained and gets SIGTERM."""
+    old_pid = service.pid("worker")
+    (old,) = [name for name in both if f"-{old_pid}-" in name]
+    begun = asyncio.Semaphore(0)
+    async with service.async_client(timeout=600) as client:
+
+        async def stream(seed):
+            numbers, ids = [], []
+            async for chunk in await client.completions.create(
+                model=MODEL, prompt=[9703], max_tokens=150, seed=seed, stream=True,
+                extra_body={"return_token_ids": True, "ignore_eos": True},
+            ):  # fmt: skip
+                if not numbers:
+                    begun.release()
+                numbers.append(chunk.sequence_number)
+                ids += chunk.choices[0].token_ids
+            return numbers, ids
+
+        streams = [asyncio.create_task(stream(seed)) for seed in range(8)]
+        for _ in streams:
+            await begun.acquire()
+        drain = ("workers", "--drain", old, "--wait")
+        assert "has no jobs any more" in await asyncio.to_thread(service.manage, *drain)
+        os.kill(old_pid, signal.SIGTERM)
+        for numbers, ids in await asyncio.gather(*streams):
+            assert numbers == list(range(1, len(numbers) + 1))
+            assert len(ids) == 150
+    await asyncio.to_thread(service.pid, "worker", old_pid)
 
 
 def test_files_that_are_named_exist():
