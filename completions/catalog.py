@@ -42,6 +42,8 @@ class ModelEntry:
     """Context length in tokens; the model's own when absent."""
     max_num_seqs: int = 64
     max_num_batched_tokens: int = 512
+    stream_interval: int = 1
+    """Tokens of a request that a worker publishes at once while somebody watches them arrive."""
     json_whitespace: str = "compact"
     """Between the tokens of JSON where a request does not say: `compact` or `flexible`."""
     tool_format: str | None = None
@@ -118,7 +120,7 @@ def load(path: Path, models_dir: Path) -> Catalog:
 _TYPES: dict[str, type] = {
     "path": str, "hub": str, "wheel": str, "gguf": str, "sha256": str, "dtype": str,
     "max_model_len": int, "max_num_seqs": int, "max_num_batched_tokens": int,
-    "kv_cache_bytes": int, "json_whitespace": str, "tool_format": str,
+    "stream_interval": int, "kv_cache_bytes": int, "json_whitespace": str, "tool_format": str,
     "thinking_marks": list, "thinking_switch": str, "adapters": dict,
     "text_prompts": bool, "stop_token_ids": list, "prices": dict,
     "repetition_penalty_scope": str,

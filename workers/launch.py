@@ -132,5 +132,6 @@ def _relay(
         entry.id,
         on_broken=lambda _error: os._exit(70),
         step_limit=options.step_limit,
+        stream_interval=entry.stream_interval,
         on_turn=Watchdog(options.step_limit + RELAY_OVERTIME).feed,
     )

@@ -71,6 +71,8 @@ class _LiveJob:
     """Where it is traced."""
     choices: list[Choice] = field(default_factory=list)
     """Produced and not yet part of a batch."""
+    pending: int = 0
+    """Tokens in them."""
     request: Request | None = None
     """Until the engine has taken it, or the job has ended."""
     ending: Ending | None = None
@@ -96,6 +98,7 @@ class Relay:
         clock: Callable[[], float] = time.monotonic,
         *,
         step_limit: float = STEP_LIMIT,
+        stream_interval: int = 1,
         on_turn: Callable[[], None] = lambda: None,
     ) -> None:
         self._engine = engine
@@ -104,6 +107,7 @@ class Relay:
         self._on_broken = on_broken
         self._clock = clock
         self._step_limit = step_limit
+        self._stream_interval = stream_interval
         self._on_turn = on_turn
         self._metrics = WorkerMetrics(engine.stats, clock)
         self._inbox: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
@@ -293,6 +297,7 @@ class Relay:
                 job.choices.append(event_choice(delta))
             now, gained = self._clock(), job.completion_tokens - before
             job.times.produced(now, gained)
+            job.pending += gained
             if job.span is not None and gained:
                 job.span.produced(now - job.times.submitted_at)
             if output.error is not None:
@@ -339,8 +344,9 @@ class Relay:
         steps, endings = [], []
         for job in self._live.values():
             # The first tokens go out at once in any case: their time is on record.
-            watched = job.claim.watched or job.sequence_number == 1
-            if job.ending is None and not asking and not (job.choices and watched):
+            enough = job.claim.watched and self._stream_interval <= max(1, job.pending)
+            due = bool(job.choices) and (enough or job.sequence_number == 1)
+            if job.ending is None and not asking and not due:
                 continue
             if job.choices or (job.ending is None and job.asked_at <= self._asked_at):
                 steps.append(self._step(job))
@@ -351,13 +357,13 @@ class Relay:
             self._asked_at = now
         return _Batch(steps, endings) if steps or endings else None
 
-    @staticmethod
-    def _step(job: _LiveJob) -> StepEvent:
+    def _step(self, job: _LiveJob) -> StepEvent:
         """What a job has gained since its last one."""
-        choices = job.choices if job.claim.watched else joined(job.choices)
+        each = job.claim.watched and self._stream_interval == 1
+        choices = job.choices if each else joined(job.choices)
         step = StepEvent(job.claim.job_id, job.claim.attempt, job.sequence_number, choices)
         job.sequence_number += len(choices)
-        job.choices = []
+        job.choices, job.pending = [], 0
         return step
 
     def _publish(self, batch: _Batch) -> None:

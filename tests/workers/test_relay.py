@@ -79,12 +79,14 @@ class ScriptedEngine:
 class Bench:
     """A relay with its engine and what Celery would see."""
 
-    def __init__(self, url, name="worker-1"):
+    def __init__(self, url, name="worker-1", stream_interval=1):
         self.engine = ScriptedEngine()
         self.broken = []
         self.client = connect(url)
         execution = Execution(self.client, PREFIX, name)
-        self.relay = Relay(self.engine, execution, "m", on_broken=self.broken.append)
+        self.relay = Relay(
+            self.engine, execution, "m", self.broken.append, stream_interval=stream_interval
+        )
         self.acknowledged = []
         self.relay.start()
 
@@ -176,6 +178,43 @@ async def test_tokens_that_nobody_watches_are_published_together(bench, submit, 
     assert "".join(choice.text for choice in choices) == "5 6 7 8 "
     assert choices[-1].finish_reason == "stop"
     assert end.sequence_number == len(choices) + 1
+
+
+async def test_watched_tokens_are_published_as_many_at_once_as_the_interval_says(
+    valkey, redis_client, submit, monkeypatch
+):
+    monkeypatch.setattr(relay, "POLL_INTERVAL", 3600.0)
+    bench = Bench(valkey.url, stream_interval=3)
+
+    async def turn(name):
+        """Until the relay has gone through all that it had to do."""
+        for again in (1, 2):
+            await submit(f"{name}-{again}")
+            bench.run(f"{name}-{again}")
+            eventually(lambda again=again: f"{name}-{again}" in bench.engine.requests)
+
+    def ids():
+        return [[i for choice in step for i in choice.token_ids] for step in bench.events()]
+
+    await submit()
+    bench.run()
+    bench.started()
+    await turn("claimed")
+    bench.engine.tokens("job", [5])
+    eventually(lambda: ids() == [[5]])
+    bench.engine.tokens("job", [6])
+    bench.engine.tokens("job", [7])
+    await turn("two")
+    assert ids() == [[5]]
+    bench.engine.tokens("job", [8])
+    eventually(lambda: ids() == [[5], [6, 7, 8]])
+    (joined,) = bench.events()[1]
+    assert (joined.sequence_number, joined.text) == (2, "6 7 8 ")
+    bench.engine.tokens("job", [9])
+    await turn("one")
+    bench.relay.stop()
+    assert ids() == [[5], [6, 7, 8], [9]]  # a worker that stops keeps nothing back
+    bench.client.close()
 
 
 async def test_tokens_that_nobody_watches_are_kept_by_a_worker_that_stops(
