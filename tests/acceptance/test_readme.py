@@ -30,6 +30,12 @@ def test_the_python_examples_run(service: Installation, monkeypatch, capsys):
     assert "True [] False 27" in printed
     assert "False the keyword not is not supported /properties/number/not" in printed
     assert re.search(r"tool_calls Function\(arguments='\{\"city\":", printed)
+    ours, theirs, constrained = re.findall(r"^(\[.*\]) (stop|length)$", printed, re.MULTILINE)
+    assert re.fullmatch(r"\[('[AB]'(, )?){4}\]", ours[0])
+    assert theirs[0].startswith('[\'{"colour":')
+    assert re.fullmatch(r"\['[a-z]{3,8} [0-9]'\]", constrained[0])
+    assert re.search(r"^data: .*chat.completion.chunk", printed, re.MULTILINE)
+    assert re.search(r"'content': '\{\"colour\":\"(red|green|blue)\"", printed)
     assert "completed" in printed
     assert 'data: {"id":"cmpl-' in printed
 
