@@ -3,6 +3,7 @@ which has an answer to whatever a client sends."""
 
 import asyncio
 import os
+from functools import lru_cache
 from typing import IO, Any
 
 from asgiref.sync import SyncToAsync, ThreadSensitiveContext, sync_to_async
@@ -10,6 +11,7 @@ from django.core.exceptions import RequestAborted
 from django.core.handlers import asgi
 from django.http import HttpRequest
 from django.http.response import HttpResponseBase
+from django.urls import ResolverMatch, get_resolver
 from django.utils.http import parse_header_parameters
 
 from completions.api import exceptions
@@ -26,6 +28,11 @@ class Request(asgi.ASGIRequest):
         except ValueError:  # no type: refused where a body is wanted
             parsed = "", {}
         self.content_type, self.content_params = parsed
+
+
+@lru_cache(maxsize=1024)
+def _resolved(path: str) -> ResolverMatch:
+    return get_resolver().resolve(path)
 
 
 class ASGIHandler(asgi.ASGIHandler):
@@ -62,6 +69,13 @@ class ASGIHandler(asgi.ASGIHandler):
             request.META["CONTENT_LENGTH"] = str(body_file.seek(0, os.SEEK_END))
             body_file.seek(0)
         return request, None
+
+    def resolve_request(self, request: HttpRequest) -> ResolverMatch:
+        """Patterns are tried one by one, so a path of the API is looked up once."""
+        if not request.path_info.startswith(API_PATHS):
+            return super().resolve_request(request)
+        request.resolver_match = _resolved(request.path_info)
+        return request.resolver_match
 
     async def _serve(self, scope: Any, receive: Any, send: Any) -> HttpResponseBase | None:
         """Answer until it is done or the client hangs up. The caller closes the response."""

@@ -9,14 +9,13 @@ import orjson
 from asgiref.sync import sync_to_async
 from django.conf import settings
 from django.db import Error as SQLError
-from kombu.exceptions import OperationalError
 from redis.exceptions import RedisError
 
 from completions import background, budgets, model_files, tracing
 from completions.api import access_log, idempotency, rate_limits, request_ids, runtime
 from completions.api.exceptions import APIError, InvalidRequest, Overloaded, from_job_error
 from completions.api.responses import View
-from completions.dispatch import dispatch_async
+from completions.dispatch import message_of
 from completions.jobs.limits import (
     BudgetReachedError,
     LimitReachedError,
@@ -36,7 +35,7 @@ from completions.keys import Principal
 
 _NOT_QUEUED = (
     QueueFullError, ModelUnservedError, LimitReachedError, BudgetReachedError, UnseededError,
-    RedisError, OSError, OperationalError, SQLError,
+    RedisError, OSError, SQLError,
 )  # fmt: skip
 _SCOPES = 2
 """Whose budgets may have to be seeded: the key's and the organization's."""
@@ -110,12 +109,11 @@ async def _store_and_publish(here: runtime.Runtime, job: NewJob) -> Remaining:
             await _free_rids(here, job)
             raise idempotency.in_progress() from error
     try:
-        remaining = await _admit(here, job)
-        await dispatch_async(job.id, job.model, job.priority)
+        return await _admit(here, job)
     except _NOT_QUEUED as error:
+        here.reader.forget(job.id)
         here.spawn(_withdraw(here, job))
         raise _refusal(error, job) from error
-    return remaining
 
 
 async def _admit(here: runtime.Runtime, job: NewJob) -> Remaining:
@@ -123,12 +121,15 @@ async def _admit(here: runtime.Runtime, job: NewJob) -> Remaining:
     interactive = job.waited_for
     most = settings.MAX_QUEUED_INTERACTIVE if interactive else settings.MAX_QUEUED_BACKGROUND
     bounds = settings.MAX_QUEUED_JOBS, most, settings.MAX_QUEUED_PER_KEY
+    message = message_of(job.id, job.model, job.priority)
+    if not job.kept:
+        here.reader.expect(job.id)
     for _ in range(_SCOPES):
         try:
-            return await here.submission.submit(job, *bounds)
+            return await here.submission.submit(job, *bounds, message)
         except UnseededError as error:
             await sync_to_async(budgets.seed)(error.scope)
-    return await here.submission.submit(job, *bounds)
+    return await here.submission.submit(job, *bounds, message)
 
 
 def _require_storable(job: NewJob) -> None:

@@ -15,7 +15,7 @@ from typing import Any, cast
 import redis.asyncio
 from redis.exceptions import RedisError
 
-from completions.jobs.connection import Entries, connect_async, connect_blocking_reader
+from completions.jobs.connection import Entries, Line, connect_async, connect_blocking_reader
 from completions.jobs.events import ChoiceEvent, EndEvent, decode
 
 logger = logging.getLogger(__name__)
@@ -24,8 +24,12 @@ BLOCK = 5.0
 """Seconds one XREAD waits."""
 BACKLOG = 1024
 """Entries a slow follower may fall behind before it must catch up by itself."""
-_COUNT = 200
+_XREAD = ("XREAD", "COUNT", 200, "BLOCK", int(BLOCK * 1000), "STREAMS")
 _WAKE_TIMEOUT = 5.0
+EXPECTED = 5.0
+"""Seconds that a stream is read which nobody follows yet: its client may have gone."""
+_Raw = list[tuple[bytes, tuple[bytes, bytes]]]
+"""Entries as Redis sends them: an id, the name of the only field and its value."""
 
 
 class ReaderLostError(Exception):
@@ -82,6 +86,7 @@ class EventReader:
         self, url: str, prefix: str, web_id: str, on_keys_changed: Callable[[], None]
     ) -> None:
         self._blocking = connect_blocking_reader(url)
+        self._line = Line(self._blocking)
         self._client: redis.asyncio.Redis = connect_async(url)
         self._prefix = prefix
         self._control = f"{prefix}ctl:{web_id}".encode()
@@ -100,13 +105,13 @@ class EventReader:
             self._wake = None
             try:
                 async with asyncio.timeout(BLOCK + 5):
-                    reply = await self._blocking.xread(asked, count=_COUNT, block=int(BLOCK * 1000))
+                    reply = await self._line.ask([*_XREAD, *asked, *asked.values()])
             except (RedisError, OSError) as error:
                 logger.warning("reading events failed: %s", error)
                 self._fail_followers(error)
                 await asyncio.sleep(0.5)
                 continue
-            for stream, entries in cast("list[tuple[bytes, Entries]]", reply or []):
+            for stream, entries in cast("list[tuple[bytes, _Raw]]", reply or []):
                 # A stream left and joined again meanwhile waits for the next read.
                 if self._cursors.get(stream) == asked[stream]:
                     self._dispatch(stream, entries)
@@ -123,13 +128,13 @@ class EventReader:
             else:
                 return
 
-    def _dispatch(self, stream: bytes, entries: Entries) -> None:
+    def _dispatch(self, stream: bytes, entries: _Raw) -> None:
         self._cursors[stream] = entries[-1][0]
         if stream == self._keys_changed:
             self._on_keys_changed()
         for follower in tuple(self._followers.get(stream, ())):
-            for entry_id, fields in entries:
-                follower.offer(entry_id, fields[b"d"])
+            for entry_id, (_, data) in entries:
+                follower.offer(entry_id, data)
 
     def _fail_followers(self, error: Exception) -> None:
         for followers in self._followers.values():
@@ -138,12 +143,27 @@ class EventReader:
                 follower.wake.set()
         self._on_keys_changed()  # a revocation may have been missed
 
+    def expect(self, job_id: str) -> None:
+        """Somebody will follow this job, which does not exist yet. Whoever makes it wakes the XREAD
+        by an entry in this process's control stream, so that joining needs no more."""
+        self._cursors.setdefault(self._stream(job_id), b"0")
+        asyncio.get_running_loop().call_later(EXPECTED, self.forget, job_id)
+
+    def forget(self, job_id: str) -> None:
+        """Nobody will follow it, unless somebody does already."""
+        stream = self._stream(job_id)
+        if stream not in self._followers:
+            self._cursors.pop(stream, None)
+
+    def _stream(self, job_id: str) -> bytes:
+        return f"{self._prefix}ev:{job_id}".encode()
+
     async def follow(
         self, job_id: str, patience: float = float("inf")
     ) -> AsyncGenerator[list[ChoiceEvent] | EndEvent | None, None]:
         """Every event of a job from its first, as they come, and None whenever there was none for
         `patience` seconds. Raises ReaderLostError."""
-        stream = f"{self._prefix}ev:{job_id}".encode()
+        stream = self._stream(job_id)
         seen = b"0"
         while True:
             follower = _Follower()

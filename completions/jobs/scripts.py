@@ -6,6 +6,8 @@ from typing import Any, Final
 
 from redis.exceptions import NoScriptError
 
+from completions.jobs.connection import Line
+
 _FOLDER = Path(__file__).parent / "lua"
 _SHARED: Final = ("shared", "limits", "budgets", "ending")
 _NAMES: Final = (
@@ -56,6 +58,22 @@ class Scripts:
             self._load()
             return self._send(calls)
 
+    async def call_each(self, line: Line, calls: Sequence[tuple[str, Sequence[Any]]]) -> list[Any]:
+        """The same on a line of an asynchronous client, and no call hinders another: instead of
+        its reply there is its error."""
+        commands = [self._command(name, args) for name, args in calls]
+        replies = await line.ask_again(commands)
+        unknown = [i for i, reply in enumerate(replies) if isinstance(reply, NoScriptError)]
+        if unknown:
+            loads = [("SCRIPT", "LOAD", script.script) for script in self._scripts.values()]
+            again = await line.ask_again([*loads, *(commands[i] for i in unknown)])
+            for i, reply in zip(unknown, again[len(loads) :], strict=True):
+                replies[i] = reply
+        return replies
+
+    def _command(self, name: str, args: Sequence[Any]) -> tuple[Any, ...]:
+        return ("EVALSHA", self._scripts[name].sha, 1, self._prefix, *args)
+
     def _load(self) -> None:
         """All of them: were some known and others not, the first try would do half of the calls."""
         pipeline = self._client.pipeline(transaction=False)
@@ -67,6 +85,6 @@ class Scripts:
     def _send(self, calls: Sequence[tuple[str, Sequence[Any]]]) -> list[Any]:
         pipeline = self._client.pipeline(transaction=False)
         for name, args in calls:
-            pipeline.evalsha(self._scripts[name].sha, 1, self._prefix, *args)
+            pipeline.execute_command(*self._command(name, args))
         replies: list[Any] = pipeline.execute()
         return replies

@@ -1,5 +1,6 @@
 """The web tier's side of a job: submit, cancel, look up, and keep the web process's lease."""
 
+import asyncio
 import sys
 import time
 from collections.abc import Mapping, Sequence
@@ -10,7 +11,9 @@ import orjson
 import redis
 import redis.asyncio
 
+from completions.jobs.connection import COMMAND_TIMEOUT, Line
 from completions.jobs.events import ChoiceEvent, EndEvent, JobError, Usage
+from completions.jobs.gathering import Gathering
 from completions.jobs.limits import (
     UNLIMITED,
     BudgetReachedError,
@@ -202,6 +205,8 @@ class Submission:
         self._client = client
         self._prefix = prefix
         self._scripts = Scripts(client, prefix)
+        self._line = Line(client)
+        self._gathered: Gathering[list[Any], list[bytes]] = Gathering(self._submit_all)
         self.web_id = web_id
 
     async def submit(
@@ -210,9 +215,11 @@ class Submission:
         max_open: int,
         max_of_class: int = sys.maxsize,
         max_of_key: int = sys.maxsize,
+        message: tuple[str, bytes] = ("", b""),
     ) -> Remaining:
-        """Store the job as queued; its message is published by the caller. `max_of_class` bounds
-        calls and streams where it is one of them, else background jobs; `max_of_key` both together.
+        """Store the job as queued. `max_of_class` bounds calls and streams where it is one of them,
+        else background jobs; `max_of_key` both together. `message` is the list without its prefix
+        on which a worker finds it, and what it finds there; without one the caller publishes it.
 
         Returns what its key has left. Raises QueueFullError, LimitReachedError,
         BudgetReachedError, UnseededError, and ModelUnservedError for a job that somebody waits for.
@@ -220,8 +227,8 @@ class Submission:
         web = "" if job.kept else self.web_id
         patience = SERVED_WITHIN if job.waited_for else 0
         most = max_open, max_of_class, max_of_key
-        args = _arguments(job, most, FIRST_CHECK, patience, web)
-        reply = await self._scripts.call("submit", args)
+        args = _arguments(job, most, FIRST_CHECK, patience, web, message)
+        reply = await self._gathered.do(args)
         verdict = _verdict(reply)
         if verdict == "full":
             raise QueueFullError
@@ -236,6 +243,11 @@ class Submission:
         if verdict != "ok":
             raise LimitReachedError(cast("LimitName", verdict), remaining, retry_after)
         return remaining
+
+    async def _submit_all(self, jobs: Sequence[list[Any]]) -> list[list[bytes] | Exception]:
+        async with asyncio.timeout(COMMAND_TIMEOUT):
+            calls = [("submit", args) for args in jobs]
+            return await self._scripts.call_each(self._line, calls)
 
     async def cancel(self, job_id: str) -> None:
         """At once while queued, within one engine step while running, no effect once ended."""
@@ -339,14 +351,20 @@ def _verdict(reply: list[bytes]) -> str:
 
 
 def _arguments(
-    job: NewJob, most: tuple[int, int, int], check_after: float, patience: float, web: str
+    job: NewJob,
+    most: tuple[int, int, int],
+    check_after: float,
+    patience: float,
+    web: str,
+    message: tuple[str, bytes] = ("", b""),
 ) -> list[Any]:
     """Of `submit.lua`; at `most` so many jobs may be open: of all, its class, its API key."""
     seconds = job.deadline - time.time()
     lease = seconds + LEASE_OVERTIME if job.waited_for else None
     owner = job.api_key_id, job.organization_id
     metered = metering(owner, job.limits, (seconds, lease), job.request, job.most_cost)
-    return [job.id, job.kind, job.model, *most, check_after, patience, metered, *_fields(job, web)]
+    bounds = [*most, check_after, patience]
+    return [job.id, job.kind, job.model, *bounds, metered, web, *message, *_fields(job, web)]
 
 
 def _fields(job: NewJob, web: str) -> list[Any]:

@@ -1,6 +1,8 @@
--- Accept a job unless too many are open, nobody serves its model or its API key has reached a limit or a budget.
+-- Accept a job and publish its message, unless too many are open, nobody serves its model or its API key has reached a
+-- limit or a budget.
 -- ARGV: id, kind, model, most open jobs, most of its class, most of its API key, check time offset, seconds without a
--- worker (0 = never mind), metering as JSON, field, value, ...
+-- worker (0 = never mind), metering as JSON, the web process that follows it from the start or '', the list of its
+-- Celery message without prefix or '', the message, field, value, ...
 -- Metering: key, organization, seconds (until its deadline: the web host's clock may be wrong, its seconds are not),
 -- limits (requests/min, tokens/min, places; 0 = none), lease (seconds until its place is free at the latest; absent: it
 -- needs none), tokens and cost that it can use at most, budgets (per scope four, see budgets.lua; negative = none).
@@ -33,7 +35,7 @@ if verdict == 'ok' then
   local deadline = at + asked.seconds
   local fields = {'state', 'queued', 'attempt', 0, 'losses', 0, 'seq', 1, 'created', tostring(at), 'model', model,
     'kind', kind, 'key', asked.key, 'organization', asked.organization, 'deadline', tostring(deadline)}
-  for i = 10, #ARGV do fields[#fields + 1] = ARGV[i] end
+  for i = 13, #ARGV do fields[#fields + 1] = ARGV[i] end
   if limits[2] > 0 then
     fields[#fields + 1] = 'reserved'
     fields[#fields + 1] = asked.tokens
@@ -47,5 +49,11 @@ if verdict == 'ok' then
   redis.call('ZADD', prefix .. 'open', at + tonumber(ARGV[7]), id)
   redis.call('SADD', depth, id)
   if kind ~= 'batch' then redis.call('ZADD', own, deadline + OVERTIME, id) end
+  if ARGV[10] ~= '' then -- its reader waits for a stream that it does not know yet
+    local control = prefix .. 'ctl:' .. ARGV[10]
+    redis.call('XADD', control, 'MAXLEN', 8, '*', 'd', '')
+    redis.call('EXPIRE', control, 3600)
+  end
+  if ARGV[11] ~= '' then redis.call('LPUSH', prefix .. ARGV[11], ARGV[12]) end
 end
 return {verdict, tostring(requests_left), tostring(tokens_left), tostring(wait)}

@@ -41,7 +41,7 @@ class Live:
         self.sent = []
         self.dispatched = asyncio.Event()
 
-    async def dispatch(self, job_id, _model, _priority):
+    async def dispatch(self, job_id):
         self.sent.append(job_id)
         self.dispatched.set()
         if self.at_once:
@@ -63,7 +63,14 @@ async def live(valkey, redis_client, settings, monkeypatch, served, owner):
     settings.REDIS_URL, settings.REDIS_PREFIX = valkey.url, PREFIX
     client = connect(valkey.url)
     made = Live(owner, client)
-    monkeypatch.setattr(enqueueing, "dispatch_async", made.dispatch)
+    admit = enqueueing._admit
+
+    async def admitted(here, job):
+        remaining = await admit(here, job)
+        await made.dispatch(job.id)
+        return remaining
+
+    monkeypatch.setattr(enqueueing, "_admit", admitted)
     yield made
     await runtime.close()
     client.close()

@@ -4,9 +4,10 @@ import asyncio
 import random
 
 import pytest
+from redis.exceptions import ResponseError
 
 from completions.jobs import connection
-from completions.jobs.connection import connect_async
+from completions.jobs.connection import Line, connect_async
 
 pytestmark = pytest.mark.integration
 
@@ -35,10 +36,40 @@ async def test_no_cancellation_is_swallowed(valkey, redis_client):
 
 @pytest.mark.parametrize("how", ["command", "pipeline"])
 async def test_a_silent_server_is_an_error(valkey, redis_client, monkeypatch, how):
-    monkeypatch.setattr(connection, "_COMMAND_TIMEOUT", 0.1)
+    monkeypatch.setattr(connection, "COMMAND_TIMEOUT", 0.1)
     async with connect_async(valkey.url) as client:
         await client.ping()
         redis_client.execute_command("CLIENT", "PAUSE", 1000)
         pipeline = client.pipeline(transaction=False).set("k", "v")
         with pytest.raises(TimeoutError):
             await (client.set("k", "v") if how == "command" else pipeline.execute())
+
+
+async def test_a_line_gives_replies_in_order_and_errors_in_their_places(valkey, redis_client):
+    async with connect_async(valkey.url) as client:
+        line = Line(client)
+        asked = [("SET", "k", "v"), ("LPUSH", "k", "v"), ("GET", "k")]
+        done, refused, found = await line.ask_all(asked)
+        assert (done, found) == (b"OK", b"v")
+        assert "WRONGTYPE" in str(refused)
+        with pytest.raises(ResponseError, match="WRONGTYPE"):
+            await line.ask(("LPUSH", "k", "v"))
+        assert await line.ask(("GET", "k")) == b"v"
+
+
+async def test_a_line_that_was_cut_is_drawn_anew(valkey, redis_client):
+    async with connect_async(valkey.url) as client:
+        line = Line(client)
+        for _ in range(3):
+            assert await line.ask_again([("PING",)]) == [b"PONG"]
+            redis_client.execute_command("CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes")
+
+
+async def test_a_reply_that_nobody_waited_for_is_nobodys(valkey, redis_client):
+    async with connect_async(valkey.url) as client:
+        line = Line(client)
+        redis_client.execute_command("CLIENT", "PAUSE", 200)
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(0.05):
+                await line.ask(("ECHO", "early"))
+        assert await line.ask(("ECHO", "late")) == b"late"

@@ -1,5 +1,6 @@
 """The Lua scripts against a real server: claims, fences, endings, losses."""
 
+import asyncio
 import time
 
 import orjson
@@ -19,6 +20,7 @@ from completions.jobs.execution import (
     Verdict,
     reconcile,
 )
+from completions.jobs.limits import Remaining
 from completions.jobs.submission import (
     KeyQueueFullError,
     ModelUnservedError,
@@ -163,6 +165,18 @@ async def test_a_job_that_nobody_saw_end_is_not_counted_for_ever(submission, wor
     await submission.submit(new_job("lost", **late), max_open=9, max_of_key=1)
     redis_client.delete(f"{PREFIX}job:lost")
     await submission.submit(new_job("a"), max_open=9, max_of_key=1)
+
+
+async def test_jobs_submitted_at_once_are_judged_one_by_one(submission, worker, redis_client):
+    """Also by a server that was restarted meanwhile, and knows no script."""
+    await submission.submit(new_job("first"), max_open=9)
+    redis_client.script_flush()
+    jobs = [new_job("a"), new_job("b", kind="sync", model="other"), new_job("c")]
+    found = await asyncio.gather(
+        *(submission.submit(job, max_open=9) for job in jobs), return_exceptions=True
+    )
+    assert [type(each) for each in found] == [Remaining, ModelUnservedError, Remaining]
+    assert await submission.states(["first", "a", "b", "c"]) == ["queued", "queued", None, "queued"]
 
 
 async def test_repeating_a_published_step_changes_nothing(submission, worker, redis_client):

@@ -71,6 +71,35 @@ async def test_many_streams_at_once(following, redis_client):
     assert set(following._cursors) == {b"t:ctl:web-1", b"t:keys"}
 
 
+async def test_an_expected_job_is_read_without_a_wake_of_its_followers(following, redis_client):
+    """Its maker wakes the XREAD, as submit.lua does."""
+    following.expect("job")
+    redis_client.xadd("t:ctl:web-1", {"d": b""})
+    publish(redis_client, "job", 1, 3)
+    await asyncio.sleep(0.05)  # the reader may have gone past them by now
+    publish(redis_client, "job", 4, 5)
+    finish(redis_client, "job", 6)
+    assert await numbers(following, "job") == list(range(1, 7))
+    assert redis_client.xlen("t:ctl:web-1") == 1
+    assert set(following._cursors) == {b"t:ctl:web-1", b"t:keys"}
+
+
+async def test_what_nobody_follows_is_forgotten(following, redis_client, monkeypatch):
+    monkeypatch.setattr(reader, "EXPECTED", 0.01)
+    following.expect("refused")
+    following.forget("refused")
+    following.expect("hung-up")
+    followed = asyncio.create_task(numbers(following, "followed"))
+    await asyncio.sleep(0)
+    following.expect("followed")
+    async with asyncio.timeout(30):
+        while len(following._cursors) > 3:  # noqa: ASYNC110 - nothing announces it
+            await asyncio.sleep(0.01)
+    publish(redis_client, "followed", 1, 1)
+    finish(redis_client, "followed", 2)
+    assert await followed == [1, 2]
+
+
 async def test_a_slow_follower_catches_up_by_itself(following, redis_client, monkeypatch):
     monkeypatch.setattr(reader, "BACKLOG", 5)
     stream = following.follow("job")

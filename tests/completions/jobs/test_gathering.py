@@ -1,0 +1,90 @@
+"""Work of many tasks done together: results and errors find whoever asked."""
+
+import asyncio
+
+import pytest
+
+from completions.jobs.gathering import Gathering
+
+
+class Work:
+    """Doubles what it is given, once it is let; items are kept as they came together."""
+
+    def __init__(self):
+        self.pieces = []
+        self.begun = asyncio.Event()
+        self.let = asyncio.Event()
+
+    async def __call__(self, items):
+        self.pieces.append(list(items))
+        self.begun.set()
+        await self.let.wait()
+        return [ValueError("odd") if item % 2 else item * 2 for item in items]
+
+
+async def test_what_comes_meanwhile_goes_together():
+    work = Work()
+    gathering = Gathering(work)
+    first = asyncio.create_task(gathering.do(2))
+    await work.begun.wait()
+    others = [asyncio.create_task(gathering.do(item)) for item in (4, 6, 8)]
+    await asyncio.sleep(0)
+    work.let.set()
+    assert await asyncio.gather(first, *others) == [4, 8, 12, 16]
+    assert work.pieces == [[2], [4, 6, 8]]
+    assert await gathering.do(10) == 20  # and it begins anew
+
+
+async def test_one_failure_is_one_callers():
+    work = Work()
+    work.let.set()
+    gathering = Gathering(work)
+    good, bad = await asyncio.gather(gathering.do(2), gathering.do(3), return_exceptions=True)
+    assert good == 4
+    assert isinstance(bad, ValueError)
+
+
+async def test_whoever_hangs_up_hinders_nobody():
+    work = Work()
+    gathering = Gathering(work)
+    gone, there = asyncio.create_task(gathering.do(2)), asyncio.create_task(gathering.do(4))
+    await work.begun.wait()
+    gone.cancel()
+    await asyncio.wait({gone})
+    work.let.set()
+    assert await there == 8
+    assert work.pieces == [[2, 4]]
+
+
+@pytest.mark.parametrize("error", [ConnectionError(), TimeoutError()])
+async def test_a_failure_of_all_is_everybodys(error):
+    """After a silence of Redis that of those who came meanwhile, too: they have waited as well."""
+    let = asyncio.Event()
+
+    async def fail(items):
+        await let.wait()
+        raise error
+
+    gathering = Gathering(fail)
+    tasks = [asyncio.create_task(gathering.do(item)) for item in (1, 2)]
+    await asyncio.sleep(0)
+    late = asyncio.create_task(gathering.do(3))
+    await asyncio.sleep(0)
+    let.set()
+    found = await asyncio.gather(*tasks, late, return_exceptions=True)
+    assert found == [error] * 3
+
+
+async def test_nobody_waits_for_work_that_was_cancelled():
+    work = Work()
+    gathering = Gathering(work)
+    tasks = [asyncio.create_task(gathering.do(item)) for item in (2, 4)]
+    await work.begun.wait()
+    late = asyncio.create_task(gathering.do(6))
+    await asyncio.sleep(0)
+    own = {asyncio.current_task(), *tasks, late}
+    (worker,) = asyncio.all_tasks() - own
+    worker.cancel()
+    async with asyncio.timeout(30):
+        found = await asyncio.gather(*tasks, late, return_exceptions=True)
+    assert all(isinstance(each, asyncio.CancelledError) for each in found)
