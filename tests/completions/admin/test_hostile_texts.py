@@ -1,0 +1,65 @@
+"""What clients write (names of files, parameters, metadata, errors) is text on every page, never
+HTML or a script in the operator's browser."""
+
+from datetime import timedelta
+
+import pytest
+from django.test import Client
+from django.utils import timezone
+
+from completions.models import Batch, BatchStatus, File, FilePurpose
+from tests.completions.admin.test_tables import record
+from tests.completions.conftest import Tenant
+
+EVIL = """"'><script>alert(1)</script><img src=x onerror=alert(1)>"""
+SCRIPT = "<script>alert(1)"
+ESCAPED = ("&lt;script&gt;alert(1)", "\\u003cscript\\u003ealert(1)", "\\u003Cscript\\u003Ealert(1)")
+
+
+@pytest.fixture
+def written(owner: Tenant) -> dict[str, str]:
+    """Pages by what they tell of that somebody wrote."""
+    owner.key.name = owner.organization.name = EVIL
+    owner.key.save()
+    owner.organization.save()
+    request = record(
+        owner, 1, status="failed", error_code=EVIL[:64], model=EVIL, adapter=EVIL, worker=EVIL,
+        request_id=EVIL[:64], parameters={EVIL: EVIL, "stop": [EVIL], "user": EVIL},
+    )  # fmt: skip
+    whose = {"organization": owner.organization, "api_key": owner.key}
+    file = File.objects.create(
+        **whose, filename=EVIL, purpose=FilePurpose.BATCH, bytes=1, content="nowhere"
+    )
+    batch = Batch.objects.create(
+        **whose, endpoint="/v1/completions", model=EVIL, job_prefix="cmpl-",
+        input_file_id=file.id, completion_window="24h", output_seconds=60, metadata={EVIL: EVIL},
+        status=BatchStatus.FAILED, expires_at=timezone.now() + timedelta(hours=1),
+        errors=[{"code": EVIL, "message": EVIL, "param": EVIL, "line": 1}],
+    )  # fmt: skip
+    base = "/admin/completions"
+    return {
+        "key": f"{base}/apikey/{owner.key.pk}/change/", "keys": f"{base}/apikey/",
+        "organizations": f"{base}/organization/",
+        "request": f"/admin/jobs/{request.job_id}/", "requests": f"{base}/usagerecord/",
+        "file": f"{base}/file/{file.id}/change/", "files": f"{base}/file/",
+        "batch": f"{base}/batch/{batch.id}/change/", "batches": f"{base}/batch/",
+        "dashboard": "/admin/?period=1h",
+    }  # fmt: skip
+
+
+def test_no_page_runs_what_a_client_wrote(admin: Client, written: dict[str, str]) -> None:
+    for name, path in written.items():
+        response = admin.get(path)
+        assert response.status_code == 200, (name, response.status_code)
+        page = response.content.decode()
+        assert SCRIPT not in page, name
+        assert "<img src=x" not in page, name
+        assert any(text in page for text in ESCAPED), f"{name} shows nothing of it"
+
+
+@pytest.mark.parametrize("term", [EVIL, "%00", "\\", "a" * 3000])
+def test_the_search_takes_any_text(admin: Client, written: dict[str, str], term: str) -> None:
+    for path in ("/admin/search/", "/admin/completions/usagerecord/"):
+        response = admin.get(path, {"q": term, "s": term})
+        assert response.status_code == 200
+        assert SCRIPT not in response.content.decode()
