@@ -21,6 +21,7 @@ from completions.models import (
     UsageRecord,
 )
 from completions.models.usage import BOUNDS_MS, COUNTED
+from completions.storable import without_nul
 
 
 class _Cell(NamedTuple):
@@ -78,7 +79,7 @@ def _record(job: EndedJob) -> UsageRecord:
         run_ms=ran,
         attempts=job.attempts,
         worker=job.worker,
-        parameters=job.parameters,
+        parameters=without_nul(job.parameters),
         created_at=datetime.fromtimestamp(job.created, UTC),
         finished_at=datetime.fromtimestamp(job.finished, UTC),
         **(asdict(job.usage) if job.usage else {}),

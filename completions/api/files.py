@@ -144,7 +144,8 @@ async def _being_written(file_id: str, principal: Principal) -> Batch | None:
 
 async def find_file(file_id: str, principal: Principal, param: str = "id") -> File:
     """The file, if it is this organization's and has not expired. Raises NotFound."""
-    file = await _visible(principal).filter(id=file_id).afirst()
+    asked = _visible(principal).filter(id=file_id)
+    file = None if "\x00" in file_id else await asked.afirst()  # PostgreSQL would choke on it
     if file is None:
         raise NotFound("file_not_found", "No such file, or it has expired.", param)
     return file

@@ -22,8 +22,10 @@ DEFAULT_GROUPS = ("model", "api_key_id")
 LIMITS = {"1d": (7, 31), "1h": (24, 168)}
 """Buckets of a page by their width: by default, and at most."""
 _PAGE = re.compile(r"page_(\d{1,11})")
-_LATEST = 253_402_300_799
-"""The last second that a date can hold."""
+_LATEST = 32_503_680_000
+"""The year 3000: dates end with 9999, and a bucket's end must be one, too."""
+_MOST_NAMES = 100
+"""That one parameter may list."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,7 +172,7 @@ def _page(request: APIRequest) -> datetime | None:
     if given is None:
         return None
     match = _PAGE.fullmatch(given)
-    if match is None:
+    if match is None or int(match[1]) > _LATEST:
         raise InvalidRequest("invalid_value", "page must be a next_page of this list.", "page")
     return datetime.fromtimestamp(int(match[1]), UTC)
 
@@ -197,4 +199,8 @@ def _groups(request: APIRequest) -> tuple[str, ...]:
 def _several(request: APIRequest, name: str) -> list[str]:
     """A parameter given more than once, with or without [], or with commas."""
     given = [*request.query_params.getlist(name), *request.query_params.getlist(f"{name}[]")]
-    return [part for text in given for part in text.split(",") if part]
+    names = [part for text in given for part in text.split(",") if part]
+    if len(names) > _MOST_NAMES:
+        message = f"{name} may list {_MOST_NAMES} names at most."
+        raise InvalidRequest("invalid_value", message, name)
+    return names

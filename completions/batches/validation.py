@@ -21,6 +21,7 @@ from completions.jobs.rids import BatchRids
 from completions.keys import Principal
 from completions.models import UNFINISHED, ApiKey, Batch, BatchLine, BatchStatus, File
 from completions.parts import parts
+from completions.storable import without_nul
 
 SHOWN_ERRORS = 100
 """Of a file's errors, in the batch object; the error file has them all."""
@@ -316,5 +317,5 @@ def _fail(batch: Batch, errors: list[dict[str, Any]], log: IO[bytes]) -> None:
     writing.store(batch, batch.error_file_id, "errors", log)
     writing.delete_lines(batch)
     Batch.objects.filter(id=batch.id, status=BatchStatus.VALIDATING).update(
-        status=BatchStatus.FAILED, errors=errors, total=0, ended_at=timezone.now()
+        status=BatchStatus.FAILED, errors=without_nul(errors), total=0, ended_at=timezone.now()
     )

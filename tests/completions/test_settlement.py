@@ -19,10 +19,11 @@ pytestmark = [pytest.mark.integration, pytest.mark.django_db(transaction=True)]
 PREFIX = "u:"
 
 
-def run_job(client, tenant, job_id, state="completed", error=None, kind="background"):
+def run_job(client, tenant, job_id, state="completed", error=None, kind="background", request=None):
     """A job's whole life in Redis."""
     job = NewJob(
-        job_id, kind, "m", tenant.organization.pk, tenant.key.pk, {}, {}, time.time() + 60, 60,
+        job_id, kind, "m", tenant.organization.pk, tenant.key.pk, request or {}, {},
+        time.time() + 60, 60,
         request_id=f"req_{job_id}",
     )  # fmt: skip
     submit_kept(client, PREFIX, [job])
@@ -49,6 +50,13 @@ def test_ended_jobs_become_records(owner, redis_client):
     assert (done.request_id, failed.request_id) == ("req_a", "req_b")
     assert (failed.status, failed.error_code) == ("failed", "grammar_error")
     assert settle(redis_client) == 0
+
+
+def test_a_record_holds_no_character_that_postgresql_refuses(owner, redis_client):
+    """One such record would hold up all that end after it."""
+    run_job(redis_client, owner, "a", request={"prompts": [[1]], "sampling": {"stop": ["\0"]}})
+    assert settle(redis_client) == 1
+    assert UsageRecord.objects.get().parameters["stop"] == ["\N{SYMBOL FOR NULL}"]
 
 
 def test_a_flush_that_died_before_deleting_is_repeated_harmlessly(owner, redis_client, monkeypatch):

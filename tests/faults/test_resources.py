@@ -1,21 +1,17 @@
 """No room on the disk, no room in Redis, a database that restarts."""
 
 import asyncio
-import os
 import resource
-import shutil
-import subprocess
-import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
 
 import pytest
 
 from completions.jobs.connection import connect
-from tests.acceptance.service import MODEL, ScriptedInstallation, free_port
+from tests.acceptance.service import MODEL, ScriptedInstallation
 from tests.acceptance.test_kills import create_batch, ended, require_every_answer_once
 from tests.faults.invariants import require_sound, until
+from tests.faults.postgres import PrivatePostgres
 from tests.faults.traffic import Traffic
 
 ENDLESS = resource.RLIM_INFINITY
@@ -99,47 +95,14 @@ def test_a_redis_at_its_limit_refuses_and_what_runs_ends(scripted):
         )
 
 
-class PrivatePostgres:
-    """A PostgreSQL of this test alone; it refuses to run as root."""
-
-    def __init__(self) -> None:
-        self.folder = Path(tempfile.mkdtemp(prefix="quire-pg-"))
-        self.port = free_port()
-        self.url = f"postgres://quire@127.0.0.1:{self.port}/postgres"
-        self._user = "postgres" if os.getuid() == 0 else None
-        if self._user:
-            shutil.chown(self.folder, self._user)
-        self._run("initdb", "--username=quire", "--auth=trust", "--no-sync")
-        options = f"-p {self.port} -c listen_addresses=127.0.0.1 -k {self.folder} -c fsync=off"
-        self._start = ("pg_ctl", "--wait", f"--log={self.folder}/log", f"--options={options}")
-        self._run(*self._start, "start")
-
-    def _run(self, command: str, *options: str) -> None:
-        subprocess.run(
-            [shutil.which(command) or command, f"--pgdata={self.folder}/data", *options],
-            user=self._user, check=True, cwd=self.folder, stdout=subprocess.DEVNULL,
-        )  # fmt: skip
-
-    def restart(self) -> None:
-        """As a crash would: connections are cut, the log is replayed."""
-        self._run(*self._start, "--mode=immediate", "restart")
-
-    def stop(self) -> None:
-        self._run("pg_ctl", "--wait", "--mode=immediate", "stop")
-        shutil.rmtree(self.folder)
-
-
 @pytest.mark.faults
 def test_a_postgresql_that_restarts_loses_nothing(tmp_path):
-    if not shutil.which("initdb") or not shutil.which("pg_ctl"):
-        pytest.skip("no PostgreSQL server is installed")
-    server = PrivatePostgres()
-    try:
-        with ScriptedInstallation(tmp_path, 0.01, DATABASE_URL=server.url) as service:
-            ledger = asyncio.run(_under_load(service, server))
-            require_sound(service, ledger)
-    finally:
-        server.stop()
+    with (
+        PrivatePostgres.running() as server,
+        ScriptedInstallation(tmp_path, 0.01, DATABASE_URL=server.url) as service,
+    ):
+        ledger = asyncio.run(_under_load(service, server))
+        require_sound(service, ledger)
 
 
 async def _under_load(service: ScriptedInstallation, server: PrivatePostgres):

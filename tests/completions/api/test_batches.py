@@ -93,7 +93,11 @@ def test_what_is_wrong_with_a_request_is_named(api, file_id, fields, code, param
 
 
 def test_the_input_file_must_be_ones_own_and_for_a_batch(api, file_id, stranger):
-    for client, name in ((api, "file-nobody"), (Client(headers=stranger.headers), file_id)):
+    for client, name in (
+        (api, "file-nobody"),
+        (api, "file-\0"),
+        (Client(headers=stranger.headers), file_id),
+    ):
         refused = create(client, name)
         assert refused.status_code == 404
         error = refused.json()["error"]

@@ -128,3 +128,16 @@ def test_a_page_past_the_end_is_empty(api: Client) -> None:
 def test_it_needs_its_scope(api: Client, owner: Tenant) -> None:
     ApiKey.objects.filter(pk=owner.key.pk).update(scopes=["inference"])
     assert api.get("/v1/usage").status_code == 403
+
+
+@pytest.mark.parametrize(
+    "query",
+    [
+        {"start_time": "253402214400", "end_time": "253402300799"},  # dates end with that day
+        {"start_time": "253402300799", "bucket_width": "1h"}, {"page": "page_99999999999"},
+        {"models": ",".join("a" * 101)}, {"api_key_ids": "," * 3 + "a," * 101},
+    ],
+)  # fmt: skip
+def test_the_ends_of_time_and_long_lists_are_refused(api: Client, query: dict[str, str]) -> None:
+    response = api.get("/v1/usage", query)
+    assert (response.status_code, response.json()["error"]["code"]) == (400, "invalid_value")

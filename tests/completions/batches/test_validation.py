@@ -58,6 +58,9 @@ def fault(bench, line):
         (request("x", background=True), ("invalid_request", "body.background")),
         (request("x", regex="("), ("invalid_grammar", "body.regex")),
         (request("x", colour="red"), ("unknown_parameter", "body.colour")),
+        # PostgreSQL takes no U+0000, and would hold up all batches with it.
+        (request("x", **{"col\0our": "red"}), ("unknown_parameter", "body.col␀our")),
+        ({**request("x"), "ex\0tra": 1}, ("unknown_parameter", "ex␀tra")),
     ],
 )
 def test_a_bad_line_is_named(bench, line, expected):
