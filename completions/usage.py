@@ -23,6 +23,9 @@ from completions.models import (
 from completions.models.usage import BOUNDS_MS, COUNTED
 from completions.storable import without_nul
 
+_MOST_MS = 2**31 - 1
+"""That a column holds: 25 days, which only a clock that jumps can make of a request."""
+
 
 class _Cell(NamedTuple):
     """What one row of UsageHour is for."""
@@ -96,7 +99,7 @@ def _prompt(job: EndedJob) -> StoredPrompt:
 
 
 def _milliseconds(seconds: float) -> int:
-    return max(0, round(seconds * 1000))
+    return min(max(0, round(seconds * 1000)), _MOST_MS)
 
 
 # Sums -------------------------------------------------------------------------------------------

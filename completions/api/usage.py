@@ -172,7 +172,7 @@ def _page(request: APIRequest) -> datetime | None:
     if given is None:
         return None
     match = _PAGE.fullmatch(given)
-    if match is None or int(match[1]) > _LATEST:
+    if match is None:
         raise InvalidRequest("invalid_value", "page must be a next_page of this list.", "page")
     return datetime.fromtimestamp(int(match[1]), UTC)
 

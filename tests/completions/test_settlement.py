@@ -1,15 +1,17 @@
 """Ended jobs: usage and results from Redis to SQL, each exactly once."""
 
 import time
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
 import pytest
 from asgiref.sync import async_to_sync
 from django.utils import timezone
 
-from completions import background, settlement
+from completions import background, settlement, usage
 from completions.api import batch_lines
 from completions.jobs import events
+from completions.jobs.ended import read_ended
 from completions.jobs.execution import Ending, Execution
 from completions.jobs.submission import NewJob, submit_kept
 from completions.models import Job, UsageRecord
@@ -57,6 +59,14 @@ def test_a_record_holds_no_character_that_postgresql_refuses(owner, redis_client
     run_job(redis_client, owner, "a", request={"prompts": [[1]], "sampling": {"stop": ["\0"]}})
     assert settle(redis_client) == 1
     assert UsageRecord.objects.get().parameters["stop"] == ["\N{SYMBOL FOR NULL}"]
+
+
+def test_a_clock_that_jumped_makes_no_number_that_postgresql_refuses(owner, redis_client):
+    """Redis's host began in 1970 and learned the date while the job waited."""
+    run_job(redis_client, owner, "a")
+    (job,) = read_ended(redis_client, PREFIX, 1)
+    usage.record([replace(job, created=1.0)])
+    assert UsageRecord.objects.get().queued_ms == 2**31 - 1
 
 
 def test_a_flush_that_died_before_deleting_is_repeated_harmlessly(owner, redis_client, monkeypatch):
