@@ -1,0 +1,52 @@
+"""Runs an engine in the test's thread."""
+
+from collections.abc import Callable
+from typing import Any
+
+from workers.engine.engine import Engine
+from workers.engine.request import (
+    ChoiceDelta,
+    Completion,
+    Request,
+    RequestOutput,
+    SamplingParams,
+)
+
+MakeEngine = Callable[..., Engine]
+
+EOS = 0
+GLM_EXAMPLE = 'start: "A" | "B"'
+
+
+def request(
+    request_id: str = "r",
+    prompt: tuple[int, ...] = (5, 6, 7),
+    *,
+    grammar: str | None = None,
+    **params: Any,
+) -> Request:
+    sampling = SamplingParams(**{"temperature": 0, **params})
+    return Request(request_id, (prompt,), sampling, grammar)
+
+
+def run(engine: Engine, *requests: Request) -> list[Completion]:
+    return engine.generate(requests)
+
+
+def choice(engine: Engine, request: Request) -> ChoiceDelta:
+    [completion] = engine.generate([request])
+    assert completion.error is None
+    [choice] = completion.choices
+    return choice
+
+
+def steps(engine: Engine, *requests: Request, count: int) -> list[list[RequestOutput]]:
+    for r in requests:
+        engine.submit(r)
+    return [advance(engine) for _ in range(count)]
+
+
+def advance(engine: Engine) -> list[RequestOutput]:
+    """One turn of the engine's thread, in this one."""
+    engine._take_inbox(wait=False)
+    return engine.step()

@@ -1,0 +1,129 @@
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+
+from tests.workers.engine.scheduler_bench import (
+    BLOCK_SIZE,
+    BUDGET,
+    MAX_NUM_SEQS,
+    NUM_BLOCKS,
+    Bench,
+    sequence,
+    sizes,
+)
+from workers.engine.sequence import Sequence
+
+
+class SchedulerMachine(RuleBasedStateMachine):
+    """Arrivals, faults and aborts at any time, in a cache too small for all."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.bench = Bench()
+        self.sequences: list[Sequence] = []
+        self.dropped: set[Sequence] = set()
+
+    @rule(
+        length=st.integers(1, 30),
+        start=st.integers(0, 3),
+        max_tokens=st.integers(1, 18),
+        priority=st.integers(-1, 1),
+        organization=st.sampled_from("ab"),
+        published=st.integers(0, 3),
+    )
+    def add(
+        self,
+        length: int,
+        start: int,
+        max_tokens: int,
+        priority: int,
+        organization: str,
+        published: int,
+    ) -> None:
+        prompt = [start if place % 8 == 7 else place for place in range(length)]
+        seq = sequence(prompt, max_tokens, priority, organization)
+        seq.token_ids += [1] * min(published, max_tokens - 1)
+        self.bench.add(seq)
+        self.sequences.append(seq)
+
+    @precondition(lambda self: self.sequences)
+    @rule(data=st.data())
+    def abort(self, data: st.DataObject) -> None:
+        seq = data.draw(st.sampled_from(self.sequences))
+        self.bench.scheduler.finish(seq)
+        self.dropped.add(seq)
+
+    @precondition(lambda self: self.sequences)
+    @rule(data=st.data())
+    def force(self, data: st.DataObject) -> None:
+        seq = data.draw(st.sampled_from(self.sequences))
+        if not seq.finished:
+            seq.token_ids += [2] * min(5, seq.max_total_tokens - 1 - seq.num_tokens)
+
+    @rule(data=st.data(), spoil=st.booleans())
+    def step(self, data: st.DataObject, spoil: bool) -> None:
+        live = [seq for seq in self.sequences if not seq.finished]
+        spoilt = (data.draw(st.sampled_from(live)),) if live and spoil else ()
+        before = {seq: seq.num_tokens for seq in live}
+        output = self.bench.step(spoilt)
+        self.dropped.update(seq for seq in spoilt if seq.finished)
+        assert sum(sizes(output)) <= BUDGET
+        assert all(size > 0 for size in sizes(output))
+        assert len({seq for seq, _ in output.chunks}) == len(output.chunks)
+        assert bool(output.chunks) == bool(live)
+        if live:  # the most senior always gets on
+            highest = max(seq.rank for seq in live)
+            top = [seq for seq in live if seq.rank == highest]
+            assert any(seq in top for seq, _ in output.chunks)
+        for seq, _ in output.chunks:
+            assert seq.finished or seq.num_tokens - before[seq] in (0, 1)
+
+    @invariant()
+    def blocks_are_held_as_often_as_counted(self) -> None:
+        pool, running = self.bench.pool, [seq for seq in self.sequences if seq.slot >= 0]
+        held = [block for seq in running for block in seq.block_ids]
+        for block in range(1, NUM_BLOCKS + 1):
+            assert pool._references[block] == held.count(block)
+        assert pool.num_used == len(set(held))
+        assert pool.num_free + pool.num_used == NUM_BLOCKS
+        assert len({seq.slot for seq in running}) == len(running) <= MAX_NUM_SEQS
+        for seq in self.sequences:
+            assert (seq.slot >= 0) == bool(seq.block_ids)
+            assert not (seq.finished and seq.block_ids)
+            assert len(set(seq.block_ids)) == len(seq.block_ids)
+            assert seq.finished or len(seq.block_ids) * BLOCK_SIZE >= seq.num_computed
+
+    @invariant()
+    def shared_blocks_hold_the_same_tokens(self) -> None:
+        """By organization too: two sequences that hold a block agree in all up to its end."""
+        holders: dict[int, tuple[str, tuple[int, ...]]] = {}
+        for seq in self.sequences:
+            for index, block in enumerate(seq.block_ids):
+                end = (index + 1) * BLOCK_SIZE
+                content = (seq.organization, tuple(seq.token_ids[:end]))
+                assert holders.setdefault(block, content) == content
+
+    @invariant()
+    def the_cache_and_the_pool_agree(self) -> None:
+        pool, cache = self.bench.pool, self.bench.cache
+        assert cache is not None
+        assert pool._kept == set(cache._hashes) == set(cache._blocks.values())
+        assert len(cache._blocks) == len(cache._hashes)
+        assert set(pool._idle) == {block for block in pool._kept if not pool._references[block]}
+        assert not pool._tainted & pool._kept
+
+    def teardown(self) -> None:
+        """Whoever was not dropped ends, and all memory comes back."""
+        self.bench.run()
+        for seq in self.sequences:
+            assert seq.finished
+            assert seq in self.dropped or seq.num_tokens == seq.max_total_tokens
+        assert self.bench.pool.num_used == 0
+        assert self.bench.scheduler._queue._levels == {}
+        assert not self.bench.scheduler._computing
+
+
+SchedulerMachine.TestCase.settings = settings(
+    max_examples=60, stateful_step_count=30, deadline=None
+)
+TestScheduler = SchedulerMachine.TestCase
