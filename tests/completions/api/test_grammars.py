@@ -77,6 +77,12 @@ def test_keywords_are_named_with_their_pointer(api: Client) -> None:
     assert [each["keyword"] for each in answer["warnings"]] == ["x-order"]
 
 
+@pytest.mark.parametrize("field", ["json_schema", "structural_tag"])
+def test_only_a_response_format_may_ask_for_text(api: Client, field: str) -> None:
+    answer = post(api, **{field: {"type": "text"}}).json()
+    assert (answer["valid"], answer["pointer"]) == (False, "/type")
+
+
 @pytest.mark.parametrize(
     ("body", "code", "param"),
     [
