@@ -80,7 +80,7 @@ class Child:
         self.close()
         if self._process.returncode == -signal.SIGPROF:
             error = too_slow(self._limits)
-        error.field = question.constraint.field
+        error.field = question.constraint.named
         return Verdict(error=error)
 
     def close(self) -> None:
