@@ -8,10 +8,10 @@
 Newlines are optional. Strings stand there as they are, other values as JSON.
 """
 
-import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from completions import strict_json
 from completions.chat.events import Arguments, CallBegun, CallParser, Event, Text
 from completions.chat.glm_arguments import argument_rules, is_string
 from completions.chat.lark import Rules, Spelling, literal, one_of
@@ -165,7 +165,7 @@ class GlmParser:
 def _as_json(text: str) -> str:
     """A value of no declared type: JSON if it reads as such, else a string."""
     try:
-        json.loads(text)
-    except ValueError:
+        strict_json.loads(text)
+    except strict_json.StrictJSONError:
         return dump(text)
     return text.strip()

@@ -1,10 +1,9 @@
 """Calls that are JSON objects: {"name": ..., "arguments": {...}}, found while they are written."""
 
-import json
 import re
 from collections.abc import Sequence
-from typing import Any
 
+from completions import strict_json
 from completions.chat.events import Arguments, CallBegun, Event, Text
 from completions.chat.lark import Rules, Spelling, literal, one_of, schema_part
 from completions.chat.markers import split_at
@@ -147,8 +146,8 @@ class JsonCallParser:
 def _read(text: str) -> tuple[str, str] | None:
     """Name and arguments of a call whose keys stand in another order."""
     try:
-        value: Any = json.loads(text)
-    except ValueError:
+        value = strict_json.loads(text)
+    except strict_json.StrictJSONError:
         return None
     if not isinstance(value, dict) or not isinstance(value.get("name"), str):
         return None
@@ -165,7 +164,7 @@ def json_call_rules(tools: Sequence[Tool], key: str, spelling: Spelling) -> Rule
     for index, tool in enumerate(tools):
         name, schema, place = "any_object", {"type": "object"}, tool.place
         if tool.strict and tool.parameters is not None:
-            name, schema = f"arguments_{index}", dict(tool.parameters)
+            name, schema = f"arguments_{index}", {"type": "object", **tool.parameters}
             place = f"{tool.place}.function.parameters"
         parts.append(schema_part(name, schema, place, spelling.whitespace))
         header = literal(f'{tool.name}", {key}')

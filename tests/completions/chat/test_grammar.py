@@ -139,6 +139,26 @@ def test_strict_arguments_fit_their_schema(bench: Bench, form: str) -> None:
     assert bench.fits(written(Call("add", {"anything": [1, {"a": None}]})), asked)
 
 
+@pytest.mark.parametrize("form", ["hermes", "llama3"])
+@pytest.mark.parametrize(
+    "parameters",
+    [
+        {},
+        {"properties": {"x": {"type": "integer"}}},
+        {"$ref": "#/$defs/a", "$defs": {"a": {"properties": {"x": {"type": "integer"}}}}},
+        {"anyOf": [{"properties": {"x": {"type": "integer"}}}, {"type": "null"}]},
+    ],
+)
+def test_arguments_are_an_object_whatever_the_schema_leaves_open(
+    bench: Bench, form: str, parameters: dict[str, Any]
+) -> None:
+    asked = calls(form, Tool("f", None, parameters, strict=True), mode="required")
+    written = FORMATS[form].write(Call("f", {"x": 1}))
+    assert bench.fits(written, asked)
+    for other in ("[]", "1", "null", '"a"'):
+        assert not bench.fits(written.replace('{"x":1}', other), asked)
+
+
 @pytest.mark.parametrize("form", FORMATS)
 def test_calls_or_a_constrained_answer(bench: Bench, form: str) -> None:
     answer = Constraint("regex", "[0-9]+")

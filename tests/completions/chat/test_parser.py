@@ -143,6 +143,20 @@ def test_undeclared_values_of_glm_are_json_where_they_read_so() -> None:
     assert message([text], "glm")["calls"] == [("add", '{"a":12,"b":"two \\"2\\""}')]
 
 
+@pytest.mark.parametrize("value", ["NaN", "-Infinity", "[" * 100_000, r'"\ud800"', "1" * 5_000])
+def test_what_is_no_json_to_everybody_is_a_string(value: str) -> None:
+    text = f"<tool_call>add<arg_key>a</arg_key><arg_value>{value}</arg_value></tool_call>"
+    ((_, arguments),) = message([text], "glm")["calls"]
+    assert json.loads(arguments) == {"a": value}
+
+
+@pytest.mark.parametrize("value", ["[" * 100_000 + "]" * 100_000, r'"\ud800"', "NaN"])
+def test_an_object_that_cannot_be_read_is_no_call(value: str) -> None:
+    text = f'<tool_call>{{"arguments": {{"a": {value}}}, "name": "add"}}</tool_call>'
+    found = message([text], "hermes")
+    assert (found["content"], found["calls"]) == (text, [])
+
+
 @pytest.mark.parametrize(
     ("text", "is_open", "reasoning", "content"),
     [
