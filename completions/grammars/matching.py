@@ -1,13 +1,17 @@
 """How far a text fits a grammar, as the engine's matcher sees it."""
 
+import time
 from dataclasses import dataclass
 
 from llguidance import LLMatcher
 
 from completions.grammars import vocabulary
 from completions.grammars.compiler import Compiler, brief, limits
-from completions.grammars.exceptions import GrammarError
+from completions.grammars.exceptions import GrammarError, GrammarTimeoutError
 from completions.grammars.vocabulary import ByteView
+
+_CHUNK = 100
+"""Bytes between two looks at the clock."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,11 +23,12 @@ class Match:
 
 
 def match(grammar: str, text: str, compiler: Compiler) -> Match:
-    """Raises GrammarError when the grammar becomes too complex on the way."""
+    """Raises GrammarError when the grammar becomes too complex on the way, GrammarTimeoutError
+    when the whole text takes too much of a processor: nobody could stop a thread here."""
     view = vocabulary.load_byte_view(compiler.vocabulary)
     matcher = LLMatcher(view.tokenizer, grammar, log_level=0, limits=limits())
     encoded = text.encode()
-    fitting = _consume(matcher, encoded, view)
+    fitting = _consume(matcher, encoded, view, compiler.limits.seconds)
     if matcher.is_error():
         raise GrammarError(brief(matcher.get_error()))
     whole = fitting == len(encoded)
@@ -31,14 +36,20 @@ def match(grammar: str, text: str, compiler: Compiler) -> Match:
     return Match(whole and bool(matcher.is_accepting()), characters)
 
 
-def _consume(matcher: LLMatcher, encoded: bytes, view: ByteView) -> int:
+def _consume(matcher: LLMatcher, encoded: bytes, view: ByteView, seconds: float) -> int:
     """Bytes that fit. Where plain text does not, a token that spells it may be asked for."""
-    position = 0
+    position, began = 0, time.thread_time()
     while position < len(encoded):
-        ids = [view.first_byte + byte for byte in encoded[position:]]
-        position += matcher.try_consume_tokens(ids)
-        if position == len(encoded) or matcher.is_error():
+        if time.thread_time() - began > seconds:
+            message = f"trying the text took longer than {seconds:g} seconds; try a shorter one"
+            raise GrammarTimeoutError(message)
+        ids = [view.first_byte + byte for byte in encoded[position : position + _CHUNK]]
+        taken = matcher.try_consume_tokens(ids)
+        position += taken
+        if matcher.is_error():
             break
+        if taken == len(ids):
+            continue
         token = next(
             (
                 each

@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from completions.grammars import Constraint, Vocabulary, translate
+from completions.grammars import Constraint, Limits, Vocabulary, translate
 from completions.grammars.compiler import Compiler
-from completions.grammars.exceptions import GrammarError
+from completions.grammars.exceptions import GrammarError, GrammarTimeoutError
 from completions.grammars.matching import Match, match
 from completions.grammars.vocabulary import load
 
@@ -38,6 +38,18 @@ def compiler(tiny_model: Path) -> Compiler:
 def test_match(field: str, value: object, text: str, expected: Match, compiler: Compiler) -> None:
     grammar = translate(Constraint(field, value), compiler).grammar
     assert match(grammar, text, compiler) == expected
+
+
+def test_a_text_of_several_pieces_is_followed_through_all_of_them(compiler: Compiler) -> None:
+    grammar = translate(Constraint("regex", "(é<s>)*"), compiler).grammar
+    assert match(grammar, "é<s>" * 500, compiler) == Match(True, 2_000)
+    assert match(grammar, "é<s>" * 500 + "x", compiler) == Match(False, 2_000)
+
+
+def test_a_text_that_takes_too_long_is_given_up() -> None:
+    hasty = Compiler(limits=Limits(seconds=0.0))
+    with pytest.raises(GrammarTimeoutError, match="trying the text took longer than 0 seconds"):
+        match('start: "a"*', "a" * 1_000, hasty)
 
 
 def test_only_the_models_own_tokens_exist(compiler: Compiler) -> None:
