@@ -1,12 +1,16 @@
 """The field `grammar`: {"type", "value"}, as mistral.rs takes it."""
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import replace
+from functools import partial
 from typing import Any
 
-from completions.grammars import json_schema, regex
+from completions.grammars import inline_schemas, json_schema, regex
 from completions.grammars.compiler import DEFAULT_COMPILER, Compiler, Translated, brief
 from completions.grammars.exceptions import Finding, GrammarError
+from completions.grammars.json_schema import Schema
 from completions.grammars.limits import (
     COMPACT,
     Limits,
@@ -59,11 +63,15 @@ class _Bundle:
         self._compiler = compiler
         self._whitespace = whitespace
         self._warnings: list[Finding] = []
+        self._checks: list[Callable[[], None]] = []
+        """Of each schema by itself: raises GrammarError with its pointer."""
 
     def translate(self) -> Translated:
         prepared = self.prepared()
         text = json_schema.dump({"grammars": prepared})
         if message := self._compiler.complaint(text):
+            for check in self._checks:
+                check()
             raise GrammarError(brief(message), *_place(message, prepared))
         return Translated(text, self._warnings)
 
@@ -75,16 +83,9 @@ class _Bundle:
         grammars = self._value.get("grammars")
         if self._value.keys() != {"grammars"} or not isinstance(grammars, list) or not grammars:
             raise GrammarError('must be {"grammars": [at least one]}')
-        prepared = []
-        for index, grammar in enumerate(grammars):
-            try:
-                prepared.append(self._prepare(grammar, limits))
-            except GrammarError as error:
-                error.inside(f"/grammars/{index}/json_schema")
-                raise
-        return prepared
+        return [self._prepare(index, grammar, limits) for index, grammar in enumerate(grammars)]
 
-    def _prepare(self, grammar: Any, limits: Limits) -> dict[str, Any]:
+    def _prepare(self, index: int, grammar: Any, limits: Limits) -> dict[str, Any]:
         keys = set(grammar) - {"name"} if isinstance(grammar, dict) else set()
         if len(keys) != 1 or not keys <= set(_KINDS):
             raise GrammarError(f"each grammar has a name, if any, and one of: {', '.join(_KINDS)}")
@@ -95,13 +96,38 @@ class _Bundle:
         if kind == "json_schema":
             if not isinstance(given, dict):
                 raise GrammarError("json_schema must be an object")
-            schema = json_schema.prepare(given, self._whitespace, limits)
-            self._warnings += schema.warnings
-            return {**grammar, kind: schema.compiled}
+            return {**grammar, kind: self._schema(f"/grammars/{index}/{kind}", given, limits)}
         if not isinstance(given, str):
             raise GrammarError("lark_grammar must be a string")
         check_lark(given, limits)
-        return dict(grammar)
+        lark, schemas = inline_schemas.prepared(given, limits)
+        for each in schemas:
+            self._warnings += each.warnings
+            self._checks.append(partial(each.check, self._compiler))
+        return {**grammar, kind: lark}
+
+    def _schema(self, pointer: str, given: dict[str, Any], limits: Limits) -> dict[str, Any]:
+        with _inside(pointer):
+            schema = json_schema.prepare(given, self._whitespace, limits)
+        self._warnings += [
+            replace(each, pointer=pointer + each.pointer) for each in schema.warnings
+        ]
+        self._checks.append(partial(self._check, pointer, schema))
+        return schema.compiled
+
+    def _check(self, pointer: str, schema: Schema) -> None:
+        with _inside(pointer):
+            json_schema.check(schema, self._compiler)
+
+
+@contextmanager
+def _inside(pointer: str) -> Iterator[None]:
+    """What is raised gets the pointer in front of its own."""
+    try:
+        yield
+    except GrammarError as error:
+        error.inside(pointer)
+        raise
 
 
 def check_lark(text: str, limits: Limits) -> None:

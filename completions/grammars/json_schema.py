@@ -187,9 +187,14 @@ def checked(
 ) -> Schema:
     """A schema that llguidance takes. Raises GrammarError."""
     schema = prepare(value, whitespace, compiler.limits)
+    check(schema, compiler)
+    return schema
+
+
+def check(schema: Schema, compiler: Compiler) -> None:
+    """Raises GrammarError when llguidance does not take a schema that was prepared."""
     if message := compiler.complaint(schema.grammar()):
         raise _explain(message, schema, compiler)
-    return schema
 
 
 def translate_response_format(

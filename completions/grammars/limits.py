@@ -140,7 +140,7 @@ def check_shape(text: str, limits: Limits, *, is_regex: bool) -> None:
 
 
 _DEFINITION = re.compile(r"^[ \t]*[?!]?([A-Za-z_]\w*)[^:\n\"/]*:", re.MULTILINE)
-_NOT_NAMES = re.compile(r'"(?:[^"\\\n]|\\.)*"|/(?:[^/\\\n]|\\.)+/|//[^\n]*|#[^\n]*')
+NOT_LARK_NAMES = re.compile(r'"(?:[^"\\\n]|\\.)*"|/(?:[^/\\\n]|\\.)+/|//[^\n]*|#[^\n]*')
 _NAME = re.compile(r"[A-Za-z_]\w*")
 
 
@@ -151,7 +151,7 @@ _EBNF_NAME = re.compile(r"[\w.-]+")
 
 def check_chains(lark: str, limits: Limits) -> None:
     """Raises GrammarError when rules lead into each other too far: llguidance recurses there."""
-    _check_chains(_NOT_NAMES.sub(" ", lark), _DEFINITION, _NAME, limits)
+    _check_chains(NOT_LARK_NAMES.sub(" ", lark), _DEFINITION, _NAME, limits)
 
 
 def check_ebnf_chains(text: str, limits: Limits) -> None:

@@ -70,9 +70,57 @@ def test_whitespace() -> None:
          (None, None, None)),
         (wrapped("llguidance", {"grammars": [{"json_schema": {"items": {"not": {}}}}]}),
          "keyword not", (None, None, "/grammars/0/json_schema/items/not")),
+        (wrapped("llguidance", {"grammars": [
+            {"lark_grammar": "start: @a"},
+            {"name": "a", "json_schema": {"items": {"oneOf": [{"minimum": 1}, {}]}}},
+        ]}), "oneOf is supported only", (None, None, "/grammars/1/json_schema/items/oneOf")),
+        (wrapped("lark", 'start: "a" b\nb: %json {"items": {"not": {}}} "c"'),
+         "keyword not", (2, 10, "/items/not")),
+        (wrapped("lark", 'start: "%json {" %json {"oneOf": [{"minimum": 1}, {}]}'),
+         "oneOf is supported only", (1, 24, "/oneOf")),
+        (wrapped("lark", 'start: %json {\n"minlength": 1}\n'),
+         "did you mean minLength", (1, 14, "/minlength")),
+        (wrapped("lark", 'start: %json {\n"properties": {"a": {}}\n} b\nb: "b" c'),
+         "unknown name", (4, 4, None)),
     ],
 )  # fmt: skip
 def test_refused(value: dict[str, Any], reason: str, place: tuple[Any, ...]) -> None:
     with pytest.raises(GrammarError, match=reason) as caught:
         grammar_object.translate(value)
     assert (caught.value.line, caught.value.column, caught.value.pointer) == place
+
+
+def test_schemas_inside_lark_mean_what_they_mean_elsewhere() -> None:
+    schema = '{"type": "integer", "format": "uint8", "x-order": 1}'
+    translated = grammar_object.translate(wrapped("lark", f"start: %json {schema}"))
+    assert accepts(translated.grammar, "255")
+    assert not accepts(translated.grammar, "256")
+    (finding,) = translated.warnings
+    assert (finding.keyword, finding.pointer, finding.message[:7]) == (
+        "x-order", "/x-order", "line 1:",
+    )  # fmt: skip
+
+
+def test_options_inside_lark_are_the_clients() -> None:
+    items = '"type": "array", "items": {"type": "null"}'
+    for options, text, fits in (
+        ("{}", "[null,  null]", True),
+        ('{"whitespace_flexible": false}', "[null,  null]", False),
+        ('{"lenient": true}', "[null,null]", True),
+    ):
+        lark = f'start: %json {{{items}, "x-guidance": {options}}}'
+        assert accepts(grammar_object.translate(wrapped("lark", lark)).grammar, text) is fits
+    lenient = 'start: %json {"not": {}, "x-guidance": {"lenient": true}}'
+    assert accepts(grammar_object.translate(wrapped("lark", lenient)).grammar, "1")
+
+
+def test_what_is_no_schema_inside_lark_is_refused() -> None:
+    for inside in ("{nothing}", "{", '{"type": 1}', '{"x-guidance": 1}'):
+        with pytest.raises(GrammarError):
+            grammar_object.translate(wrapped("lark", f"start: %json {inside}"))
+
+
+def test_warnings_have_the_place_of_their_grammar() -> None:
+    value = {"grammars": [{"json_schema": {"items": {"x-order": 1}}}]}
+    (finding,) = grammar_object.translate(wrapped("llguidance", value)).warnings
+    assert finding.pointer == "/grammars/0/json_schema/items/x-order"
