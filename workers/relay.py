@@ -10,22 +10,22 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
-from typing import Any, Protocol
+from dataclasses import dataclass, replace
+from typing import Protocol
 
 from redis.exceptions import RedisError
 
-from completions.jobs.events import Choice, JobError, Usage
+from completions.jobs.events import JobError
 from completions.jobs.execution import Claim, Ending, Execution, Published, StepEvent, Verdict
 from workers import attempt_spans
-from workers.attempt_spans import AttemptSpan
 from workers.engine.exceptions import EngineError, EngineFault, EngineOverloaded
 from workers.engine.request import Request, RequestOutput
 from workers.engine.request import Usage as EngineUsage
 from workers.engine.stats import EngineStats
 from workers.job_logs import EngineLines, about
-from workers.metrics import RequestTimes, WorkerMetrics
-from workers.wire import event_choice, job_error, joined, request_params
+from workers.live_job import Done, LiveJob, usage_of
+from workers.metrics import WorkerMetrics
+from workers.wire import request_params
 
 logger = logging.getLogger(__name__)
 
@@ -36,9 +36,6 @@ the last again."""
 BEAT_INTERVAL = 2.0
 STEP_LIMIT = 120.0
 """Seconds one engine step may take before the worker gives up on itself, by default."""
-
-Done = Callable[[], None]
-"""Tells Celery that a message may be acknowledged. Must not raise."""
 
 
 class EngineLike(Protocol):
@@ -53,29 +50,6 @@ class EngineLike(Protocol):
     def abort(self, request_id: str) -> EngineUsage | None: ...
     def stop(self) -> None: ...
     def stats(self) -> EngineStats: ...
-
-
-@dataclass(slots=True)
-class _LiveJob:
-    """A job between its claim and its end."""
-
-    claim: Claim
-    done: list[Done]
-    prompt_tokens: int
-    completion_tokens: int
-    sequence_number: int
-    asked_at: float
-    deadline: float
-    times: RequestTimes
-    span: AttemptSpan | None
-    """Where it is traced."""
-    choices: list[Choice] = field(default_factory=list)
-    """Produced and not yet part of a batch."""
-    pending: int = 0
-    """Tokens in them."""
-    request: Request | None = None
-    """Until the engine has taken it, or the job has ended."""
-    ending: Ending | None = None
 
 
 @dataclass(slots=True)
@@ -112,8 +86,8 @@ class Relay:
         self._metrics = WorkerMetrics(engine.stats, clock)
         self._inbox: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
         self._unclaimed: dict[str, list[Done]] = {}
-        self._live: dict[str, _LiveJob] = {}
-        self._unsubmitted: deque[_LiveJob] = deque()
+        self._live: dict[str, LiveJob] = {}
+        self._unsubmitted: deque[LiveJob] = deque()
         self._batch: _Batch | None = None
         self._asked_at = self._beat_at = float("-inf")
         self.drain_wanted = False
@@ -231,7 +205,7 @@ class Relay:
 
     def _begin(self, claim: Claim, done: list[Done], published: Published) -> None:
         prompts = tuple(tuple(prompt) for prompt in claim.request["prompts"])
-        self._live[claim.job_id] = job = _LiveJob(
+        self._live[claim.job_id] = job = LiveJob(
             claim=claim,
             done=done,
             prompt_tokens=sum(map(len, prompts)),
@@ -263,7 +237,7 @@ class Relay:
             TypeError,
         ) as error:  # written by a web tier of another version
             logger.exception("job %s cannot be understood", claim.job_id, extra=about(claim))
-            self._end(job, "failed", JobError("worker_error", f"Malformed job: {error}"), None)
+            job.fail(JobError("worker_error", f"Malformed job: {error}"), self._clock())
         else:
             self._unsubmitted.append(job)
 
@@ -278,93 +252,36 @@ class Relay:
                 except EngineOverloaded:
                     break
                 except EngineError as error:
-                    self._end(job, "failed", JobError(error.code, str(error)), None)
+                    job.fail(JobError(error.code, str(error)), self._clock())
             job.request = None
             self._unsubmitted.popleft()
         now = self._clock()
         for job in self._unsubmitted:
             if job.request is not None and now >= job.deadline:
-                self._end(job, "failed", JobError("queue_timeout", "No worker had room"), None)
+                job.fail(JobError("queue_timeout", "No worker had room"), now)
 
     def _collect(self, outputs: list[RequestOutput]) -> None:
         for output in outputs:
             job = self._live.get(output.request_id)
             if job is None or job.ending is not None or isinstance(output.error, EngineFault):
                 continue  # after a fault of the engine its jobs are given back, not failed
-            before = job.completion_tokens
-            for delta in output.deltas:
-                job.completion_tokens += len(delta.token_ids)
-                job.choices.append(event_choice(delta))
-            now, gained = self._clock(), job.completion_tokens - before
-            job.times.produced(now, gained)
-            job.pending += gained
-            if job.span is not None and gained:
-                job.span.produced(now - job.times.submitted_at)
-            if output.error is not None:
-                error = job_error(output.error, job.completion_tokens)
-                self._end(job, "failed", error, _usage(output.usage))
-            elif output.finished:
-                self._end(job, "completed", None, _usage(output.usage))
-
-    def _end(self, job: _LiveJob, state: Any, error: JobError | None, usage: Usage | None) -> None:
-        """Note how a job ends; the next batch writes it after the job's last choices."""
-        job.request = None
-        job.ending = Ending(
-            job_id=job.claim.job_id,
-            attempt=job.claim.attempt,
-            sequence_number=0,  # known when its last choices are published
-            state=state,
-            error=error,
-            usage=usage or Usage(job.prompt_tokens, job.completion_tokens),
-        )
-        self._report(job, error.code if error else state, error)
-
-    def _report(self, job: _LiveJob, outcome: str, error: JobError | None) -> None:
-        now = self._clock()
-        job.times.ended(now, outcome, job.prompt_tokens, job.completion_tokens)
-        if job.span is not None:
-            job.span.ended(outcome, error is not None, job.prompt_tokens, job.completion_tokens)
-        logger.log(
-            logging.WARNING if error else logging.INFO,
-            "job %s ends: %s",
-            job.claim.job_id,
-            f"{outcome}, {error.message}" if error else outcome,
-            extra={
-                **about(job.claim),
-                "outcome": outcome,
-                "prompt_tokens": job.prompt_tokens,
-                "completion_tokens": job.completion_tokens,
-                "seconds": round(now - job.times.submitted_at, 3),
-            },
-        )
+            job.take(output, self._clock())
 
     def _next_batch(self) -> _Batch | None:
         now = self._clock()
         asking = now - self._asked_at >= POLL_INTERVAL
         steps, endings = [], []
         for job in self._live.values():
-            # The first tokens go out at once in any case: their time is on record.
-            enough = job.claim.watched and self._stream_interval <= max(1, job.pending)
-            due = bool(job.choices) and (enough or job.sequence_number == 1)
-            if job.ending is None and not asking and not due:
+            if job.ending is None and not asking and not job.is_due(self._stream_interval):
                 continue
             if job.choices or (job.ending is None and job.asked_at <= self._asked_at):
-                steps.append(self._step(job))
+                steps.append(job.step(self._stream_interval))
                 job.asked_at = now
             if job.ending is not None:
                 endings.append(replace(job.ending, sequence_number=job.sequence_number))
         if asking:
             self._asked_at = now
         return _Batch(steps, endings) if steps or endings else None
-
-    def _step(self, job: _LiveJob) -> StepEvent:
-        """What a job has gained since its last one."""
-        each = job.claim.watched and self._stream_interval == 1
-        choices = job.choices if each else joined(job.choices)
-        step = StepEvent(job.claim.job_id, job.claim.attempt, job.sequence_number, choices)
-        job.sequence_number += len(choices)
-        job.choices, job.pending = [], 0
-        return step
 
     def _publish(self, batch: _Batch) -> None:
         verdicts, _ = self._execution.publish(batch.steps, batch.endings)
@@ -374,10 +291,10 @@ class Relay:
             job = self._live.get(step.job_id)
             if job is None or verdict is Verdict.GO_ON:
                 continue
-            used = _usage(self._engine.abort(step.job_id))
+            used = usage_of(self._engine.abort(step.job_id))
             if verdict is Verdict.CANCEL:
                 if job.ending is None:
-                    self._end(job, "cancelled", None, used)
+                    job.end("cancelled", None, used, self._clock())
             else:
                 logger.warning(
                     "job %s was taken over by another worker", step.job_id, extra=about(job.claim)
@@ -429,12 +346,6 @@ class Relay:
         self._release(lost=True)
         self._on_broken(error)
         self._stopping = True
-
-
-def _usage(used: EngineUsage | None) -> Usage | None:
-    if used is None:
-        return None
-    return Usage(used.prompt_tokens, used.completion_tokens, used.cached_tokens, used.forced_tokens)
 
 
 def _call(callbacks: list[Done]) -> None:

@@ -1,0 +1,114 @@
+"""A job that runs in this worker: what it has produced, and how it ends."""
+
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from completions.jobs.events import Choice, JobError, Usage
+from completions.jobs.execution import Claim, Ending, StepEvent
+from workers.attempt_spans import AttemptSpan
+from workers.engine.request import Request, RequestOutput
+from workers.engine.request import Usage as EngineUsage
+from workers.job_logs import about
+from workers.metrics import RequestTimes
+from workers.wire import event_choice, job_error, joined
+
+logger = logging.getLogger(__name__)
+
+Done = Callable[[], None]
+"""Tells Celery that a message may be acknowledged. Must not raise."""
+
+
+@dataclass(slots=True)
+class LiveJob:
+    """A job between its claim and its end. The relay's thread owns it."""
+
+    claim: Claim
+    done: list[Done]
+    prompt_tokens: int
+    completion_tokens: int
+    sequence_number: int
+    asked_at: float
+    deadline: float
+    times: RequestTimes
+    span: AttemptSpan | None
+    """Where it is traced."""
+    choices: list[Choice] = field(default_factory=list)
+    """Produced and not yet part of a batch."""
+    pending: int = 0
+    """Tokens in them."""
+    request: Request | None = None
+    """Until the engine has taken it, or the job has ended."""
+    ending: Ending | None = None
+
+    def take(self, output: RequestOutput, now: float) -> None:
+        """What the engine's step has given."""
+        gained = sum(len(delta.token_ids) for delta in output.deltas)
+        self.choices += map(event_choice, output.deltas)
+        self.completion_tokens += gained
+        self.pending += gained
+        self.times.produced(now, gained)
+        if self.span is not None and gained:
+            self.span.produced(now - self.times.submitted_at)
+        if output.error is not None:
+            error = job_error(output.error, self.completion_tokens)
+            self.end("failed", error, usage_of(output.usage), now)
+        elif output.finished:
+            self.end("completed", None, usage_of(output.usage), now)
+
+    def is_due(self, stream_interval: int) -> bool:
+        """Whether somebody waits for what was produced: who watches, for so many tokens. The first
+        go out at once in any case: their time is on record."""
+        enough = self.claim.watched and stream_interval <= max(1, self.pending)
+        return bool(self.choices) and (enough or self.sequence_number == 1)
+
+    def step(self, stream_interval: int) -> StepEvent:
+        """What the job has gained since its last one."""
+        each = self.claim.watched and stream_interval == 1
+        choices = self.choices if each else joined(self.choices)
+        step = StepEvent(self.claim.job_id, self.claim.attempt, self.sequence_number, choices)
+        self.sequence_number += len(choices)
+        self.choices, self.pending = [], 0
+        return step
+
+    def fail(self, error: JobError, now: float) -> None:
+        self.end("failed", error, None, now)
+
+    def end(self, state: Any, error: JobError | None, usage: Usage | None, now: float) -> None:
+        """Note how the job ends; the next batch writes it after its last choices."""
+        self.request = None
+        self.ending = Ending(
+            job_id=self.claim.job_id,
+            attempt=self.claim.attempt,
+            sequence_number=0,  # known when its last choices are published
+            state=state,
+            error=error,
+            usage=usage or Usage(self.prompt_tokens, self.completion_tokens),
+        )
+        self._report(error.code if error else state, error, now)
+
+    def _report(self, outcome: str, error: JobError | None, now: float) -> None:
+        self.times.ended(now, outcome, self.prompt_tokens, self.completion_tokens)
+        if self.span is not None:
+            self.span.ended(outcome, error is not None, self.prompt_tokens, self.completion_tokens)
+        logger.log(
+            logging.WARNING if error else logging.INFO,
+            "job %s ends: %s",
+            self.claim.job_id,
+            f"{outcome}, {error.message}" if error else outcome,
+            extra={
+                **about(self.claim),
+                "outcome": outcome,
+                "prompt_tokens": self.prompt_tokens,
+                "completion_tokens": self.completion_tokens,
+                "seconds": round(now - self.times.submitted_at, 3),
+            },
+        )
+
+
+def usage_of(used: EngineUsage | None) -> Usage | None:
+    """In the terms of the API."""
+    if used is None:
+        return None
+    return Usage(used.prompt_tokens, used.completion_tokens, used.cached_tokens, used.forced_tokens)
