@@ -86,6 +86,7 @@ ROWS: list[Row] = [
             *wrong("json_schema", [], True, 1),
             *wrong("json_schema", "{", code=GRAMMAR),
             Refused({"json_schema": {"type": "x"}}, GRAMMAR, "json_schema"),
+            Refused({"json_schema": {"type": "text"}}, GRAMMAR, "json_schema"),
         ],
     ),
     constraint("json_schema", json.dumps(OBJECT), is_the_object),

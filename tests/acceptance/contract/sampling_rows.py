@@ -113,7 +113,12 @@ ROWS: list[Row] = [
         "max_tokens",
         2,
         lengths(2),
-        [*wrong("max_tokens", *INTEGER), *wrong("max_tokens", 0, -1, code=TOO_LOW)],
+        [
+            *wrong("max_tokens", *INTEGER),
+            *wrong("max_tokens", 0, -1, code=TOO_LOW),
+            *wrong("max_new_tokens", 2, code="unsupported_parameter"),
+            *wrong("max_tokns", 2, code="unknown_parameter"),
+        ],
     ),
     row(
         "max_completion_tokens",
