@@ -11,6 +11,7 @@ from completions.api.fields import (
     ChoiceField,
     ContentField,
     ListField,
+    ObjectField,
     StrictField,
     StrictSerializer,
     TextField,
@@ -18,6 +19,7 @@ from completions.api.fields import (
 )
 
 TOOL_NAME = r"[A-Za-z0-9_-]{1,64}"
+NOTES = "provider_specific_fields"
 _OF_ASSISTANT = ("tool_calls", "reasoning_content")
 
 
@@ -51,7 +53,10 @@ class ToolCallSerializer(StrictSerializer):
 class ChatMessageSerializer(StrictSerializer):
     """One message. `developer` is another name of `system`."""
 
-    later_fields = dict.fromkeys(("refusal", "audio", "function_call", "annotations"), "Omit it.")
+    later_fields = dict.fromkeys(
+        ("refusal", "audio", "function_call", "annotations", "images", "thinking_blocks"),
+        "Omit it.",
+    )
 
     role = ChoiceField(
         choices=["system", "developer", "user", "assistant", "tool"], default="user",
@@ -67,6 +72,9 @@ class ChatMessageSerializer(StrictSerializer):
     )
     reasoning_content = TextField(
         required=False, help_text="An assistant's earlier thoughts, if its template shows them."
+    )
+    provider_specific_fields = ObjectField(
+        required=False, help_text="What LiteLLM notes of an answer that it sends back; no effect."
     )
 
     def check(self, validated: dict[str, Any]) -> dict[str, Any]:
@@ -103,6 +111,6 @@ def check_answers(messages: Sequence[dict[str, Any]]) -> None:
 
 def for_template(message: dict[str, Any]) -> dict[str, Any]:
     """A validated message as chat templates read it: `content` always, the rest where given."""
-    given = {key: value for key, value in message.items() if value is not None}
+    given = {key: value for key, value in message.items() if value is not None and key != NOTES}
     role = "system" if message["role"] == "developer" else message["role"]
     return {**given, "role": role, "content": message["content"]}

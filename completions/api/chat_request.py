@@ -7,7 +7,12 @@ from typing import Any
 
 from rest_framework import serializers
 
-from completions.api.chat_messages import ChatMessageSerializer, check_answers, for_template
+from completions.api.chat_messages import (
+    NOTES,
+    ChatMessageSerializer,
+    check_answers,
+    for_template,
+)
 from completions.api.chat_tools import (
     MAX_TOOLS,
     ToolChoiceField,
@@ -46,6 +51,9 @@ from completions.model_files import ModelFiles
 
 _PROMPTS = ("messages", "prompt", "input_ids")
 _OF_TEMPLATES = ("thinking", "chat_template_kwargs")
+_NO_THOUGHTS = (
+    "this model does not think. Leave it out, or use a model with the capability `thinking`."
+)
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,63}")
 MAX_VARIABLES = 64
 _TAIL = 16
@@ -119,7 +127,8 @@ class ChatRequestSerializer(GenerationRequestSerializer):
     """Validated, it holds what GenerationRequestSerializer says, `prompt` as a batch of one,
     `calls` (Calls or None) and `thoughts` (Thoughts or None), which `constraint` provides for,
     `alternatives`: likeliest tokens to tell in each place, None for no log probabilities, and
-    `unread`: paths of the variables that the model's template does not read."""
+    `unread`: paths of what has no effect, such as variables that the model's template does not
+    read."""
 
     later_fields = _INSTEAD
 
@@ -226,13 +235,13 @@ class ChatRequestSerializer(GenerationRequestSerializer):
     def _template_options(self, validated: dict[str, Any]) -> dict[str, Any]:
         """The variables of the template that thinking and chat_template_kwargs set."""
         options = dict(validated["chat_template_kwargs"] or {})
-        validated["unread"] = self._unread(options)
+        validated["unread"] = [*self._unread(options), *_notes(validated["messages"])]
         wanted = (validated["thinking"] or {"type": AUTO})["type"]
         switch = self.files.thinking_switch
         if wanted == AUTO:
             return options
         if self.files.thinking_marks is None and wanted == ENABLED:
-            raise FieldError("unsupported_value", "this model does not think.", "thinking.type")
+            raise FieldError("unsupported_value", _NO_THOUGHTS, "thinking.type")
         if switch is not None:
             value = wanted == ENABLED
             if options.setdefault(switch, value) is not value:
@@ -295,8 +304,7 @@ class ChatRequestSerializer(GenerationRequestSerializer):
         wanted, budget = thinking["type"], thinking["budget_tokens"]
         if self.files.thinking_marks is None:
             if budget is not None:
-                message = "this model does not think."
-                raise FieldError("unsupported_value", message, "thinking.budget_tokens")
+                raise FieldError("unsupported_value", _NO_THOUGHTS, "thinking.budget_tokens")
             return None
         marks = Marks(*self.files.thinking_marks)
         if wanted == DISABLED or marks.closed_in(prompt):
@@ -338,6 +346,12 @@ class ChatRequestSerializer(GenerationRequestSerializer):
 def _is_raw(source: str, validated: Mapping[str, Any]) -> bool:
     """Whether the prompt is token ids already."""
     return source != "messages" or not validated[source] or type(validated[source][0]) is int
+
+
+def _notes(messages: Any) -> list[str]:
+    """Paths of what clients noted in messages."""
+    noted = [i for i, each in enumerate(messages or ()) if type(each) is dict and each.get(NOTES)]
+    return [f"messages[{i}].{NOTES}" for i in noted[:MAX_VARIABLES]]
 
 
 def _alternatives(validated: Mapping[str, Any]) -> int | None:

@@ -282,7 +282,9 @@ def _os_error(exc: OSError) -> APIError:
 
 
 def _not_found(exc: Http404) -> APIError:
-    return NotFound("not_found", "There is nothing at this path. See GET /v1/models to begin.")
+    return NotFound(
+        "not_found", "There is nothing at this path. GET /v1/openapi.json lists all that there are."
+    )
 
 
 def _astray() -> APIError:

@@ -179,7 +179,7 @@ class ContentField(StrictField, serializers.JSONField):
 
     def _text(self, part: Any, path: str) -> str:
         if type(part) is dict and part.get("type", "text") != "text":
-            message = "this model reads text parts only."
+            message = "this model reads text parts only; leave out all others."
             raise FieldError("unsupported_content_type", message, f"{path}.type")
         if type(part) is dict and part.keys() == {"type", "text"} and type(part["text"]) is str:
             text: str = part["text"]

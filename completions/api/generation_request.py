@@ -98,7 +98,10 @@ class GenerationRequestSerializer(
 def _check_hidden_states(validated: Mapping[str, Any], principal: Principal) -> None:
     """Raises PermissionDenied."""
     if validated["return_hidden_states"] and Scope.HIDDEN_STATES not in principal.scopes:
-        message = "return_hidden_states: this API key lacks the scope 'hidden_states'."
+        message = (
+            "return_hidden_states: this API key lacks the scope 'hidden_states'. Leave it out, or "
+            "ask your administrator for it."
+        )
         raise PermissionDenied(message, "return_hidden_states")
 
 

@@ -29,7 +29,7 @@ def around(suffix: str | None, model: ModelFiles) -> Around:
     if suffix is None:
         return Around()
     if model.fim_token_ids is None:
-        message = "this model was not trained to fill gaps (see `fim` in its capabilities)."
+        message = "this model fills no gaps. Use one with the capability `fim`."
         raise FieldError("unsupported_parameter", message, "suffix")
     before, then, middle = model.fim_token_ids
     ids = model.tokenizer.encode(suffix, add_special_tokens=False).ids

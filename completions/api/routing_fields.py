@@ -58,7 +58,10 @@ class RoutingFields(StrictSerializer):
 def check_priority(priority: int, principal: Principal) -> None:
     """Raises PermissionDenied above the key's band."""
     if priority > principal.max_priority:
-        message = f"priority: this API key may ask for at most {principal.max_priority}."
+        message = (
+            f"priority: this API key may ask for at most {principal.max_priority}. Leave it out, "
+            "or ask your administrator for more."
+        )
         raise PermissionDenied(message, "priority")
 
 

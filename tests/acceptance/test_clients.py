@@ -170,6 +170,16 @@ def test_litellm_calls_tools(lite: Any) -> None:
 
 
 @pytest_quiet
+@pytest.mark.parametrize("form", ["object", "dump"])
+def test_litellm_goes_on_with_what_was_answered(lite: Any, form: str) -> None:
+    """Its messages bear what it noted of ours."""
+    said = lite("completion", **DEMO, messages=HELLO).choices[0].message
+    again = said if form == "object" else said.model_dump()
+    on = lite("completion", **DEMO, messages=[*HELLO, again, *HELLO])
+    assert on.usage.prompt_tokens > 40
+
+
+@pytest_quiet
 def test_litellm_gives_structured_output(lite: Any) -> None:
     done = lite(
         "completion", model=SMALL, messages=HELLO, response_format=Answer, max_tokens=100,
