@@ -63,12 +63,10 @@ def _load(vocabulary: Vocabulary | None) -> LLTokenizer:
         return LLTokenizer("byte")
     tokenizer = _read(vocabulary)
     size = max(vocabulary.size, _count(tokenizer))
-    tokens = _byte_level_tokens(tokenizer, size)
-    source: str | TokenizerWrapper = tokenizer.to_str()
+    tokens = _tokens(tokenizer, size)
     eos = list(vocabulary.eos_token_ids)
-    if tokens is not None:  # llguidance does not pad these by itself
-        source = TokenizerWrapper(_PlainTextTokenizer(tokenizer, tokens, eos[0]))
-    return LLTokenizer(source, n_vocab=size, eos_token=eos)
+    plain = _PlainTextTokenizer(tokenizer, tokens, eos[0])
+    return LLTokenizer(TokenizerWrapper(plain), n_vocab=size, eos_token=eos)
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,7 +94,7 @@ def load_byte_view(vocabulary: Vocabulary | None) -> ByteView:
         return ByteView(load(None), 0, {})
     tokenizer = _read(vocabulary)
     size = max(vocabulary.size, _count(tokenizer))
-    tokens = _byte_level_tokens(tokenizer, size) or [b""] * size
+    tokens = _tokens(tokenizer, size)
     for special in _special_tokens(tokenizer):
         tokens[special.id] = special.text
     ids = {token: id for id, token in enumerate(tokens) if token}
@@ -144,8 +142,29 @@ def _read(vocabulary: Vocabulary) -> Tokenizer:
     tokenizer = Tokenizer.from_file(vocabulary.tokenizer_file)
     tokenizer.no_truncation()
     tokenizer.no_padding()
+    tokenizer = _without_prefix(tokenizer)
     tokenizer.encode_special_tokens = True
     return tokenizer
+
+
+def _without_prefix(tokenizer: Tokenizer) -> Tokenizer:
+    """One that puts no space in front of a text, which stands behind another."""
+    written = json.loads(tokenizer.to_str())
+    normalizer = written["normalizer"] or {"type": "Sequence", "normalizers": []}
+    steps = normalizer.get("normalizers", [normalizer])
+    kept = [step for step in steps if step["type"] != "Prepend"]
+    splitter = written["pre_tokenizer"] or {}
+    marking = [
+        step
+        for step in splitter.get("pretokenizers", [splitter])
+        if step.get("type") == "Metaspace"
+    ]
+    if kept == steps and not marking:
+        return tokenizer
+    written["normalizer"] = {"type": "Sequence", "normalizers": kept}
+    for step in marking:
+        step["prepend_scheme"] = "never"
+    return Tokenizer.from_str(json.dumps(written))
 
 
 def _count(tokenizer: Tokenizer) -> int:
@@ -162,11 +181,24 @@ def _special_tokens(tokenizer: Tokenizer) -> list[SpecialToken]:
     ]
 
 
-def _byte_level_tokens(tokenizer: Tokenizer, size: int) -> list[bytes] | None:
-    """The bytes of every token, where the tokenizer works on bytes (GPT-2, Llama 3, Qwen).
+def _tokens(tokenizer: Tokenizer, size: int) -> list[bytes]:
+    """The bytes of every token. Rows of the model that are no token's have none."""
+    return _byte_level_tokens(tokenizer, size) or _other_tokens(tokenizer, size)
 
-    Rows of the model that are no token's have none.
-    """
+
+def _other_tokens(tokenizer: Tokenizer, size: int) -> list[bytes]:
+    """As llguidance reads them, where words begin with a mark (SentencePiece, as of Llama 2)."""
+    reader = LLTokenizer(tokenizer.to_str(), n_vocab=size)
+    tokens = [b""] * size
+    for id in tokenizer.get_vocab(with_added_tokens=True).values():
+        tokens[id] = reader.decode_bytes([id])
+    for id, token in tokenizer.get_added_tokens_decoder().items():
+        tokens[id] = token.content.encode()
+    return tokens
+
+
+def _byte_level_tokens(tokenizer: Tokenizer, size: int) -> list[bytes] | None:
+    """The same where the tokenizer works on bytes (GPT-2, Llama 3, Qwen)."""
     decoder = json.loads(tokenizer.to_str())["decoder"]
     if decoder is None or decoder["type"] != "ByteLevel":
         return None

@@ -1,5 +1,6 @@
 """Grammars to token masks, through llguidance: compile, mask, advance, and tell errors apart."""
 
+import json
 import os
 import re
 import sys
@@ -306,15 +307,13 @@ def _explain(message: str) -> str:
 def _build_tokenizer(vocabulary: Vocabulary, eos_token_ids: list[int]) -> llguidance.LLTokenizer:
     """llguidance's view of the vocabulary, with every end-of-sequence id the model has.
 
-    Where tokens have bytes of their own, text that spells a special token must be encoded as
-    plain text: given the tokenizer's own file, llguidance forces the special token there, and
-    then fails on it.
+    Text that spells a special token must be encoded as plain text: given the tokenizer's own
+    file, llguidance forces the special token there, and then fails on it.
     """
-    tokenizer: str | llguidance.TokenizerWrapper = vocabulary.tokenizer.to_str()
-    if vocabulary.token_bytes is not None:
-        plain = _PlainTextTokenizer(vocabulary, eos_token_ids[0])
-        tokenizer = llguidance.TokenizerWrapper(plain)
-    return llguidance.LLTokenizer(tokenizer, n_vocab=vocabulary.size, eos_token=eos_token_ids)
+    plain = _PlainTextTokenizer(vocabulary, eos_token_ids[0])
+    return llguidance.LLTokenizer(
+        llguidance.TokenizerWrapper(plain), n_vocab=vocabulary.size, eos_token=eos_token_ids
+    )
 
 
 class _PlainTextTokenizer:
@@ -324,10 +323,10 @@ class _PlainTextTokenizer:
 
     def __init__(self, vocabulary: Vocabulary, eos_token_id: int) -> None:
         num_tokens = vocabulary.tokenizer.get_vocab_size(with_added_tokens=True)
-        self.tokens = (vocabulary.token_bytes or [])[:num_tokens]
+        self.tokens = (vocabulary.token_bytes or _decoded_tokens(vocabulary))[:num_tokens]
         self.special_token_ids = sorted(vocabulary.special_ids)
         self.eos_token_id = eos_token_id
-        self._tokenizer = Tokenizer.from_str(vocabulary.tokenizer.to_str())
+        self._tokenizer = _without_prefix(vocabulary.tokenizer)
         self._tokenizer.no_truncation()
         self._tokenizer.no_padding()
         self._tokenizer.encode_special_tokens = True
@@ -337,3 +336,29 @@ class _PlainTextTokenizer:
             text = text.decode("utf-8")
         ids: list[int] = self._tokenizer.encode(text, add_special_tokens=False).ids
         return ids
+
+
+def _decoded_tokens(vocabulary: Vocabulary) -> list[bytes]:
+    """What each token contributes to a text, as llguidance reads a vocabulary whose words begin
+    with a mark (SentencePiece, as of Llama 2)."""
+    tokenizer = vocabulary.tokenizer
+    reader = llguidance.LLTokenizer(tokenizer.to_str(), n_vocab=vocabulary.size)
+    table = [b""] * vocabulary.size
+    for token_id in tokenizer.get_vocab(with_added_tokens=True).values():
+        table[token_id] = reader.decode_bytes([token_id])
+    for token_id, token in tokenizer.get_added_tokens_decoder().items():
+        table[token_id] = token.content.encode()
+    return table
+
+
+def _without_prefix(tokenizer: Tokenizer) -> Tokenizer:
+    """A copy that puts no space in front of a text: what a grammar forces stands behind another."""
+    state = json.loads(tokenizer.to_str())
+    normalizer = state["normalizer"] or {"type": "Sequence", "normalizers": []}
+    steps = [s for s in normalizer.get("normalizers", [normalizer]) if s["type"] != "Prepend"]
+    state["normalizer"] = {"type": "Sequence", "normalizers": steps}
+    splitter = state["pre_tokenizer"] or {}
+    for step in splitter.get("pretokenizers", [splitter]):
+        if step.get("type") == "Metaspace":
+            step["prepend_scheme"] = "never"
+    return Tokenizer.from_str(json.dumps(state))

@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 from llguidance import LLMatcher
+from tokenizers import AddedToken, Tokenizer, decoders, models, normalizers, pre_tokenizers
 
 from completions.grammars import Constraint, Vocabulary, translate
 from completions.grammars.compiler import Compiler
@@ -20,6 +21,33 @@ def compiler() -> Compiler:
     if not DEMO.exists():
         pytest.skip("the demo model is not there: run make models")
     return Compiler(Vocabulary(str(DEMO), PADDED_TO, ENDS))
+
+
+def sentencepiece(*, prepends: bool) -> Tokenizer:
+    """Words begin with a mark, other bytes are tokens of their own; as of Llama 2 in two ways."""
+    pieces = [
+        "<unk>",
+        *(f"<0x{byte:02X}>" for byte in range(256)),
+        "▁",
+        "▁b",
+        *map(chr, range(33, 127)),
+    ]
+    merges = [("▁", "b")]
+    made = Tokenizer(
+        models.BPE({piece: i for i, piece in enumerate(pieces)}, merges, byte_fallback=True)
+    )
+    if prepends:
+        made.normalizer = normalizers.Sequence(
+            [normalizers.Prepend("▁"), normalizers.Replace(" ", "▁")]
+        )
+    else:
+        made.pre_tokenizer = pre_tokenizers.Metaspace()
+    made.decoder = decoders.Sequence(
+        [decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse(),
+         decoders.Strip(" ", 1, 0)]
+    )  # fmt: skip
+    made.add_special_tokens([AddedToken(text) for text in ("</s>", "<tool>")])
+    return made
 
 
 def allowed(matcher: LLMatcher) -> set[int]:
@@ -60,6 +88,28 @@ def test_text_that_spells_a_special_token_is_text(
     assert not following.is_error()
     assert tokenizer.decode_bytes(forced).decode() == text
     assert not any(tokenizer.is_special_token(id) for id in forced)
+
+
+@pytest.mark.parametrize("prepends", [True, False])
+def test_words_that_begin_with_a_mark(tmp_path: Path, prepends: bool) -> None:
+    made = sentencepiece(prepends=prepends)
+    made.save(str(tmp_path / "tokenizer.json"))
+    end = made.token_to_id("</s>")
+    size = made.get_vocab_size() + 4
+    words = Compiler(Vocabulary(str(tmp_path / "tokenizer.json"), size, (end,)))
+    for text in ("<tool>", "</s>a b", "a b é"):
+        following = matcher(words, "ebnf", f'root ::= "{text}"')
+        forced: list[int] = []
+        while not following.is_stopped():
+            ids = following.compute_ff_tokens() or sorted(allowed(following))[-1:]
+            assert following.consume_tokens(ids), following.get_error()
+            forced += ids
+        assert load(words.vocabulary).decode_bytes(forced).decode() == text
+        assert set(forced).isdisjoint((end, made.token_to_id("<tool>")))
+    assert forced[1] == made.token_to_id("▁b")
+    free = allowed(matcher(words, "regex", "(?s:.*)"))
+    assert end in free
+    assert not free & {made.token_to_id("<tool>"), *range(size - 4, size)}
 
 
 def test_every_end_is_allowed_where_the_text_may_end(compiler: Compiler) -> None:

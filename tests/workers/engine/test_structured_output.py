@@ -145,6 +145,19 @@ def test_text_that_spells_a_special_token_stays_text(
         complete = state.consume(int(possible.nonzero()[-1]))
 
 
+def test_words_that_begin_with_a_mark() -> None:
+    tokenizer = tiny_models.sentencepiece_tokenizer()
+    vocabulary = Vocabulary(tokenizer, tokenizer.get_vocab_size() + PADDING)
+    words = StructuredOutput(vocabulary, frozenset({1}), num_threads=1)
+    for text in (tiny_models.EOS, "a b"):
+        state = matcher(words, f'start: "{text}"')
+        forced = plan(state)
+        assert state.is_complete
+        assert 1 not in forced
+        assert tokenizer.decode(forced) == text
+    words.close()
+
+
 def test_a_special_token_can_be_asked_for_by_name(
     structured_output: StructuredOutput, tokenizer: Tokenizer
 ) -> None:
