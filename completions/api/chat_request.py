@@ -311,6 +311,8 @@ class ChatRequestSerializer(GenerationRequestSerializer):
             return None
         is_open = marks.open_in(prompt)
         end_id = self.files.tokenizer.token_to_id(marks.end)
+        if budget is not None and budget >= validated["max_tokens"]:
+            budget = None  # the length ends them before
         return Thoughts(marks, is_open, wanted == ENABLED and not is_open, budget, end_id)
 
     def _compose(self, validated: dict[str, Any]) -> None:

@@ -259,3 +259,10 @@ def test_a_budget_makes_a_grammar() -> None:
     body = {"model": "thinker", "thinking": {"type": "enabled", "budget_tokens": 3}}
     validated = validate(body)
     assert "{0,3} <[257]>" in validated["constraint"].value["lark"]
+
+
+@pytest.mark.parametrize("budget", [9, 10**30])
+def test_a_budget_that_the_length_leaves_unused_is_none(budget: int) -> None:
+    thinking = {"type": "enabled", "budget_tokens": budget}
+    validated = validate({"model": "thinker", "thinking": thinking, "max_tokens": 9})
+    assert validated["thoughts"].budget is None
