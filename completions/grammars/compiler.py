@@ -25,6 +25,8 @@ _ANCHORS = {
     "End": "$ is supported at the end of a pattern only",
     "Word": r"\b and \B are not supported; write out what may stand there",
 }
+_INTERNALS = re.compile(r":  \(.*")
+"""A pattern as llguidance holds it, in no syntax that clients know."""
 _STOP_REASONS = {
     "NoExtensionBias": "no text can match this grammar",
     "LexerTooComplex": _LEXER,
@@ -34,6 +36,8 @@ _STOP_REASONS = {
 _TOO_MANY_ITEMS = re.compile(r"parser error: (too many items|current row has)", re.IGNORECASE)
 _TOO_MANY_STATES = re.compile(
     r"too many (expressions constructed|states)|lexer precomputation failed"
+    r"|fuel exhausted|unable to determine if regex is empty",
+    re.IGNORECASE,
 )
 
 
@@ -127,4 +131,4 @@ def brief(message: str) -> str:
         return TOO_MANY_ALTERNATIVES
     if _TOO_MANY_STATES.search(first):
         return _LEXER
-    return _STOP_REASONS.get(first, first)
+    return _STOP_REASONS.get(first, _INTERNALS.sub("", first))

@@ -75,6 +75,11 @@ def test_cyclic_references() -> None:
         ("[]", "must hold a JSON object"),
         ("{", "does not hold JSON"),
         ('{"type":"string","type":"null"}', "appears twice"),
+        ({"allOf": [{"const": "a"}, {"const": "b"}]}, "^: [^(]*$"),
+        (
+            {"allOf": [{"pattern": f".*{c}.{{8}}x", "type": "string"} for c in "abcdefgh"]},
+            "too complex; simplify its patterns",
+        ),
     ],
 )
 def test_refused(schema: Any, reason: str) -> None:
