@@ -45,6 +45,8 @@ ORDINARY_REFERENCES = 50
 ORDINARY_PARENTHESES = 200
 ORDINARY_MULTIPLES = 1
 """Several `multipleOf` are multiplied by llguidance, beyond its own limits on time and memory."""
+ORDINARY_PATTERNS_BYTES = 1_000
+"""With `patternProperties`, of which llguidance compares each with each."""
 _HIDDEN = ("%json", "\\\\u")
 """In a text, a schema that the static caps do not see, and escapes that hide what was counted."""
 
@@ -189,6 +191,8 @@ def is_ordinary(question: Question, written: str) -> bool:
     if len(written) > ORDINARY_BYTES or written.count("$ref") > ORDINARY_REFERENCES:
         return False
     if written.count("multipleOf") > ORDINARY_MULTIPLES:
+        return False
+    if "patternProperties" in written and len(written) > ORDINARY_PATTERNS_BYTES:
         return False
     is_pattern = question.constraint.field in ("ebnf", "regex")
     if not is_pattern and any(sign in written for sign in _HIDDEN):

@@ -24,12 +24,15 @@ from completions.grammars.ebnf.expressions import (
 )
 from completions.grammars.ebnf.productions import Lexeme, Loop, Lowering, Productions, Rule, Symbol
 from completions.grammars.ebnf.rules import Facts
-from completions.grammars.ebnf.simulation import Crossing, TooAmbiguousError, crossings
+from completions.grammars.ebnf.simulation import Crossing, Simulation, TooAmbiguousError
 from completions.grammars.exceptions import GrammarError
 
 MAX_ROUNDS = 500
 MAX_LEXEMES = 20_000
+MAX_WORK = 2_000_000
+"""States visited in all simulations of one grammar: some seconds, which nobody else could end."""
 _ALL_BYTES = (1 << 256) - 1
+_TOO_AMBIGUOUS = "too ambiguous: too many levels of it can be read in several ways"
 
 
 def safe_productions(
@@ -44,7 +47,7 @@ def safe_productions(
         if not unsafe:
             return productions
         split |= unsafe
-    raise GrammarError("too ambiguous: too many levels of it can be read in several ways")
+    raise GrammarError(_TOO_AMBIGUOUS)
 
 
 class _Checker:
@@ -53,6 +56,7 @@ class _Checker:
     def __init__(self, rules: Mapping[str, Expression]) -> None:
         self._rules = rules
         self._automata: dict[Expression, Automaton | None] = {}
+        self._work = 0
 
     def unsafe(self, productions: Productions) -> set[Expression]:
         """The lexemes to take apart."""
@@ -86,11 +90,15 @@ class _Checker:
             automaton = self._automaton(neighbours.lexemes[number])
             if automaton is not None:
                 automata[number] = automaton
+        simulation = Simulation(automata)
         try:
-            yield from crossings(automata)
+            yield from simulation.crossings()
             too_large = group & ~sum(1 << number for number in automata)
         except TooAmbiguousError:
             too_large = group
+        self._work += simulation.work
+        if self._work > MAX_WORK:
+            raise GrammarError(_TOO_AMBIGUOUS)
         if too_large:  # then expect the worst of them
             yield Crossing(group, too_large, _ALL_BYTES)
 

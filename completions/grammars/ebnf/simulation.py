@@ -33,20 +33,16 @@ class TooAmbiguousError(Exception):
     """The simulation took more than MAX_WORK."""
 
 
-def crossings(automata: Mapping[int, Automaton]) -> Iterator[Crossing]:
-    """Of the lexemes with these automata, every crossing there is; one with no way on for an end.
+class Simulation:
+    """Of the lexemes with these automata."""
 
-    Raises TooAmbiguousError.
-    """
-    return _Simulation(automata).crossings()
-
-
-class _Simulation:
     def __init__(self, automata: Mapping[int, Automaton]) -> None:
         self._automata = automata
-        self._work = 0
+        self.work = 0
+        """States visited so far."""
 
     def crossings(self) -> Iterator[Crossing]:
+        """Every one there is; one with no way on for an end. Raises TooAmbiguousError."""
         seen: set[frozenset[Place]] = set()
         todo = [self._closed((number, START) for number in self._automata)]
         while todo:
@@ -68,8 +64,8 @@ class _Simulation:
         found: set[Place] = set()
         for number, state in places:
             reached = self._automata[number].closure(state)
-            self._work += len(reached)
-            if self._work > MAX_WORK:
+            self.work += len(reached)
+            if self.work > MAX_WORK:
                 raise TooAmbiguousError
             found.update((number, each) for each in reached)
         return frozenset(found)
@@ -90,7 +86,7 @@ class _Simulation:
             active.subtract(stops.get(edge, ()))
             active.update(starts.get(edge, ()))
             targets = frozenset(place for place, count in active.items() if count)
-            self._work += len(active)
+            self.work += len(active)
             if targets:
                 found = code_points.lead_bytes(((edge, next_edge - 1),))
                 lead_bytes[targets] = lead_bytes.get(targets, 0) | found

@@ -175,6 +175,8 @@ async def test_deep_native_recursion_does_not_crash() -> None:
         ("json_schema", {"description": "\u00e9"}, True),
         ("grammar", {"type": "lark", "value": 'start: %json {"multipleOf": 9}'}, False),
         ("ebnf", r'root ::= "\u00e9"', True),
+        ("json_schema", {"patternProperties": {f"^k{i}": {} for i in range(9)}}, True),
+        ("json_schema", {"patternProperties": {f"^k{i}": {} for i in range(200)}}, False),
         ("json_schema", {"anyOf": [{"multipleOf": 9901}, {"multipleOf": 9902}]}, False),
     ],
 )

@@ -2,13 +2,14 @@ import pytest
 
 from completions.grammars.ebnf.automata import Automaton
 from completions.grammars.ebnf.expressions import Expressions
-from completions.grammars.ebnf.simulation import Crossing, TooAmbiguousError, crossings
+from completions.grammars.ebnf.simulation import Crossing, Simulation, TooAmbiguousError
 
 
 def test_crossings_of_a_word_and_letters() -> None:
     make = Expressions()
     letters = make.repeat(make.characters(((0x61, 0x7A),)), 1, None)
-    found = list(crossings({0: Automaton(make.literal("if"), {}), 1: Automaton(letters, {})}))
+    automata = {0: Automaton(make.literal("if"), {}), 1: Automaton(letters, {})}
+    found = list(Simulation(automata).crossings())
     assert Crossing(0b11, 0, 0) in found  # both match "if"
     lower = sum(1 << byte for byte in b"abcdefghijklmnopqrstuvwxyz")
     assert Crossing(0b11, 0b10, lower) in found  # only the letters go on from there
@@ -19,4 +20,4 @@ def test_an_explosion_is_given_up() -> None:
     maybe = make.repeat(make.literal("a"), 0, 1)
     automaton = Automaton(make.sequence([maybe] * 1000), {})
     with pytest.raises(TooAmbiguousError):
-        list(crossings({0: automaton}))
+        list(Simulation({0: automaton}).crossings())
