@@ -1,5 +1,6 @@
 """Liveness and readiness, for balancers and orchestrators: no key, no secrets."""
 
+import asyncio
 from collections.abc import Awaitable, Callable
 
 from asgiref.sync import sync_to_async
@@ -11,6 +12,8 @@ from rest_framework.response import Response
 from completions import model_files
 from completions.api import runtime
 from completions.api.base import APIRequest, AsyncAPIView
+
+PATIENCE = 3.0
 
 
 class HealthView(AsyncAPIView):
@@ -28,13 +31,20 @@ class ReadyView(AsyncAPIView):
     authenticated = False
 
     async def get(self, request: APIRequest) -> Response:
-        failures = {}
-        for name, check in _CHECKS.items():
-            if failure := await check():
-                failures[name] = failure
+        told = await asyncio.gather(*map(_patiently, _CHECKS.values()))
+        failures = {name: why for name, why in zip(_CHECKS, told, strict=True) if why}
         if failures:
             return Response({"status": "unavailable", "failures": failures}, status=503)
         return Response({"status": "ready"})
+
+
+async def _patiently(check: Callable[[], Awaitable[str]]) -> str:
+    """Who asks has patience, too: what hangs is told instead of waited for."""
+    try:
+        async with asyncio.timeout(PATIENCE):
+            return await check()
+    except TimeoutError:
+        return f"no answer within {PATIENCE:.0f} s"
 
 
 async def _running() -> str:

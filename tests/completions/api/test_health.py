@@ -1,3 +1,5 @@
+import asyncio
+
 import pytest
 from django.db import OperationalError
 from django.test import Client
@@ -57,6 +59,17 @@ def test_not_ready_without_the_database(
     monkeypatch.setattr(health, "_migrated", away)
     failures = client.get("/readyz").json()["failures"]
     assert failures == {"database": "does not answer (OperationalError)"}
+
+
+def test_what_hangs_is_told_and_not_waited_for(
+    client: Client, fake_runtime: FakeRuntime, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def hang() -> None:
+        await asyncio.Event().wait()
+
+    monkeypatch.setattr(runtime, "ping", hang)
+    monkeypatch.setattr(health, "PATIENCE", 0.5)
+    assert "no answer within" in client.get("/readyz").json()["failures"]["redis"]
 
 
 def test_not_ready_while_it_shuts_down(client: Client, fake_runtime: FakeRuntime) -> None:
