@@ -22,6 +22,7 @@ from completions.api.meta import meta_of
 from completions.api.obfuscation import obfuscation
 from completions.api.preferences import Preferences
 from completions.api.responses import Collected, View
+from completions.jobs.connection import bounded
 from completions.jobs.events import ChoiceEvent, EndEvent
 from completions.jobs.reader import ReaderLostError
 from completions.jobs.submission import JobRecord, NewJob
@@ -260,7 +261,7 @@ def _padded(view: View, chunk: dict[str, Any]) -> dict[str, Any]:
 async def _cancel_unless(here: runtime.Runtime, begun: asyncio.Event, view: View) -> None:
     """Cancel a stream's job if its client hung up before anybody began to read the stream."""
     try:
-        async with asyncio.timeout(BEGIN_WITHIN):
+        async with bounded(BEGIN_WITHIN):
             await begun.wait()
     except TimeoutError:
         await here.cancel_job(view.id)

@@ -23,6 +23,7 @@ from completions.api.exceptions import (
     is_disk_full,
     payload_too_large,
 )
+from completions.api.turnstile import Turnstile
 
 Scope = MutableMapping[str, Any]
 Message = MutableMapping[str, Any]
@@ -37,8 +38,8 @@ STRANGERS_BYTES = 128 * 1024
 BODY_SECONDS = 60.0
 SLOWEST = 1024
 """Bytes per second: a body may take BODY_SECONDS, and longer if it is that fast on the whole."""
-
-
+_IN_TURN = "/v1/"
+"""Probes and metrics never wait for each other."""
 HUNG_UP = 499
 """The status in the log where the client hung up before an answer began."""
 
@@ -54,6 +55,7 @@ class Gateway:
     ) -> None:
         self._application = application
         self._max_body_bytes = max_body_bytes
+        self._turnstile = Turnstile()
         self._uploads = uploads or {}
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -106,6 +108,8 @@ class Gateway:
         body = _Body(scope, receive, limit)
         web_metrics.open_requests.inc()
         try:
+            if scope["path"].startswith(_IN_TURN):
+                await self._turnstile.enter()
             await self._application(scope, body.receive, tagged_send)
         except APIError as error:
             if status != HUNG_UP:

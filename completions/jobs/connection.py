@@ -1,8 +1,8 @@
 """Redis clients with explicit timeouts; redis-py's defaults break blocking reads and bursts."""
 
 import asyncio
-from collections.abc import Sequence
-from contextlib import suppress
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager, suppress
 from typing import Any
 
 import redis
@@ -21,6 +21,7 @@ _PROTOCOL = 2
 _CONNECT_TIMEOUT = 5.0
 COMMAND_TIMEOUT = 5.0
 """Seconds that Redis may take over one command."""
+_TURNS = 50
 
 
 def connect(url: str, timeout: float = COMMAND_TIMEOUT) -> redis.Redis:
@@ -34,11 +35,32 @@ def connect(url: str, timeout: float = COMMAND_TIMEOUT) -> redis.Redis:
     )
 
 
+@asynccontextmanager
+async def bounded(seconds: float) -> AsyncIterator[None]:
+    """asyncio.timeout for an answer that may be here already: where the event loop is behind with
+    its work, what it waits for lies unread, so at least some turns of it must pass, too."""
+    loop = asyncio.get_running_loop()
+    timers: list[asyncio.TimerHandle] = []
+
+    def turn(limit: asyncio.Timeout, left: int) -> None:
+        if left:
+            timers[:] = [loop.call_later(seconds / _TURNS, turn, limit, left - 1)]
+        else:
+            limit.reschedule(loop.time())
+
+    async with asyncio.timeout(None) as limit:
+        turn(limit, _TURNS)
+        try:
+            yield
+        finally:
+            timers[0].cancel()
+
+
 class _BoundedPipeline(redis.asyncio.client.Pipeline):
     """Of the client below, and bounded like it."""
 
     async def execute(self, raise_on_error: bool = True) -> list[Any]:
-        async with asyncio.timeout(COMMAND_TIMEOUT):
+        async with bounded(COMMAND_TIMEOUT):
             return await super().execute(raise_on_error)
 
 
@@ -48,7 +70,7 @@ class _BoundedRedis(redis.asyncio.Redis):
     """
 
     async def execute_command(self, *args: Any, **options: Any) -> Any:
-        async with asyncio.timeout(COMMAND_TIMEOUT):
+        async with bounded(COMMAND_TIMEOUT):
             return await super().execute_command(*args, **options)  # type: ignore[no-untyped-call]
 
     def pipeline(self, transaction: bool = True, shard_hint: str | None = None) -> _BoundedPipeline:

@@ -15,7 +15,13 @@ from typing import Any, cast
 import redis.asyncio
 from redis.exceptions import RedisError
 
-from completions.jobs.connection import Entries, Line, connect_async, connect_blocking_reader
+from completions.jobs.connection import (
+    Entries,
+    Line,
+    bounded,
+    connect_async,
+    connect_blocking_reader,
+)
 from completions.jobs.events import ChoiceEvent, EndEvent, decode
 
 logger = logging.getLogger(__name__)
@@ -104,7 +110,7 @@ class EventReader:
             asked: dict[Any, Any] = dict(self._cursors)
             self._wake = None
             try:
-                async with asyncio.timeout(BLOCK + 5):
+                async with bounded(BLOCK + 5):
                     reply = await self._line.ask([*_XREAD, *asked, *asked.values()])
             except (RedisError, OSError) as error:
                 logger.warning("reading events failed: %s", error)
@@ -207,7 +213,7 @@ class EventReader:
         pipeline = self._client.pipeline(transaction=False)
         pipeline.xadd(self._control, {b"d": b""}, maxlen=8)
         pipeline.expire(self._control, 3600)
-        async with asyncio.timeout(_WAKE_TIMEOUT):
+        async with bounded(_WAKE_TIMEOUT):
             await pipeline.execute()
 
     async def _catch_up(self, stream: bytes, seen: bytes, cursor: bytes) -> Entries:

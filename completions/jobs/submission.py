@@ -1,6 +1,5 @@
 """The web tier's side of a job: submit, cancel, look up, and keep the web process's lease."""
 
-import asyncio
 import sys
 import time
 from collections.abc import Mapping, Sequence
@@ -11,7 +10,7 @@ import orjson
 import redis
 import redis.asyncio
 
-from completions.jobs.connection import COMMAND_TIMEOUT, Line
+from completions.jobs.connection import COMMAND_TIMEOUT, Line, bounded
 from completions.jobs.events import ChoiceEvent, EndEvent, JobError, Usage
 from completions.jobs.gathering import Gathering
 from completions.jobs.limits import (
@@ -245,7 +244,7 @@ class Submission:
         return remaining
 
     async def _submit_all(self, jobs: Sequence[list[Any]]) -> list[list[bytes] | Exception]:
-        async with asyncio.timeout(COMMAND_TIMEOUT):
+        async with bounded(COMMAND_TIMEOUT):
             calls = [("submit", args) for args in jobs]
             return await self._scripts.call_each(self._line, calls)
 

@@ -2,12 +2,13 @@
 
 import asyncio
 import random
+import time
 
 import pytest
 from redis.exceptions import ResponseError
 
 from completions.jobs import connection
-from completions.jobs.connection import Line, connect_async
+from completions.jobs.connection import Line, bounded, connect_async
 
 pytestmark = pytest.mark.integration
 
@@ -73,3 +74,25 @@ async def test_a_reply_that_nobody_waited_for_is_nobodys(valkey, redis_client):
             async with asyncio.timeout(0.05):
                 await line.ask(("ECHO", "early"))
         assert await line.ask(("ECHO", "late")) == b"late"
+
+
+async def test_silence_is_bounded():
+    with pytest.raises(TimeoutError):
+        async with bounded(0.05):
+            await asyncio.Event().wait()
+
+
+async def test_a_loop_that_is_behind_with_its_work_is_not_silence():
+    """The answer is here, but something blocks the loop, and it takes some turns to be read."""
+    loop, answered = asyncio.get_running_loop(), asyncio.Event()
+
+    def read(turns):
+        if turns:
+            loop.call_soon(read, turns - 1)
+        else:
+            answered.set()
+
+    loop.call_soon(time.sleep, 0.5)
+    loop.call_soon(read, 10)
+    async with bounded(0.2):
+        await answered.wait()
