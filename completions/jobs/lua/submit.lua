@@ -33,19 +33,12 @@ local limits = asked.limits
 local verdict, requests_left, tokens_left, wait = admit(asked.key, id, limits, asked.tokens, asked.lease, at)
 if verdict == 'ok' then
   local deadline = at + asked.seconds
-  local fields = {'state', 'queued', 'attempt', 0, 'losses', 0, 'seq', 1, 'created', tostring(at), 'model', model,
-    'kind', kind, 'key', asked.key, 'organization', asked.organization, 'deadline', tostring(deadline)}
-  for i = 13, #ARGV do fields[#fields + 1] = ARGV[i] end
-  if limits[2] > 0 then
-    fields[#fields + 1] = 'reserved'
-    fields[#fields + 1] = asked.tokens
-  end
+  redis.call('HSET', job_key(id), 'state', 'queued', 'attempt', 0, 'losses', 0, 'seq', 1, 'created', tostring(at),
+    'model', model, 'kind', kind, 'key', asked.key, 'organization', asked.organization, 'deadline', tostring(deadline),
+    unpack(ARGV, 13))
+  if limits[2] > 0 then redis.call('HSET', job_key(id), 'reserved', asked.tokens) end
   local held = hold(found, asked.tokens, asked.cost)
-  if held then
-    fields[#fields + 1] = 'held'
-    fields[#fields + 1] = held
-  end
-  redis.call('HSET', job_key(id), unpack(fields))
+  if held then redis.call('HSET', job_key(id), 'held', held) end
   redis.call('ZADD', prefix .. 'open', at + tonumber(ARGV[7]), id)
   redis.call('SADD', depth, id)
   if kind ~= 'batch' then redis.call('ZADD', own, deadline + OVERTIME, id) end
