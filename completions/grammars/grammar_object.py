@@ -23,6 +23,8 @@ from completions.grammars.limits import (
 TYPES = ("regex", "json_schema", "lark", "llguidance")
 # Where llguidance found a fault in a Lark text: at LINE(COLUMN).
 _POSITION = re.compile(r"(?:at )?(\d+)\((\d+)\):?")
+# Of a rule: `name[temperature=0.5]: ...`, as llguidance takes it and only its callers can obey.
+_TEMPERATURE = re.compile(r"^[ \t]*[?!]?\w+\[[^\]\n]*\b(temperature)\s*=", re.MULTILINE)
 _KINDS = ("lark_grammar", "json_schema")
 
 
@@ -131,10 +133,13 @@ def _inside(pointer: str) -> Iterator[None]:
 
 
 def check_lark(text: str, limits: Limits) -> None:
-    """Raises GrammarError when a Lark text is beyond the limits."""
+    """Raises GrammarError when a Lark text is beyond the limits, or asks for what has no effect."""
     check_bytes(text, limits)
     check_shape(text, limits, is_regex=False)
     check_chains(text, limits)
+    if found := _TEMPERATURE.search(text):
+        message = "a rule cannot have a temperature of its own; send one for the whole output"
+        raise GrammarError.at(text, found.start(1), message)
 
 
 def _place(message: str, grammars: list[dict[str, Any]]) -> tuple[int | None, int | None]:

@@ -59,6 +59,8 @@ def test_whitespace() -> None:
         (wrapped("lark", 'start: ("a"{1000}){1000}'), "multiply", (None, None, None)),
         (wrapped("lark", "start: r0\n" + "".join(f"r{i}: r{i + 1}\n" for i in range(3000))),
          "lead into each other", (None, None, None)),
+        (wrapped("lark", 'start: a\na[capture, temperature=0.5]: "x"'), "temperature",
+         (2, 12, None)),
         (wrapped("llguidance", {}), "must be", (None, None, None)),
         (wrapped("llguidance", {"grammars": []}), "must be", (None, None, None)),
         (wrapped("llguidance", {"grammars": [{}], "max_tokens": 3}), "must be", (None,) * 3),
