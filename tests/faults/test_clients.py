@@ -4,6 +4,7 @@ import json
 import random
 import socket
 import struct
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from pathlib import Path
 
@@ -42,29 +43,36 @@ def test_slow_readers_cost_little_and_lose_nothing(scripted):
         "return_token_ids": True, "background": True,
     }  # fmt: skip
     before = memory(scripted.pid("web"))
-    with ExitStack() as stack:
-        address = ("127.0.0.1", scripted.port)
-        sockets = [stack.enter_context(socket.create_connection(address)) for _ in range(SLOW)]
-        _read_late(scripted, sockets, json.dumps(call).encode(), before)
+    request = raw(scripted, "/v1/completions", json.dumps(call).encode())
+    with ExitStack() as stack, ThreadPoolExecutor(SLOW) as pool:
+        readers = [stack.enter_context(slow_reader(scripted.port)) for _ in range(SLOW)]
+        for each in readers:
+            each.sendall(request)
+        client = connect(scripted.redis_url)
+        until(lambda: client.zcard("quire:open") == SLOW, "all run")
+        until(lambda: client.zcard("quire:open") == 0, "all have ended")
+        client.close()
+        assert memory(scripted.pid("web")) - before < 150 * MEGABYTE
+        for text in pool.map(everything, readers):
+            lines = [line for line in text.splitlines() if line.startswith("data: {")]
+            chunks = [json.loads(line.removeprefix("data: ")) for line in lines]
+            assert [chunk["sequence_number"] for chunk in chunks] == list(range(1, LONG + 1))
+            assert [i for c in chunks for i in c["choices"][0]["token_ids"]] == tokens(3, LONG)
+            assert "data: [DONE]" in text
 
 
-def _read_late(scripted, sockets: list[socket.socket], body: bytes, before: int) -> None:
-    for each in sockets:
-        each.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
-        each.sendall(raw(scripted, "/v1/completions", body))
-    client = connect(scripted.redis_url)
-    until(lambda: client.zcard("quire:open") == SLOW, "all run")
-    until(lambda: client.zcard("quire:open") == 0, "all have ended")
-    client.close()
-    assert memory(scripted.pid("web")) - before < 150 * MEGABYTE
-    for each in sockets:
-        each.settimeout(300)
-        text = b"".join(iter(lambda: each.recv(1 << 16), b"")).decode()  # noqa: B023
-        lines = [line for line in text.splitlines() if line.startswith("data: {")]
-        chunks = [json.loads(line.removeprefix("data: ")) for line in lines]
-        assert [chunk["sequence_number"] for chunk in chunks] == list(range(1, LONG + 1))
-        assert [i for c in chunks for i in c["choices"][0]["token_ids"]] == tokens(3, LONG)
-        assert "data: [DONE]" in text
+def slow_reader(port: int) -> socket.socket:
+    """Takes little at a time. Were its buffer to shrink after it has connected, the kernel would
+    keep back what does not fill half of the window that it saw first."""
+    reader = socket.socket()
+    reader.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 16 * 1024)
+    reader.settimeout(300)
+    reader.connect(("127.0.0.1", port))
+    return reader
+
+
+def everything(reader: socket.socket) -> str:
+    return b"".join(iter(lambda: reader.recv(1 << 16), b"")).decode()
 
 
 def test_who_vanishes_at_any_byte_leaves_nothing_behind(scripted):
