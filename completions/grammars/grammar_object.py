@@ -23,8 +23,13 @@ from completions.grammars.limits import (
 TYPES = ("regex", "json_schema", "lark", "llguidance")
 # Where llguidance found a fault in a Lark text: at LINE(COLUMN).
 _POSITION = re.compile(r"(?:at )?(\d+)\((\d+)\):?")
-# Of a rule: `name[temperature=0.5]: ...`, as llguidance takes it and only its callers can obey.
-_TEMPERATURE = re.compile(r"^[ \t]*[?!]?\w+\[[^\]\n]*\b(temperature)\s*=", re.MULTILINE)
+_ATTRIBUTE = re.compile(r"^[ \t]*[?!]?\w+\[[^\]\n]*\b(temperature|max_tokens)\s*=", re.MULTILINE)
+"""Of a rule, as in `name[temperature=0.5]: ...`."""
+_ATTRIBUTES = {
+    "temperature": "a rule cannot have a temperature of its own; send one for the whole output",
+    # llguidance cannot take such a rule back, and fails on it sooner or later.
+    "max_tokens": "a rule cannot count tokens; bound its characters, as in /.{0,80}/",
+}
 _KINDS = ("lark_grammar", "json_schema")
 
 
@@ -137,9 +142,8 @@ def check_lark(text: str, limits: Limits) -> None:
     check_bytes(text, limits)
     check_shape(text, limits, is_regex=False)
     check_chains(text, limits)
-    if found := _TEMPERATURE.search(text):
-        message = "a rule cannot have a temperature of its own; send one for the whole output"
-        raise GrammarError.at(text, found.start(1), message)
+    if found := _ATTRIBUTE.search(text):
+        raise GrammarError.at(text, found.start(1), _ATTRIBUTES[found[1]])
 
 
 def _place(message: str, grammars: list[dict[str, Any]]) -> tuple[int | None, int | None]:

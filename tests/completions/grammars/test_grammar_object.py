@@ -61,6 +61,7 @@ def test_whitespace() -> None:
          "lead into each other", (None, None, None)),
         (wrapped("lark", 'start: a\na[capture, temperature=0.5]: "x"'), "temperature",
          (2, 12, None)),
+        (wrapped("lark", "start[max_tokens=3]: /[a-z]+/"), "cannot count tokens", (1, 7, None)),
         (wrapped("llguidance", {}), "must be", (None, None, None)),
         (wrapped("llguidance", {"grammars": []}), "must be", (None, None, None)),
         (wrapped("llguidance", {"grammars": [{}], "max_tokens": 3}), "must be", (None,) * 3),
