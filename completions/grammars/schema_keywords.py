@@ -9,11 +9,11 @@ import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from decimal import Decimal
-from typing import Any
+from typing import Any, cast
 from urllib.parse import unquote
 
 from completions.grammars.exceptions import Finding
-from completions.grammars.limits import Limits
+from completions.grammars.limits import Limits, children
 
 
 @dataclass(slots=True)
@@ -90,6 +90,7 @@ ENFORCED: Mapping[str, str] = {
     "items": "a schema or an array of schemas", "prefixItems": _SCHEMAS,
     "anyOf": _SCHEMAS, "allOf": _SCHEMAS, "oneOf": _SCHEMAS,
 }  # fmt: skip
+_ALL_EXACT = 2**53
 _KNOWN = {*ENFORCED, *UNSUPPORTED, *ANNOTATIONS, *_ANCHORS}
 _FOLDED = {re.sub(r"[-_]", "", name).lower(): name for name in _KNOWN}
 _DRAFTS = re.compile(
@@ -200,6 +201,8 @@ class _Walk:
         if keyword == "multipleOf" and _remainders(value) > self._limits.max_multiple:
             bound = self._limits.max_multiple
             return f"multipleOf may be at most {bound}, trailing zeros not counted"
+        if keyword in ("enum", "const") and (number := _inexact(value)) is not None:
+            return f"{str(number)[:40]} is too large to be written exactly; give it as a string"
         if keyword == "type":
             names = value if isinstance(value, list) else [value]
             wrong = [name for name in names if not isinstance(name, str) or name not in TYPES]
@@ -273,6 +276,20 @@ def _remainders(multiple: float) -> int:
     """The states by which llguidance tells which decimals are multiples."""
     digits = "".join(map(str, Decimal(str(multiple)).as_tuple().digits))
     return int(digits.rstrip("0") or "0")
+
+
+def _inexact(value: Any) -> float | None:
+    """A number in a JSON value that llguidance, which holds all as floats, would write as another:
+    as its shortest decimal, or cut to 64 bits where the type is integer."""
+    waiting = [value]
+    while waiting:
+        item = waiting.pop()
+        waiting += children(item)
+        if not _is_number(item) or abs(item) <= _ALL_EXACT:
+            continue
+        if abs(item) >= 2**63 or Decimal(repr(float(item))) != Decimal(item):
+            return cast(float, item)
+    return None
 
 
 def _has_no_effect(keyword: str, schema: dict[str, Any]) -> bool:

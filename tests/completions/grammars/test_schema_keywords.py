@@ -1,5 +1,6 @@
 """Every keyword that would not be enforced is named with its place."""
 
+from decimal import Decimal
 from typing import Any
 
 import jsonschema
@@ -212,6 +213,13 @@ def test_multiples_of_too_many_remainders_are_refused(multiple: float) -> None:
     assert caught.value.pointer == "/items/multipleOf"
 
 
+@pytest.mark.parametrize("value", [2**53, -(2**53), 10**18, 0.1, 1e-7, 2.5e17])
+@pytest.mark.parametrize("more", [{}, {"type": ["integer", "number"]}])
+def test_constants_are_written_exactly(value: float, more: dict[str, Any]) -> None:
+    grammar = json_schema.translate({"const": value, **more}).grammar
+    assert accepts(grammar, f"{Decimal(str(value)):f}")
+
+
 @pytest.mark.parametrize(
     ("schema", "pointer", "message"),
     [
@@ -219,6 +227,10 @@ def test_multiples_of_too_many_remainders_are_refused(multiple: float) -> None:
         ({"items": {"pattern": "a(?!b)"}}, "/items/pattern", "look-around"),
         ({"properties": {"a": {"pattern": r"\bx"}}}, "/properties/a/pattern", "not supported"),
         ({"pattern": "a$b"}, "/pattern", "at the end of a pattern only"),
+        ({"enum": [1, {"a": [2**53 + 1]}]}, "/enum", "9007199254740993 is too large"),
+        ({"items": {"const": 12345678901234567890}}, "/items/const", "as a string"),
+        ({"type": "integer", "const": 10**30}, "/const", "too large to be written exactly"),
+        ({"const": 2**60}, "/const", "too large to be written exactly"),
     ],
 )
 def test_values_that_cannot_be_followed(schema: dict[str, Any], pointer: str, message: str) -> None:
