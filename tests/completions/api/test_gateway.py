@@ -140,7 +140,8 @@ async def test_a_body_that_trickles_is_not_waited_for(monkeypatch):
         sent.append(message)
 
     scope = {"type": "http", "method": "POST", "path": "/", "headers": []}
-    await Gateway(echo, 10)(scope, receive, send)
+    async with asyncio.timeout(30):
+        await Gateway(echo, 10)(scope, receive, send)
     assert sent[0]["status"] == 408
     assert orjson.loads(sent[1]["body"])["error"]["code"] == "request_timeout"
 
