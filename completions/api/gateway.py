@@ -105,11 +105,11 @@ class Gateway:
         limit = self._max_body_bytes
         if scope["method"] == "POST":
             limit = self._uploads.get(scope["path"], limit)
-        body = _Body(scope, receive, limit)
         web_metrics.open_requests.inc()
         try:
             if scope["path"].startswith(_IN_TURN):
                 await self._turnstile.enter()
+            body = _Body(scope, receive, limit)  # the time that its client has begins now
             await self._application(scope, body.receive, tagged_send)
         except APIError as error:
             if status != HUNG_UP:

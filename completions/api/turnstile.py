@@ -7,8 +7,9 @@ arrive together are seconds of work, for which no token and no reply of Redis wo
 import asyncio
 from collections import deque
 
-PER_TURN = 8
-"""Requests that may begin in a turn of the event loop: some ten milliseconds of work."""
+PER_TURN = 32
+"""Requests that may begin in a turn of the event loop: some tens of milliseconds of work, so that
+what each turn costs for the streams that run is not paid for every few of them."""
 
 
 class Turnstile:
