@@ -128,7 +128,7 @@ def pressure(load: Load, streams: int) -> bool:
         limited = asyncio.run(crowd(caller, bound * streams, peaks.look))
         again = asyncio.run(crowd(caller, eager * min(10, room)))
     sound = _refused(full, 503, "server_overloaded", f"a queue of {room}")
-    sound &= _refused(limited, 429, "rate_limit_exceeded", f"a key's {room // 2} places")
+    sound &= _refused(limited, 429, "concurrency_limit_exceeded", f"a key's {room // 2} places")
     say(f"  most memory: {peaks}; afterwards {sum(s.whole for s in again)} of {len(again)} whole")
     return sound and all(each.whole for each in again)
 
