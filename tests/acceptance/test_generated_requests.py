@@ -156,7 +156,7 @@ def _send(
     )  # fmt: skip
     @given(case=operation.as_strategy(generation_mode=mode))
     def run(case: schemathesis.Case) -> None:
-        response = case.call(session=session, timeout=60)
+        response = case.call(session=session, timeout=600)
         answered[response.status_code] = answered.get(response.status_code, 0) + 1
         checks = [status_code_conformance, response_schema_conformance, refusals_are_envelopes]
         if not overloaded(response):
