@@ -14,7 +14,8 @@ from django.http.response import HttpResponseBase
 from django.urls import ResolverMatch, get_resolver
 from django.utils.http import parse_header_parameters
 
-from completions.api import exceptions
+from completions.api import error_handlers
+from completions.api.exceptions import malformed_query
 from project.middleware import API_PATHS
 
 
@@ -64,7 +65,7 @@ class ASGIHandler(asgi.ASGIHandler):
         try:
             request = self.request_class(scope, body_file)
         except UnicodeDecodeError:
-            return None, exceptions.response(exceptions.malformed_query())
+            return None, error_handlers.response(malformed_query())
         if "HTTP_TRANSFER_ENCODING" in request.META:
             request.META["CONTENT_LENGTH"] = str(body_file.seek(0, os.SEEK_END))
             body_file.seek(0)

@@ -284,7 +284,7 @@ REST_FRAMEWORK = {
     "DEFAULT_PARSER_CLASSES": ["completions.api.parsers.StrictJSONParser"],
     "DEFAULT_RENDERER_CLASSES": ["completions.api.renderers.JSONRenderer"],
     "DEFAULT_CONTENT_NEGOTIATION_CLASS": "completions.api.renderers.IgnoreAccept",
-    "EXCEPTION_HANDLER": "completions.api.exceptions.handle",
+    "EXCEPTION_HANDLER": "completions.api.error_handlers.handle",
     "DEFAULT_SCHEMA_CLASS": "completions.api.openapi.schema.Schema",
     "UNAUTHENTICATED_USER": None,
     "UNAUTHENTICATED_TOKEN": None,

@@ -27,7 +27,7 @@ from completions.admin.formats import (
     seconds,
     share,
 )
-from completions.api.exceptions import from_job_error
+from completions.api.job_errors import from_job_error
 from completions.batches import lines
 from completions.catalog import CatalogError
 from completions.jobs import live

@@ -7,7 +7,8 @@ from typing import Any, NamedTuple
 
 from completions.api import chat, completions
 from completions.api.chat_responses import ChatView
-from completions.api.exceptions import api_error, from_job_error
+from completions.api.error_handlers import api_error
+from completions.api.job_errors import from_job_error
 from completions.api.jobs import Prepared
 from completions.api.responses import View
 from completions.batches.lines import PreparedLine

@@ -17,7 +17,8 @@ from rest_framework.response import Response
 from completions import background
 from completions.api import runtime, sse
 from completions.api.enqueueing import queue_unavailable
-from completions.api.exceptions import NotFound, from_job_error
+from completions.api.exceptions import NotFound
+from completions.api.job_errors import from_job_error
 from completions.api.meta import meta_of
 from completions.api.obfuscation import obfuscation
 from completions.api.preferences import Preferences

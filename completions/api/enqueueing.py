@@ -13,7 +13,8 @@ from redis.exceptions import RedisError
 
 from completions import background, budgets, model_files, tracing
 from completions.api import access_log, idempotency, rate_limits, request_ids, runtime
-from completions.api.exceptions import APIError, InvalidRequest, Overloaded, from_job_error
+from completions.api.exceptions import APIError, InvalidRequest, Overloaded
+from completions.api.job_errors import from_job_error
 from completions.api.responses import View
 from completions.dispatch import message_of
 from completions.jobs.limits import (

@@ -16,13 +16,8 @@ import orjson
 from completions import tracing
 from completions.api import access_log, request_ids, request_spans, runtime, web_metrics
 from completions.api.authentication import authenticate_header
-from completions.api.exceptions import (
-    APIError,
-    api_error,
-    body_too_slow,
-    is_disk_full,
-    payload_too_large,
-)
+from completions.api.error_handlers import api_error, is_disk_full
+from completions.api.exceptions import APIError, body_too_slow, payload_too_large
 from completions.api.turnstile import Turnstile
 
 Scope = MutableMapping[str, Any]

@@ -6,7 +6,7 @@ from typing import Any, ClassVar, Final
 
 from completions.api.choice_objects import ABORT, Choices, ChoiceWriter
 from completions.api.choice_record import ChoiceRecord
-from completions.api.exceptions import from_job_error
+from completions.api.job_errors import from_job_error
 from completions.api.logprobs import Native
 from completions.api.usage_objects import usage_object
 from completions.jobs.events import ChoiceEvent, EndEvent, JobError, Usage

@@ -11,15 +11,10 @@ from django.http import Http404
 from django.test import Client, RequestFactory
 from rest_framework import exceptions as drf
 
-from completions.api import exceptions
-from completions.api.exceptions import (
-    APIError,
-    FieldError,
-    InvalidRequest,
-    api_error,
-    envelope,
-    from_job_error,
-)
+from completions.api import error_handlers
+from completions.api.error_handlers import api_error
+from completions.api.exceptions import APIError, FieldError, InvalidRequest, envelope
+from completions.api.job_errors import from_job_error
 from completions.grammars.exceptions import (
     GrammarError,
     GrammarOverloadError,
@@ -129,17 +124,17 @@ def test_unknown_paths_of_browsers_are_pages(client: Client) -> None:
 
 def test_handlers_of_django() -> None:
     api, page = RequestFactory().get("/v1/x"), RequestFactory().get("/admin/x")
-    for handler, status in ((exceptions.not_found, 404), (exceptions.bad_request, 400)):
+    for handler, status in ((error_handlers.not_found, 404), (error_handlers.bad_request, 400)):
         response = handler(api, SuspiciousOperation())
         assert response.status_code == status
         assert orjson.loads(response.content)["error"]["code"]
         assert handler(page, SuspiciousOperation()).headers["Content-Type"].startswith("text/html")
-    response = exceptions.server_error(api)
+    response = error_handlers.server_error(api)
     assert response.status_code == 500
     assert orjson.loads(response.content)["error"]["type"] == "server_error"
-    assert exceptions.server_error(page).headers["Content-Type"].startswith("text/html")
+    assert error_handlers.server_error(page).headers["Content-Type"].startswith("text/html")
 
 
 def test_headers_of_an_error_reach_the_response() -> None:
     error = APIError(504, "server_error", "x", "y", headers={"x-should-retry": "false"})
-    assert exceptions.response(error).headers["x-should-retry"] == "false"
+    assert error_handlers.response(error).headers["x-should-retry"] == "false"
