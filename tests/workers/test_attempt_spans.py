@@ -6,7 +6,6 @@ import time
 import orjson
 import pytest
 
-from completions import tracing
 from completions.jobs.connection import connect, connect_async
 from completions.jobs.execution import Claim, Execution
 from completions.jobs.submission import NewJob, Submission
@@ -17,24 +16,11 @@ from workers.engine.stats import EngineStats
 from workers.relay import Relay
 
 pytest.importorskip("opentelemetry.sdk", reason="requirements-otel.txt is not installed")
-from opentelemetry.sdk.trace import TracerProvider
-from opentelemetry.sdk.trace.export import SimpleSpanProcessor
-from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from opentelemetry.trace import SpanKind, StatusCode
 
 PREFIX = "t:"
 TRACE, CALLER = "a" * 32, "b" * 16
 HEADERS = orjson.dumps({"traceparent": f"00-{TRACE}-{CALLER}-01"}).decode()
-
-
-@pytest.fixture
-def spans():
-    exporter = InMemorySpanExporter()
-    provider = TracerProvider()
-    provider.add_span_processor(SimpleSpanProcessor(exporter))
-    tracing.use(provider)
-    yield exporter.get_finished_spans
-    tracing.stop()
 
 
 def claim(trace=HEADERS):

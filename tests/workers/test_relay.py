@@ -1,17 +1,17 @@
 """The relay between a scripted engine and a real Redis: nothing lost, nothing twice."""
 
-import threading
 import time
 
 import pytest
 import redis
 
 from completions.jobs import events, workers
-from completions.jobs.connection import connect, connect_async
+from completions.jobs.connection import connect_async
 from completions.jobs.events import EndEvent
 from completions.jobs.execution import Execution
 from completions.jobs.submission import NewJob, Submission
 from completions.jobs.workers import live_workers, worker_pages
+from tests.workers.relay_bench import PREFIX, SAMPLING, Bench, eventually
 from workers import relay
 from workers.engine.exceptions import (
     DeadlineExceeded,
@@ -19,96 +19,10 @@ from workers.engine.exceptions import (
     EngineOverloaded,
     InvalidRequest,
 )
-from workers.engine.request import ChoiceDelta, FinishReason, RequestOutput, SamplingParams, Usage
-from workers.engine.stats import EngineStats
-from workers.relay import Relay
+from workers.engine.request import FinishReason, RequestOutput, SamplingParams, Usage
 from workers.wire import sampling_params
 
 pytestmark = pytest.mark.integration
-
-PREFIX = "r:"
-SAMPLING = {
-    "max_tokens": 4, "min_tokens": 0, "temperature": 0.5, "top_p": 1.0, "top_k": -1, "min_p": 0.0,
-    "presence_penalty": 0.0, "frequency_penalty": 0.0, "repetition_penalty": 1.0, "n": 1,
-    "seed": 3, "stop": ["x"], "stop_token_ids": [9], "logit_bias": {"5": 1.5}, "ignore_eos": False,
-    "skip_special_tokens": True,
-}  # fmt: skip
-
-
-class ScriptedEngine:
-    """Emits what the test tells it to, from the test's thread."""
-
-    def __init__(self):
-        self.requests = {}
-        self.aborted = []
-        self.used = None
-        """What an aborted request had used."""
-        self.submitted = threading.Event()
-        self.refuse = None
-        self.refused = 0
-
-    def start(self, on_outputs, on_fatal):
-        self.on_outputs, self.on_fatal = on_outputs, on_fatal
-
-    def submit(self, request):
-        if self.refuse:
-            self.refused += 1
-            raise self.refuse
-        self.requests[request.request_id] = request
-        self.submitted.set()
-
-    def abort(self, request_id):
-        self.aborted.append(request_id)
-        return self.used
-
-    def stop(self):
-        pass
-
-    def stats(self):
-        return EngineStats(generated_tokens=50, forced_tokens=20, last_step_at=time.monotonic())
-
-    def tokens(self, request_id, ids, finish=None):
-        delta = ChoiceDelta(0, ids, "".join(f"{i} " for i in ids), finish)
-        usage = Usage(2, 0, len(ids)) if finish else None
-        self.on_outputs([RequestOutput(request_id, [delta], finish is not None, None, usage)])
-
-    def fail(self, request_id, error):
-        self.on_outputs([RequestOutput(request_id, [], True, error)])
-
-
-class Bench:
-    """A relay with its engine and what Celery would see."""
-
-    def __init__(self, url, name="worker-1", stream_interval=1):
-        self.engine = ScriptedEngine()
-        self.broken = []
-        self.client = connect(url)
-        execution = Execution(self.client, PREFIX, name)
-        self.relay = Relay(
-            self.engine, execution, "m", self.broken.append, stream_interval=stream_interval
-        )
-        self.acknowledged = []
-        self.relay.start()
-
-    def run(self, job_id="job"):
-        self.relay.submit(job_id, lambda: self.acknowledged.append(job_id))
-
-    def started(self):
-        assert self.engine.submitted.wait(5)
-
-    def events(self, job_id="job"):
-        entries = self.client.xrange(f"{PREFIX}ev:{job_id}")
-        return [events.decode(fields[b"d"]) for _, fields in entries]
-
-    def state(self, job_id="job"):
-        return self.client.hget(f"{PREFIX}job:{job_id}", "state").decode()
-
-
-def eventually(condition, timeout=30.0):
-    deadline = time.monotonic() + timeout
-    while not condition():
-        assert time.monotonic() < deadline, "it did not happen in time"
-        time.sleep(0.005)
 
 
 @pytest.fixture

@@ -5,28 +5,14 @@ from types import SimpleNamespace
 import orjson
 import pytest
 
-from completions import tracing
 from completions.api import access_log, enqueueing
 from completions.api.gateway import Gateway
 from completions.keys import Principal
 
 pytest.importorskip("opentelemetry.sdk", reason="requirements-otel.txt is not installed")
-from opentelemetry.sdk.trace import TracerProvider
-from opentelemetry.sdk.trace.export import SimpleSpanProcessor
-from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from opentelemetry.trace import SpanKind, StatusCode
 
 TRACE, CALLER = "a" * 32, "b" * 16
-
-
-@pytest.fixture
-def spans():
-    exporter = InMemorySpanExporter()
-    provider = TracerProvider()
-    provider.add_span_processor(SimpleSpanProcessor(exporter))
-    tracing.use(provider)
-    yield exporter.get_finished_spans
-    tracing.stop()
 
 
 async def call(path="/v1/completions", headers=(), status=200, meanwhile=lambda: None):

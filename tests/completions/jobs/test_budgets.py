@@ -18,10 +18,10 @@ from completions.jobs.limits import (
 )
 from completions.jobs.scripts import Scripts
 from completions.jobs.submission import NewJob, QueueFullError, Submission, submit_kept
+from tests.completions.jobs.job_making import PREFIX
 
 pytestmark = pytest.mark.integration
 
-PREFIX = "t:"
 NOTHING = (0, 0, 0, 0)
 PRICES = (500.0, 100.0, 2000.0)
 
@@ -50,22 +50,6 @@ def limits(**budget: int) -> Limits:
 
 def of_organization(**budget: int) -> Limits:
     return Limits(organization_budget=Budget(**budget))
-
-
-@pytest.fixture
-async def submission(valkey, redis_client):
-    client = connect_async(valkey.url)
-    bound = Submission(client, PREFIX, "web-1")
-    await bound.renew_lease()
-    yield bound
-    await client.aclose()
-
-
-@pytest.fixture
-def worker(redis_client):
-    execution = Execution(redis_client, PREFIX, "worker-1")
-    execution.beat("m", {})
-    return execution
 
 
 def periods(at: float | None = None) -> tuple[int, int]:

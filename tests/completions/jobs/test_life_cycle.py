@@ -6,49 +6,13 @@ import time
 import orjson
 import pytest
 
-from completions.jobs import events
-from completions.jobs.connection import connect_async
 from completions.jobs.events import EndEvent, JobError, Usage
-from completions.jobs.execution import (
-    MAX_LOSSES,
-    Claim,
-    Ending,
-    Execution,
-    NotClaimed,
-    Published,
-    StepEvent,
-    Verdict,
-    reconcile,
-)
+from completions.jobs.execution import Claim, Execution, NotClaimed, Verdict, reconcile
 from completions.jobs.limits import Remaining
-from completions.jobs.submission import (
-    KeyQueueFullError,
-    ModelUnservedError,
-    NewJob,
-    QueueFullError,
-    Submission,
-    submit_kept,
-)
+from completions.jobs.submission import KeyQueueFullError, ModelUnservedError, QueueFullError
+from tests.completions.jobs.job_making import PREFIX, REQUEST, ending, new_job, step, stream
 
 pytestmark = pytest.mark.integration
-
-PREFIX = "t:"
-REQUEST = {"prompts": [[1, 2]], "sampling": {}, "grammar": None}
-
-
-def new_job(job_id="cmpl-1", kind="background", **changes) -> NewJob:
-    fields = {
-        "id": job_id,
-        "kind": kind,
-        "model": "m",
-        "organization_id": 7,
-        "api_key_id": 8,
-        "request": REQUEST,
-        "view": {"n": 1},
-        "deadline": time.time() + 60,
-        "ttl": 100,
-    }
-    return NewJob(**{**fields, **changes})
 
 
 @pytest.mark.parametrize(
@@ -60,43 +24,6 @@ def new_job(job_id="cmpl-1", kind="background", **changes) -> NewJob:
 )  # fmt: skip
 def test_a_requests_own_priority_goes_before_its_kinds(kind, own, celerys):
     assert new_job(kind=kind, request={**REQUEST, "priority": own}).priority == celerys
-
-
-@pytest.fixture
-async def submission(valkey, redis_client):
-    client = connect_async(valkey.url)
-    yield Submission(client, PREFIX, "web-1")
-    await client.aclose()
-
-
-@pytest.fixture
-def worker(redis_client):
-    execution = Execution(redis_client, PREFIX, "worker-1")
-    execution.beat("m", {})
-    return execution
-
-
-@pytest.fixture
-def other_worker(redis_client):
-    execution = Execution(redis_client, PREFIX, "worker-2")
-    execution.beat("m", {})
-    return execution
-
-
-def die(redis_client, execution):
-    redis_client.delete(f"{PREFIX}worker:{execution.worker_id}")
-
-
-def stream(redis_client, job_id="cmpl-1"):
-    return [events.decode(e[b"d"]) for _, e in redis_client.xrange(f"{PREFIX}ev:{job_id}")]
-
-
-def step(claim, choices, number=None) -> StepEvent:
-    return StepEvent(claim.job_id, claim.attempt, number or claim.sequence_number, choices)
-
-
-def ending(claim, number, state="completed", error=None) -> Ending:
-    return Ending(claim.job_id, claim.attempt, number, state, error, Usage(2, 1))
 
 
 async def test_a_job_runs_from_submission_to_its_end(submission, worker, redis_client):
@@ -201,50 +128,6 @@ async def test_a_message_delivered_twice_runs_once(submission, worker, other_wor
     assert other_worker.claim(["nobody"]) == [NotClaimed("nobody", "gone")]
 
 
-async def test_a_dead_workers_job_goes_on_and_the_dead_is_fenced_off(
-    submission, worker, other_worker, redis_client
-):
-    await submission.submit(new_job(), max_open=10)
-    (old,) = worker.claim(["cmpl-1"])
-    worker.publish([step(old, [(0, [5], "a", None, None)])], [])
-    die(redis_client, worker)
-
-    (new,) = other_worker.claim(["cmpl-1"])
-    assert new.attempt == old.attempt + 1
-    assert new.sequence_number == 2
-    assert other_worker.published("cmpl-1") == Published({0: [5]}, set())
-
-    verdicts, written = worker.publish(
-        [step(old, [(0, [9], "x", None, None)], 2)], [ending(old, 3)]
-    )
-    assert verdicts == [Verdict.NOT_YOURS]
-    assert written == [False]
-    other_worker.publish([step(new, [(0, [6], "b", "length", None)])], [ending(new, 3)])
-    text = "".join(c.text for event in stream(redis_client)[:-1] for c in event)
-    assert text == "ab"
-
-
-async def test_a_job_that_kills_its_workers_fails(submission, redis_client):
-    await submission.submit(new_job(), max_open=10)
-    for attempt in range(MAX_LOSSES):
-        execution = Execution(redis_client, PREFIX, f"victim-{attempt}")
-        execution.beat("m", {})
-        (claim,) = execution.claim(["cmpl-1"])
-        assert isinstance(claim, Claim)
-        die(redis_client, execution)
-    last = Execution(redis_client, PREFIX, "last")
-    assert last.claim(["cmpl-1"]) == [NotClaimed("cmpl-1", "done")]
-    assert stream(redis_client)[-1].error.code == "worker_error"
-
-
-async def test_a_released_job_is_not_counted_as_a_loss(submission, worker, redis_client):
-    await submission.submit(new_job(), max_open=10)
-    for _ in range(MAX_LOSSES + 2):
-        (claim,) = worker.claim(["cmpl-1"])
-        worker.release([("cmpl-1", claim.attempt)], lost=False)
-    assert [lost.job_id for lost in reconcile(redis_client, PREFIX)] == ["cmpl-1"]
-
-
 async def test_cancelling(submission, worker, redis_client):
     await submission.submit(new_job("queued"), max_open=10)
     await submission.cancel("queued")
@@ -262,17 +145,6 @@ async def test_cancelling(submission, worker, redis_client):
     assert redis_client.xlen(f"{PREFIX}usage") == 2
 
 
-async def test_a_dead_web_process_takes_its_jobs_along(submission, worker, redis_client):
-    await submission.renew_lease()
-    await submission.submit(new_job("running", kind="stream"), max_open=10)
-    (claim,) = worker.claim(["running"])
-    await submission.submit(new_job("queued", kind="sync"), max_open=10)
-    await submission.drop_lease()
-    assert worker.publish([step(claim, [])], [])[0] == [Verdict.CANCEL]
-    assert worker.claim(["queued"]) == [NotClaimed("queued", "done")]
-    assert stream(redis_client, "queued")[-1].state == "cancelled"
-
-
 async def test_deadlines_end_jobs_that_wait(submission, worker, redis_client):
     late = {"deadline": time.time() - 1}
     await submission.submit(new_job("claimed", **late), max_open=10)
@@ -282,30 +154,6 @@ async def test_deadlines_end_jobs_that_wait(submission, worker, redis_client):
     assert reconcile(redis_client, PREFIX) == []
     for job_id in ("claimed", "forgotten"):
         assert stream(redis_client, job_id)[-1].error.code == "queue_timeout"
-
-
-async def test_the_reconciler_finds_lost_messages_once(submission, worker, redis_client):
-    await submission.submit(new_job("lost"), max_open=10)
-    assert reconcile(redis_client, PREFIX) == []  # too young
-    redis_client.zadd(f"{PREFIX}open", {"lost": 0})
-    (lost,) = reconcile(redis_client, PREFIX)
-    assert (lost.job_id, lost.model, lost.priority) == ("lost", "m", 6)
-    assert reconcile(redis_client, PREFIX) == []  # not again at once
-
-    worker.claim(["lost"])
-    redis_client.zadd(f"{PREFIX}open", {"lost": 0})
-    assert reconcile(redis_client, PREFIX) == []  # it runs
-    die(redis_client, worker)
-    redis_client.zadd(f"{PREFIX}open", {"lost": 0})
-    assert len(reconcile(redis_client, PREFIX)) == 1
-
-
-async def test_a_claim_whose_reply_was_lost_is_given_again(submission, worker, redis_client):
-    await submission.submit(new_job(), max_open=10)
-    (first,) = worker.claim(["cmpl-1"])
-    (again,) = worker.claim(["cmpl-1"])
-    assert (again.attempt, again.request) == (first.attempt, first.request)
-    assert worker.publish([], [ending(again, 1)])[1] == [True]
 
 
 async def test_a_waiting_jobs_message_is_published_ever_more_rarely(submission, redis_client):
@@ -318,16 +166,6 @@ async def test_a_waiting_jobs_message_is_published_ever_more_rarely(submission, 
     assert pauses == [30, 60, 120, 240]
 
 
-async def test_a_worker_that_never_ends_a_job_loses_it(submission, worker, redis_client):
-    await submission.submit(new_job(deadline=time.time() + 60), max_open=10)
-    (claim,) = worker.claim(["cmpl-1"])
-    redis_client.hset(f"{PREFIX}job:cmpl-1", "deadline", time.time() - 61)
-    redis_client.zadd(f"{PREFIX}open", {"cmpl-1": 0})
-    assert reconcile(redis_client, PREFIX) == []
-    assert stream(redis_client)[-1].error.code == "generation_timeout"
-    assert worker.publish([step(claim, [])], [])[0] == [Verdict.NOT_YOURS]
-
-
 async def test_what_was_generated_is_billed_whoever_ends_the_job(submission, worker, redis_client):
     await submission.submit(new_job(), max_open=10)
     (claim,) = worker.claim(["cmpl-1"])
@@ -338,40 +176,12 @@ async def test_what_was_generated_is_billed_whoever_ends_the_job(submission, wor
     assert (await submission.fetch("cmpl-1")).usage == Usage(2, 3)
 
 
-async def test_background_jobs_survive_the_loss_of_redis(submission, redis_client, worker):
-    job = new_job()
-    await submission.submit(job, max_open=10)
-    assert submit_kept(redis_client, PREFIX, [job]) == [False]
-    redis_client.flushall()
-    assert submit_kept(redis_client, PREFIX, [job]) == [True]
-    assert [lost.job_id for lost in reconcile(redis_client, PREFIX)] == ["cmpl-1"]
-
-
 async def test_errors_are_kept(submission, worker):
     await submission.submit(new_job(), max_open=10)
     (claim,) = worker.claim(["cmpl-1"])
     error = JobError("grammar_error", "no way on")
     worker.publish([], [ending(claim, 1, "failed", error)])
     assert (await submission.fetch("cmpl-1")).error == error
-
-
-async def test_a_redis_that_lost_its_last_second_has_the_tokens_made_again(
-    submission, worker, other_worker, redis_client
-):
-    """It came back from its append-only file without the second of three events."""
-    await submission.submit(new_job(), max_open=10)
-    (claim,) = worker.claim(["cmpl-1"])
-    worker.publish([step(claim, [(0, [5], "a", None, None)])], [])
-    lost = step(claim, [(0, [7], "c", "stop", None)], 3)
-    verdicts, written = worker.publish([lost], [ending(claim, 4)])
-    assert verdicts == [Verdict.NOT_YOURS]
-    assert written == [False]
-    assert (await submission.fetch("cmpl-1")).state == "queued"
-    assert [job.job_id for job in reconcile(redis_client, PREFIX)] == ["cmpl-1"]
-
-    (again,) = other_worker.claim(["cmpl-1"])
-    assert again.sequence_number == 2
-    assert other_worker.published("cmpl-1") == Published({0: [5]}, set())
 
 
 async def test_an_end_without_the_tokens_before_it_is_not_written(submission, worker):
@@ -403,34 +213,6 @@ async def test_a_wrong_clock_of_a_worker_does_not_unserve_its_model(
     Execution(redis_client, PREFIX, "worker-1").beat("m", {})
     monkeypatch.setattr(time, "time", real)
     await submission.submit(new_job(kind="stream"), max_open=10)
-
-
-async def test_a_job_that_breaks_every_engine_fails_though_each_said_so(
-    submission, worker, redis_client
-):
-    await submission.submit(new_job(), max_open=10)
-    for _ in range(MAX_LOSSES):
-        (claim,) = worker.claim(["cmpl-1"])
-        worker.release([("cmpl-1", claim.attempt)], lost=True)
-    assert worker.claim(["cmpl-1"]) == [NotClaimed("cmpl-1", "done")]
-    assert (await submission.fetch("cmpl-1")).error.code == "worker_error"
-
-
-async def test_who_stood_beside_what_breaks_workers_is_told_apart_from_it(
-    submission, worker, redis_client
-):
-    """Both have lost two workers; one more would end either, so they run one after the other."""
-    for name in ("cmpl-1", "cmpl-2"):
-        await submission.submit(new_job(name), max_open=10)
-    for _ in range(MAX_LOSSES - 1):
-        claims = worker.claim(["cmpl-1", "cmpl-2"])
-        worker.release([(claim.job_id, claim.attempt) for claim in claims], lost=True)
-
-    first, second = worker.claim(["cmpl-1", "cmpl-2"])
-    assert (first.job_id, second) == ("cmpl-1", NotClaimed("cmpl-2", "elsewhere"))
-    worker.publish([], [ending(first, 1)])
-    (second,) = worker.claim(["cmpl-2"])
-    assert second.job_id == "cmpl-2"
 
 
 async def test_calls_of_one_round_trip_are_done_in_their_order_or_not_at_all(

@@ -7,13 +7,12 @@ import pytest
 
 from completions.jobs.connection import connect_async
 from completions.jobs.events import Usage
-from completions.jobs.execution import Ending, Execution, reconcile
+from completions.jobs.execution import Ending, reconcile
 from completions.jobs.limits import Allowance, LimitReachedError, Limits, Remaining
 from completions.jobs.submission import NewJob, Submission
+from tests.completions.jobs.job_making import PREFIX
 
 pytestmark = pytest.mark.integration
-
-PREFIX = "t:"
 
 
 def new_job(job_id: str, limits: Limits, kind: str = "sync", **changes) -> NewJob:
@@ -30,22 +29,6 @@ def new_job(job_id: str, limits: Limits, kind: str = "sync", **changes) -> NewJo
         "limits": limits,
     }
     return NewJob(**{**fields, **changes})
-
-
-@pytest.fixture
-async def submission(valkey, redis_client):
-    client = connect_async(valkey.url)
-    bound = Submission(client, PREFIX, "web-1")
-    await bound.renew_lease()
-    yield bound
-    await client.aclose()
-
-
-@pytest.fixture
-def worker(redis_client):
-    execution = Execution(redis_client, PREFIX, "worker-1")
-    execution.beat("m", {})
-    return execution
 
 
 async def refused(submission: Submission, job: NewJob) -> LimitReachedError:

@@ -9,10 +9,10 @@ from completions.jobs.connection import connect_async
 from completions.jobs.events import JobError, Usage
 from completions.jobs.execution import Ending, Execution, StepEvent, Verdict, reconcile
 from completions.jobs.submission import NewJob, Submission
+from tests.completions.jobs.job_making import PREFIX
 
 pytestmark = pytest.mark.integration
 
-PREFIX = "l:"
 REQUEST = {"prompts": [[1, 2]], "sampling": {"max_tokens": 9}, "grammar": None}
 
 
@@ -28,13 +28,6 @@ async def submit(valkey, redis_client):
             await submission.submit(job, 100)
 
         yield send
-
-
-@pytest.fixture
-def worker(redis_client):
-    execution = Execution(redis_client, PREFIX, "worker-1")
-    execution.beat("m", {})
-    return execution
 
 
 async def test_open_jobs_are_listed_as_they_stand(submit, worker, redis_client):

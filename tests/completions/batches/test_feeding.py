@@ -1,0 +1,98 @@
+"""Lines on their way from SQL to Redis: in windows, in order, each of them, and none twice."""
+
+import pytest
+from django.test import Client
+
+from completions import tasks
+from completions.batches import feeding
+from completions.models import Batch, BatchLine, LineState, UsageRecord
+from tests.completions.batches.conftest import request
+
+pytestmark = [pytest.mark.integration, pytest.mark.django_db(transaction=True)]
+
+
+def test_lines_are_fed_in_windows_and_shared_among_organizations(bench, stranger, monkeypatch):
+    monkeypatch.setattr(feeding, "LINES_PER_SEQUENCE", 4 / 64)  # a window of 4
+    bench.create([request(f"a{n}") for n in range(6)])
+    bench.turn()
+    bench.turn()
+    assert len(bench.sent) == 4
+    bench.turn()
+    assert len(bench.sent) == 4  # the window is full
+    theirs = Client(headers=stranger.headers)
+    monkeypatch.setattr(bench, "api", theirs)
+    other = bench.create([request(f"b{n}") for n in range(6)])
+    bench.turn()
+    bench.work(3)
+    bench.turn()  # one of ours still runs: one more of ours, two of theirs
+    owners = Batch.objects.get(id=other["id"])
+    new = [job_id for job_id, _, _ in bench.sent[1:]]
+    assert sorted(job_id == owners.job_id(int(job_id.split("-")[-1])) for job_id in new) == [
+        False, True, True,
+    ]  # fmt: skip
+
+
+def test_lines_with_a_common_beginning_run_together(bench):
+    red, blue = [82] * 40, [66] * 40
+    prompts = [red, blue, [*red, 1], [*blue, 1], red]
+    bench.create([request(f"r{n}", prompt) for n, prompt in enumerate(prompts)])
+    bench.turn()
+    bench.turn()
+    numbers = [int(job_id.rpartition("-")[2]) for job_id, _, _ in bench.sent]
+    assert numbers in ([1, 3, 5, 2, 4], [2, 4, 1, 3, 5])
+
+
+def test_every_line_runs_after_redis_was_emptied(bench):
+    batch = bench.create([request(f"r{n}") for n in range(6)])
+    bench.turn()
+    bench.turn()
+    bench.work(2)
+    bench.turn()
+    bench.work(1)  # its result is lost with Redis
+    bench.client.flushall()
+    bench.worker.execution.beat("tiny", {})
+    bench.sent.clear()
+    done = bench.run_to_end(batch)
+    assert done["request_counts"] == {"total": 6, "completed": 6, "failed": 0}
+    assert len(bench.lines(done["output_file_id"])) == 6
+    assert UsageRecord.objects.count() == 6
+
+
+def test_a_line_lost_between_sql_and_redis_is_sent_again(bench, monkeypatch):
+    batch = bench.create([request("a")])
+    with monkeypatch.context() as patch:
+        patch.setattr(feeding, "submit_kept", lambda *_: 1 / 0)
+        with pytest.raises(ZeroDivisionError):
+            bench.turn()
+    assert bench.sent == []
+    assert bench.run_to_end(batch)["request_counts"]["completed"] == 1
+
+
+def test_what_is_about_to_be_sent_is_not_taken_for_lost(bench, monkeypatch):
+    """The reconciler looks while the feeder has marked a line and Redis does not have it yet."""
+    batch = bench.create([request("a")])
+    submit, found = feeding.submit_kept, []
+
+    def submit_late(*args):
+        tasks.reconcile()
+        found.append(BatchLine.objects.get().state)
+        return submit(*args)
+
+    monkeypatch.setattr(feeding, "submit_kept", submit_late)
+    bench.turn()
+    bench.turn()
+    assert found == [LineState.SENT]
+    assert bench.run_to_end(batch)["request_counts"]["completed"] == 1
+
+
+def test_a_stalled_feeder_does_not_send_what_another_had_answered(bench):
+    """It read its lines, lost its lock, and goes on once another has sent and settled them."""
+    batch = bench.create([request("a"), request("b")])
+    bench.turn()
+    stalled = list(BatchLine.objects.order_by("number"))
+    bench.turn()
+    bench.work(1)
+    tasks.settle()
+    (again,) = feeding._take(stalled)
+    assert again.custom_id == "b"
+    assert bench.run_to_end(batch)["request_counts"] == {"total": 2, "completed": 2, "failed": 0}

@@ -1,0 +1,42 @@
+"""Jobs, steps and endings as the tests of this folder write them, and what is in Redis then."""
+
+import time
+
+from completions.jobs import events
+from completions.jobs.events import Usage
+from completions.jobs.execution import Ending, StepEvent
+from completions.jobs.submission import NewJob
+
+PREFIX = "t:"
+REQUEST = {"prompts": [[1, 2]], "sampling": {}, "grammar": None}
+
+
+def new_job(job_id="cmpl-1", kind="background", **changes) -> NewJob:
+    fields = {
+        "id": job_id,
+        "kind": kind,
+        "model": "m",
+        "organization_id": 7,
+        "api_key_id": 8,
+        "request": REQUEST,
+        "view": {"n": 1},
+        "deadline": time.time() + 60,
+        "ttl": 100,
+    }
+    return NewJob(**{**fields, **changes})
+
+
+def die(redis_client, execution):
+    redis_client.delete(f"{PREFIX}worker:{execution.worker_id}")
+
+
+def stream(redis_client, job_id="cmpl-1"):
+    return [events.decode(e[b"d"]) for _, e in redis_client.xrange(f"{PREFIX}ev:{job_id}")]
+
+
+def step(claim, choices, number=None) -> StepEvent:
+    return StepEvent(claim.job_id, claim.attempt, number or claim.sequence_number, choices)
+
+
+def ending(claim, number, state="completed", error=None) -> Ending:
+    return Ending(claim.job_id, claim.attempt, number, state, error, Usage(2, 1))

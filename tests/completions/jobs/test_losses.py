@@ -1,0 +1,164 @@
+"""Workers, web processes and Redis that go: who takes a job over, and who is fenced off."""
+
+import time
+
+import pytest
+
+from completions.jobs.execution import (
+    MAX_LOSSES,
+    Claim,
+    Execution,
+    NotClaimed,
+    Published,
+    Verdict,
+    reconcile,
+)
+from completions.jobs.submission import submit_kept
+from tests.completions.jobs.job_making import PREFIX, die, ending, new_job, step, stream
+
+pytestmark = pytest.mark.integration
+
+
+async def test_a_dead_workers_job_goes_on_and_the_dead_is_fenced_off(
+    submission, worker, other_worker, redis_client
+):
+    await submission.submit(new_job(), max_open=10)
+    (old,) = worker.claim(["cmpl-1"])
+    worker.publish([step(old, [(0, [5], "a", None, None)])], [])
+    die(redis_client, worker)
+
+    (new,) = other_worker.claim(["cmpl-1"])
+    assert new.attempt == old.attempt + 1
+    assert new.sequence_number == 2
+    assert other_worker.published("cmpl-1") == Published({0: [5]}, set())
+
+    verdicts, written = worker.publish(
+        [step(old, [(0, [9], "x", None, None)], 2)], [ending(old, 3)]
+    )
+    assert verdicts == [Verdict.NOT_YOURS]
+    assert written == [False]
+    other_worker.publish([step(new, [(0, [6], "b", "length", None)])], [ending(new, 3)])
+    text = "".join(c.text for event in stream(redis_client)[:-1] for c in event)
+    assert text == "ab"
+
+
+async def test_a_job_that_kills_its_workers_fails(submission, redis_client):
+    await submission.submit(new_job(), max_open=10)
+    for attempt in range(MAX_LOSSES):
+        execution = Execution(redis_client, PREFIX, f"victim-{attempt}")
+        execution.beat("m", {})
+        (claim,) = execution.claim(["cmpl-1"])
+        assert isinstance(claim, Claim)
+        die(redis_client, execution)
+    last = Execution(redis_client, PREFIX, "last")
+    assert last.claim(["cmpl-1"]) == [NotClaimed("cmpl-1", "done")]
+    assert stream(redis_client)[-1].error.code == "worker_error"
+
+
+async def test_a_released_job_is_not_counted_as_a_loss(submission, worker, redis_client):
+    await submission.submit(new_job(), max_open=10)
+    for _ in range(MAX_LOSSES + 2):
+        (claim,) = worker.claim(["cmpl-1"])
+        worker.release([("cmpl-1", claim.attempt)], lost=False)
+    assert [lost.job_id for lost in reconcile(redis_client, PREFIX)] == ["cmpl-1"]
+
+
+async def test_a_dead_web_process_takes_its_jobs_along(submission, worker, redis_client):
+    await submission.renew_lease()
+    await submission.submit(new_job("running", kind="stream"), max_open=10)
+    (claim,) = worker.claim(["running"])
+    await submission.submit(new_job("queued", kind="sync"), max_open=10)
+    await submission.drop_lease()
+    assert worker.publish([step(claim, [])], [])[0] == [Verdict.CANCEL]
+    assert worker.claim(["queued"]) == [NotClaimed("queued", "done")]
+    assert stream(redis_client, "queued")[-1].state == "cancelled"
+
+
+async def test_the_reconciler_finds_lost_messages_once(submission, worker, redis_client):
+    await submission.submit(new_job("lost"), max_open=10)
+    assert reconcile(redis_client, PREFIX) == []  # too young
+    redis_client.zadd(f"{PREFIX}open", {"lost": 0})
+    (lost,) = reconcile(redis_client, PREFIX)
+    assert (lost.job_id, lost.model, lost.priority) == ("lost", "m", 6)
+    assert reconcile(redis_client, PREFIX) == []  # not again at once
+
+    worker.claim(["lost"])
+    redis_client.zadd(f"{PREFIX}open", {"lost": 0})
+    assert reconcile(redis_client, PREFIX) == []  # it runs
+    die(redis_client, worker)
+    redis_client.zadd(f"{PREFIX}open", {"lost": 0})
+    assert len(reconcile(redis_client, PREFIX)) == 1
+
+
+async def test_a_claim_whose_reply_was_lost_is_given_again(submission, worker, redis_client):
+    await submission.submit(new_job(), max_open=10)
+    (first,) = worker.claim(["cmpl-1"])
+    (again,) = worker.claim(["cmpl-1"])
+    assert (again.attempt, again.request) == (first.attempt, first.request)
+    assert worker.publish([], [ending(again, 1)])[1] == [True]
+
+
+async def test_a_worker_that_never_ends_a_job_loses_it(submission, worker, redis_client):
+    await submission.submit(new_job(deadline=time.time() + 60), max_open=10)
+    (claim,) = worker.claim(["cmpl-1"])
+    redis_client.hset(f"{PREFIX}job:cmpl-1", "deadline", time.time() - 61)
+    redis_client.zadd(f"{PREFIX}open", {"cmpl-1": 0})
+    assert reconcile(redis_client, PREFIX) == []
+    assert stream(redis_client)[-1].error.code == "generation_timeout"
+    assert worker.publish([step(claim, [])], [])[0] == [Verdict.NOT_YOURS]
+
+
+async def test_background_jobs_survive_the_loss_of_redis(submission, redis_client, worker):
+    job = new_job()
+    await submission.submit(job, max_open=10)
+    assert submit_kept(redis_client, PREFIX, [job]) == [False]
+    redis_client.flushall()
+    assert submit_kept(redis_client, PREFIX, [job]) == [True]
+    assert [lost.job_id for lost in reconcile(redis_client, PREFIX)] == ["cmpl-1"]
+
+
+async def test_a_redis_that_lost_its_last_second_has_the_tokens_made_again(
+    submission, worker, other_worker, redis_client
+):
+    """It came back from its append-only file without the second of three events."""
+    await submission.submit(new_job(), max_open=10)
+    (claim,) = worker.claim(["cmpl-1"])
+    worker.publish([step(claim, [(0, [5], "a", None, None)])], [])
+    lost = step(claim, [(0, [7], "c", "stop", None)], 3)
+    verdicts, written = worker.publish([lost], [ending(claim, 4)])
+    assert verdicts == [Verdict.NOT_YOURS]
+    assert written == [False]
+    assert (await submission.fetch("cmpl-1")).state == "queued"
+    assert [job.job_id for job in reconcile(redis_client, PREFIX)] == ["cmpl-1"]
+
+    (again,) = other_worker.claim(["cmpl-1"])
+    assert again.sequence_number == 2
+    assert other_worker.published("cmpl-1") == Published({0: [5]}, set())
+
+
+async def test_a_job_that_breaks_every_engine_fails_though_each_said_so(
+    submission, worker, redis_client
+):
+    await submission.submit(new_job(), max_open=10)
+    for _ in range(MAX_LOSSES):
+        (claim,) = worker.claim(["cmpl-1"])
+        worker.release([("cmpl-1", claim.attempt)], lost=True)
+    assert worker.claim(["cmpl-1"]) == [NotClaimed("cmpl-1", "done")]
+    assert (await submission.fetch("cmpl-1")).error.code == "worker_error"
+
+
+async def test_who_stood_beside_what_breaks_workers_is_told_apart_from_it(
+    submission, worker, redis_client
+):
+    """Both have lost two workers; one more would end either, so they run one after the other."""
+    for name in ("cmpl-1", "cmpl-2"):
+        await submission.submit(new_job(name), max_open=10)
+    for _ in range(MAX_LOSSES - 1):
+        claims = worker.claim(["cmpl-1", "cmpl-2"])
+        worker.release([(claim.job_id, claim.attempt) for claim in claims], lost=True)
+
+    first, second = worker.claim(["cmpl-1", "cmpl-2"])
+    assert (first.job_id, second) == ("cmpl-1", NotClaimed("cmpl-2", "elsewhere"))
+    worker.publish([], [ending(first, 1)])
+    (second,) = worker.claim(["cmpl-2"])
+    assert second.job_id == "cmpl-2"
