@@ -172,7 +172,7 @@ def mutate(dice: random.Random, data: bytes, most: int = 30) -> bytes:
 
 def _text(dice: random.Random, text: str) -> str:
     """Mutated, and still a text."""
-    return mutate(dice, text.encode(), 8).decode("utf-8", "replace")
+    return mutate(dice, text.encode("utf-8", "surrogatepass"), 8).decode("utf-8", "replace")
 
 
 def _places(value: Any) -> list[tuple[Any, Any]]:
