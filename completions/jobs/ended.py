@@ -1,5 +1,6 @@
 """Ended jobs as Redis tells of them, until SQL has what is to stay of them."""
 
+import logging
 import zlib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -18,6 +19,8 @@ from completions.jobs.events import (
     decode,
 )
 from completions.jobs.submission import Kind
+
+logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,9 +65,16 @@ def any_ended(client: redis.Redis, prefix: str) -> bool:
     return bool(client.xlen(f"{prefix}usage"))
 
 
-def read_ended(client: redis.Redis, prefix: str, count: int) -> list[EndedJob]:
-    """The oldest entries that nobody has forgotten yet, with the results of those to keep."""
-    entries = cast("Entries", client.xrange(f"{prefix}usage", count=count))
+FIRST = "-"
+"""Where the entries begin."""
+
+
+def read_ended(
+    client: redis.Redis, prefix: str, count: int, since: str = FIRST
+) -> tuple[list[EndedJob], str | None]:
+    """The oldest entries that nobody has forgotten yet, with the results of those to keep, and
+    where the next ones begin, or None if there are none."""
+    entries = cast("Entries", client.xrange(f"{prefix}usage", since, count=count))
     found = [{k.decode(): v.decode() for k, v in fields.items()} for _, fields in entries]
     pipeline = client.pipeline(transaction=False)
     for entry in found:
@@ -76,15 +86,17 @@ def read_ended(client: redis.Redis, prefix: str, count: int) -> list[EndedJob]:
     for (entry_id, _), entry in zip(entries, found, strict=True):
         view, events = None, []
         if entry.get("kept") == "1":
-            raw, stream = next(replies), next(replies)
-            view = orjson.loads(raw) if raw else None
+            view, stream = next(replies), next(replies)
             events = [fields[b"d"] for _, fields in stream]
-        jobs.append(_ended(entry_id, entry, view, events))
-    return jobs
+        try:
+            jobs.append(_ended(entry_id, entry, view, events))
+        except (KeyError, TypeError, ValueError) as error:
+            logger.error("ended job %s cannot be read: %r", entry.get("id", entry_id), error)
+    return jobs, f"({entries[-1][0].decode()}" if len(entries) == count else None
 
 
 def _ended(
-    entry_id: bytes, entry: Mapping[str, str], view: Any, events: Sequence[bytes]
+    entry_id: bytes, entry: Mapping[str, str], view: bytes | None, events: Sequence[bytes]
 ) -> EndedJob:
     usage, error = entry["usage"], entry["error"]
     return EndedJob(
@@ -109,7 +121,7 @@ def _ended(
         error=JobError(**orjson.loads(error)) if error else None,
         kept=entry.get("kept") == "1",
         request_id=entry.get("request_id", ""),
-        view=view,
+        view=orjson.loads(view) if view else None,
         events=events,
     )
 

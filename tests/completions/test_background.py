@@ -48,7 +48,7 @@ def test_a_restored_job_is_the_same_to_the_operator(owner, redis_client):
     (claim,) = worker.claim(["traced"])
     assert claim.request_id == "req_1"
     worker.publish([], [Ending("traced", claim.attempt, 1, "completed", None, Usage(1, 2))])
-    (ended,) = read_ended(redis_client, PREFIX, 1)
+    (ended,), _ = read_ended(redis_client, PREFIX, 1)
     assert (ended.request_id, ended.cost) == ("req_1", 5)
     assert orjson.loads(ended.request) == REQUEST
 

@@ -6,6 +6,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 from asgiref.sync import async_to_sync
+from django.db import OperationalError
 from django.utils import timezone
 
 from completions import background, settlement, usage
@@ -64,7 +65,7 @@ def test_a_record_holds_no_character_that_postgresql_refuses(owner, redis_client
 def test_a_clock_that_jumped_makes_no_number_that_postgresql_refuses(owner, redis_client):
     """Redis's host began in 1970 and learned the date while the job waited."""
     run_job(redis_client, owner, "a")
-    (job,) = read_ended(redis_client, PREFIX, 1)
+    (job,), _ = read_ended(redis_client, PREFIX, 1)
     usage.record([replace(job, created=1.0)])
     assert UsageRecord.objects.get().queued_ms == 2**31 - 1
 
@@ -85,6 +86,42 @@ def test_more_than_one_batch(owner, redis_client, monkeypatch):
         run_job(redis_client, owner, f"job-{number}")
     assert settle(redis_client) == 5
     assert UsageRecord.objects.count() == 5
+
+
+def test_a_job_that_cannot_be_stored_holds_nothing_up_and_is_tried_again(
+    owner, redis_client, monkeypatch, caplog
+):
+    record = usage.record
+
+    def refuse(jobs):
+        if any(job.id == "b" for job in jobs):
+            raise ValueError("out of range")
+        record(jobs)
+
+    for job_id in "abc":
+        run_job(redis_client, owner, job_id)
+    with monkeypatch.context() as patch:
+        patch.setattr(usage, "record", refuse)
+        assert settle(redis_client) == 2
+        assert settle(redis_client) == 0
+    assert [record.job_id for record in UsageRecord.objects.order_by("job_id")] == ["a", "c"]
+    assert "job b cannot be settled" in caplog.text
+    assert settle(redis_client) == 1
+    assert UsageRecord.objects.count() == 3
+
+
+def test_a_database_that_is_away_is_no_fault_of_a_job(owner, redis_client, monkeypatch):
+    run_job(redis_client, owner, "a")
+    run_job(redis_client, owner, "b")
+    with monkeypatch.context() as patch:
+
+        def away(jobs):
+            raise OperationalError("the server closed the connection")
+
+        patch.setattr(usage, "record", away)
+        with pytest.raises(OperationalError):
+            settle(redis_client)
+    assert settle(redis_client) == 2
 
 
 def test_records_of_a_deleted_key_hold_nothing_up(owner, stranger, redis_client):

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from completions.jobs import events
-from completions.jobs.ended import forget, pack, read_ended, unpack
+from completions.jobs.ended import FIRST, forget, pack, read_ended, unpack
 from completions.jobs.events import ChoiceEvent, EndEvent, Usage
 from completions.jobs.submission import NewJob, submit_kept
 from tests.completions.fake_worker import FakeWorker
@@ -27,7 +27,7 @@ def run(client, job_id, kind="background"):
 def test_kept_jobs_come_with_their_results_and_others_without(redis_client):
     run(redis_client, "kept")
     run(redis_client, "sync", kind="sync")
-    kept, sync = read_ended(redis_client, PREFIX, 10)
+    (kept, sync), _ = read_ended(redis_client, PREFIX, 10)
     assert (kept.id, kept.kept, kept.view) == ("kept", True, {"id": "kept"})
     (choice,), end = unpack(pack(kept.events))
     assert choice == ChoiceEvent(1, 0, [65, 66], "AB", "length", None)
@@ -41,11 +41,24 @@ def test_kept_jobs_come_with_their_results_and_others_without(redis_client):
 def test_what_is_forgotten_is_not_told_again_and_expires(redis_client):
     run(redis_client, "kept")
     run(redis_client, "later")
-    first, _ = read_ended(redis_client, PREFIX, 10)
+    (first, _), _ = read_ended(redis_client, PREFIX, 10)
     forget(redis_client, PREFIX, [first], 7)
-    assert [job.id for job in read_ended(redis_client, PREFIX, 10)] == ["later"]
+    assert [job.id for job in read_ended(redis_client, PREFIX, 10)[0]] == ["later"]
     assert 0 < redis_client.ttl(f"{PREFIX}job:kept") <= 7
     assert redis_client.ttl(f"{PREFIX}job:later") == -1
+
+
+@pytest.mark.integration
+def test_pages_go_on_where_the_last_one_ended_past_what_cannot_be_read(redis_client, caplog):
+    run(redis_client, "first")
+    redis_client.xadd(f"{PREFIX}usage", {"id": "foreign"})
+    run(redis_client, "last")
+    pages, since = [], FIRST
+    while since is not None:
+        jobs, since = read_ended(redis_client, PREFIX, 1, since)
+        pages.append([job.id for job in jobs])
+    assert pages == [["first"], [], ["last"], []]
+    assert "ended job foreign cannot be read: KeyError('usage')" in caplog.text
 
 
 @given(st.lists(st.text(), min_size=1))
