@@ -1,8 +1,12 @@
 """When traces are made, and that nothing is loaded or lost where they are not."""
 
+import gzip
 import logging
 import subprocess
 import sys
+import threading
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import ClassVar
 
 import pytest
 
@@ -73,6 +77,46 @@ def test_a_collector_that_is_away_holds_nothing_up(wanted, caplog):
         assert tracing.headers()
     tracing.stop()
     assert tracing.tracer is None
+
+
+class Collector(BaseHTTPRequestHandler):
+    """Takes OTLP as a collector does, into `taken`."""
+
+    taken: ClassVar[list[tuple[str, bytes]]] = []
+
+    def do_POST(self) -> None:
+        body = self.rfile.read(int(self.headers["Content-Length"]))
+        if self.headers.get("Content-Encoding") == "gzip":
+            body = gzip.decompress(body)
+        self.taken.append((self.path, body))
+        self.send_response(200)
+        self.send_header("Content-Length", "0")
+        self.end_headers()
+
+    def log_message(self, *_: object) -> None:
+        """Not into the test's output."""
+
+
+def test_a_collector_is_sent_what_a_process_has_when_it_ends(wanted, monkeypatch):
+    proto = pytest.importorskip("opentelemetry.proto.collector.trace.v1.trace_service_pb2")
+    pytest.importorskip("opentelemetry.exporter.otlp.proto.http")
+    Collector.taken.clear()
+    with ThreadingHTTPServer(("127.0.0.1", 0), Collector) as server:
+        threading.Thread(target=server.serve_forever).start()
+        url = f"http://127.0.0.1:{server.server_address[1]}"
+        monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", url)
+        tracing.start("quire-web")
+        assert tracing.tracer is not None
+        with tracing.tracer.start_as_current_span("request"):
+            pass
+        tracing.stop()
+        server.shutdown()
+    ((path, body),) = Collector.taken
+    assert path == "/v1/traces"
+    (resource,) = proto.ExportTraceServiceRequest.FromString(body).resource_spans
+    named = {each.key: each.value.string_value for each in resource.resource.attributes}
+    assert named["service.name"] == "quire-web"
+    assert [span.name for span in resource.scope_spans[0].spans] == ["request"]
 
 
 @pytest.mark.parametrize("noted", ["vendor=1", "vendor=" + "x" * 5000])
