@@ -2,7 +2,8 @@
 come again, no refusal without an envelope, no process that ends, nothing in the log that nobody
 foresaw.
 
-QUIRE_FUZZED_REQUESTS says how many, QUIRE_FAULT_SEED which; the seed is printed.
+QUIRE_FUZZED_REQUESTS says how many, QUIRE_FAULT_SEED which, QUIRE_FIRST_FUZZED the number to begin
+with; the seed is printed.
 """
 
 import json
@@ -26,6 +27,7 @@ pytestmark = pytest.mark.faults
 
 COUNT = int(os.environ.get("QUIRE_FUZZED_REQUESTS", "400"))
 SEED = int(os.environ.get("QUIRE_FAULT_SEED", "0")) or random.randrange(1 << 30)  # noqa: S311
+FIRST = int(os.environ.get("QUIRE_FIRST_FUZZED", "0"))
 AT_ONCE = 8
 PATIENCE = 300.0
 UNTOLD = 3.0
@@ -149,10 +151,11 @@ def test_broken_requests_break_nothing(service, http, target):
     logs = {name: (service.home / "log" / f"{name}.log").stat().st_size for name in PROCESSES[:3]}
     siege = Siege(service, target)
     with ThreadPoolExecutor(AT_ONCE) as pool:
-        for begin in range(0, COUNT, 200):
+        for begin in range(FIRST, COUNT, 200):
             list(pool.map(siege.shoot, range(begin, min(begin + 200, COUNT))))
             assert http.post("/v1/completions", json=CALL).status_code == 200
-            assert processes == [service.pid(name) for name in PROCESSES], begin
+            now = [service.pid(name) for name in PROCESSES]
+            assert now == processes, f"after {begin}:\n{service.logs()}"
     require_ended(service, http, siege.batches)
     print(f"{siege.told.total()} requests, {len(siege.batches)} batches")
     for kind in sorted({kind for kind, _ in siege.told}):
