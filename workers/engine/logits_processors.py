@@ -66,9 +66,10 @@ class Penalties:
         )
         occurrences = np.concatenate([c.counts[: c.size] for _, c in self._rows])
         frequency, presence, repetition = np.repeat(self._factors, sizes, axis=0).T
-        values = logits[index].cpu().numpy() - frequency * occurrences
-        values -= np.where(occurrences > 0, presence, np.float32(0))
-        values = np.where(values > 0, values / repetition, values * repetition)
+        with np.errstate(all="ignore"):  # what overflows ends its own request
+            values = logits[index].cpu().numpy() - frequency * occurrences
+            values -= np.where(occurrences > 0, presence, np.float32(0))
+            values = np.where(values > 0, values / repetition, values * repetition)
         logits[index] = torch.from_numpy(values).to(logits.device)
 
 

@@ -1,6 +1,5 @@
 """What goes into the engine and what comes out: the only types its callers see. No torch."""
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -16,6 +15,7 @@ GREEDY_TEMPERATURE = 1e-5
 """Below this temperature the most likely token is taken; dividing by less would overflow."""
 
 MAX_TOP_LOGPROBS = 20
+_LARGEST = float(np.finfo(np.float32).max)
 MAX_LOGPROB_TOKEN_IDS = 128
 
 
@@ -96,7 +96,9 @@ class SamplingParams:
         return self.best_of or self.n
 
     def _valid_choice(self) -> dict[str, bool]:
-        finite = math.isfinite
+        def finite(value: float) -> bool:  # as a float32, which the logits are
+            return abs(value) <= _LARGEST
+
         return {
             "temperature": finite(self.temperature) and self.temperature >= 0,
             "top_p": 0 < self.top_p <= 1,

@@ -148,6 +148,11 @@ def _choose(logits: Tensor, mask: GrammarMask | None) -> tuple[Tensor, Tensor]:
     return logits.amax(dim=-1), logits.argmax(dim=-1)
 
 
+def _ranks(top_k: int) -> int:
+    """No vocabulary has as many tokens as 32 bits count; a request may name any number."""
+    return min(max(top_k, 0), 2**31)
+
+
 class _Draw:
     """The parameters of the rows that draw, as tensors on the device of the logits."""
 
@@ -168,7 +173,7 @@ class _Draw:
         self._free = torch.from_numpy(np.flatnonzero(np.logical_not(filtered))).to(device)
         kept = [p for p, f in zip(params, filtered, strict=True) if f]
         self._filter = Filter(
-            top_k=torch.tensor([p.top_k for p in kept], dtype=torch.int64).to(device),
+            top_k=torch.tensor([_ranks(p.top_k) for p in kept], dtype=torch.int64).to(device),
             top_p=torch.tensor([p.top_p for p in kept], dtype=torch.float64).to(device),
             min_p=torch.tensor([p.min_p for p in kept], dtype=torch.float32).to(device),
         )

@@ -52,7 +52,8 @@ KEYS: Mapping[str, tuple[str, ...]] = {
     "ten tokens a minute": ("--tpm", "10"),
     "ten tokens a day": ("--daily-token-budget", "10"),
 }
-RETRY = {"retry-after": None, "x-request-id": None}
+PROMPT = "prompt or messages"
+"""The param is that of the two that the route has."""
 NEVER = {"x-should-retry": "false", "x-request-id": None}
 PLAIN = {"x-request-id": None, "retry-after": ""}
 BEARER = {"www-authenticate": "Bearer", "x-request-id": None}
@@ -89,7 +90,7 @@ SITUATIONS = (
     _invalid("malformed JSON", "invalid_json", content=b'{"model": ', headers=JSON),
     _invalid("a name twice", "invalid_json", content=b'{"n": 1, "n": 1}', headers=JSON),
     _invalid("not a number", "invalid_json", content=b'{"n": NaN}', headers=JSON),
-    _invalid("no object", "invalid_type", content=b"[1]", headers=JSON),
+    _invalid("no object", "invalid_json", content=b"[1]", headers=JSON),
     _invalid("another type", "unsupported_media_type", status=415, content=b"{}",
              headers={"Content-Type": "text/plain"}),
     _invalid("an unknown field", "unknown_parameter", "max_tokns", body={"max_tokns": 1}),
@@ -100,9 +101,10 @@ SITUATIONS = (
     _invalid("too small a number", "decimal_below_min_value", "top_p", body={"top_p": -0.5}),
     _invalid("too large a number", "decimal_above_max_value", "top_p", body={"top_p": 1.5}),
     _invalid("too many", "array_above_max_length", "stop", body={"stop": ["a"] * 100}),
-    _invalid("a bad value", "invalid_value", "service_tier", body={"service_tier": "nobody"}),
+    _invalid("a bad value", "invalid_value", "return_hidden_states",
+             body={"return_hidden_states": "first"}),
     _invalid("an unknown model", "model_not_found", "model", 404, body={"model": "nobody"}),
-    _invalid("too many tokens", "context_length_exceeded", "max_tokens",
+    _invalid("too many tokens", "context_length_exceeded", PROMPT,
              body={"max_tokens": CONTEXT}),
     _invalid("a bad grammar", "invalid_grammar", "regex", body={"regex": "("}),
     _limited("ten tokens a minute", "tokens", "rate_limit_exceeded", {

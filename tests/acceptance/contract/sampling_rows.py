@@ -200,6 +200,7 @@ ROWS: list[Row] = [
     ],
     row("top_k", 0, lengths(4)),  # both are off
     row("top_k", -1, lengths(4)),
+    row("top_k", 10**30, lengths(4)),
     row(
         "n",
         3,

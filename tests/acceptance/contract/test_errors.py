@@ -8,7 +8,7 @@ import httpx
 import pytest
 
 from tests.acceptance.contract.answers import CHAT, COMPLETIONS, ROUTES, Form
-from tests.acceptance.contract.error_rows import KEYS, SHOWN_BY, SITUATIONS, Situation
+from tests.acceptance.contract.error_rows import KEYS, PROMPT, SHOWN_BY, SITUATIONS, Situation
 from tests.acceptance.contract.rows import filled
 from tests.acceptance.small_model import SMALL
 
@@ -57,13 +57,18 @@ def ask(
     return client.request(row.method, path, json=filled(form, row.body), headers=headers)
 
 
-def wrong(answer: httpx.Response, row: Situation, keys: Mapping[str, str]) -> str | None:
+def wrong(
+    answer: httpx.Response, row: Situation, route: str, keys: Mapping[str, str]
+) -> str | None:
     told = row.told
+    param = told.param if told.param != PROMPT else "messages" if route == CHAT else "prompt"
+    if not answer.headers["content-type"].startswith("application/json"):
+        return "no JSON"
     error = answer.json().get("error", {})
     if set(error) != {"message", "type", "param", "code"} or not error["message"]:
         return "no envelope"
     found = (answer.status_code, error["type"], error["code"], error["param"])
-    if found != (told.status, told.type, told.code, told.param):
+    if found != (told.status, told.type, told.code, param):
         return "another error"
     if any(secret in answer.text for secret in keys.values()):
         return "it tells a key"
@@ -81,7 +86,7 @@ def test_every_situation_is_told_in_its_way(service, keys: Mapping[str, str], ro
         for stream in (False, True):
             for row in SITUATIONS:
                 answer = ask(client, keys, Form(route, stream), row)
-                if (complaint := wrong(answer, row, keys)) is not None:
+                if (complaint := wrong(answer, row, route, keys)) is not None:
                     found.append((complaint, stream, row.name, answer.status_code, answer.text))
     assert not found, "\n".join(map(str, found))
 

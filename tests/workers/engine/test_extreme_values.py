@@ -1,0 +1,73 @@
+"""No value that a parameter may have ends more than its own request."""
+
+import math
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.workers.engine import greedy
+from tests.workers.engine.driving import MakeEngine, advance, request
+from workers.engine.exceptions import InvalidRequest
+from workers.engine.request import LogprobParams
+
+LARGE = 3.4e38
+NEIGHBOUR = greedy.prompt(9)
+INTEGERS = st.sampled_from([-(2**70), -(2**63) - 1, -1, 0, 1, 2**31, 2**63 - 1, 2**63, 2**70])
+NUMBERS = st.sampled_from([-LARGE, -1.0, -5e-324, 0.0, 5e-324, 1e-39, 1.0, LARGE])
+PARTS = st.sampled_from([5e-324, 1e-39, 1e-9, 0.5, math.nextafter(1, 0), 1.0])
+POSITIVE = NUMBERS.filter(lambda value: value > 0)
+PARAMETERS: dict[str, st.SearchStrategy[Any]] = {
+    "temperature": NUMBERS.filter(lambda value: value >= 0),
+    "top_p": PARTS,
+    "top_k": INTEGERS,
+    "min_p": PARTS,
+    "presence_penalty": NUMBERS,
+    "frequency_penalty": NUMBERS,
+    "repetition_penalty": POSITIVE,
+    "logit_bias": st.dictionaries(st.integers(0, 5), NUMBERS, max_size=3),
+    "dry_multiplier": NUMBERS.filter(lambda value: value >= 0),
+    "dry_base": POSITIVE,
+    "dry_allowed_length": st.sampled_from([0, 1, 2**31 - 1]),
+    "seed": INTEGERS,
+    "min_tokens": st.integers(0, 3),
+    "n": st.integers(1, 2),
+}  # fmt: skip
+LOGPROBS = st.builds(
+    LogprobParams, st.sampled_from([0, 20]), INTEGERS, st.just(()) | st.just((0, 5))
+)
+
+
+def test_the_others_do_not_notice(make_engine: MakeEngine, tiny_llama: Path) -> None:
+    engine = make_engine()
+    usual = greedy.generate(tiny_llama, NEIGHBOUR, 5)
+
+    @settings(max_examples=200, deadline=None)
+    @given(
+        st.fixed_dictionaries({}, optional=PARAMETERS), st.none() | LOGPROBS,
+        st.sampled_from([(7,), (7, 8, 7, 8, 7, 8)]),
+    )  # fmt: skip
+    def check(
+        parameters: dict[str, Any], logprobs: LogprobParams | None, prompt: tuple[int, ...]
+    ) -> None:
+        extreme = request("extreme", prompt, max_tokens=3, **parameters)
+        if logprobs is not None:
+            extreme = replace(extreme, logprobs=(logprobs,))
+        with suppress(InvalidRequest):
+            engine.submit(extreme)
+        engine.submit(request("good", NEIGHBOUR, max_tokens=5))
+        outputs = []
+        try:
+            while engine._live:
+                outputs += advance(engine)
+        finally:
+            engine.abort("extreme")
+            engine.abort("good")
+        good = [output for output in outputs if output.request_id == "good"]
+        assert all(output.error is None for output in good)
+        assert [t for output in good for c in output.deltas for t in c.token_ids] == usual
+
+    check()
