@@ -67,10 +67,11 @@ class IntegerField(StrictField, serializers.IntegerField):
 
 
 class TopKField(IntegerField):
-    """-1 and 0 both switch the filter off."""
+    """-1 and 0 switch the filter off, and so does more than any vocabulary has."""
 
     def to_internal_value(self, data: Any) -> int:
-        return super().to_internal_value(data) or -1
+        top_k = super().to_internal_value(data)
+        return top_k if 0 < top_k < 2**31 else -1
 
 
 class NumberField(StrictField, serializers.FloatField):

@@ -41,7 +41,11 @@ class ParamsField(ObjectField):
 
     def to_internal_value(self, data: Any) -> dict[str, Any]:
         params = super().to_internal_value(data)
-        if len(orjson.dumps(params)) > MAX_PARAMS_BYTES:
+        try:
+            size = len(orjson.dumps(params))
+        except TypeError as error:  # no worker could be told of it
+            raise FieldError("invalid_value", "an integer does not fit 64 bits.") from error
+        if size > MAX_PARAMS_BYTES:
             raise FieldError("invalid_value", f"may have at most {MAX_PARAMS_BYTES} bytes.")
         for name, value in params.items():
             if name.startswith("__"):

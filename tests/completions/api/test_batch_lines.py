@@ -1,5 +1,8 @@
 """A line of a batch is prepared and answered as a live request of its endpoint."""
 
+from contextlib import suppress
+
+import orjson
 import pytest
 from asgiref.sync import async_to_sync
 
@@ -52,3 +55,36 @@ def test_a_bad_line_is_named_inside_its_body():
     with pytest.raises(LineError) as caught:
         line("/v1/chat/completions", "chatcmpl-1", {**HI, "tools": 3})
     assert caught.value.param == "body.tools"
+
+
+HUGE = 10**30
+TOOL = {
+    "type": "function",
+    "function": {"name": "f", "strict": True, "parameters": {"properties": {"a": {"const": HUGE}}}},
+}
+
+
+@pytest.mark.parametrize(
+    "field",
+    [
+        {"top_k": HUGE},
+        {"metadata": {"a": HUGE}},
+        {"json_schema": {"const": HUGE}},
+        {"response_format": {
+            "type": "json_schema", "json_schema": {"name": "a", "schema": {"maximum": HUGE}},
+        }},
+        {"structural_tag": {"format": {"type": "json_schema", "json_schema": {"const": HUGE}}}},
+        {"chat_template_kwargs": {"a": HUGE}},
+        {"tools": [TOOL]},
+        {"tools": [TOOL], "tool_choice": "required"},
+        {"custom_params": {"a": HUGE}},
+        {"custom_logit_processor": "disallowed_tokens", "custom_params": {"token_ids": [HUGE]}},
+    ],
+)  # fmt: skip
+@pytest.mark.parametrize("endpoint", ["/v1/completions", "/v1/chat/completions"])
+def test_integers_of_any_size_are_refused_or_can_be_told_to_a_worker(endpoint, field):
+    """JSON's have no limit, those of what carries a job have 64 bits."""
+    usual = HI if "chat" in endpoint else {"model": "tiny", "prompt": [1]}
+    with suppress(LineError):
+        prepared = line(endpoint, "cmpl-1", {**usual, **field})
+        assert orjson.dumps([prepared.request, prepared.view])

@@ -22,6 +22,7 @@ pytestmark = pytest.mark.usefixtures("served")
         ("top_p", 1, 1.0),
         ("top_k", -1, -1),
         ("top_k", 0, -1),
+        ("top_k", 10**30, -1),
         ("top_k", 5, 5),
         ("min_p", 0, 0.0),
         ("min_p", 1, 1.0),

@@ -128,6 +128,7 @@ BANNED = {"custom_logit_processor": "disallowed_tokens"}
         ),
         ({"custom_params": {}}, "invalid_value", "custom_params"),
         ({**BANNED, "custom_params": {"__a": 1}}, "invalid_value", "custom_params.__a"),
+        ({**BANNED, "custom_params": {"a": 2**64}}, "invalid_value", "custom_params"),
         ({**BANNED, "custom_params": {"a": [[1]]}}, "invalid_value", "custom_params.a"),
         ({**BANNED, "custom_params": {"a": {"b": {}}}}, "invalid_value", "custom_params.a"),
         ({**BANNED, "custom_params": {"a": "x" * 2**14}}, "invalid_value", "custom_params"),
