@@ -71,7 +71,8 @@ def complaint(request: Fuzzed, answer: Answer) -> str | None:
         return "5xx"
     if status >= 400 and path.startswith(b"/v1/") and not request.content.startswith(b"HEAD"):
         return not_an_envelope(answer.body)
-    if answer.headers.get("Content-Type", "").startswith("text/event-stream"):
+    streamed = answer.headers.get("Content-Type", "").startswith("text/event-stream")
+    if streamed and not request.content.startswith(b"HEAD"):
         return unsound_stream(answer.body)
     return None
 
