@@ -29,7 +29,7 @@ COUNT = int(os.environ.get("QUIRE_FUZZED_REQUESTS", "400"))
 SEED = int(os.environ.get("QUIRE_FAULT_SEED", "0")) or random.randrange(1 << 30)  # noqa: S311
 FIRST = int(os.environ.get("QUIRE_FIRST_FUZZED", "0"))
 AT_ONCE = 8
-PATIENCE = 300.0
+PATIENCE = 400.0
 UNTOLD = 3.0
 """Seconds for an answer to what may be no whole request."""
 PROCESSES = ("web", "worker", "cpu-worker", "valkey")

@@ -1,11 +1,15 @@
 """The engine's deltas through events and back, and payloads to the engine's parameters."""
 
 import json
+import sys
 from base64 import b64decode
+from dataclasses import fields
 
 import numpy as np
 import pytest
 
+from completions.api.fields import NumberField
+from completions.api.serializers import CompletionRequestSerializer
 from completions.jobs import events
 from completions.jobs.events import ChoiceEvent
 from workers.engine.exceptions import GrammarError, InvalidRequest
@@ -116,3 +120,19 @@ def test_a_grammar_that_fails_before_the_first_token_is_the_clients():
     assert job_error(GrammarError("deep"), 0).code == "invalid_grammar"
     assert job_error(GrammarError("deep"), 3).code == "grammar_error"
     assert job_error(InvalidRequest("no"), 0) == events.JobError("invalid_request", "no")
+
+
+def test_what_a_client_may_ask_for_the_engine_takes() -> None:
+    """The extremes of every number with a range of its own, and of those without an end."""
+    known = {each.name for each in fields(SamplingParams)}
+    numbers = {
+        name: field
+        for name, field in CompletionRequestSerializer().by_name.items()
+        if isinstance(field, NumberField) and name in known
+    }
+    assert len(numbers) >= 8
+    for name, field in numbers.items():
+        least = 5e-324 if field.above else field.min_value
+        most = sys.float_info.max if field.max_value is None else field.max_value
+        for value in (least, most):
+            assert getattr(SamplingParams(**{name: value}), name) == value

@@ -1,5 +1,6 @@
 """What goes into the engine and what comes out: the only types its callers see. No torch."""
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -107,8 +108,8 @@ class SamplingParams:
             "frequency_penalty": finite(self.frequency_penalty),
             "repetition_penalty": finite(self.repetition_penalty) and self.repetition_penalty > 0,
             "logit_bias": all(map(finite, self.logit_bias.values())),
-            "dry_multiplier": finite(self.dry_multiplier) and self.dry_multiplier >= 0,
-            "dry_base": finite(self.dry_base) and self.dry_base > 0,
+            "dry_multiplier": math.isfinite(self.dry_multiplier) and self.dry_multiplier >= 0,
+            "dry_base": math.isfinite(self.dry_base) and self.dry_base > 0,
             "dry_allowed_length": 0 <= self.dry_allowed_length < 2**31,
             "dry_sequence_breakers": all(self.dry_sequence_breakers),
             "n": self.n >= 1,

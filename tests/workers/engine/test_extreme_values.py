@@ -15,6 +15,7 @@ from workers.engine.exceptions import InvalidRequest
 from workers.engine.request import LogprobParams
 
 LARGE = 3.4e38
+LARGEST = 1.7e308
 NEIGHBOUR = greedy.prompt(9)
 INTEGERS = st.sampled_from([-(2**70), -(2**63) - 1, -1, 0, 1, 2**31, 2**63 - 1, 2**63, 2**70])
 NUMBERS = st.sampled_from([-LARGE, -1.0, -5e-324, 0.0, 5e-324, 1e-39, 1.0, LARGE])
@@ -29,8 +30,8 @@ PARAMETERS: dict[str, st.SearchStrategy[Any]] = {
     "frequency_penalty": NUMBERS,
     "repetition_penalty": POSITIVE,
     "logit_bias": st.dictionaries(st.integers(0, 5), NUMBERS, max_size=3),
-    "dry_multiplier": NUMBERS.filter(lambda value: value >= 0),
-    "dry_base": POSITIVE,
+    "dry_multiplier": NUMBERS.filter(lambda value: value >= 0) | st.just(LARGEST),
+    "dry_base": POSITIVE | st.just(LARGEST),
     "dry_allowed_length": st.sampled_from([0, 1, 2**31 - 1]),
     "seed": INTEGERS,
     "min_tokens": st.integers(0, 3),
