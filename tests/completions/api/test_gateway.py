@@ -1,6 +1,7 @@
 """The outermost ASGI layer: request ids and the body limit."""
 
 import asyncio
+import gc
 from types import SimpleNamespace
 
 import orjson
@@ -38,6 +39,36 @@ async def call(parts, headers=(), limit=10, path="/", uploads=None, application=
     await Gateway(application, limit, uploads)(scope, receive, send)
     start, body = sent
     return start["status"], dict(start["headers"]), body["body"]
+
+
+async def start_up(monkeypatch):
+    """The lifespan's start, without Redis."""
+    sent, came = asyncio.Event(), asyncio.Queue()
+    came.put_nowait({"type": "lifespan.startup"})
+    monkeypatch.setattr(gateway, "_drain_on_sigterm", lambda here: None)
+
+    async def current():
+        return None
+
+    async def send(message):
+        sent.set()
+
+    monkeypatch.setattr(gateway.runtime, "current", current)
+    lifespan = asyncio.create_task(Gateway(echo, 10)({"type": "lifespan"}, came.get, send))
+    await sent.wait()
+    lifespan.cancel()
+    await asyncio.gather(lifespan, return_exceptions=True)
+
+
+async def test_the_collector_passes_over_what_was_imported(monkeypatch):
+    usual = gc.get_threshold()
+    try:
+        await start_up(monkeypatch)
+        assert gc.get_freeze_count() > 10_000
+        assert gc.get_threshold()[0] == gateway.GARBAGE
+    finally:
+        gc.unfreeze()
+        gc.set_threshold(*usual)
 
 
 async def test_a_body_up_to_the_limit_passes():
