@@ -7,6 +7,7 @@ from typing import Any
 
 import redis
 import redis.asyncio
+from hiredis import pack_command
 from redis.asyncio.retry import Retry as AsyncRetry
 from redis.backoff import NoBackoff
 from redis.exceptions import ConnectionError as RedisConnectionError
@@ -108,7 +109,8 @@ class Line:
     """One connection of a client's for one conversation at a time; it closes with the client.
 
     What redis-py does around each command, for its pool, its policy of retries and whoever
-    observes it, costs a quarter of a millisecond of CPU.
+    observes it, costs a quarter of a millisecond of CPU, and writing an XREAD of 16 streams in
+    Python as much again.
     """
 
     def __init__(self, client: redis.asyncio.Redis) -> None:
@@ -136,7 +138,7 @@ class Line:
         if connection is None:
             connection = await self._pool.get_connection()  # type: ignore[no-untyped-call]
         try:
-            packed = connection.pack_commands(commands)
+            packed = b"".join([pack_command(tuple(command)) for command in commands])
             await connection.send_packed_command(packed, check_health=False)
             replies = [await _reply(connection) for _ in commands]
         except BaseException:  # whatever else arrives on it would be taken for a later reply
