@@ -23,7 +23,7 @@ class Preferences:
 
     @classmethod
     def of(cls, request: Request) -> "Preferences":
-        parts = [part.strip() for part in request.headers.get("Prefer", "").split(",")]
+        parts = [part.strip() for part in request.META.get("HTTP_PREFER", "").split(",")]
         waits = [match for part in parts if (match := _WAIT.match(part))]
         return cls(
             respond_async=any(part.lower() == "respond-async" for part in parts),
@@ -39,7 +39,7 @@ def flag(request: Request, name: str) -> bool:
 
 def wants_meta(request: Request) -> bool:
     """The same of the header x-include-meta."""
-    return _truth(request.headers.get(META_HEADER), META_HEADER)
+    return _truth(request.META.get("HTTP_X_INCLUDE_META"), META_HEADER)
 
 
 def _truth(given: str | None, name: str) -> bool:
