@@ -23,13 +23,14 @@ from completions.api.meta import meta_of
 from completions.api.obfuscation import obfuscation
 from completions.api.preferences import Preferences
 from completions.api.responses import Collected, View
+from completions.jobs.calls import ReaderLostError
 from completions.jobs.connection import bounded
 from completions.jobs.events import ChoiceEvent, EndEvent
-from completions.jobs.reader import ReaderLostError
 from completions.jobs.submission import JobRecord, NewJob
 from completions.keys import Principal
 
 _R = TypeVar("_R", bound=HttpResponseBase)
+_Events = AsyncGenerator[list[ChoiceEvent] | EndEvent | None, None]
 Stored = Sequence[list[ChoiceEvent] | EndEvent]
 """All events of a job that SQL keeps."""
 
@@ -67,9 +68,7 @@ class _Outcome:
             self.collected.add(event)
 
 
-async def _events(
-    job_id: str, stored: Stored | None, patience: float = float("inf")
-) -> AsyncGenerator[list[ChoiceEvent] | EndEvent | None, None]:
+async def _events(job_id: str, stored: Stored | None, patience: float = float("inf")) -> _Events:
     """A job's events from its first: from SQL where they lie there, else as they come, with None
     for every `patience` seconds of silence."""
     if stored is not None:
@@ -84,9 +83,13 @@ async def _events(
 
 async def _follow(view: View, patience: float, stored: Stored | None = None) -> _Outcome:
     """Collect a job's events until its end or for `patience` seconds."""
+    return await _collect(view, patience, _events(view.id, stored))
+
+
+async def _collect(view: View, patience: float, events: _Events) -> _Outcome:
     outcome = _Outcome(view.collected())
     try:
-        async with asyncio.timeout(patience), aclosing(_events(view.id, stored)) as events:
+        async with asyncio.timeout(patience), aclosing(events):
             async for event in events:
                 outcome.add(event)
     except TimeoutError:
@@ -100,12 +103,13 @@ async def answer(view: View, job: NewJob, meta: bool = False) -> Response:
     """Wait for a job; unless it is kept nobody else waits for it, and it dies with its
     connection."""
     end = None
+    here = await runtime.current()
+    events = _events(view.id, None) if job.kept else here.reader.calls.events(view.id)
     try:
-        outcome = await _follow(view, job.deadline - time.time() + OVERTIME)
+        outcome = await _collect(view, job.deadline - time.time() + OVERTIME, events)
         end = outcome.end
     finally:
         if end is None and not job.kept:
-            here = await runtime.current()
             here.spawn(here.cancel_job(view.id))
     response = _whole(view, outcome)
     if meta:

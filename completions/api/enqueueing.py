@@ -112,7 +112,6 @@ async def _store_and_publish(here: runtime.Runtime, job: NewJob) -> Remaining:
     try:
         return await _admit(here, job)
     except _NOT_QUEUED as error:
-        here.reader.forget(job.id)
         here.spawn(_withdraw(here, job))
         raise _refusal(error, job) from error
 
@@ -124,13 +123,20 @@ async def _admit(here: runtime.Runtime, job: NewJob) -> Remaining:
     bounds = settings.MAX_QUEUED_JOBS, most, settings.MAX_QUEUED_PER_KEY
     message = message_of(job.id, job.model, job.priority)
     if not job.kept:
-        here.reader.expect(job.id)
+        _expect(here, job)
     for _ in range(_SCOPES):
         try:
             return await here.submission.submit(job, *bounds, message)
         except UnseededError as error:
             await sync_to_async(budgets.seed)(error.scope)
     return await here.submission.submit(job, *bounds, message)
+
+
+def _expect(here: runtime.Runtime, job: NewJob) -> None:
+    if job.kind == "sync":
+        here.reader.calls.expect(job.id)
+    else:
+        here.reader.expect(job.id)
 
 
 def _require_storable(job: NewJob) -> None:
@@ -149,6 +155,8 @@ async def _withdraw(
     """Take a job back whose client was told no, or does not listen any more."""
     if storing is not None:
         await asyncio.wait({storing})
+    here.reader.forget(job.id)
+    here.reader.calls.forget(job.id)
     if job.kept:
         await background.discard(job.id)
     await here.cancel_job(job.id)

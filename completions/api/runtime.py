@@ -56,6 +56,7 @@ class Runtime:
 
     def start(self) -> None:
         self.spawn(self.reader.run())
+        self.spawn(self.reader.calls.watch())
         self.spawn(self._keep_lease())
 
     def spawn(self, coroutine: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:

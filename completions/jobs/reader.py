@@ -15,9 +15,11 @@ from typing import Any, cast
 import redis.asyncio
 from redis.exceptions import RedisError
 
+from completions.jobs.calls import Calls, ReaderLostError
 from completions.jobs.connection import (
     Entries,
     Line,
+    RawEntries,
     bounded,
     connect_async,
     connect_blocking_reader,
@@ -32,14 +34,10 @@ BACKLOG = 1024
 """Entries a slow follower may fall behind before it must catch up by itself."""
 _XREAD = ("XREAD", "COUNT", 200, "BLOCK", int(BLOCK * 1000), "STREAMS")
 _WAKE_TIMEOUT = 5.0
+CONTROL_KEPT = 10_000
+"""Entries of the control stream, as in `shared.lua`: more than can come between two reads."""
 EXPECTED = 5.0
 """Seconds that a stream is read which nobody follows yet: its client may have gone."""
-_Raw = list[tuple[bytes, tuple[bytes, bytes]]]
-"""Entries as Redis sends them: an id, the name of the only field and its value."""
-
-
-class ReaderLostError(Exception):
-    """Redis cannot be read; the follower should tell its client at once."""
 
 
 class _Follower:
@@ -94,6 +92,7 @@ class EventReader:
         self._blocking = connect_blocking_reader(url)
         self._line = Line(self._blocking)
         self._client: redis.asyncio.Redis = connect_async(url)
+        self.calls = Calls(self._client, prefix)
         self._prefix = prefix
         self._control = f"{prefix}ctl:{web_id}".encode()
         self._keys_changed = f"{prefix}keys".encode()
@@ -117,7 +116,7 @@ class EventReader:
                 self._fail_followers(error)
                 await asyncio.sleep(0.5)
                 continue
-            for stream, entries in cast("list[tuple[bytes, _Raw]]", reply or []):
+            for stream, entries in cast("list[tuple[bytes, RawEntries]]", reply or []):
                 # A stream left and joined again meanwhile waits for the next read.
                 if self._cursors.get(stream) == asked[stream]:
                     self._dispatch(stream, entries)
@@ -134,15 +133,19 @@ class EventReader:
             else:
                 return
 
-    def _dispatch(self, stream: bytes, entries: _Raw) -> None:
+    def _dispatch(self, stream: bytes, entries: RawEntries) -> None:
         self._cursors[stream] = entries[-1][0]
         if stream == self._keys_changed:
             self._on_keys_changed()
+        if stream == self._control:
+            for _, (_, job_id) in entries:
+                self.calls.ended(job_id.decode())  # or empty, which is no job's
         for follower in tuple(self._followers.get(stream, ())):
             for entry_id, (_, data) in entries:
                 follower.offer(entry_id, data)
 
     def _fail_followers(self, error: Exception) -> None:
+        self.calls.fail(error)
         for followers in self._followers.values():
             for follower in followers:
                 follower.failure = error
@@ -211,7 +214,7 @@ class EventReader:
 
     async def _end_read(self) -> None:
         pipeline = self._client.pipeline(transaction=False)
-        pipeline.xadd(self._control, {b"d": b""}, maxlen=8)
+        pipeline.xadd(self._control, {b"d": b""}, maxlen=CONTROL_KEPT)
         pipeline.expire(self._control, 3600)
         async with bounded(_WAKE_TIMEOUT):
             await pipeline.execute()

@@ -26,7 +26,8 @@ local function finalize(id, state, event, usage, error)
   local key = job_key(id)
   local at = now()
   local job = redis.call('HMGET', key, 'ttl', 'kind', 'model', 'organization', 'key', 'created', 'started', 'reserved',
-    'kept', 'prices', 'held', 'adapter', 'first', 'attempt', 'owner', 'parameters', 'stored', 'request', 'request_id')
+    'kept', 'prices', 'held', 'adapter', 'first', 'attempt', 'owner', 'parameters', 'stored', 'request', 'request_id',
+    'web')
   local tokens, cost = account(usage, job[10])
   redis.call('XADD', event_key(id), '*', 'd', event)
   redis.call('HSET', key, 'state', state, 'finished', tostring(at), 'usage', usage, 'error', error)
@@ -46,6 +47,7 @@ local function finalize(id, state, event, usage, error)
     'usage', usage, 'error', error, 'kept', job[9] or '', 'cost', whole(cost), 'adapter', job[12] or '',
     'first', job[13] or '', 'attempts', job[14], 'worker', job[15] or '', 'parameters', job[16] or '',
     'request', job[17] == '1' and job[18] or '', 'request_id', job[19] or '')
+  if job[2] == 'sync' and (job[20] or '') ~= '' then wake(job[20], id) end -- a call is read when it has ended
 end
 
 -- An end without a worker's word: cancelled while queued, expired, lost. `error` is '' or an error object in JSON.

@@ -18,7 +18,7 @@
 -- <p>limits:<key>  hash    what an API key has left: requests, tokens, at (limits.lua)
 -- <p>busy:<key>    zset    its jobs that somebody waits for, by the time their lease ends
 -- <p>keys         stream  one entry per change of API keys
--- <p>ctl:<web>    stream  wakes the reader of a web process
+-- <p>ctl:<web>    stream  wakes the reader of a web process: the id of a call that has ended, or nothing
 --
 -- Fields of job:<id>: state (queued, running, completed, failed, cancelled), kind (sync, stream, background, batch),
 -- kept (1: SQL has it too, and it expires only once SQL has its result), model, organization, key, request (JSON for
@@ -38,6 +38,13 @@ local function event_key(id) return prefix .. 'ev:' .. id end
 local function now()
   local t = redis.call('TIME')
   return tonumber(t[1]) + tonumber(t[2]) / 1e6
+end
+
+-- More entries are kept than can come between two reads.
+local function wake(web, id)
+  local control = prefix .. 'ctl:' .. web
+  redis.call('XADD', control, 'MAXLEN', '~', 10000, '*', 'd', id)
+  redis.call('EXPIRE', control, 3600)
 end
 
 local CLASSES = {'interactive', 'background', 'batch'}

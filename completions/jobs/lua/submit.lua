@@ -1,7 +1,7 @@
 -- Accept a job and publish its message, unless too many are open, nobody serves its model or its API key has reached a
 -- limit or a budget.
 -- ARGV: id, kind, model, most open jobs, most of its class, most of its API key, check time offset, seconds without a
--- worker (0 = never mind), metering as JSON, the web process that follows it from the start or '', the list of its
+-- worker (0 = never mind), metering as JSON, the web process that waits for it or '', the list of its
 -- Celery message without prefix or '', the message, field, value, ...
 -- Metering: key, organization, seconds (until its deadline: the web host's clock may be wrong, its seconds are not),
 -- limits (requests/min, tokens/min, places; 0 = none), lease (seconds until its place is free at the latest; absent: it
@@ -42,11 +42,7 @@ if verdict == 'ok' then
   redis.call('ZADD', prefix .. 'open', at + tonumber(ARGV[7]), id)
   redis.call('SADD', depth, id)
   if kind ~= 'batch' then redis.call('ZADD', own, deadline + OVERTIME, id) end
-  if ARGV[10] ~= '' then -- its reader waits for a stream that it does not know yet
-    local control = prefix .. 'ctl:' .. ARGV[10]
-    redis.call('XADD', control, 'MAXLEN', 8, '*', 'd', '')
-    redis.call('EXPIRE', control, 3600)
-  end
+  if kind == 'stream' and ARGV[10] ~= '' then wake(ARGV[10], '') end -- its reader does not know this stream yet
   if ARGV[11] ~= '' then redis.call('LPUSH', prefix .. ARGV[11], ARGV[12]) end
 end
 return {verdict, tostring(requests_left), tostring(tokens_left), tostring(wait)}

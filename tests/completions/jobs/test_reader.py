@@ -5,8 +5,9 @@ import asyncio
 import pytest
 
 from completions.jobs import events, reader
+from completions.jobs.calls import ReaderLostError
 from completions.jobs.events import EndEvent
-from completions.jobs.reader import EventReader, ReaderLostError
+from completions.jobs.reader import EventReader
 
 pytestmark = pytest.mark.integration
 

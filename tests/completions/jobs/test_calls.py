@@ -1,0 +1,178 @@
+"""Calls that wait for the end of their jobs, against a real server."""
+
+import asyncio
+import time
+
+import pytest
+
+from completions.jobs import calls, events
+from completions.jobs.calls import ReaderLostError
+from completions.jobs.connection import connect_async
+from completions.jobs.events import EndEvent, Usage
+from completions.jobs.execution import Ending, Execution, StepEvent
+from completions.jobs.reader import EventReader
+from completions.jobs.submission import IdempotencyKey, NewJob, Submission
+
+pytestmark = pytest.mark.integration
+
+PREFIX = "t:"
+CONTROL = f"{PREFIX}ctl:web-1"
+
+
+@pytest.fixture
+async def reading(valkey, redis_client):
+    event_reader = EventReader(valkey.url, PREFIX, "web-1", lambda: None)
+    tasks = [asyncio.create_task(event_reader.run())]
+    tasks.append(asyncio.create_task(event_reader.calls.watch()))
+    yield event_reader
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
+    await event_reader.close()
+
+
+@pytest.fixture
+async def submission(valkey, redis_client):
+    client = connect_async(valkey.url)
+    made = Submission(client, PREFIX, "web-1")
+    await made.renew_lease()
+    yield made
+    await client.aclose()
+
+
+@pytest.fixture
+def worker(redis_client):
+    execution = Execution(redis_client, PREFIX, "worker-1")
+    execution.beat("m", {})
+    return execution
+
+
+def new_job(job_id="cmpl-1", kind="sync", **changes) -> NewJob:
+    return NewJob(
+        id=job_id, kind=kind, model="m", organization_id=7, api_key_id=8,
+        request={"prompts": [[1, 2]], "sampling": {}, "grammar": None}, view={"n": 1},
+        deadline=time.time() + 60, ttl=100, **changes,
+    )  # fmt: skip
+
+
+def run(worker, job_id, steps):
+    """From the claim to the end, a token per step."""
+    (claim,) = worker.claim([job_id])
+    for number in range(1, steps + 1):
+        choices = [(0, [number], f"{number} ", None, None)]
+        worker.publish([StepEvent(job_id, claim.attempt, number, choices)], [])
+    end = Ending(job_id, claim.attempt, steps + 1, "completed", None, Usage(2, steps))
+    assert worker.publish([], [end])[1] == [True]
+
+
+async def result(event_reader, job_id):
+    async with asyncio.timeout(10):
+        return [event async for event in event_reader.calls.events(job_id)]
+
+
+def numbers(read):
+    return [each.sequence_number if isinstance(each, EndEvent) else each[0].sequence_number
+            for each in read]  # fmt: skip
+
+
+async def test_many_calls_have_their_results_when_they_end(reading, submission, worker):
+    ids = [f"cmpl-{number}" for number in range(20)]
+    for job_id in ids:
+        reading.calls.expect(job_id)
+        await submission.submit(new_job(job_id), max_open=100)
+    run(worker, ids[0], 2)  # before anybody waits
+    waiting = [asyncio.create_task(result(reading, job_id)) for job_id in ids]
+    await asyncio.sleep(0)
+    for number, job_id in enumerate(ids[1:], 1):
+        run(worker, job_id, number)
+    steps = [2, *range(1, 20)]
+    found = await asyncio.gather(*waiting)
+    assert [numbers(read) for read in found] == [list(range(1, last + 2)) for last in steps]
+    assert found[0][-1] == EndEvent(3, "completed", None, Usage(2, 2))
+    assert reading.calls._waiting == {}
+    assert set(reading._cursors) == {CONTROL.encode(), b"t:keys"}  # their streams are not followed
+
+
+async def test_a_long_result_is_read_in_pages(reading, submission, worker, monkeypatch):
+    monkeypatch.setattr(calls, "PAGE", 3)
+    reading.calls.expect("cmpl-1")
+    await submission.submit(new_job(), max_open=10)
+    run(worker, "cmpl-1", 8)
+    assert numbers(await result(reading, "cmpl-1")) == list(range(1, 10))
+
+
+async def test_who_cancels_a_call_that_is_queued_ends_it_too(reading, submission, worker):
+    reading.calls.expect("cmpl-1")
+    await submission.submit(new_job(), max_open=10)
+    await submission.cancel("cmpl-1")
+    (end,) = await result(reading, "cmpl-1")
+    assert end.state == "cancelled"
+
+
+async def test_an_end_of_which_nobody_told_is_found(
+    reading, submission, worker, redis_client, monkeypatch
+):
+    """A worker of an older version writes the same, but for the word to the web process."""
+    monkeypatch.setattr(calls, "LOOK", 0.05)
+    await asyncio.sleep(1.1)  # the first look was still as far away as before
+    reading.calls.expect("cmpl-1")
+    await submission.submit(new_job(), max_open=10)
+    waiting = asyncio.create_task(result(reading, "cmpl-1"))
+    await asyncio.sleep(0.2)
+    assert not waiting.done()  # it was looked at, and has not ended
+    end = events.encode_end(1, "completed", None, None)
+    redis_client.xadd(f"{PREFIX}ev:cmpl-1", {"d": end})
+    redis_client.hset(f"{PREFIX}job:cmpl-1", "state", "completed")
+    assert numbers(await waiting) == [1]
+
+
+async def test_a_result_without_its_end_is_lost(reading, submission, worker, redis_client):
+    reading.calls.expect("cmpl-1")
+    await submission.submit(new_job(), max_open=10)
+    redis_client.xadd(CONTROL, {"d": "cmpl-1"})
+    with pytest.raises(ReaderLostError):
+        await result(reading, "cmpl-1")
+
+
+async def test_who_hangs_up_is_forgotten(reading):
+    reading.calls.expect("cmpl-1")
+    waiting = asyncio.create_task(result(reading, "cmpl-1"))
+    await asyncio.sleep(0.01)
+    waiting.cancel()
+    await asyncio.gather(waiting, return_exceptions=True)
+    reading.calls.expect("cmpl-2")
+    reading.calls.forget("cmpl-2")
+    assert reading.calls._waiting == {}
+
+
+async def test_calls_learn_at_once_that_redis_has_gone(tmp_path_factory):
+    from tests.conftest import PrivateValkey
+
+    server = PrivateValkey(tmp_path_factory.mktemp("v"))
+    server.start()
+    event_reader = EventReader(server.url, PREFIX, "web-1", lambda: None)
+    task = asyncio.create_task(event_reader.run())
+    event_reader.calls.expect("cmpl-1")
+    waiting = asyncio.create_task(result(event_reader, "cmpl-1"))
+    await asyncio.sleep(0.1)
+    server.stop()
+    async with asyncio.timeout(2):
+        with pytest.raises(ReaderLostError):
+            await waiting
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)
+    await event_reader.close()
+
+
+async def test_the_process_is_woken_for_new_streams_and_ended_calls(
+    submission, worker, redis_client
+):
+    kept = IdempotencyKey("/v1/completions", "once", "digest")
+    await submission.submit(new_job("cmpl-stream", "stream"), max_open=10)
+    assert redis_client.xlen(CONTROL) == 1
+    await submission.submit(new_job("cmpl-call"), max_open=10)
+    await submission.submit(new_job("cmpl-kept", idempotency=kept), max_open=10)
+    for job_id in ("cmpl-stream", "cmpl-call", "cmpl-kept"):
+        run(worker, job_id, 1)
+    assert [entry[b"d"] for _, entry in redis_client.xrange(CONTROL)] == [b"", b"cmpl-call"]
+    assert 0 < redis_client.ttl(CONTROL) <= 3600
