@@ -1,1 +1,1 @@
-"""The forward in C for CPUs with bfloat16 instructions; everything runs without it too."""
+"""The forward in C for CPUs with AVX512; everything runs without it too."""

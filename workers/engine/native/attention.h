@@ -59,15 +59,6 @@ static inline __m512 exponential(__m512 x) {
     return _mm512_scalef_ps(p, n);
 }
 
-static inline __m512 widen(const bf16 *x) {
-    const __m512i wide = _mm512_cvtepu16_epi32(_mm256_loadu_si256((const __m256i *)x));
-    return _mm512_castsi512_ps(_mm512_slli_epi32(wide, 16));
-}
-
-static inline void narrow(bf16 *out, __m512 x) {
-    _mm256_storeu_si256((__m256i *)out, (__m256i)_mm512_cvtneps_pbh(x));
-}
-
 static inline const bf16 *token_at(const bf16 *pages, const Context *c, int64_t token) {
     const int64_t block = c->table[token / c->block_size];
     return pages + (block * c->block_size + token % c->block_size) * c->dim;
@@ -159,12 +150,11 @@ static void score(const Piece *piece, const Piece *next, Room *room) {
 #pragma GCC unroll 16
             for (int t = 0; t < 16; t++) partial[t] = _mm512_setzero_ps();
             for (int d = 0; d < c->dim; d += DEPTH) {
-                const __m512bh part = (__m512bh)_mm512_loadu_si512(query + d);
+                const __m512i part = _mm512_loadu_si512(query + d);
 #pragma GCC unroll 16
                 for (int t = 0; t < 16; t++)
-                    partial[t] = _mm512_dpbf16_ps(
-                        partial[t], part,
-                        (__m512bh)_mm512_loadu_si512(keys + (int64_t)t * c->dim + d));
+                    partial[t] = add_pairs(partial[t], part,
+                                           _mm512_loadu_si512(keys + (int64_t)t * c->dim + d));
                 if (i || !soon) continue;
 #pragma GCC unroll 16
                 for (int t = 0; t < 16; t++)
@@ -225,18 +215,18 @@ static inline __attribute__((always_inline)) void mix(const Piece *piece, const 
         for (int j = 0; soon && j < 4; j++)
             _mm_prefetch((const char *)(soon + (token % 16 + j / 2) * c->dim + column + j % 2 * 32),
                          _MM_HINT_T1);
-        __m512bh pairs[4];
+        __m512i pairs[4];
         for (int j = 0; j < 2; j++) {
             const __m512i even = _mm512_loadu_si512(values + 32 * j);
             const __m512i odd = _mm512_loadu_si512(beside + 32 * j);
-            pairs[2 * j] = (__m512bh)_mm512_unpacklo_epi16(even, odd);
-            pairs[2 * j + 1] = (__m512bh)_mm512_unpackhi_epi16(even, odd);
+            pairs[2 * j] = _mm512_unpacklo_epi16(even, odd);
+            pairs[2 * j + 1] = _mm512_unpackhi_epi16(even, odd);
         }
         for (int i = 0; i < count; i++) {
-            const __m512bh weight =
+            const __m512i weight =
                 broadcast_pair(room->weights + (index + i) * room->max_tokens + token -
                                piece->first);
-            for (int j = 0; j < 4; j++) sums[i][j] = _mm512_dpbf16_ps(sums[i][j], pairs[j], weight);
+            for (int j = 0; j < 4; j++) sums[i][j] = add_pairs(sums[i][j], pairs[j], weight);
         }
     }
     for (int i = 0; i < count; i++) {

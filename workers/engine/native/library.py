@@ -17,15 +17,15 @@ from pathlib import Path
 logger = logging.getLogger(__name__)
 
 _FOLDER = Path(__file__).parent
-_SOURCES = ("decoder.c", "attention.h", "logits.h", "matmul.h")
+_SOURCES = ("decoder.c", "attention.h", "bfloat16.h", "logits.h", "matmul.h")
 _NEEDED = {
     "avx512f": "-mavx512f",
     "avx512bw": "-mavx512bw",
     "avx512vl": "-mavx512vl",
     "avx512dq": "-mavx512dq",
-    "avx512_bf16": "-mavx512bf16",
     "fma": "-mfma",
 }
+_FASTER = {"avx512_bf16": "-mavx512bf16"}
 _TILES = {"amx_tile": "-mamx-tile", "amx_bf16": "-mamx-bf16"}
 """Instructions by their names in /proc/cpuinfo, and what makes a compiler use them."""
 
@@ -37,7 +37,7 @@ def load_library() -> ctypes.CDLL | None:
     """The compiled library, or None where it cannot be had; why is logged once."""
     flags = compiler_flags(_cpu_features())
     if flags is None:
-        logger.info("this CPU has no AVX512-BF16: the engine computes with torch")
+        logger.info("this CPU has no AVX512: the engine computes with torch")
         return None
     try:
         return open_library(flags)
@@ -58,8 +58,10 @@ def compiler_flags(features: frozenset[str]) -> list[str] | None:
     """What to compile with for a CPU of these features; None if it lacks what is needed."""
     if not features.issuperset(_NEEDED):
         return None
+    faster = [flag for feature, flag in _FASTER.items() if feature in features]
     tiles = _TILES.values() if features.issuperset(_TILES) else ()
-    return ["-O3", "-std=gnu11", "-shared", "-fPIC", "-fopenmp", *_NEEDED.values(), *tiles]
+    plain = ["-O3", "-std=gnu11", "-shared", "-fPIC", "-fopenmp"]
+    return [*plain, *_NEEDED.values(), *faster, *tiles]
 
 
 def _cpu_features() -> frozenset[str]:

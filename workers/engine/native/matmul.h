@@ -1,4 +1,4 @@
-/* Products of bfloat16 activations with packed bfloat16 weights, by AMX tiles or AVX512-BF16.
+/* Products of bfloat16 activations with packed bfloat16 weights, by AMX tiles or vectors.
 
    A weight [out, in] is packed as [out / 16][in / 2][16][2]: 16 output columns, for which pairs of
    inputs lie side by side, as both instruction sets multiply them. */
@@ -7,7 +7,7 @@
 #include <immintrin.h>
 #include <stdint.h>
 
-typedef uint16_t bf16;
+#include "bfloat16.h"
 
 enum { LANES = 16, DEPTH = 32, ROW_BLOCK = 32, VECTOR_ROWS = 8 };
 
@@ -31,10 +31,6 @@ static inline __m512 bias_of(const Linear *linear, int block) {
     return linear->bias ? _mm512_loadu_ps(linear->bias + block * LANES) : _mm512_setzero_ps();
 }
 
-static inline __m512bh broadcast_pair(const bf16 *pair) {
-    return (__m512bh)_mm512_set1_epi32(*(const int32_t *)pair);
-}
-
 /* multiply_block multiplies up to ROW_BLOCK rows by the blocks `a` and `b`. Those that follow lie
    `next` numbers further; unless that is 0 they are fetched from memory meanwhile, which else would
    take as long as the products of some ten rows. */
@@ -45,10 +41,10 @@ static inline void multiply_row(const bf16 *x, int inputs, const bf16 *a, const 
     for (int i = 0; i < 4; i++) sums[0][i] = sums[1][i] = _mm512_setzero_ps();
     for (int k = 0; k < inputs; k += 8)
         for (int i = 0; i < 4; i++) {
-            const __m512bh pair = broadcast_pair(x + k + 2 * i);
+            const __m512i pair = broadcast_pair(x + k + 2 * i);
             const int64_t at = (int64_t)(k + 2 * i) * LANES;
-            sums[0][i] = _mm512_dpbf16_ps(sums[0][i], pair, (__m512bh)_mm512_loadu_si512(a + at));
-            sums[1][i] = _mm512_dpbf16_ps(sums[1][i], pair, (__m512bh)_mm512_loadu_si512(b + at));
+            sums[0][i] = add_pairs(sums[0][i], pair, _mm512_loadu_si512(a + at));
+            sums[1][i] = add_pairs(sums[1][i], pair, _mm512_loadu_si512(b + at));
         }
     for (int j = 0; j < 2; j++)
         _mm512_store_ps(j ? out->second[0] : out->first[0],
@@ -63,15 +59,15 @@ static inline void multiply_rows(const bf16 *x, int inputs, const bf16 *a, const
     __m512 first[VECTOR_ROWS], second[VECTOR_ROWS];
     for (int i = 0; i < VECTOR_ROWS; i++) first[i] = second[i] = _mm512_setzero_ps();
     for (int k = 0; k < inputs; k += 2) {
-        const __m512bh left = (__m512bh)_mm512_loadu_si512(a + (int64_t)k * LANES);
-        const __m512bh right = (__m512bh)_mm512_loadu_si512(b + (int64_t)k * LANES);
+        const __m512i left = _mm512_loadu_si512(a + (int64_t)k * LANES);
+        const __m512i right = _mm512_loadu_si512(b + (int64_t)k * LANES);
         if (soon) _mm_prefetch((const char *)(soon + (int64_t)k * LANES), _MM_HINT_T1);
         if (then) _mm_prefetch((const char *)(then + (int64_t)k * LANES), _MM_HINT_T1);
 #pragma GCC unroll 8
         for (int i = 0; i < VECTOR_ROWS; i++) {
-            const __m512bh pair = broadcast_pair(x + (int64_t)i * inputs + k);
-            first[i] = _mm512_dpbf16_ps(first[i], pair, left);
-            second[i] = _mm512_dpbf16_ps(second[i], pair, right);
+            const __m512i pair = broadcast_pair(x + (int64_t)i * inputs + k);
+            first[i] = add_pairs(first[i], pair, left);
+            second[i] = add_pairs(second[i], pair, right);
         }
     }
     for (int i = 0; i < VECTOR_ROWS; i++) {

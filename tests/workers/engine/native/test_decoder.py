@@ -16,7 +16,7 @@ from workers.engine.native.decoder import NativeDecoder
 from workers.engine.native.library import load_library
 from workers.engine.request import Request, SamplingParams
 
-pytestmark = pytest.mark.skipif(load_library() is None, reason="needs AVX512-BF16 and a compiler")
+pytestmark = pytest.mark.skipif(load_library() is None, reason="needs AVX512 and a C compiler")
 
 SHAPE: dict[str, Any] = {
     "vocab_size": 416,

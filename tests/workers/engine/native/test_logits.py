@@ -11,7 +11,7 @@ from workers.engine.grammar_mask import GrammarMask
 from workers.engine.native import logits as native
 from workers.engine.native.library import load_library
 
-pytestmark = pytest.mark.skipif(load_library() is None, reason="needs AVX512-BF16 and a compiler")
+pytestmark = pytest.mark.skipif(load_library() is None, reason="needs AVX512 and a C compiler")
 
 NO_BITS = np.empty((0, 0), dtype=np.int32)
 
