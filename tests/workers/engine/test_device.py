@@ -38,6 +38,13 @@ def test_the_device(machine: Callable[..., None], gpus: int, wanted: str, found:
     assert adapt(EngineConfig(device=wanted)).device == found
 
 
+def test_int8_is_for_cpus(machine: Callable[..., None]) -> None:
+    machine(1)
+    assert adapt(EngineConfig(device="cpu", dtype="int8")).dtype == "int8"
+    with pytest.raises(ValueError, match="int8 is for CPUs"):
+        adapt(EngineConfig(device="auto", dtype="int8"))
+
+
 @pytest.mark.parametrize(
     ("gpus", "wanted", "complaint"),
     [(0, "cuda", "needs an NVIDIA GPU"), (2, "cuda:2", "there are 2 GPUs")],

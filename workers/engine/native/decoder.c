@@ -13,7 +13,7 @@
 
 #include "attention.h"
 #include "logits.h"
-#include "matmul.h"
+#include "project.h"
 
 typedef struct {
     Linear query, key, value, output, gate, up, down;
@@ -49,6 +49,7 @@ typedef struct {
     float *projected; /* [rows][(heads + 2 * kv_heads) * head_dim] */
     bf16 *queries;    /* [rows][heads * head_dim]: becomes what attention puts out */
     bf16 *activated;  /* [rows][intermediate] */
+    Quantized quantized; /* what is multiplied next, for weights in int8 */
     float *scores;    /* [threads][MAX_QUERIES][max_tokens] */
     bf16 *weights;    /* [threads][MAX_QUERIES][max_tokens] */
     int64_t max_tokens;
@@ -75,16 +76,6 @@ static void meet(Barrier *barrier) {
             sched_yield(); /* the one that we wait for has no core */
 }
 
-typedef struct {
-    int64_t begin, end;
-} Share;
-
-/* What the calling thread does of `total` equal pieces of work. */
-static Share share_of(int64_t total) {
-    const int64_t thread = omp_get_thread_num(), threads = omp_get_num_threads();
-    return (Share){total * thread / threads, total * (thread + 1) / threads};
-}
-
 /* RMS norm (Zhang and Sennrich, 2019): x / rms(x) * weight. */
 static void normalize(const float *x, const float *weight, int size, float epsilon, bf16 *out) {
     __m512 squares = _mm512_setzero_ps();
@@ -98,11 +89,15 @@ static void normalize(const float *x, const float *weight, int size, float epsil
                                       _mm512_loadu_ps(weight + i)));
 }
 
-static void normalize_rows(const Model *m, const Batch *b, const float *weight) {
+/* For `linear`, and those that multiply the same. */
+static void normalize_rows(const Model *m, const Batch *b, const float *weight,
+                           const Linear *linear) {
     const Share share = share_of(b->rows);
-    for (int64_t row = share.begin; row < share.end; row++)
+    for (int64_t row = share.begin; row < share.end; row++) {
         normalize(b->residual + row * m->hidden, weight, m->hidden, m->epsilon,
                   b->normed + row * m->hidden);
+        quantize_row(linear, b->normed, row, &b->quantized);
+    }
 }
 
 static void embed(const Model *m, const Batch *b) {
@@ -113,34 +108,6 @@ static void embed(const Model *m, const Batch *b) {
                              widen(m->embedding + b->ids[row] * m->hidden + i));
 }
 
-/* out[row * stride + column] = or += x [rows][inputs] times the weight. */
-static void project(const Linear *linear, const bf16 *x, int rows, float *out, int64_t stride,
-                    int adds) {
-    const Share share = share_of(linear->outputs / (2 * LANES));
-    Tile tile;
-    for (int64_t pair = share.begin; pair < share.end; pair++) {
-        const int block = 2 * (int)pair;
-        const __m512 left = bias_of(linear, block), right = bias_of(linear, block + 1);
-        for (int row = 0; row < rows; row += ROW_BLOCK) {
-            const int count = rows - row < ROW_BLOCK ? rows - row : ROW_BLOCK;
-            multiply_block(x + (int64_t)row * linear->inputs, count, linear->inputs,
-                           column_block(linear, block), column_block(linear, block + 1), &tile,
-                           row ? 0 : (int64_t)2 * LANES * linear->inputs);
-            for (int i = 0; i < count; i++) {
-                float *to = out + (row + i) * stride + block * LANES;
-                __m512 a = _mm512_add_ps(_mm512_load_ps(tile.first[i]), left);
-                __m512 c = _mm512_add_ps(_mm512_load_ps(tile.second[i]), right);
-                if (adds) {
-                    a = _mm512_add_ps(a, _mm512_loadu_ps(to));
-                    c = _mm512_add_ps(c, _mm512_loadu_ps(to + LANES));
-                }
-                _mm512_storeu_ps(to, a);
-                _mm512_storeu_ps(to + LANES, c);
-            }
-        }
-    }
-}
-
 /* activated = silu(gate x) * (up x) */
 static void gate(const Model *m, const Layer *layer, const Batch *b) {
     const Share share = share_of(m->intermediate / LANES);
@@ -148,14 +115,14 @@ static void gate(const Model *m, const Layer *layer, const Batch *b) {
     Tile tile;
     for (int64_t block = share.begin; block < share.end; block++) {
         const __m512 left = bias_of(&layer->gate, block), right = bias_of(&layer->up, block);
+        const __m512 by = scale_of(&layer->gate, block), beside = scale_of(&layer->up, block);
         for (int row = 0; row < b->rows; row += ROW_BLOCK) {
             const int count = b->rows - row < ROW_BLOCK ? b->rows - row : ROW_BLOCK;
-            multiply_block(b->normed + (int64_t)row * m->hidden, count, m->hidden,
-                           column_block(&layer->gate, block), column_block(&layer->up, block), &tile,
-                           row ? 0 : (int64_t)LANES * m->hidden);
+            multiply((Rows){b->normed, &b->quantized}, row, count, &layer->gate, block, &layer->up,
+                     block, &tile, row ? 0 : (int64_t)LANES * m->hidden);
             for (int i = 0; i < count; i++) {
-                const __m512 x = _mm512_add_ps(_mm512_load_ps(tile.first[i]), left);
-                const __m512 up = _mm512_add_ps(_mm512_load_ps(tile.second[i]), right);
+                const __m512 x = _mm512_fmadd_ps(_mm512_load_ps(tile.first[i]), by, left);
+                const __m512 up = _mm512_fmadd_ps(_mm512_load_ps(tile.second[i]), beside, right);
                 const __m512 decay = exponential(_mm512_sub_ps(_mm512_setzero_ps(),
                                                                _mm512_max_ps(x, least)));
                 narrow(b->activated + (int64_t)(row + i) * m->intermediate + block * LANES,
@@ -268,28 +235,37 @@ static void attend_rows(const Model *m, const Layer *layer, const Batch *b, cons
     }
 }
 
+/* Quantize, if the weight is, and wait for all rows of it. */
+static void await_rows(const Linear *linear, const bf16 *x, const Batch *b, Barrier *barrier) {
+    meet(barrier);
+    if (!linear->scales) return;
+    quantize_rows(linear, x, b->rows, &b->quantized);
+    meet(barrier);
+}
+
 static void run_layer(const Model *m, const Layer *layer, const Batch *b, const Tiles *tiles,
                       Barrier *barrier) {
     const int64_t kv = m->kv_heads * m->head_dim, width = m->heads * m->head_dim + 2 * kv;
-    normalize_rows(m, b, layer->attention_norm);
+    const Rows normed = {b->normed, &b->quantized};
+    normalize_rows(m, b, layer->attention_norm, &layer->query);
     meet(barrier);
-    project(&layer->query, b->normed, b->rows, b->projected, width, 0);
-    project(&layer->key, b->normed, b->rows, b->projected + width - 2 * kv, width, 0);
-    project(&layer->value, b->normed, b->rows, b->projected + width - kv, width, 0);
+    project(&layer->query, normed, b->rows, b->projected, width, 0);
+    project(&layer->key, normed, b->rows, b->projected + width - 2 * kv, width, 0);
+    project(&layer->value, normed, b->rows, b->projected + width - kv, width, 0);
     meet(barrier);
     place_rows(m, layer, b);
     meet(barrier);
     configure_tiles(16);
     attend_rows(m, layer, b, tiles);
     configure_tiles(b->rows);
+    await_rows(&layer->output, b->queries, b, barrier);
+    project(&layer->output, (Rows){b->queries, &b->quantized}, b->rows, b->residual, m->hidden, 1);
     meet(barrier);
-    project(&layer->output, b->queries, b->rows, b->residual, m->hidden, 1);
-    meet(barrier);
-    normalize_rows(m, b, layer->mlp_norm);
+    normalize_rows(m, b, layer->mlp_norm, &layer->gate);
     meet(barrier);
     gate(m, layer, b);
-    meet(barrier);
-    project(&layer->down, b->activated, b->rows, b->residual, m->hidden, 1);
+    await_rows(&layer->down, b->activated, b, barrier);
+    project(&layer->down, (Rows){b->activated, &b->quantized}, b->rows, b->residual, m->hidden, 1);
     meet(barrier);
 }
 
@@ -297,12 +273,15 @@ static void run_layer(const Model *m, const Layer *layer, const Batch *b, const 
 static void run_head(const Model *m, const Batch *b, Barrier *barrier) {
     if (!b->num_logits) return; /* the chunk of a prompt: no tile may have 0 rows */
     const Share share = share_of(b->num_logits);
-    for (int64_t i = share.begin; i < share.end; i++)
+    for (int64_t i = share.begin; i < share.end; i++) {
         normalize(b->residual + b->logits_rows[i] * m->hidden, m->norm, m->hidden, m->epsilon,
                   b->normed + i * m->hidden);
+        quantize_row(&m->head, b->normed, i, &b->quantized);
+    }
     meet(barrier);
     configure_tiles(b->num_logits);
-    project(&m->head, b->normed, b->num_logits, b->logits, m->head.outputs, 0);
+    project(&m->head, (Rows){b->normed, &b->quantized}, b->num_logits, b->logits, m->head.outputs,
+            0);
 }
 
 void quire_forward(const Model *m, const Batch *b) {
@@ -323,12 +302,15 @@ void quire_forward(const Model *m, const Batch *b) {
 }
 
 /* out [rows][outputs] = x [rows][inputs] times the weight; rows of x beyond the last may be read
-   up to a multiple of ROW_BLOCK. */
-void quire_linear(const Linear *linear, const bf16 *x, int32_t rows, float *out, int32_t threads) {
+   up to a multiple of ROW_BLOCK. `quantized` is room for them, if the weight is in int8. */
+void quire_linear(const Linear *linear, const bf16 *x, int32_t rows, const Quantized *quantized,
+                  float *out, int32_t threads) {
 #pragma omp parallel num_threads(threads)
     {
+        quantize_rows(linear, x, rows, quantized);
+#pragma omp barrier
         configure_tiles(rows);
-        project(linear, x, rows, out, linear->outputs, 0);
+        project(linear, (Rows){x, quantized}, rows, out, linear->outputs, 0);
         release_tiles();
     }
 }

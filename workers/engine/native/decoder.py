@@ -14,7 +14,13 @@ from torch.nn.functional import silu
 from workers.engine.attention import AttentionMetadata
 from workers.engine.kv_cache import AttentionRule, CacheProbe, KVCache
 from workers.engine.native.library import load_library
-from workers.engine.native.linear import LinearStruct, TiledLinear
+from workers.engine.native.linear import (
+    Int8Linear,
+    LinearStruct,
+    QuantizedRows,
+    QuantizedStruct,
+    TiledLinear,
+)
 
 _ROW_BLOCK = 32
 _MAX_QUERIES = 16
@@ -67,10 +73,9 @@ class _BatchStruct(ctypes.Structure):
         *((name, ctypes.c_void_p) for name in ("ids", "positions", "slots", "owners", "tables")),
         ("table_width", ctypes.c_int64),
         *((name, ctypes.c_void_p) for name in ("logits_rows", "logits", "residual", "normed")),
-        *(
-            (name, ctypes.c_void_p)
-            for name in ("projected", "queries", "activated", "scores", "weights")
-        ),
+        *((name, ctypes.c_void_p) for name in ("projected", "queries", "activated")),
+        ("quantized", QuantizedStruct),
+        *((name, ctypes.c_void_p) for name in ("scores", "weights")),
         ("max_tokens", ctypes.c_int64),
     ]
 
@@ -93,6 +98,7 @@ class NativeDecoder:
         self._stride = -(-max_len // _BLOCK_MULTIPLE) * _BLOCK_MULTIPLE + 5 * _BLOCK_MULTIPLE
         self._kept: list[Tensor] = []  # what the structures point to
         self._scratch: dict[str, Tensor] = {}
+        self._quantized = QuantizedRows(0, 0)
         self._cache: KVCache | None = None
         first = self._decoder.layers[0]
         self._head_dim = first.self_attn.head_dim
@@ -141,6 +147,7 @@ class NativeDecoder:
             self._buffer("projected", padded, heads * self._head_dim).data_ptr(),
             self._buffer("queries", padded, self._heads * self._head_dim).data_ptr(),
             self._buffer("activated", padded, self._intermediate).data_ptr(),
+            self._quantized_rows(padded),
             self._buffer("scores", threads * _MAX_QUERIES, self._stride).data_ptr(),
             self._buffer("weights", threads * _MAX_QUERIES, self._stride).data_ptr(),
             self._stride,
@@ -159,6 +166,14 @@ class NativeDecoder:
             )
             self._scratch[name] = torch.zeros(size, dtype=dtype)
         return self._scratch[name][:size].view(rows, columns)
+
+    def _quantized_rows(self, rows: int) -> QuantizedStruct:
+        if not isinstance(self._head, Int8Linear):
+            return QuantizedStruct()
+        if self._quantized.rows < rows:
+            widest = max(self._model.hidden, self._heads * self._head_dim, self._intermediate)
+            self._quantized = QuantizedRows(rows, widest)
+        return self._quantized.struct
 
     def _model_struct(self) -> _ModelStruct:
         layers = self._decoder.layers

@@ -17,7 +17,9 @@ from pathlib import Path
 logger = logging.getLogger(__name__)
 
 _FOLDER = Path(__file__).parent
-_SOURCES = ("decoder.c", "attention.h", "bfloat16.h", "logits.h", "matmul.h")
+_SOURCES = (
+    "decoder.c", "attention.h", "bfloat16.h", "int8.h", "logits.h", "matmul.h", "project.h",
+)  # fmt: skip
 _NEEDED = {
     "avx512f": "-mavx512f",
     "avx512bw": "-mavx512bw",
@@ -25,7 +27,7 @@ _NEEDED = {
     "avx512dq": "-mavx512dq",
     "fma": "-mfma",
 }
-_FASTER = {"avx512_bf16": "-mavx512bf16"}
+_FASTER = {"avx512_bf16": "-mavx512bf16", "avx512_vnni": "-mavx512vnni"}
 _TILES = {"amx_tile": "-mamx-tile", "amx_bf16": "-mamx-bf16"}
 """Instructions by their names in /proc/cpuinfo, and what makes a compiler use them."""
 
@@ -44,6 +46,16 @@ def load_library() -> ctypes.CDLL | None:
     except (OSError, subprocess.SubprocessError) as error:
         logger.warning("the engine computes with torch, without its C kernels: %s", error)
         return None
+
+
+def why_no_int8() -> str | None:
+    """What keeps this machine from computing with weights in int8."""
+    features = _cpu_features()
+    if compiler_flags(features) is None or "avx512_vnni" not in features:
+        return "this CPU has no AVX512-VNNI"
+    if load_library() is None:
+        return "the C kernels could not be compiled (Debian: apt install gcc libc6-dev)"
+    return None
 
 
 def open_library(flags: list[str]) -> ctypes.CDLL:

@@ -12,10 +12,11 @@
 enum { LANES = 16, DEPTH = 32, ROW_BLOCK = 32, VECTOR_ROWS = 8 };
 
 typedef struct {
-    const bf16 *packed;
-    const float *bias; /* [outputs], or NULL */
-    int32_t inputs;    /* a multiple of 32 */
-    int32_t outputs;   /* a multiple of 32 */
+    const void *packed;  /* bf16, or as int8.h describes */
+    const float *scales; /* [outputs] of a weight in int8, else NULL */
+    const float *bias;   /* [outputs], or NULL */
+    int32_t inputs;      /* a multiple of 32 */
+    int32_t outputs;     /* a multiple of 32 */
 } Linear;
 
 /* Two blocks of 16 columns times up to ROW_BLOCK rows, in float32. */
@@ -24,7 +25,11 @@ typedef struct {
 } Tile;
 
 static inline const bf16 *column_block(const Linear *linear, int block) {
-    return linear->packed + (int64_t)block * LANES * linear->inputs;
+    return (const bf16 *)linear->packed + (int64_t)block * LANES * linear->inputs;
+}
+
+static inline __m512 scale_of(const Linear *linear, int block) {
+    return linear->scales ? _mm512_loadu_ps(linear->scales + block * LANES) : _mm512_set1_ps(1.0f);
 }
 
 static inline __m512 bias_of(const Linear *linear, int block) {

@@ -13,7 +13,7 @@ from tests.workers.engine.tiny_models import save_model
 from workers.engine.config import EngineConfig
 from workers.engine.engine import Engine
 from workers.engine.native.decoder import NativeDecoder
-from workers.engine.native.library import load_library
+from workers.engine.native.library import load_library, why_no_int8
 from workers.engine.request import Request, SamplingParams
 
 pytestmark = pytest.mark.skipif(load_library() is None, reason="needs AVX512 and a C compiler")
@@ -51,6 +51,8 @@ OTHERS: dict[str, dict[str, Any]] = {
 _TIE = 0.3
 """What bfloat16 makes of the logits: through the modules the worst of these tokens falls short by
 0.25."""
+_TIES = {"bfloat16": _TIE, "int8": 1.5}
+"""In int8 by 1.1, of these models, whose weights are random and tell likely tokens hardly apart."""
 
 
 def save(folder: Path, name: str, options: dict[str, Any]) -> Path:
@@ -74,6 +76,11 @@ def engine_of(path: Path, **settings: Any) -> Engine:
     return Engine.from_pretrained(path, EngineConfig(**{**config, **settings}))
 
 
+def skip_without(dtype: str) -> None:
+    if dtype == "int8" and (reason := why_no_int8()) is not None:
+        pytest.skip(reason)
+
+
 def native_of(engine: Engine) -> NativeDecoder | None:
     return engine._runner._model.native
 
@@ -88,12 +95,14 @@ def shortfall(path: Path, prompt: tuple[int, ...], token_ids: list[int]) -> floa
     return float((logits.amax(-1, keepdim=True) - chosen).max())
 
 
+@pytest.mark.parametrize("dtype", sorted(_TIES))
 @pytest.mark.parametrize("name", sorted(RECOGNISED))
-def test_tokens_are_the_likeliest_within_rounding(tmp_path: Path, name: str) -> None:
+def test_tokens_are_the_likeliest_within_rounding(tmp_path: Path, name: str, dtype: str) -> None:
     """Prompts over chunk and block borders, mixed with decoding rows: 40 rows fill more than two
     tiles."""
+    skip_without(dtype)
     path = save(tmp_path, name, RECOGNISED[name])
-    engine = engine_of(path)
+    engine = engine_of(path, dtype=dtype)
     assert native_of(engine) is not None
     lengths = (1, 15, 16, 17, 130, *(3 for _ in range(35)))
     prompts = [greedy.prompt(length, salt) for salt, length in enumerate(lengths)]
@@ -102,7 +111,7 @@ def test_tokens_are_the_likeliest_within_rounding(tmp_path: Path, name: str) -> 
     for prompt, completion in list(zip(prompts, engine.generate(requests), strict=True))[:8]:
         [choice] = completion.choices
         assert len(choice.token_ids) == 24
-        assert shortfall(path, prompt, choice.token_ids) < _TIE
+        assert shortfall(path, prompt, choice.token_ids) < _TIES[dtype]
 
 
 def test_a_step_that_asks_for_no_logits(tmp_path: Path) -> None:
@@ -131,12 +140,14 @@ def test_float32_runs_through_the_modules(tmp_path: Path) -> None:
     assert native_of(engine_of(save(tmp_path, "llama", {}), dtype="float32")) is None
 
 
+@pytest.mark.parametrize("dtype", sorted(_TIES))
 def test_watched_steps_and_adapters_run_through_the_modules(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, dtype: str
 ) -> None:
+    skip_without(dtype)
     path = save(tmp_path / "model", "llama", {})
     adapter = save_adapter(tmp_path / "adapter", path)
-    engine = engine_of(path, adapters={"a": adapter})
+    engine = engine_of(path, dtype=dtype, adapters={"a": adapter})
     native = native_of(engine)
     assert native is not None
     rows: list[int] = []

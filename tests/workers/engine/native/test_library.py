@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from workers.engine.native import library
-from workers.engine.native.library import compiler_flags, load_library
+from workers.engine.native.library import compiler_flags, load_library, why_no_int8
 
 VECTORS = frozenset({"avx512f", "avx512bw", "avx512vl", "avx512dq", "fma"})
 
@@ -23,7 +23,8 @@ def test_what_the_cpu_can_do_decides() -> None:
     vectors = compiler_flags(VECTORS | {"sse2"})
     assert vectors is not None
     assert "-mavx512dq" in vectors
-    assert compiler_flags(VECTORS | {"avx512_bf16"}) == [*vectors, "-mavx512bf16"]
+    faster = compiler_flags(VECTORS | {"avx512_bf16", "avx512_vnni"})
+    assert faster == [*vectors, "-mavx512bf16", "-mavx512vnni"]
     tiles = compiler_flags(VECTORS | {"amx_tile", "amx_bf16"})
     assert tiles == [*vectors, "-mamx-tile", "-mamx-bf16"]
 
@@ -31,6 +32,16 @@ def test_what_the_cpu_can_do_decides() -> None:
 def test_without_the_instructions_there_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(library, "_cpu_features", lambda: frozenset({"sse2"}))
     assert load_library() is None
+
+
+def test_why_there_is_no_int8(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(library, "_cpu_features", lambda: VECTORS)
+    assert why_no_int8() == "this CPU has no AVX512-VNNI"
+    monkeypatch.setattr(library, "_cpu_features", lambda: VECTORS | {"avx512_vnni"})
+    monkeypatch.setenv("CC", "/nowhere/cc")
+    assert "could not be compiled" in str(why_no_int8())
+    monkeypatch.setattr(library, "load_library", object)
+    assert why_no_int8() is None
 
 
 @pytest.mark.parametrize("compiler", ["/nowhere/cc", "false"])
