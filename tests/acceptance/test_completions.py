@@ -98,12 +98,15 @@ def test_a_stream_equals_the_answer(client, tokenize, sampling):
         assert "." not in choice.text
 
 
-def test_cached_tokens_are_counted_and_never_a_strangers(client, service, tokenize):
+@pytest.mark.parametrize("salt", [{}, {"cache_salt": "the same"}])
+def test_cached_tokens_are_counted_and_never_a_strangers(client, service, tokenize, salt):
+    """Without a salt a cache is its key's; a salt is its organization's, so guessing it is vain."""
     prompt = tokenize("A prompt that nobody else in these tests sends. " * 12)
-    strange = service.manage("create_api_key", "cold", "--organization", "cold").strip()
+    name = f"cold-{len(salt)}"
+    strange = service.manage("create_api_key", name, "--organization", name).strip()
 
     def cached(who):
-        done = who.completions.create(model=MODEL, prompt=prompt, max_tokens=1)
+        done = who.completions.create(model=MODEL, prompt=prompt, max_tokens=1, extra_body=salt)
         return done.usage.prompt_tokens_details.cached_tokens
 
     assert cached(client) == 0
