@@ -6,11 +6,12 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 import pytest
+from redis import Redis
 
 from completions.jobs.connection import connect
 from tests.acceptance.service import MODEL, ScriptedInstallation
 from tests.acceptance.test_kills import create_batch, ended, require_every_answer_once
-from tests.faults.invariants import require_sound, until
+from tests.faults.invariants import records_of, require_sound, until
 from tests.faults.postgres import PrivatePostgres
 from tests.faults.traffic import Traffic
 
@@ -42,17 +43,30 @@ def test_a_full_disk_is_said_and_survived(scripted):
         assert http.post("/v1/files", files=upload).status_code == 200
 
 
+def turns_of_settlement(redis: Redis) -> int:
+    """Each asks how many ended jobs there are, by a command that nobody else uses here."""
+    calls: int = redis.info("commandstats")["cmdstat_xlen"]["calls"]
+    return calls
+
+
 @pytest.mark.faults
 def test_a_cpu_worker_without_disk_goes_on_once_it_has_some(scripted):
-    """Neither SQLite nor files can be written for a while; the batch waits for it."""
+    """Neither SQLite nor files can be written for a while; a call's usage and a batch wait."""
+    redis = connect(scripted.redis_url)
     with scripted.client() as client:
         with full_disk(scripted.pid("cpu-worker"), 0):
             batch = create_batch(client, 20)
             with scripted.http() as http:
                 body = {"model": MODEL, "prompt": [7], "max_tokens": 2}
-                assert http.post("/v1/completions", json=body).status_code == 200
+                answered = http.post("/v1/completions", json=body)
+                assert answered.status_code == 200
+            tried = turns_of_settlement(redis) + 3
+            until(lambda: turns_of_settlement(redis) > tried, "it tries, in vain")
             assert client.batches.retrieve(batch.id).status in ("validating", "in_progress")
         require_every_answer_once(scripted, client, ended(client, batch), 20)
+    redis.close()
+    called = answered.json()["id"]
+    until(lambda: records_of(scripted, [called]) == {called: 1}, "the call is counted")
 
 
 @pytest.mark.faults
