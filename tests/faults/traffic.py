@@ -24,9 +24,9 @@ EXCUSES = frozenset(
 """Codes of refusals that ask the client to come again: nothing was accepted, or a stream broke."""
 
 
-def tokens(seed: int, count: int = TOKENS) -> list[int]:
+def tokens(seed: int, count: int = TOKENS, choice: int = 0) -> list[int]:
     """What the script answers."""
-    return [token(seed, 0, position) for position in range(count)]
+    return [token(seed, choice, position) for position in range(count)]
 
 
 @dataclass
