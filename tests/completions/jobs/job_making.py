@@ -5,6 +5,7 @@ import time
 from completions.jobs import events
 from completions.jobs.events import Usage
 from completions.jobs.execution import Ending, StepEvent
+from completions.jobs.limits import Limits
 from completions.jobs.submission import NewJob
 
 PREFIX = "t:"
@@ -24,6 +25,14 @@ def new_job(job_id="cmpl-1", kind="background", **changes) -> NewJob:
         "ttl": 100,
     }
     return NewJob(**{**fields, **changes})
+
+
+def limited_job(job_id: str, limits: Limits, kind="sync", **changes) -> NewJob:
+    """It can use 2 + 8 tokens."""
+    request = {**REQUEST, "sampling": {"n": 2, "max_tokens": 4}}
+    return new_job(
+        job_id, kind, **{"request": request, "view": {"n": 2}, "limits": limits, **changes}
+    )
 
 
 def die(redis_client, execution):

@@ -18,7 +18,7 @@ from completions.jobs.limits import (
 )
 from completions.jobs.scripts import Scripts
 from completions.jobs.submission import NewJob, QueueFullError, Submission, submit_kept
-from tests.completions.jobs.job_making import PREFIX
+from tests.completions.jobs.job_making import PREFIX, limited_job
 
 pytestmark = pytest.mark.integration
 
@@ -28,20 +28,7 @@ PRICES = (500.0, 100.0, 2000.0)
 
 def new_job(job_id: str, limits: Limits, kind: str = "sync", **changes) -> NewJob:
     """It can use 2 + 8 tokens, which cost 17,000 billionths."""
-    fields = {
-        "id": job_id,
-        "kind": kind,
-        "model": "m",
-        "organization_id": 7,
-        "api_key_id": 8,
-        "request": {"prompts": [[1, 2]], "sampling": {"n": 2, "max_tokens": 4}, "grammar": None},
-        "view": {"n": 2},
-        "deadline": time.time() + 60,
-        "ttl": 100,
-        "limits": limits,
-        "prices": PRICES,
-    }
-    return NewJob(**{**fields, **changes})
+    return limited_job(job_id, limits, kind, **{"prices": PRICES, **changes})
 
 
 def limits(**budget: int) -> Limits:

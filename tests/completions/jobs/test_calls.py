@@ -1,21 +1,19 @@
 """Calls that wait for the end of their jobs, against a real server."""
 
 import asyncio
-import time
 
 import pytest
 
 from completions.jobs import calls, events
 from completions.jobs.calls import ReaderLostError
-from completions.jobs.connection import connect_async
 from completions.jobs.events import EndEvent, Usage
-from completions.jobs.execution import Ending, Execution, StepEvent
+from completions.jobs.execution import Ending, StepEvent
 from completions.jobs.reader import EventReader
-from completions.jobs.submission import IdempotencyKey, NewJob, Submission
+from completions.jobs.submission import IdempotencyKey
+from tests.completions.jobs.job_making import PREFIX, new_job
 
 pytestmark = pytest.mark.integration
 
-PREFIX = "t:"
 CONTROL = f"{PREFIX}ctl:web-1"
 
 
@@ -29,30 +27,6 @@ async def reading(valkey, redis_client):
         task.cancel()
     await asyncio.gather(*tasks, return_exceptions=True)
     await event_reader.close()
-
-
-@pytest.fixture
-async def submission(valkey, redis_client):
-    client = connect_async(valkey.url)
-    made = Submission(client, PREFIX, "web-1")
-    await made.renew_lease()
-    yield made
-    await client.aclose()
-
-
-@pytest.fixture
-def worker(redis_client):
-    execution = Execution(redis_client, PREFIX, "worker-1")
-    execution.beat("m", {})
-    return execution
-
-
-def new_job(job_id="cmpl-1", kind="sync", **changes) -> NewJob:
-    return NewJob(
-        id=job_id, kind=kind, model="m", organization_id=7, api_key_id=8,
-        request={"prompts": [[1, 2]], "sampling": {}, "grammar": None}, view={"n": 1},
-        deadline=time.time() + 60, ttl=100, **changes,
-    )  # fmt: skip
 
 
 def run(worker, job_id, steps):
@@ -79,7 +53,7 @@ async def test_many_calls_have_their_results_when_they_end(reading, submission, 
     ids = [f"cmpl-{number}" for number in range(20)]
     for job_id in ids:
         reading.calls.expect(job_id)
-        await submission.submit(new_job(job_id), max_open=100)
+        await submission.submit(new_job(job_id, "sync"), max_open=100)
     run(worker, ids[0], 2)  # before anybody waits
     waiting = [asyncio.create_task(result(reading, job_id)) for job_id in ids]
     await asyncio.sleep(0)
@@ -96,14 +70,14 @@ async def test_many_calls_have_their_results_when_they_end(reading, submission, 
 async def test_a_long_result_is_read_in_pages(reading, submission, worker, monkeypatch):
     monkeypatch.setattr(calls, "PAGE", 3)
     reading.calls.expect("cmpl-1")
-    await submission.submit(new_job(), max_open=10)
+    await submission.submit(new_job(kind="sync"), max_open=10)
     run(worker, "cmpl-1", 8)
     assert numbers(await result(reading, "cmpl-1")) == list(range(1, 10))
 
 
 async def test_who_cancels_a_call_that_is_queued_ends_it_too(reading, submission, worker):
     reading.calls.expect("cmpl-1")
-    await submission.submit(new_job(), max_open=10)
+    await submission.submit(new_job(kind="sync"), max_open=10)
     await submission.cancel("cmpl-1")
     (end,) = await result(reading, "cmpl-1")
     assert end.state == "cancelled"
@@ -116,7 +90,7 @@ async def test_an_end_of_which_nobody_told_is_found(
     monkeypatch.setattr(calls, "LOOK", 0.05)
     await asyncio.sleep(1.1)  # the first look was still as far away as before
     reading.calls.expect("cmpl-1")
-    await submission.submit(new_job(), max_open=10)
+    await submission.submit(new_job(kind="sync"), max_open=10)
     waiting = asyncio.create_task(result(reading, "cmpl-1"))
     await asyncio.sleep(0.2)
     assert not waiting.done()  # it was looked at, and has not ended
@@ -128,7 +102,7 @@ async def test_an_end_of_which_nobody_told_is_found(
 
 async def test_a_result_without_its_end_is_lost(reading, submission, worker, redis_client):
     reading.calls.expect("cmpl-1")
-    await submission.submit(new_job(), max_open=10)
+    await submission.submit(new_job(kind="sync"), max_open=10)
     redis_client.xadd(CONTROL, {"d": "cmpl-1"})
     with pytest.raises(ReaderLostError):
         await result(reading, "cmpl-1")
@@ -170,8 +144,8 @@ async def test_the_process_is_woken_for_new_streams_and_ended_calls(
     kept = IdempotencyKey("/v1/completions", "once", "digest")
     await submission.submit(new_job("cmpl-stream", "stream"), max_open=10)
     assert redis_client.xlen(CONTROL) == 1
-    await submission.submit(new_job("cmpl-call"), max_open=10)
-    await submission.submit(new_job("cmpl-kept", idempotency=kept), max_open=10)
+    await submission.submit(new_job("cmpl-call", "sync"), max_open=10)
+    await submission.submit(new_job("cmpl-kept", "sync", idempotency=kept), max_open=10)
     for job_id in ("cmpl-stream", "cmpl-call", "cmpl-kept"):
         run(worker, job_id, 1)
     assert [entry[b"d"] for _, entry in redis_client.xrange(CONTROL)] == [b"", b"cmpl-call"]
