@@ -1,14 +1,20 @@
 """uvicorn's HTTP protocol with what a server that strangers reach needs: a bounded head, in bounded
-time, and refusals in the API's own words.
+time, refusals in the API's own words, and every hang-up noticed.
 
 httptools collects a head of any length for as long as it takes, and nobody has shown a key by then.
+A client that sends requests ahead and hangs up would be missed: uvicorn stops reading until the one
+that runs is answered, and then tells the last that came, which does not run.
 """
 
 import asyncio
 from typing import Any
 
 import orjson
-from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
+from uvicorn.protocols.http.httptools_impl import (
+    STATUS_LINE,
+    HttpToolsProtocol,
+    RequestResponseCycle,
+)
 
 from completions.api.exceptions import envelope
 
@@ -16,6 +22,9 @@ MOST_HEAD_BYTES = 64 * 1024
 """Of the request line and the headers; up to one read of the socket more is held."""
 HEAD_SECONDS = 30.0
 """From the connection, or from a request's first byte, to the end of its head."""
+
+MOST_AHEAD_BYTES = 64 * 1024
+"""Of requests that wait behind the one that runs; up to one read of the socket more is held."""
 
 
 class Protocol(HttpToolsProtocol):
@@ -25,6 +34,8 @@ class Protocol(HttpToolsProtocol):
         super().__init__(*args, **options)
         self._in_head = False
         self._head_bytes = 0
+        self._ahead = 0
+        self._runs: RequestResponseCycle | None = None
         self._late: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
@@ -34,11 +45,15 @@ class Protocol(HttpToolsProtocol):
     def connection_lost(self, exc: Exception | None) -> None:
         self._stop_waiting()
         super().connection_lost(exc)
+        if self._runs is not None and not self._runs.response_complete:
+            self._runs.disconnected = True
+            self._runs.message_event.set()
 
     def data_received(self, data: bytes) -> None:
         super().data_received(data)
         if self.transport.is_closing():
             return
+        self._read_ahead(len(data))
         if self._in_head:
             self._head_bytes += len(data)
         if self._head_bytes > MOST_HEAD_BYTES:
@@ -58,8 +73,23 @@ class Protocol(HttpToolsProtocol):
         self._head_bytes = 0
         self._stop_waiting()
 
+    def _start_asgi_task(self, cycle: RequestResponseCycle, app: Any) -> None:
+        self._runs = cycle
+        super()._start_asgi_task(cycle, app)
+
     def send_400_response(self, msg: str) -> None:
         self._refuse(400, "invalid_request", f"{msg} Send HTTP/1.1 as RFC 9112 has it.")
+
+    def _read_ahead(self, size: int) -> None:
+        """Only who reads on learns that the client has gone."""
+        if not self.pipeline:
+            self._ahead = 0
+            return
+        self._ahead += size
+        if self._ahead > MOST_AHEAD_BYTES:
+            self.flow.pause_reading()
+        else:
+            self.flow.resume_reading()
 
     def _answering(self) -> bool:
         return self.cycle is not None and not self.cycle.response_complete

@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple, TypeVar
 
 from django.conf import settings
-from django.http import StreamingHttpResponse
 from django.http.response import HttpResponseBase
 from django.utils import timezone
 from redis.exceptions import RedisError
@@ -24,7 +23,6 @@ from completions.api.obfuscation import obfuscation
 from completions.api.preferences import Preferences
 from completions.api.responses import Collected, View
 from completions.jobs.calls import ReaderLostError
-from completions.jobs.connection import bounded
 from completions.jobs.events import ChoiceEvent, EndEvent
 from completions.jobs.submission import JobRecord, NewJob
 from completions.keys import Principal
@@ -34,8 +32,6 @@ _Events = AsyncGenerator[list[ChoiceEvent] | EndEvent | None, None]
 Stored = Sequence[list[ChoiceEvent] | EndEvent]
 """All events of a job that SQL keeps."""
 
-BEGIN_WITHIN = 0.5
-"""Seconds from a stream's response to its first read, if its client is still there."""
 OVERTIME = 5.0
 """Seconds past a job's deadline within which its worker or the reconciler ends it."""
 
@@ -199,24 +195,18 @@ async def polled(
     return Response(body, headers=headers)
 
 
-async def watched_stream(view: View, deadline: float, wish: StreamWish) -> StreamingHttpResponse:
-    """A stream whose job dies with its connection, even before anybody began to read it."""
-    here = await runtime.current()
-    begun = asyncio.Event()
-    here.spawn(_cancel_unless(here, begun, view))
-    return sse.response(frames(view, deadline, wish, begun=begun))
-
-
 async def frames(
     view: View,
     deadline: float,
     wish: StreamWish = _EVERYTHING,
     stored: Stored | None = None,
-    begun: asyncio.Event | None = None,
+    watched: bool = False,
 ) -> AsyncGenerator[bytes, None]:
     """A job as SSE; exactly one end, whatever happens.
 
-    Sets `begun`. Where that is given, a stream that is left before its job has ended cancels it.
+    Where it is `watched`, the job dies with its connection. Nothing waits between its making and
+    the first read of this, but the server for room to write the head, after which it goes on even
+    if that came because the client hung up: a stream cannot be left before it has begun.
     """
     here = await runtime.current()
     patience = deadline - time.time() + OVERTIME
@@ -224,8 +214,6 @@ async def frames(
     over_at = clock() + patience
     chunks = view.chunks()
     event: list[ChoiceEvent] | EndEvent | None = None
-    if begun is not None:
-        begun.set()
     try:
         async with aclosing(_events(view.id, stored, sse.KEEP_ALIVE_INTERVAL)) as events:
             async for event in events:
@@ -252,7 +240,7 @@ async def frames(
     except ReaderLostError:
         yield sse.frame(queue_unavailable().envelope())
     finally:
-        if begun is not None and not isinstance(event, EndEvent):
+        if watched and not isinstance(event, EndEvent):
             here.spawn(here.cancel_job(view.id))
     yield sse.DONE
 
@@ -261,12 +249,3 @@ def _padded(view: View, chunk: dict[str, Any]) -> dict[str, Any]:
     if not view.obfuscation or not chunk.get("choices"):
         return chunk
     return {**chunk, "obfuscation": obfuscation(chunk)}
-
-
-async def _cancel_unless(here: runtime.Runtime, begun: asyncio.Event, view: View) -> None:
-    """Cancel a stream's job if its client hung up before anybody began to read the stream."""
-    try:
-        async with bounded(BEGIN_WITHIN):
-            await begun.wait()
-    except TimeoutError:
-        await here.cancel_job(view.id)

@@ -61,11 +61,10 @@ class SubmitView(AsyncAPIView):
         kind = _kind(prepared, preferences)
         job = new_job(view, kind, prepared.request, principal, key)
         self.headers.update(rate_limits.headers(await enqueue(job)))
-        if kind == "stream" and not job.kept:
-            return await delivery.watched_stream(view, job.deadline, wish)
         if prepared.stream:
-            stream = sse.response(delivery.frames(view, job.deadline, wish))
-            return delivery.located(stream, view, preferences)
+            watched = kind == "stream" and not job.kept
+            stream = sse.response(delivery.frames(view, job.deadline, wish, watched=watched))
+            return stream if watched else delivery.located(stream, view, preferences)
         if kind == "background":
             return await delivery.accepted(view, job, principal, preferences)
         return await delivery.answer(view, job, preferences.meta)

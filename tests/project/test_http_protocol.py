@@ -1,4 +1,4 @@
-"""A connection whose head never ends, never comes, or is none."""
+"""A connection whose head never ends, never comes, or is none; and one that ends too early."""
 
 import asyncio
 import json
@@ -10,31 +10,7 @@ from uvicorn.server import ServerState
 
 from project import http_protocol
 from project.http_protocol import Protocol
-
-
-class Transport:
-    """Remembers what was written."""
-
-    def __init__(self):
-        self.written = b""
-        self.closed = False
-
-    def get_extra_info(self, _name):
-        return None
-
-    def write(self, data):
-        assert not self.closed
-        self.written += data
-
-    def close(self):
-        self.closed = True
-
-    def is_closing(self):
-        return self.closed
-
-    def pause_reading(self): ...
-
-    def resume_reading(self): ...
+from tests.project.transport import Transport
 
 
 async def application(scope, receive, send):
@@ -151,3 +127,49 @@ async def test_rubbish_after_a_request_only_ends_its_connection(connection):
     connection.protocol.data_received(REQUEST + b"\x00\x01\r\n\r\n")
     assert connection.transport.closed
     assert b"400" not in connection.transport.written
+
+
+@pytest.fixture
+async def unanswered():
+    """A connection whose first request is never answered, and what becomes of its requests."""
+    told = []
+
+    async def app(scope, receive, _send):
+        await receive()
+        told.append((scope["path"], "begun"))
+        told.append((scope["path"], (await receive())["type"]))
+
+    config = Config(app, lifespan="off", log_config=None)
+    config.load()
+    protocol, transport = Protocol(config, ServerState(), {}), Transport()
+    protocol.connection_made(transport)
+    protocol.data_received(REQUEST)
+    await until(lambda: told == [("/a", "begun")])
+    return SimpleNamespace(protocol=protocol, transport=transport, told=told)
+
+
+async def test_a_hang_up_is_told_to_the_request_that_runs_not_to_the_one_behind_it(unanswered):
+    unanswered.protocol.data_received(REQUEST.replace(b"/a", b"/b"))
+    assert unanswered.transport.reading  # or nobody would notice
+    unanswered.protocol.connection_lost(None)
+    await until(lambda: len(unanswered.told) > 1)
+    assert unanswered.told[1:] == [("/a", "http.disconnect")]
+
+
+async def test_what_is_sent_ahead_is_not_read_without_end(unanswered):
+    most = http_protocol.MOST_AHEAD_BYTES // len(REQUEST) + 1
+    for _ in range(most):
+        assert unanswered.transport.reading
+        unanswered.protocol.data_received(REQUEST)
+    assert not unanswered.transport.reading
+    unanswered.protocol.connection_lost(None)
+    await until(lambda: len(unanswered.told) > 1)
+
+
+async def test_requests_sent_ahead_are_answered_in_their_order(connection):
+    connection.may_end.clear()
+    ahead = 2 * http_protocol.MOST_AHEAD_BYTES // len(REQUEST)
+    connection.protocol.data_received(REQUEST * ahead)
+    connection.may_end.set()
+    await until(lambda: connection.transport.written.count(b"done") == ahead)
+    assert connection.transport.reading
