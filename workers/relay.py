@@ -25,7 +25,7 @@ from workers.engine.stats import EngineStats
 from workers.job_logs import EngineLines, about
 from workers.live_job import Done, LiveJob, usage_of
 from workers.metrics import WorkerMetrics
-from workers.wire import request_params
+from workers.payload import request_params
 
 logger = logging.getLogger(__name__)
 
@@ -195,49 +195,52 @@ class Relay:
     def _claim(self) -> None:
         for claim in self._execution.claim(list(self._unclaimed)):
             if isinstance(claim, Claim):
-                again = claim.attempt > 1
-                published = self._execution.published(claim.job_id) if again else Published()
-                self._begin(claim, self._unclaimed.pop(claim.job_id), published)
+                understood = self._understood(claim)
+                self._begin(claim, self._unclaimed.pop(claim.job_id), understood)
             else:
                 done = self._unclaimed.pop(claim.job_id)
                 logger.info("job %s is %s: nothing to do", claim.job_id, claim.reason)
                 _call(done)
 
-    def _begin(self, claim: Claim, done: list[Done], published: Published) -> None:
-        prompts = tuple(tuple(prompt) for prompt in claim.request["prompts"])
+    def _understood(self, claim: Claim) -> Request | JobError:
+        """What is asked of the engine, and what came of it before."""
+        try:
+            again = claim.attempt > 1
+            published = self._execution.published(claim.job_id) if again else Published()
+            return Request(
+                request_id=claim.job_id,
+                organization=claim.organization,
+                deadline=self._clock() + claim.seconds_left,
+                published={index: tuple(ids) for index, ids in published.tokens.items()},
+                published_ends=frozenset(published.ended),
+                **request_params(claim.request),
+            )
+        except (ValueError, KeyError, TypeError) as error:  # written by another version
+            logger.exception("job %s cannot be understood", claim.job_id, extra=about(claim))
+            return JobError("worker_error", f"Malformed job: {error}")
+
+    def _begin(self, claim: Claim, done: list[Done], understood: Request | JobError) -> None:
+        request = understood if isinstance(understood, Request) else None
+        published = request.published if request else {}
         self._live[claim.job_id] = job = LiveJob(
             claim=claim,
             done=done,
-            prompt_tokens=sum(map(len, prompts)),
-            completion_tokens=sum(map(len, published.tokens.values())),
+            prompt_tokens=sum(map(len, request.prompts)) if request else 0,
+            completion_tokens=sum(map(len, published.values())),
             sequence_number=claim.sequence_number,
             asked_at=self._clock(),
             deadline=self._clock() + claim.seconds_left,
-            times=self._metrics.begin(claim, resumed=bool(published.tokens)),
+            times=self._metrics.begin(claim, resumed=bool(published)),
             span=attempt_spans.begin(claim, self._model, self._execution.worker_id),
+            request=request,
         )
         logger.info(
             "job %s runs",
             claim.job_id,
             extra={**about(claim), "attempt": claim.attempt, "age": round(claim.age, 3)},
         )
-        try:
-            job.request = Request(
-                request_id=claim.job_id,
-                # A job of nobody's shares cached prefixes with nobody.
-                organization=claim.organization or claim.job_id,
-                deadline=job.deadline,
-                published={index: tuple(ids) for index, ids in published.tokens.items()},
-                published_ends=frozenset(published.ended),
-                **request_params(claim.request),
-            )
-        except (
-            ValueError,
-            KeyError,
-            TypeError,
-        ) as error:  # written by a web tier of another version
-            logger.exception("job %s cannot be understood", claim.job_id, extra=about(claim))
-            job.fail(JobError("worker_error", f"Malformed job: {error}"), self._clock())
+        if isinstance(understood, JobError):
+            job.fail(understood, self._clock())
         else:
             self._unsubmitted.append(job)
 

@@ -1,4 +1,4 @@
-"""The engine's types to and from the JSON of jobs and events."""
+"""The engine's deltas and errors as the JSON of events."""
 
 from base64 import b64encode
 from collections.abc import Mapping, Sequence
@@ -6,49 +6,7 @@ from typing import Any
 
 from completions.jobs.events import Choice, JobError
 from workers.engine.exceptions import EngineError, GrammarError
-from workers.engine.request import ChoiceDelta, LogprobParams, SamplingParams, TokenLogprobs
-
-_TUPLES = frozenset({"stop", "stop_regex", "stop_token_ids", "dry_sequence_breakers"})
-"""Sampling fields that are arrays in the payload."""
-
-
-_AS_GIVEN = (
-    "grammar", "priority", "cache_salt", "return_hidden_states", "return_routed_experts",
-    "routed_experts_start_len",
-)  # fmt: skip
-"""Keys of the payload that are parameters of a Request."""
-
-
-def request_params(payload: dict[str, Any]) -> dict[str, Any]:
-    """The payload as arguments of a Request. Raises KeyError, ValueError or TypeError."""
-    return {
-        "prompts": tuple(tuple(prompt) for prompt in payload["prompts"]),
-        "sampling": sampling_params(payload["sampling"]),
-        "adapters": tuple(payload.get("adapters") or ()),
-        "logprobs": logprob_params(payload.get("logprobs")),
-        **{name: payload[name] for name in _AS_GIVEN if name in payload},
-    }
-
-
-def sampling_params(fields: dict[str, Any]) -> SamplingParams:
-    """The payload's sampling object as the engine's type. Raises ValueError or TypeError."""
-    exact = dict(fields)
-    exact["logit_bias"] = {int(token): bias for token, bias in fields["logit_bias"].items()}
-    for name in _TUPLES & exact.keys():
-        exact[name] = tuple(exact[name])
-    return SamplingParams(**exact)
-
-
-def logprob_params(wishes: list[dict[str, Any] | None] | None) -> tuple[LogprobParams | None, ...]:
-    """The payload's wishes per prompt as the engine's type. Raises ValueError or TypeError."""
-    return tuple(
-        None
-        if wish is None
-        else LogprobParams(
-            **{**wish, "token_ids_logprob": tuple(wish.get("token_ids_logprob", ()))}
-        )
-        for wish in wishes or ()
-    )
+from workers.engine.request import ChoiceDelta, TokenLogprobs
 
 
 def event_choice(delta: ChoiceDelta) -> Choice:

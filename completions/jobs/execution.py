@@ -31,12 +31,13 @@ class Claim:
 
     job_id: str
     attempt: int
-    request: dict[str, Any]
+    request: Any
+    """As its web tier wrote it; None if that is no JSON."""
     seconds_left: float
     sequence_number: int
     """Of the next event."""
     organization: str = ""
-    """Whose job it is; empty when its record does not say."""
+    """Whose job it is."""
     age: float = 0.0
     """Seconds since it was submitted."""
     request_id: str = ""
@@ -53,10 +54,11 @@ class Claim:
 
 @dataclass(frozen=True, slots=True)
 class NotClaimed:
-    """Nothing to do for this message: the job is done, runs elsewhere or is unknown."""
+    """Nothing to do for this message: the job is done, runs elsewhere, is unknown, or its record
+    is none of a job."""
 
     job_id: str
-    reason: Literal["done", "elsewhere", "gone"]
+    reason: Literal["done", "elsewhere", "gone", "foreign"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,7 +141,7 @@ class Execution:
         return Claim(
             job_id=job_id,
             attempt=int(attempt),
-            request=orjson.loads(request),
+            request=_json(request),
             seconds_left=float(seconds_left),
             sequence_number=int(sequence_number),
             organization=organization.decode(),
@@ -220,6 +222,13 @@ class Execution:
         pipeline.delete(*(f"{self._prefix}{name}:{self.worker_id}" for name in names))
         pipeline.srem(f"{self._prefix}workers", self.worker_id)
         pipeline.execute()
+
+
+def _json(data: bytes) -> Any:
+    try:
+        return orjson.loads(data)
+    except orjson.JSONDecodeError:
+        return None
 
 
 def reconcile(client: redis.Redis, prefix: str, most: int = 1000) -> list[Lost]:

@@ -81,22 +81,50 @@ def test_foreign_messages_hurt_nobody(scripted, tmp_path):
     assert scripted.worker_runs()
 
 
-def test_a_job_of_another_version_fails_with_a_word(scripted):
-    """Its request has a field that this worker's engine does not know."""
+RECORD = {
+    "state": "queued", "kind": "background", "model": MODEL, "organization": 1, "key": 1,
+    "attempt": 0, "losses": 0, "seq": 1, "ttl": 600, "priority": 6, "web": "", "kept": 0,
+    "view": "{}", "prompt_tokens": 1,
+}  # fmt: skip
+UNKNOWN, MISSING, WRONG = (
+    {"prompts": [[7]], "sampling": {"of_another_version": 1}},
+    {"prompts": [[7]]},
+    {"prompts": [[7]], "sampling": {"logit_bias": [5]}},
+)
+
+
+@pytest.mark.parametrize(
+    ("request_", "word"),
+    [
+        (json.dumps(UNKNOWN), b"there is of_another_version"),
+        (
+            json.dumps({"prompts": [[7]], "sampling": {}, "of_another_version": 1}),
+            b"has of_another",
+        ),
+        (json.dumps(MISSING), b"has no sampling"),
+        (json.dumps(WRONG), b"logit_bias cannot be"),
+        (json.dumps({"prompts": [7], "sampling": {}}), b"prompts cannot be"),
+        (json.dumps([UNKNOWN]), b"is no object"),
+        ("{no json", b"is no object"),
+    ],
+)
+def test_a_job_of_another_version_fails_with_a_word(scripted, request_, word):
+    """Its request is none that this worker's engine knows; another job's goes on beside it."""
+    worker, now = scripted.worker_pid, time.time()
     client = connect(scripted.redis_url)
     job_id = f"cmpl-{uuid.uuid4().hex}"
-    now = time.time()
-    client.hset(
-        f"quire:job:{job_id}",
-        mapping={
-            "state": "queued", "kind": "background", "model": MODEL, "organization": 1, "key": 1,
-            "attempt": 0, "losses": 0, "seq": 1, "created": now, "deadline": now + 60, "ttl": 600,
-            "priority": 6, "web": "", "kept": 0, "view": "{}", "prompt_tokens": 1,
-            "request": json.dumps({"prompts": [[7]], "sampling": {"of_another_version": 1}}),
-        },
-    )  # fmt: skip
-    client.zadd("quire:open", {job_id: now})  # the reconciler publishes it
-    until(lambda: client.hget(f"quire:job:{job_id}", "state") == b"failed", "the job fails")
-    assert b"Malformed job" in client.hget(f"quire:job:{job_id}", "error")
+    times = {"created": now, "deadline": now + 60}
+    client.hset(f"quire:job:{job_id}", mapping={**RECORD, **times, "request": request_})
+    with scripted.http() as http:
+        call = {"model": MODEL, "prompt": [7], "max_tokens": 200, "background": True}
+        beside = http.post("/v1/completions", json=call).headers["Location"]
+        client.lpush(QUEUE, message(arguments(job_id)))
+        until(lambda: client.hget(f"quire:job:{job_id}", "state") == b"failed", "it fails", 30)
+        error = client.hget(f"quire:job:{job_id}", "error")
+        assert b"worker_error" in error
+        assert b"Malformed job: " in error
+        assert word in error
+        assert http.get(beside, params={"wait": 30}).json()["status"] == "completed"
     client.close()
+    assert scripted.worker_pid == worker
     assert scripted.worker_runs()

@@ -20,9 +20,18 @@ from workers.engine.exceptions import (
     InvalidRequest,
 )
 from workers.engine.request import FinishReason, RequestOutput, SamplingParams, Usage
-from workers.wire import sampling_params
+from workers.payload import sampling_params
 
 pytestmark = pytest.mark.integration
+
+MISUNDERSTOOD = [
+    b"{no json", b"[]", b"{}", b'{"prompts": [[7]]}', b'{"prompts": [7], "sampling": {}}',
+    b'{"prompts": [[7]], "sampling": {"of_another_version": 1}}',
+    b'{"prompts": [[7]], "sampling": {"logit_bias": []}}',
+    b'{"prompts": [[7]], "sampling": {"n": 1.5}}',
+    b'{"prompts": [[7]], "sampling": {}, "of_another_version": 1}',
+]  # fmt: skip
+"""What another version may have written as a job's request."""
 
 
 @pytest.fixture
@@ -146,15 +155,11 @@ async def test_tokens_that_nobody_watches_are_kept_by_a_worker_that_stops(
     assert ids == [5, 6, 7, 8]
 
 
-async def test_the_organization_reaches_the_engine(bench, submit, redis_client):
+async def test_the_organization_reaches_the_engine(bench, submit):
     await submit()
-    await submit("old")
-    redis_client.hdel(f"{PREFIX}job:old", "organization")
     bench.run()
-    bench.run("old")
-    eventually(lambda: len(bench.engine.requests) == 2)
+    bench.started()
     assert bench.engine.requests["job"].organization == "1"
-    assert bench.engine.requests["old"].organization == "old"  # which nobody else is
 
 
 async def test_jobs_wait_for_a_full_engine_and_keep_their_order(bench, submit):
@@ -271,11 +276,61 @@ async def test_a_refused_or_malformed_job_fails(bench, submit, redis_client):
     bench.run("refused")
     eventually(lambda: bench.acknowledged == ["refused"])
     assert bench.events("refused")[-1].error.code == "invalid_request"
-    await submit("malformed")
-    redis_client.hset(f"{PREFIX}job:malformed", "request", b'{"prompts": []}')
-    bench.run("malformed")
-    eventually(lambda: len(bench.acknowledged) == 2)
-    assert bench.events("malformed")[-1].error.code == "worker_error"
+
+
+async def test_a_record_that_cannot_be_understood_fails_its_job_alone(bench, submit, redis_client):
+    """Whatever another version wrote; each kind of misunderstanding is test_payload's."""
+    for number, request in enumerate(MISUNDERSTOOD):
+        job_id = f"malformed-{number}"
+        await submit(job_id)
+        redis_client.hset(f"{PREFIX}job:{job_id}", "request", request)
+        bench.run(job_id)
+        eventually(lambda n=number: len(bench.acknowledged) == n + 1)
+        error = bench.events(job_id)[-1].error
+        assert error.code == "worker_error"
+        assert error.message.startswith("Malformed job: ")
+    await submit("good")
+    bench.run("good")
+    bench.started()
+    assert not bench.broken
+
+
+@pytest.mark.parametrize(
+    "event",
+    [b"{no json", b"{}", b'{"s": 1}', b'{"s": 1, "c": [[0, [5], "5 "]]}', b'{"s": 1, "c": 5}'],
+)
+async def test_events_that_cannot_be_understood_fail_their_job_alone(
+    valkey, bench, submit, redis_client, event
+):
+    """Of an attempt by a worker of another version."""
+    await submit()
+    dead = Execution(redis_client, PREFIX, "dead")
+    dead.beat("m", {})
+    dead.claim(["job"])
+    redis_client.delete(f"{PREFIX}worker:dead")
+    redis_client.xadd(f"{PREFIX}ev:job", {b"d": event})
+    bench.run()
+    eventually(lambda: bench.acknowledged == ["job"])
+    error = bench.client.hget(f"{PREFIX}job:job", "error")
+    assert b"worker_error" in error
+    assert b"Malformed job" in error
+    assert not bench.broken
+
+
+@pytest.mark.parametrize(
+    "name", ["deadline", "kind", "seq", "key", "organization", "ttl", "request"]
+)
+async def test_a_record_that_is_no_jobs_is_dropped(bench, submit, redis_client, name):
+    """Somebody else's, or half of one: there is nobody to tell."""
+    await submit("half")
+    redis_client.hdel(f"{PREFIX}job:half", name)
+    bench.run("half")
+    eventually(lambda: bench.acknowledged == ["half"])
+    assert not bench.client.zscore(f"{PREFIX}open", "half")
+    await submit("good")
+    bench.run("good")
+    bench.started()
+    assert not bench.broken
 
 
 async def test_a_job_of_a_dead_worker_goes_on_where_it_was(valkey, bench, submit, redis_client):

@@ -1,6 +1,5 @@
-"""The engine's deltas through events and back, and payloads to the engine's parameters."""
+"""The engine's deltas through events and back."""
 
-import json
 import sys
 from base64 import b64decode
 from dataclasses import fields
@@ -20,7 +19,7 @@ from workers.engine.request import (
     SamplingParams,
     TokenLogprobs,
 )
-from workers.wire import event_choice, job_error, logprob_params, sampling_params
+from workers.wire import event_choice, job_error
 
 
 def scores(num_rows: int, top: int = 2, named: int = 1, offsets=()) -> TokenLogprobs:
@@ -98,22 +97,6 @@ def test_records_and_the_text_of_a_regex():
     assert extras == {
         "cached_tokens": 16, "hidden_states": [0.5, -1.0], "matched_stop_text": "aa",
     }  # fmt: skip
-
-
-def test_wishes_per_prompt():
-    assert logprob_params(None) == logprob_params([]) == ()
-    sent = json.loads('[null, {}, {"top_logprobs_num": 2, "token_ids_logprob": [3, 4]}]')
-    assert logprob_params(sent) == (
-        None,
-        LogprobParams(),
-        LogprobParams(2, token_ids_logprob=(3, 4)),
-    )
-
-
-def test_sampling_parameters_of_a_payload():
-    sent = json.loads('{"logit_bias": {"5": 1.5}, "stop": ["x"], "stop_regex": ["a+"], "seed": 3}')
-    expected = SamplingParams(logit_bias={5: 1.5}, stop=("x",), stop_regex=("a+",), seed=3)
-    assert sampling_params(sent) == expected
 
 
 def test_a_grammar_that_fails_before_the_first_token_is_the_clients():

@@ -3,13 +3,14 @@
 -- kind, trace}; verdict is one of
 --   run        it is yours: this attempt number fences every later write
 --   elsewhere  a live worker runs it        done  it has ended        gone  nobody knows it
+--   foreign    its record is none of a job: it is forgotten
 -- Asking again for what one runs already gives the same attempt: the first reply may have been lost.
 -- A job whose client has gone, whose time is up or which has lost too many workers ends here as `done`.
 local function claimed(key, attempt, deadline)
   local at = now()
   local rest = redis.call('HMGET', key, 'request', 'seq', 'organization', 'created', 'request_id', 'kind', 'trace')
-  local age = at - tonumber(rest[4] or at)
-  return {'run', tonumber(attempt), rest[1], tostring(tonumber(deadline) - at), rest[2], rest[3] or '', tostring(age),
+  local age = at - tonumber(rest[4])
+  return {'run', tonumber(attempt), rest[1], tostring(tonumber(deadline) - at), rest[2], rest[3], tostring(age),
     rest[5] or '', rest[6], rest[7] or ''}
 end
 
@@ -19,6 +20,10 @@ local job = redis.call('HMGET', key, 'state', 'owner', 'cancel', 'web', 'deadlin
 local state, owner = job[1], job[2]
 if not state then return {'gone'} end
 if ended(state) then return {'done'} end
+if not is_job(key) then
+  redis.call('ZREM', prefix .. 'open', id)
+  return {'foreign'}
+end
 if state == 'running' and owner == worker then
   return claimed(key, redis.call('HGET', key, 'attempt'), job[5])
 end

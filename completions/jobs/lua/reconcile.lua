@@ -10,7 +10,7 @@ local function look(id)
   local key = job_key(id)
   local job = redis.call('HMGET', key, 'state', 'owner', 'deadline', 'web', 'model', 'priority', 'request_id')
   local state, late = job[1], at - tonumber(job[3] or 0)
-  if not state or ended(state) then
+  if not state or ended(state) or not is_job(key) then
     for _, class in ipairs(CLASSES) do redis.call('SREM', prefix .. 'depth:' .. class, id) end
     return redis.call('ZREM', prefix .. 'open', id)
   end

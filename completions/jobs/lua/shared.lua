@@ -65,3 +65,15 @@ end
 local function ended(state)
   return state == 'completed' or state == 'failed' or state == 'cancelled'
 end
+
+-- Whether a record that has not ended has all that every version wrote of such a job: a script that failed for want of one
+-- would fail for all jobs that it looks at.
+local function is_job(key)
+  if redis.call('HEXISTS', key, 'request') == 0 then return false end
+  local known = redis.call('HMGET', key, 'kind', 'model', 'organization', 'key', 'priority', 'created', 'deadline', 'ttl',
+    'web', 'attempt', 'seq', 'prompt_tokens')
+  for i = 1, 12 do
+    if not known[i] then return false end
+  end
+  return true
+end

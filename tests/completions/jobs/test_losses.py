@@ -162,3 +162,23 @@ async def test_who_stood_beside_what_breaks_workers_is_told_apart_from_it(
     worker.publish([], [ending(first, 1)])
     (second,) = worker.claim(["cmpl-2"])
     assert second.job_id == "cmpl-2"
+
+
+@pytest.mark.parametrize(
+    "missing",
+    ["kind", "model", "organization", "key", "priority", "created", "deadline", "ttl", "web",
+     "attempt", "seq", "prompt_tokens", "request"],
+)  # fmt: skip
+async def test_what_is_no_record_of_a_job_is_forgotten_and_hinders_none(
+    submission, worker, redis_client, missing
+):
+    for job_id in ("half", "whole", "half-2"):
+        await submission.submit(new_job(job_id), max_open=10)
+        redis_client.zadd(f"{PREFIX}open", {job_id: 0})
+    redis_client.hdel(f"{PREFIX}job:half", missing)
+    redis_client.hdel(f"{PREFIX}job:half-2", missing)
+    claimed = worker.claim(["half", "whole"])
+    assert claimed[0] == NotClaimed("half", "foreign")
+    assert isinstance(claimed[1], Claim)
+    reconcile(redis_client, PREFIX)
+    assert redis_client.zrange(f"{PREFIX}open", 0, -1) == [b"whole"]
