@@ -39,6 +39,8 @@ broker_url = redis_broker_url(settings.REDIS_URL)
 broker_transport_options = _transport_options()
 broker_connection_retry_on_startup = True
 broker_connection_max_retries = None
+broker_channel_error_retry = True
+"""Redis may refuse a write, as it does at maxmemory: no reason to load a model again."""
 
 # A message is a claim check (one job id), acknowledged after the job's terminal event.
 task_serializer = "json"

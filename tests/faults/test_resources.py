@@ -1,10 +1,14 @@
 """No room on the disk, no room in Redis, a database that restarts."""
 
 import asyncio
+import os
 import resource
-from collections.abc import Iterator
-from contextlib import contextmanager
+import signal
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from typing import Any
 
+import httpx
 import pytest
 from redis import Redis
 
@@ -13,9 +17,11 @@ from tests.acceptance.service import MODEL, ScriptedInstallation
 from tests.acceptance.test_kills import create_batch, ended, require_every_answer_once
 from tests.faults.invariants import records_of, require_sound, until
 from tests.faults.postgres import PrivatePostgres
+from tests.faults.test_messages import arguments, message
 from tests.faults.traffic import Traffic
 
 ENDLESS = resource.RLIM_INFINITY
+MEGABYTE = 1 << 20
 
 
 @contextmanager
@@ -69,44 +75,86 @@ def test_a_cpu_worker_without_disk_goes_on_once_it_has_some(scripted):
     until(lambda: records_of(scripted, [called]) == {called: 1}, "the call is counted")
 
 
+@contextmanager
+def memory_limit(redis: Redis) -> Iterator[Callable[[float], None]]:
+    """Sets maxmemory so that so much of it is used. There is much in this Redis, so that what a
+    test adds makes no difference."""
+    redis.setrange("padding", 64 * MEGABYTE, b"x")
+    try:
+        yield lambda share: redis.config_set(
+            "maxmemory", int(redis.info("memory")["used_memory"] / share)
+        )
+    finally:
+        redis.config_set("maxmemory", 0)
+        redis.delete("padding")
+
+
 @pytest.mark.faults
 def test_a_redis_at_its_limit_refuses_and_what_runs_ends(scripted):
     """Nothing new is accepted well before maxmemory, so that running jobs keep room to end."""
     client = connect(scripted.redis_url)
-    long = {"model": MODEL, "prompt": [7], "max_tokens": 600, "background": True}
+    long = {"model": MODEL, "prompt": [7], "max_tokens": 1500, "background": True}
     short = {"model": MODEL, "prompt": [7], "max_tokens": 2}
     with scripted.http() as http:
-        running = http.post("/v1/completions", json=long).headers["Location"]
-        used = client.info("memory")["used_memory"]
-        client.config_set("maxmemory", int(used * 1.08))
-        try:
-            refused = until(
-                lambda: (a := http.post("/v1/completions", json=short)).status_code == 503 and a,
-                "no more is accepted",
-            )
-            assert refused.json()["error"]["code"] == "server_overloaded"
-            assert refused.headers["Retry-After"]
-            done = until(
-                lambda: (
-                    (b := http.get(running, params={"wait": 5}).json())["status"]
-                    not in ("queued", "in_progress")
-                    and b
-                ),
-                "what runs ends",
-            )
+
+        def refused():
+            answer = http.post("/v1/completions", json=short, timeout=10)
+            return answer if answer.status_code == 503 else None
+
+        with memory_limit(client) as limit:
+            running = http.post("/v1/completions", json=long).headers["Location"]
+            limit(0.95)
+            refusal = until(refused, "no more is accepted", 20)
+            assert refusal.json()["error"]["code"] == "server_overloaded"
+            assert refusal.headers["Retry-After"]
+            assert http.get(running).json()["status"] == "in_progress"
+            done = until(lambda: ended_job(http, running), "what runs ends", 60)
             assert done["status"] == "completed"
-            client.config_set("maxmemory", 1)  # now nothing at all can be written
+            limit(1.1)  # now nothing at all can be written
             unready = until(
                 lambda: (a := http.get("/readyz")).status_code == 503 and a, "it is not ready"
             )
             assert "redis" in unready.json()["failures"]
-            assert http.post("/v1/completions", json=short).status_code == 503
-        finally:
-            client.config_set("maxmemory", 0)
-        client.close()
+            assert refused()
         until(
             lambda: http.post("/v1/completions", json=short).status_code == 200, "all is well again"
         )
+    client.close()
+
+
+def ended_job(http: httpx.Client, location: str) -> Any:
+    body = http.get(location, params={"wait": 5}).json()
+    return None if body["status"] in ("queued", "in_progress") else body
+
+
+@pytest.mark.faults
+def test_workers_live_through_a_redis_that_takes_nothing(scripted):
+    """They cannot even note that they have taken a message; the jobs run once there is room."""
+    redis = connect(scripted.redis_url)
+    workers = [scripted.worker_pid, scripted.pid("cpu-worker")]
+    call = {"model": MODEL, "prompt": [7], "max_tokens": 20, "seed": 4, "background": True}
+    with scripted.http() as http, memory_limit(redis) as limit, ExitStack() as stopped:
+        for pid in workers:
+            os.kill(pid, signal.SIGSTOP)
+            stopped.callback(os.kill, pid, signal.SIGCONT)
+        jobs = [http.post("/v1/completions", json=call).headers["Location"] for _ in range(8)]
+        redis.lpush("quire:cpu", message(arguments(), task="completions.tasks.reconcile"))
+        limit(1.1)
+        errors = redis.info("stats")["total_error_replies"]
+        stopped.close()
+
+        def met():
+            assert scripted.worker_runs()
+            return redis.info("stats")["total_error_replies"] > errors + 30
+
+        until(met, "they meet what Redis refuses", 60)
+        redis.config_set("maxmemory", 0)
+        for job in jobs:
+            done = until(lambda at=job: ended_job(http, at), "it ends", 120)
+            assert done["status"] == "completed"
+    redis.close()
+    assert scripted.worker_runs()
+    assert scripted.pid("cpu-worker") == workers[1]
 
 
 @pytest.mark.faults
