@@ -69,7 +69,6 @@ _JOB_ERRORS: Mapping[str, tuple[Callable[[str], APIError], str]] = {
     ),
 }
 _JOB_ERROR_ALIASES = {
-    "deadline_exceeded": "generation_timeout",
     "server_overloaded": "queue_full",
     "engine_error": "worker_error",
 }

@@ -15,7 +15,6 @@ from completions.jobs.submission import JobRecord
 _INCOMPLETE: Final[Mapping[str, str]] = {
     "queue_timeout": "expired",
     "generation_timeout": "deadline",
-    "deadline_exceeded": "deadline",
 }
 """Why a job did not come to its end, by the code of its error."""
 STATUS: Final[Mapping[str, str]] = {

@@ -15,7 +15,7 @@ from completions.models import OPEN_LINES, Batch, BatchLine, BatchStatus, LineSt
 Respond = Callable[[EndedJob], tuple[int, dict[str, Any]]]
 """The HTTP status and body with which a live request would have been answered."""
 
-_TIMEOUTS = ("queue_timeout", "generation_timeout", "deadline_exceeded")
+_TIMEOUTS = ("queue_timeout", "generation_timeout")
 """Codes of jobs whose deadline has passed: a line's is the end of the completion window."""
 
 

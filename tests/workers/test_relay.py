@@ -266,7 +266,7 @@ async def test_errors_of_one_job_end_it_alone(bench, submit):
     bench.engine.fail("bad", DeadlineExceeded())
     bench.engine.tokens("good", [5], FinishReason.STOP)
     eventually(lambda: len(bench.acknowledged) == 2)
-    assert bench.events("bad")[-1].error.code == "deadline_exceeded"
+    assert bench.events("bad")[-1].error.code == "generation_timeout"
     assert bench.state("good") == "completed"
 
 

@@ -8,10 +8,11 @@ import numpy as np
 import pytest
 
 from completions.api.fields import NumberField
+from completions.api.job_errors import from_job_error
 from completions.api.serializers import CompletionRequestSerializer
 from completions.jobs import events
 from completions.jobs.events import ChoiceEvent
-from workers.engine.exceptions import GrammarError, InvalidRequest
+from workers.engine.exceptions import DeadlineExceeded, GrammarError, InvalidRequest
 from workers.engine.request import (
     ChoiceDelta,
     FinishReason,
@@ -103,6 +104,11 @@ def test_a_grammar_that_fails_before_the_first_token_is_the_clients():
     assert job_error(GrammarError("deep"), 0).code == "invalid_grammar"
     assert job_error(GrammarError("deep"), 3).code == "grammar_error"
     assert job_error(InvalidRequest("no"), 0) == events.JobError("invalid_request", "no")
+
+
+def test_a_deadline_has_one_name_in_logs_metrics_and_answers():
+    code = job_error(DeadlineExceeded(), 3).code
+    assert code == from_job_error(code).code == "generation_timeout"
 
 
 def test_what_a_client_may_ask_for_the_engine_takes() -> None:

@@ -91,4 +91,4 @@ class RequestFault(EngineError):
 class DeadlineExceeded(EngineError):
     """The request's deadline passed before it finished."""
 
-    code = "deadline_exceeded"
+    code = "generation_timeout"

@@ -79,7 +79,6 @@ def test_field_errors_collect_their_path() -> None:
     [
         ("queue_timeout", 504, "queue_timeout", "true"),
         ("generation_timeout", 504, "generation_timeout", "false"),
-        ("deadline_exceeded", 504, "generation_timeout", "false"),
         ("worker_error", 500, "worker_error", None),
         ("engine_error", 500, "worker_error", None),
         ("grammar_error", 400, "grammar_error", None),

@@ -143,7 +143,7 @@ def test_a_polled_failure_carries_its_error_and_what_there_was():
 
 
 @pytest.mark.parametrize(
-    ("code", "reason"), [("queue_timeout", "expired"), ("deadline_exceeded", "deadline")]
+    ("code", "reason"), [("queue_timeout", "expired"), ("generation_timeout", "deadline")]
 )
 def test_a_job_whose_time_was_up_is_incomplete(code, reason):
     job = record("failed", finished=50.0, error=JobError(code, ""))
