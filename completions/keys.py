@@ -14,7 +14,6 @@ from datetime import datetime
 from decimal import Decimal
 from enum import Enum
 from functools import lru_cache
-from hashlib import sha256
 from ipaddress import IPv4Network, IPv6Network, ip_address, ip_network
 
 from django.conf import settings
@@ -116,7 +115,7 @@ def masked(secret: str) -> str:
 
 def digest(secret: str, pepper: str) -> str:
     """HMAC-SHA256 in hex. Slow hashing is for guessable secrets; these are 256 random bits."""
-    return hmac.new(pepper.encode(), secret.encode(), sha256).hexdigest()
+    return hmac.digest(pepper.encode(), secret.encode(), "sha256").hex()
 
 
 def limits_of(key: ApiKey) -> Limits:

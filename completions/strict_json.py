@@ -18,28 +18,6 @@ class StrictJSONError(ValueError):
         self.column = column
 
 
-def loads(text: str) -> Any:
-    """The value of an RFC 8259 text with unique keys and whole characters. Raises StrictJSONError.
-
-    Numbers too large for a float become infinite, and are for the caller to refuse.
-    """
-    try:
-        value = json.loads(text, object_pairs_hook=_unique, parse_constant=_no_constant)
-        if _SURROGATE_ESCAPE.search(text):
-            json.dumps(value, ensure_ascii=False).encode()
-    except UnicodeEncodeError as error:
-        raise StrictJSONError(r"a \u escape is half of a surrogate pair") from error
-    except json.JSONDecodeError as error:
-        raise StrictJSONError(error.msg, error.lineno, error.colno) from error
-    except RecursionError as error:
-        raise StrictJSONError("it is nested too deeply") from error
-    except StrictJSONError:
-        raise
-    except ValueError as error:  # int() refuses more than 4300 digits
-        raise StrictJSONError("an integer has too many digits") from error
-    return value
-
-
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     value = dict(pairs)
     if len(value) != len(pairs):
@@ -53,3 +31,28 @@ def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 def _no_constant(name: str) -> NoReturn:
     raise StrictJSONError(f"{name} is not JSON")
+
+
+_DECODER = json.JSONDecoder(object_pairs_hook=_unique, parse_constant=_no_constant)
+
+
+def loads(text: str) -> Any:
+    """The value of an RFC 8259 text with unique keys and whole characters. Raises StrictJSONError.
+
+    Numbers too large for a float become infinite, and are for the caller to refuse.
+    """
+    try:
+        value = _DECODER.decode(text)
+        if _SURROGATE_ESCAPE.search(text):
+            json.dumps(value, ensure_ascii=False).encode()
+    except UnicodeEncodeError as error:
+        raise StrictJSONError(r"a \u escape is half of a surrogate pair") from error
+    except json.JSONDecodeError as error:
+        raise StrictJSONError(error.msg, error.lineno, error.colno) from error
+    except RecursionError as error:
+        raise StrictJSONError("it is nested too deeply") from error
+    except StrictJSONError:
+        raise
+    except ValueError as error:  # int() refuses more than 4300 digits
+        raise StrictJSONError("an integer has too many digits") from error
+    return value

@@ -2,9 +2,11 @@
 which has an answer to whatever a client sends."""
 
 import asyncio
+import io
 import os
+from contextlib import suppress
 from functools import lru_cache
-from typing import IO, Any
+from typing import IO, Any, cast
 
 from asgiref.sync import SyncToAsync, ThreadSensitiveContext, sync_to_async
 from django.core.exceptions import RequestAborted
@@ -54,8 +56,22 @@ class ASGIHandler(asgi.ASGIHandler):
                 return
             if context in SyncToAsync.context_to_thread_executor:
                 await sync_to_async(response.close)()
-            else:
-                response.close()
+            else:  # its close() without the signal
+                for close in response._resource_closers:  # type: ignore[attr-defined]
+                    close()
+
+    async def read_body(self, receive: Any) -> IO[bytes]:
+        """A body that comes whole needs no file that could move to the disk."""
+        first: Any = await receive()
+        if first["type"] == "http.request" and not first.get("more_body", False):
+            return io.BytesIO(first.get("body", b""))
+
+        async def all_messages() -> Any:
+            nonlocal first
+            message, first = first, None
+            return await receive() if message is None else message
+
+        return await super().read_body(all_messages)
 
     def create_request(
         self, scope: Any, body_file: IO[bytes]
@@ -98,21 +114,21 @@ class ASGIHandler(asgi.ASGIHandler):
         self, request: HttpRequest, receive: Any, send: Any
     ) -> HttpResponseBase | None:
         """Views are cancelled when the client hangs up."""
-        responses: list[HttpResponseBase] = []
-
-        async def respond() -> None:
-            responses.append(await self.run_get_response(request))
-            await self.send_response(responses[0], send)
-
-        answering = asyncio.create_task(respond())
-        hanging_up = asyncio.create_task(self.listen_for_disconnect(receive))
-        tasks = {answering, hanging_up}
+        response: HttpResponseBase | None = None
+        answering = cast("asyncio.Task[Any]", asyncio.current_task())
+        hanging_up = asyncio.create_task(self._cancel_when_left(answering, receive))
         try:
-            await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+            response = await self.run_get_response(request)
+            await self.send_response(response, send)
+        except asyncio.CancelledError:
+            if not hanging_up.done():  # the server is stopping
+                raise
+            answering.uncancel()
         finally:
-            for task in tasks:
-                task.cancel()
-            _, failure = await asyncio.gather(hanging_up, answering, return_exceptions=True)
-        if failure is not None and not isinstance(failure, asyncio.CancelledError):
-            raise failure
-        return responses[0] if responses else None
+            hanging_up.cancel()
+        return response
+
+    async def _cancel_when_left(self, answering: "asyncio.Task[Any]", receive: Any) -> None:
+        with suppress(RequestAborted):
+            await self.listen_for_disconnect(receive)
+        answering.cancel()

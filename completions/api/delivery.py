@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple, TypeVar
 
 from django.conf import settings
+from django.http import HttpResponse
 from django.http.response import HttpResponseBase
 from django.utils import timezone
 from redis.exceptions import RedisError
@@ -21,6 +22,7 @@ from completions.api.job_errors import from_job_error
 from completions.api.meta import meta_of
 from completions.api.obfuscation import obfuscation
 from completions.api.preferences import Preferences
+from completions.api.renderers import rendered
 from completions.api.responses import Collected, View
 from completions.jobs.calls import ReaderLostError
 from completions.jobs.events import ChoiceEvent, EndEvent
@@ -95,7 +97,7 @@ async def _collect(view: View, patience: float, events: _Events) -> _Outcome:
     return outcome
 
 
-async def answer(view: View, job: NewJob, meta: bool = False) -> Response:
+async def answer(view: View, job: NewJob, meta: bool = False) -> HttpResponse:
     """Wait for a job; unless it is kept nobody else waits for it, and it dies with its
     connection."""
     end = None
@@ -107,18 +109,18 @@ async def answer(view: View, job: NewJob, meta: bool = False) -> Response:
     finally:
         if end is None and not job.kept:
             here.spawn(here.cancel_job(view.id))
-    response = _whole(view, outcome)
+    body = _whole(view, outcome)
     if meta:
-        response.data["meta"] = await meta_of(view, outcome.collected.finish_reasons())
-    return response
+        body["meta"] = await meta_of(view, outcome.collected.finish_reasons())
+    return rendered(body)
 
 
-async def answer_again(view: View, job: JobRecord) -> Response:
+async def answer_again(view: View, job: JobRecord) -> HttpResponse:
     """What :func:`answer` gave for a job that has ended."""
-    return _whole(view, await _follow(view, OVERTIME, job.events))
+    return rendered(_whole(view, await _follow(view, OVERTIME, job.events)))
 
 
-def _whole(view: View, outcome: _Outcome) -> Response:
+def _whole(view: View, outcome: _Outcome) -> dict[str, Any]:
     end = outcome.end
     if end is None:
         raise from_job_error("queue_timeout")
@@ -126,7 +128,7 @@ def _whole(view: View, outcome: _Outcome) -> Response:
         error = from_job_error(end.error.code, end.error.message)
         error.headers["Location"] = view.location  # what there is stays readable
         raise error
-    return Response(outcome.collected.response(end.usage))
+    return outcome.collected.response(end.usage)
 
 
 async def accepted(

@@ -23,7 +23,7 @@ MAX_LENGTH = 255
 
 def key_of(request: APIRequest, route: str) -> IdempotencyKey | None:
     """The key with what tells bodies apart. Raises InvalidRequest."""
-    key = request.headers.get(HEADER)
+    key = request.META.get("HTTP_IDEMPOTENCY_KEY")  # `request.headers` would be a table of them all
     if key is None:
         return None
     if not 1 <= len(key) <= MAX_LENGTH:

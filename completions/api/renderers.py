@@ -4,6 +4,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 import orjson
+from django.http import HttpResponse
 from rest_framework.negotiation import DefaultContentNegotiation
 from rest_framework.renderers import BaseRenderer
 from rest_framework.request import Request
@@ -21,6 +22,11 @@ class JSONRenderer(BaseRenderer):
         renderer_context: Mapping[str, Any] | None = None,
     ) -> bytes:
         return b"" if data is None else orjson.dumps(data)
+
+
+def rendered(data: Any, status: int = 200) -> HttpResponse:
+    """JSON that is done: DRF's Response would be made twice, itself and of what it renders."""
+    return HttpResponse(orjson.dumps(data), content_type=JSONRenderer.media_type, status=status)
 
 
 class IgnoreAccept(DefaultContentNegotiation):

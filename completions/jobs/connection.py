@@ -1,8 +1,8 @@
 """Redis clients with explicit timeouts; redis-py's defaults break blocking reads and bursts."""
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager, suppress
+from collections.abc import Sequence
+from contextlib import suppress
 from typing import Any
 
 import redis
@@ -38,25 +38,37 @@ def connect(url: str, timeout: float = COMMAND_TIMEOUT) -> redis.Redis:
     )
 
 
-@asynccontextmanager
-async def bounded(seconds: float) -> AsyncIterator[None]:
+class _Bounded:
+    """A generator would do, at twice the cost of what it bounds."""
+
+    __slots__ = ("_limit", "_timer", "_turn_seconds", "_turns_left")
+
+    def __init__(self, seconds: float) -> None:
+        self._limit = asyncio.timeout(None)
+        self._turn_seconds = seconds / _TURNS
+        self._turns_left = _TURNS
+
+    async def __aenter__(self) -> None:
+        await self._limit.__aenter__()
+        self._turn()
+
+    async def __aexit__(self, *failure: Any) -> None:
+        self._timer.cancel()
+        await self._limit.__aexit__(*failure)
+
+    def _turn(self) -> None:
+        loop = asyncio.get_running_loop()
+        if self._turns_left:
+            self._turns_left -= 1
+            self._timer = loop.call_later(self._turn_seconds, self._turn)
+        else:
+            self._limit.reschedule(loop.time())
+
+
+def bounded(seconds: float) -> _Bounded:
     """asyncio.timeout for an answer that may be here already: where the event loop is behind with
     its work, what it waits for lies unread, so at least some turns of it must pass, too."""
-    loop = asyncio.get_running_loop()
-    timers: list[asyncio.TimerHandle] = []
-
-    def turn(limit: asyncio.Timeout, left: int) -> None:
-        if left:
-            timers[:] = [loop.call_later(seconds / _TURNS, turn, limit, left - 1)]
-        else:
-            limit.reschedule(loop.time())
-
-    async with asyncio.timeout(None) as limit:
-        turn(limit, _TURNS)
-        try:
-            yield
-        finally:
-            timers[0].cancel()
+    return _Bounded(seconds)
 
 
 class _BoundedPipeline(redis.asyncio.client.Pipeline):
