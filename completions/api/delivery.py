@@ -25,13 +25,13 @@ from completions.api.preferences import Preferences
 from completions.api.renderers import rendered
 from completions.api.responses import Collected, View
 from completions.jobs.calls import ReaderLostError
-from completions.jobs.events import ChoiceEvent, EndEvent
+from completions.jobs.events import EndEvent, Event
 from completions.jobs.submission import JobRecord, NewJob
 from completions.keys import Principal
 
 _R = TypeVar("_R", bound=HttpResponseBase)
-_Events = AsyncGenerator[list[ChoiceEvent] | EndEvent | None, None]
-Stored = Sequence[list[ChoiceEvent] | EndEvent]
+_Events = AsyncGenerator[Event | None, None]
+Stored = Sequence[Event]
 """All events of a job that SQL keeps."""
 
 OVERTIME = 5.0
@@ -59,7 +59,7 @@ class _Outcome:
     collected: Collected
     end: EndEvent | None = None
 
-    def add(self, event: list[ChoiceEvent] | EndEvent | None) -> None:
+    def add(self, event: Event | None) -> None:
         if isinstance(event, EndEvent):
             self.end = event
         elif event is not None:
@@ -81,13 +81,9 @@ async def _events(job_id: str, stored: Stored | None, patience: float = float("i
 
 async def _follow(view: View, patience: float, stored: Stored | None = None) -> _Outcome:
     """Collect a job's events until its end or for `patience` seconds."""
-    return await _collect(view, patience, _events(view.id, stored))
-
-
-async def _collect(view: View, patience: float, events: _Events) -> _Outcome:
     outcome = _Outcome(view.collected())
     try:
-        async with asyncio.timeout(patience), aclosing(events):
+        async with asyncio.timeout(patience), aclosing(_events(view.id, stored)) as events:
             async for event in events:
                 outcome.add(event)
     except TimeoutError:
@@ -97,14 +93,30 @@ async def _collect(view: View, patience: float, events: _Events) -> _Outcome:
     return outcome
 
 
+async def _call(view: View, patience: float) -> _Outcome:
+    """The same of a job that nobody reads before its end."""
+    outcome = _Outcome(view.collected())
+    here = await runtime.current()
+    try:
+        async with asyncio.timeout(patience):
+            events = await here.reader.calls.result(view.id)
+    except TimeoutError:
+        return outcome
+    except ReaderLostError as error:
+        raise queue_unavailable() from error
+    for event in events:
+        outcome.add(event)
+    return outcome
+
+
 async def answer(view: View, job: NewJob, meta: bool = False) -> HttpResponse:
     """Wait for a job; unless it is kept nobody else waits for it, and it dies with its
     connection."""
     end = None
     here = await runtime.current()
-    events = _events(view.id, None) if job.kept else here.reader.calls.events(view.id)
+    patience = job.deadline - time.time() + OVERTIME
     try:
-        outcome = await _collect(view, job.deadline - time.time() + OVERTIME, events)
+        outcome = await (_follow if job.kept else _call)(view, patience)
         end = outcome.end
     finally:
         if end is None and not job.kept:
@@ -215,7 +227,7 @@ async def frames(
     clock = asyncio.get_running_loop().time  # which, unlike the time of day, never jumps
     over_at = clock() + patience
     chunks = view.chunks()
-    event: list[ChoiceEvent] | EndEvent | None = None
+    event: Event | None = None
     try:
         async with aclosing(_events(view.id, stored, sse.KEEP_ALIVE_INTERVAL)) as events:
             async for event in events:

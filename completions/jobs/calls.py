@@ -1,19 +1,19 @@
 """Calls: they want nothing of their job but its whole result, once it has ended.
 
 To read along, as streams do, would take an XREAD of everybody's streams for each step of theirs. So
-whoever ends such a job says so in the control stream of its web process (`ending.lua`), and only
-then is it read, in one round trip with those that have ended at the same time.
+whoever ends such a job says so in the control stream of its web process (`ending.lua`), with all
+events of the job where they are few. Others are read then.
 """
 
 import asyncio
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import redis.asyncio
 from redis.exceptions import RedisError
 
 from completions.jobs.connection import COMMAND_TIMEOUT, Line, RawEntries, bounded
-from completions.jobs.events import ChoiceEvent, EndEvent, decode
+from completions.jobs.events import EndEvent, Event, decode
 from completions.jobs.gathering import Gathering
 
 LOOK = 1.0
@@ -35,7 +35,7 @@ class Calls:
         self._line = Line(client)
         self._looking = Line(client)
         self._prefix = prefix
-        self._waiting: dict[str, asyncio.Future[Exception | None]] = {}
+        self._waiting: dict[str, asyncio.Future[Sequence[bytes] | Exception]] = {}
         self._pages: Gathering[tuple[str, bytes], RawEntries] = Gathering(self._read)
 
     def expect(self, job_id: str) -> None:
@@ -46,38 +46,40 @@ class Calls:
         """Nobody will wait for it."""
         self._waiting.pop(job_id, None)
 
-    def ended(self, job_id: str) -> None:
-        """Or it was forgotten."""
+    def ended(self, job_id: str, entries: Sequence[bytes] = ()) -> None:
+        """With all of its events, or none that are to be read. It may have been forgotten."""
         if job_id in self._waiting:
-            _tell(self._waiting[job_id], None)
+            _tell(self._waiting[job_id], entries)
 
     def fail(self, error: Exception) -> None:
         """The ends of some may have been missed."""
         for waiting in self._waiting.values():
             _tell(waiting, error)
 
-    async def events(
-        self, job_id: str
-    ) -> AsyncGenerator[list[ChoiceEvent] | EndEvent | None, None]:
+    async def result(self, job_id: str) -> list[Event]:
         """All events of a job that was expected, once it has ended. Raises ReaderLostError."""
         try:
-            error = await self._waiting[job_id]
+            told = await self._waiting[job_id]
         finally:
             self.forget(job_id)
-        if error is not None:
-            raise ReaderLostError from error
+        if isinstance(told, Exception):
+            raise ReaderLostError from told
+        events = [decode(data) for data in told] if told else await self._read_all(job_id)
+        if not events or not isinstance(events[-1], EndEvent):
+            raise ReaderLostError  # Redis came back without the end
+        return events
+
+    async def _read_all(self, job_id: str) -> list[Event]:
+        events: list[Event] = []
         after = b"-"
         while True:
             try:
                 entries = await self._pages.do((job_id, after))
             except (RedisError, OSError) as error:
                 raise ReaderLostError from error
-            for _, (_, data) in entries:
-                yield (event := decode(data))
-                if isinstance(event, EndEvent):
-                    return
+            events += [decode(data) for _, (_, data) in entries]
             if len(entries) < PAGE:
-                raise ReaderLostError  # it came back without the end
+                return events
             after = b"(" + entries[-1][0]
 
     async def watch(self) -> None:
@@ -108,6 +110,8 @@ class Calls:
             return await self._line.ask_again(asked)
 
 
-def _tell(waiting: "asyncio.Future[Exception | None]", error: Exception | None) -> None:
+def _tell(
+    waiting: "asyncio.Future[Sequence[bytes] | Exception]", told: Sequence[bytes] | Exception
+) -> None:
     if not waiting.done():
-        waiting.set_result(error)
+        waiting.set_result(told)

@@ -16,8 +16,8 @@ from redis.retry import Retry
 
 Entries = list[tuple[bytes, dict[bytes, bytes]]]
 """Of one stream, as RESP2 without decoding gives them: ids and fields."""
-RawEntries = list[tuple[bytes, tuple[bytes, bytes]]]
-"""The same on a line, as Redis sends them: an id, the name of the only field and its value."""
+RawEntries = list[tuple[bytes, Sequence[bytes]]]
+"""The same on a line, as Redis sends them: an id, and fields and values in turn."""
 
 # RESP2 keeps every reply a plain list or bytes; RESP3 answers XREAD with a mapping.
 _PROTOCOL = 2

@@ -11,9 +11,8 @@ import redis
 
 from completions.jobs.connection import Entries
 from completions.jobs.events import (
-    ChoiceEvent,
-    EndEvent,
     EndState,
+    Event,
     JobError,
     Usage,
     decode,
@@ -142,6 +141,6 @@ def pack(events: Iterable[bytes]) -> bytes:
     return zlib.compress(b"\n".join(events))
 
 
-def unpack(packed: bytes) -> list[list[ChoiceEvent] | EndEvent]:
+def unpack(packed: bytes) -> list[Event]:
     """The events of what :func:`pack` made."""
     return [decode(data) for data in zlib.decompress(packed).split(b"\n")]

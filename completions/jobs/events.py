@@ -78,6 +78,8 @@ class EndEvent:
     usage: Usage | None
 
 
+Event = list[ChoiceEvent] | EndEvent
+"""What one entry of the stream holds: a step's, or the end."""
 Choice = (
     tuple[int, Sequence[int], str, str | None, int | str | None]
     | tuple[int, Sequence[int], str, str | None, int | str | None, Mapping[str, Any]]
@@ -96,7 +98,7 @@ def encode_end(
     return orjson.dumps({"s": sequence_number, "end": state, "error": error, "usage": usage})
 
 
-def decode(data: bytes) -> list[ChoiceEvent] | EndEvent:
+def decode(data: bytes) -> Event:
     """One stream entry's field `d` as the events in it."""
     event: dict[str, Any] = orjson.loads(data)
     first = event["s"]

@@ -24,7 +24,7 @@ from completions.jobs.connection import (
     connect_async,
     connect_blocking_reader,
 )
-from completions.jobs.events import ChoiceEvent, EndEvent, decode
+from completions.jobs.events import EndEvent, Event, decode
 
 logger = logging.getLogger(__name__)
 
@@ -138,8 +138,8 @@ class EventReader:
         if stream == self._keys_changed:
             self._on_keys_changed()
         if stream == self._control:
-            for _, (_, job_id) in entries:
-                self.calls.ended(job_id.decode())  # or empty, which is no job's
+            for _, (_, job_id, *told) in entries:
+                self.calls.ended(job_id.decode(), told[1::2])  # or empty, which is no job's
         for follower in tuple(self._followers.get(stream, ())):
             for entry_id, (_, data) in entries:
                 follower.offer(entry_id, data)
@@ -169,7 +169,7 @@ class EventReader:
 
     async def follow(
         self, job_id: str, patience: float = float("inf")
-    ) -> AsyncGenerator[list[ChoiceEvent] | EndEvent | None, None]:
+    ) -> AsyncGenerator[Event | None, None]:
         """Every event of a job from its first, as they come, and None whenever there was none for
         `patience` seconds. Raises ReaderLostError."""
         stream = self._stream(job_id)
@@ -215,7 +215,7 @@ class EventReader:
     async def _end_read(self) -> None:
         pipeline = self._client.pipeline(transaction=False)
         pipeline.xadd(self._control, {b"d": b""}, maxlen=CONTROL_KEPT)
-        pipeline.expire(self._control, 3600)
+        pipeline.expire(self._control, 60)
         async with bounded(_WAKE_TIMEOUT):
             await pipeline.execute()
 

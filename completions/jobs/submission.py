@@ -11,7 +11,7 @@ import redis
 import redis.asyncio
 
 from completions.jobs.connection import COMMAND_TIMEOUT, Line, bounded
-from completions.jobs.events import ChoiceEvent, EndEvent, JobError, Usage
+from completions.jobs.events import EndEvent, Event, JobError, Usage
 from completions.jobs.gathering import Gathering
 from completions.jobs.limits import (
     UNLIMITED,
@@ -148,7 +148,7 @@ class JobRecord:
     usage: Usage | None
     sequence_number: int = 1
     """Of its next event."""
-    events: Sequence[list[ChoiceEvent] | EndEvent] | None = None
+    events: Sequence[Event] | None = None
     """All of them, when it ended so long ago that Redis has none."""
 
     @classmethod
@@ -167,9 +167,7 @@ class JobRecord:
             usage=None,
         )
 
-    def ended_as(
-        self, end: EndEvent, finished: float, events: Sequence[list[ChoiceEvent] | EndEvent]
-    ) -> "JobRecord":
+    def ended_as(self, end: EndEvent, finished: float, events: Sequence[Event]) -> "JobRecord":
         """The same job after its end."""
         return replace(
             self,

@@ -21,6 +21,18 @@ local function account(usage, prices)
   return tokens, math.floor(cost + 0.5)
 end
 
+-- All events of a job, or none where they are many: those are read by and by.
+local MOST_TOLD, MOST_BYTES_TOLD = 64, 16384
+local function result_to_tell(id)
+  local told, bytes = {}, 0
+  for i, entry in ipairs(redis.call('XRANGE', event_key(id), '-', '+', 'COUNT', MOST_TOLD + 1)) do
+    told[i] = entry[2][2]
+    bytes = bytes + #told[i]
+  end
+  if #told > MOST_TOLD or bytes > MOST_BYTES_TOLD then return {} end
+  return told
+end
+
 -- The one way in which a job ends: terminal event, usage entry, expiry. The caller has checked the fence.
 local function finalize(id, state, event, usage, error)
   local key = job_key(id)
@@ -47,7 +59,7 @@ local function finalize(id, state, event, usage, error)
     'usage', usage, 'error', error, 'kept', job[9] or '', 'cost', whole(cost), 'adapter', job[12] or '',
     'first', job[13] or '', 'attempts', job[14], 'worker', job[15] or '', 'parameters', job[16] or '',
     'request', job[17] == '1' and job[18] or '', 'request_id', job[19] or '')
-  if job[2] == 'sync' and (job[20] or '') ~= '' then wake(job[20], id) end -- a call is read when it has ended
+  if job[2] == 'sync' and (job[20] or '') ~= '' then wake(job[20], id, result_to_tell(id)) end
 end
 
 -- An end without a worker's word: cancelled while queued, expired, lost. `error` is '' or an error object in JSON.

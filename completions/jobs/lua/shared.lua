@@ -18,7 +18,8 @@
 -- <p>limits:<key>  hash    what an API key has left: requests, tokens, at (limits.lua)
 -- <p>busy:<key>    zset    its jobs that somebody waits for, by the time their lease ends
 -- <p>keys         stream  one entry per change of API keys
--- <p>ctl:<web>    stream  wakes the reader of a web process: the id of a call that has ended, or nothing
+-- <p>ctl:<web>    stream  wakes the reader of a web process: the id of a call that has ended and its events if they are
+--                         few, or nothing
 --
 -- Fields of job:<id>: state (queued, running, completed, failed, cancelled), kind (sync, stream, background, batch),
 -- kept (1: SQL has it too, and it expires only once SQL has its result), model, organization, key, request (JSON for
@@ -40,11 +41,17 @@ local function now()
   return tonumber(t[1]) + tonumber(t[2]) / 1e6
 end
 
--- More entries are kept than can come between two reads.
-local function wake(web, id)
-  local control = prefix .. 'ctl:' .. web
-  redis.call('XADD', control, 'MAXLEN', '~', 10000, '*', 'd', id)
-  redis.call('EXPIRE', control, 3600)
+-- `told` are the events in fields e. Entries are kept for longer than passes between two reads.
+local WAKES_KEPT = 10 -- seconds; results are among them
+local function wake(web, id, told)
+  local control, entry = prefix .. 'ctl:' .. web, {'d', id}
+  for _, value in ipairs(told or {}) do
+    entry[#entry + 1] = 'e'
+    entry[#entry + 1] = value
+  end
+  local oldest = string.format('%.0f', (now() - WAKES_KEPT) * 1000)
+  redis.call('XADD', control, 'MINID', '~', oldest, '*', unpack(entry))
+  redis.call('EXPIRE', control, 60)
 end
 
 local CLASSES = {'interactive', 'background', 'batch'}

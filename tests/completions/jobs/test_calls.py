@@ -8,6 +8,7 @@ from completions.jobs import calls, events
 from completions.jobs.calls import ReaderLostError
 from completions.jobs.events import EndEvent, Usage
 from completions.jobs.execution import Ending, StepEvent
+from completions.jobs.gathering import Gathering
 from completions.jobs.reader import EventReader
 from completions.jobs.submission import IdempotencyKey
 from tests.completions.jobs.job_making import PREFIX, new_job
@@ -29,11 +30,11 @@ async def reading(valkey, redis_client):
     await event_reader.close()
 
 
-def run(worker, job_id, steps):
+def run(worker, job_id, steps, text="-"):
     """From the claim to the end, a token per step."""
     (claim,) = worker.claim([job_id])
     for number in range(1, steps + 1):
-        choices = [(0, [number], f"{number} ", None, None)]
+        choices = [(0, [number], text, None, None)]
         worker.publish([StepEvent(job_id, claim.attempt, number, choices)], [])
     end = Ending(job_id, claim.attempt, steps + 1, "completed", None, Usage(2, steps))
     assert worker.publish([], [end])[1] == [True]
@@ -41,7 +42,7 @@ def run(worker, job_id, steps):
 
 async def result(event_reader, job_id):
     async with asyncio.timeout(10):
-        return [event async for event in event_reader.calls.events(job_id)]
+        return await event_reader.calls.result(job_id)
 
 
 def numbers(read):
@@ -71,8 +72,8 @@ async def test_a_long_result_is_read_in_pages(reading, submission, worker, monke
     monkeypatch.setattr(calls, "PAGE", 3)
     reading.calls.expect("cmpl-1")
     await submission.submit(new_job(kind="sync"), max_open=10)
-    run(worker, "cmpl-1", 8)
-    assert numbers(await result(reading, "cmpl-1")) == list(range(1, 10))
+    run(worker, "cmpl-1", 70)
+    assert numbers(await result(reading, "cmpl-1")) == list(range(1, 72))
 
 
 async def test_who_cancels_a_call_that_is_queued_ends_it_too(reading, submission, worker):
@@ -149,4 +150,34 @@ async def test_the_process_is_woken_for_new_streams_and_ended_calls(
     for job_id in ("cmpl-stream", "cmpl-call", "cmpl-kept"):
         run(worker, job_id, 1)
     assert [entry[b"d"] for _, entry in redis_client.xrange(CONTROL)] == [b"", b"cmpl-call"]
-    assert 0 < redis_client.ttl(CONTROL) <= 3600
+    assert 0 < redis_client.ttl(CONTROL) <= 60
+
+
+async def test_a_short_result_comes_with_the_word_of_it(reading, submission, worker, monkeypatch):
+    async def unread(pages):
+        raise AssertionError(pages)
+
+    monkeypatch.setattr(reading.calls, "_pages", Gathering(unread))
+    for job_id, steps in (("cmpl-1", 1), ("cmpl-63", 63)):
+        reading.calls.expect(job_id)
+        await submission.submit(new_job(job_id, "sync"), max_open=10)
+        run(worker, job_id, steps)
+        assert numbers(await result(reading, job_id)) == list(range(1, steps + 2))
+
+
+@pytest.mark.parametrize(("steps", "text"), [(64, "-"), (3, "-" * 8000)])
+async def test_a_long_result_is_left_to_be_read(
+    reading, submission, worker, redis_client, steps, text
+):
+    reading.calls.expect("cmpl-1")
+    await submission.submit(new_job(kind="sync"), max_open=10)
+    run(worker, "cmpl-1", steps, text)
+    assert redis_client.xrange(CONTROL)[-1][1] == {b"d": b"cmpl-1"}
+    assert numbers(await result(reading, "cmpl-1")) == list(range(1, steps + 2))
+
+
+async def test_words_are_forgotten_soon(submission, worker, redis_client):
+    redis_client.xadd(CONTROL, {"d": "x" * 5000}, id="1-1")  # a node of the stream to itself
+    await submission.submit(new_job("cmpl-call", "sync"), max_open=10)
+    run(worker, "cmpl-call", 1)
+    assert [entry[b"d"] for _, entry in redis_client.xrange(CONTROL)] == [b"cmpl-call"]
