@@ -361,7 +361,10 @@ def _arguments(
     owner = job.api_key_id, job.organization_id
     metered = metering(owner, job.limits, (seconds, lease), job.request, job.most_cost)
     bounds = [*most, check_after, patience]
-    return [job.id, job.kind, job.model, *bounds, metered, web, *message, *_fields(job, web)]
+    return [
+        job.id, job.kind, job.model, *bounds, metered, web, WEB_LEASE, *message,
+        *_fields(job, web),
+    ]  # fmt: skip
 
 
 def _fields(job: NewJob, web: str) -> list[Any]:

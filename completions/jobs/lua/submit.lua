@@ -1,8 +1,8 @@
 -- Accept a job and publish its message, unless too many are open, nobody serves its model or its API key has reached a
 -- limit or a budget.
 -- ARGV: id, kind, model, most open jobs, most of its class, most of its API key, check time offset, seconds without a
--- worker (0 = never mind), metering as JSON, the web process that waits for it or '', the list of its
--- Celery message without prefix or '', the message, field, value, ...
+-- worker (0 = never mind), metering as JSON, the web process that waits for it or '', seconds of its lease, the list of
+-- its Celery message without prefix or '', the message, field, value, ...
 -- Metering: key, organization, seconds (until its deadline: the web host's clock may be wrong, its seconds are not),
 -- limits (requests/min, tokens/min, places; 0 = none), lease (seconds until its place is free at the latest; absent: it
 -- needs none), tokens and cost that it can use at most, budgets (per scope four, see budgets.lua; negative = none).
@@ -35,14 +35,19 @@ if verdict == 'ok' then
   local deadline = at + asked.seconds
   redis.call('HSET', job_key(id), 'state', 'queued', 'attempt', 0, 'losses', 0, 'seq', 1, 'created', tostring(at),
     'model', model, 'kind', kind, 'key', asked.key, 'organization', asked.organization, 'deadline', tostring(deadline),
-    unpack(ARGV, 13))
+    unpack(ARGV, 14))
   if limits[2] > 0 then redis.call('HSET', job_key(id), 'reserved', asked.tokens) end
   local held = hold(found, asked.tokens, asked.cost)
   if held then redis.call('HSET', job_key(id), 'held', held) end
   redis.call('ZADD', prefix .. 'open', at + tonumber(ARGV[7]), id)
   redis.call('SADD', depth, id)
   if kind ~= 'batch' then redis.call('ZADD', own, deadline + OVERTIME, id) end
-  if kind == 'stream' and ARGV[10] ~= '' then wake(ARGV[10], '') end -- its reader does not know this stream yet
-  if ARGV[11] ~= '' then redis.call('LPUSH', prefix .. ARGV[11], ARGV[12]) end
+  local web = ARGV[10]
+  if web ~= '' then
+    -- It lives, though its lease may have run out while it could not reach Redis.
+    redis.call('SET', prefix .. 'web:' .. web, 1, 'NX', 'EX', ARGV[11])
+    if kind == 'stream' then wake(web, '') end -- its reader does not know this stream yet
+  end
+  if ARGV[12] ~= '' then redis.call('LPUSH', prefix .. ARGV[12], ARGV[13]) end
 end
 return {verdict, tostring(requests_left), tostring(tokens_left), tostring(wait)}

@@ -13,7 +13,7 @@ from completions.jobs.execution import (
     Verdict,
     reconcile,
 )
-from completions.jobs.submission import submit_kept
+from completions.jobs.submission import WEB_LEASE, submit_kept
 from tests.completions.jobs.job_making import PREFIX, die, ending, new_job, step, stream
 
 pytestmark = pytest.mark.integration
@@ -72,6 +72,18 @@ async def test_a_dead_web_process_takes_its_jobs_along(submission, worker, redis
     assert worker.publish([step(claim, [])], [])[0] == [Verdict.CANCEL]
     assert worker.claim(["queued"]) == [NotClaimed("queued", "done")]
     assert stream(redis_client, "queued")[-1].state == "cancelled"
+
+
+@pytest.mark.parametrize("kind", ["sync", "stream"])
+async def test_who_submits_lives_whatever_became_of_its_lease(
+    submission, worker, redis_client, kind
+):
+    """It may have started, or waited for longer than its lease, while Redis was away."""
+    await submission.drop_lease()
+    await submission.submit(new_job("cmpl-1", kind), max_open=10)
+    assert 0 < redis_client.ttl(f"{PREFIX}web:web-1") <= WEB_LEASE
+    (claim,) = worker.claim(["cmpl-1"])
+    assert worker.publish([step(claim, [])], [])[0] == [Verdict.GO_ON]
 
 
 async def test_the_reconciler_finds_lost_messages_once(submission, worker, redis_client):
