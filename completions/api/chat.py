@@ -1,6 +1,6 @@
 """POST /v1/chat/completions."""
 
-import uuid
+import secrets
 from typing import Any
 
 from completions.api.chat_request import ChatRequestSerializer
@@ -41,7 +41,7 @@ def _view(validated: dict[str, Any]) -> ChatView:
     if thoughts is not None and validated["separate_reasoning"]:
         marks = thoughts.marks.begin, thoughts.marks.end
     return ChatView(
-        id=f"{ChatView.id_prefix}{uuid.uuid4().hex}",
+        id=f"{ChatView.id_prefix}{secrets.token_hex(16)}",
         tool_format=calls.format.name if calls else None,
         tools=[(tool.name, tool.parameters) for tool in calls.tools] if calls else (),
         thinking_marks=marks,

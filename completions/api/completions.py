@@ -1,6 +1,6 @@
 """POST /v1/completions."""
 
-import uuid
+import secrets
 from collections.abc import Sequence
 from typing import Any
 
@@ -32,7 +32,7 @@ async def prepare(body: Any, principal: Principal) -> Prepared:
         fields["prompts"] = validated["prompt"]
     return Prepared(
         View(
-            id=f"{View.id_prefix}{uuid.uuid4().hex}",
+            id=f"{View.id_prefix}{secrets.token_hex(16)}",
             logprobs=alternatives,
             truncated_tokens=validated["truncated_tokens"],
             **fields,

@@ -6,6 +6,7 @@ A field's name, range, default and documentation stand in its declaration; `null
 import math
 import re
 from collections.abc import Mapping
+from dataclasses import dataclass
 from difflib import get_close_matches
 from functools import cached_property
 from typing import Any
@@ -214,6 +215,29 @@ class ListField(StrictField, serializers.ListField):
         return values
 
 
+@dataclass(frozen=True, slots=True)
+class Declaration:
+    """What an object's fields say before one of them has a value: of a hundred, few do."""
+
+    places: Mapping[str, int]
+    required: frozenset[str]
+    defaults: Mapping[str, Any]
+
+    @classmethod
+    def of(cls, fields: Mapping[str, StrictField]) -> "Declaration":
+        optional = [(name, field.default) for name, field in fields.items() if not field.required]
+        return cls(
+            places={name: place for place, name in enumerate(fields)},
+            required=frozenset(name for name, field in fields.items() if field.required),
+            defaults={name: None if it is serializers.empty else it for name, it in optional},
+        )
+
+    def names_in(self, data: Mapping[str, Any]) -> list[str]:
+        """Those to be looked at, in the order of declaration."""
+        present = [name for name in data if name in self.places]
+        return sorted(self.required.union(present), key=self.places.__getitem__)
+
+
 class StrictSerializer(StrictField, serializers.Serializer[Any]):
     """An object whose keys are all known, validated in declaration order up to the first error."""
 
@@ -224,6 +248,10 @@ class StrictSerializer(StrictField, serializers.Serializer[Any]):
     @cached_property
     def by_name(self) -> dict[str, StrictField]:
         return dict(self.fields.items())  # type: ignore[arg-type]
+
+    @cached_property
+    def declaration(self) -> Declaration:
+        return Declaration.of(self.by_name)
 
     def to_schema(self) -> dict[str, Any]:
         return {
@@ -236,18 +264,15 @@ class StrictSerializer(StrictField, serializers.Serializer[Any]):
     def to_internal_value(self, data: Any) -> dict[str, Any]:
         expect(data, dict, "an object")
         self._refuse_unknown(data)
-        validated: dict[str, Any] = {}
+        validated = dict(self.declaration.defaults)
         name = ""
         try:
-            for name, field in self.by_name.items():
-                value = data.get(name)
+            for name in self.declaration.names_in(data):
+                field, value = self.by_name[name], data.get(name)
                 if value is not None:
                     validated[name] = self.field_value(field, value, validated)
                 elif field.required:
                     raise FieldError("missing_required_parameter", "this field is required.")
-                else:
-                    default = field.default
-                    validated[name] = None if default is serializers.empty else default
         except FieldError as error:
             error.inside(name)
             raise

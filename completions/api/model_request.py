@@ -6,7 +6,7 @@ from typing import Any
 
 from completions import model_files
 from completions.api.exceptions import NotFound, PermissionDenied
-from completions.api.fields import StrictField, StrictSerializer, TextField
+from completions.api.fields import Declaration, StrictField, StrictSerializer, TextField
 from completions.catalog import ModelEntry
 from completions.keys import Principal
 from completions.model_files import ModelFiles
@@ -74,6 +74,10 @@ class ModelRequestSerializer(StrictSerializer):
     def by_name(self) -> dict[str, StrictField]:
         return _bound_fields(type(self))
 
+    @cached_property
+    def declaration(self) -> Declaration:
+        return _declaration(type(self))
+
     def field_value(self, field: StrictField, value: Any, validated: dict[str, Any]) -> Any:
         value = field.to_internal_value(value)
         if "model" not in validated:
@@ -95,3 +99,8 @@ def _takes_long(data: Any) -> bool:
 @lru_cache
 def _bound_fields(cls: type[StrictSerializer]) -> dict[str, StrictField]:
     return dict(cls().fields.items())  # type: ignore[arg-type]
+
+
+@lru_cache
+def _declaration(cls: type[StrictSerializer]) -> Declaration:
+    return Declaration.of(_bound_fields(cls))

@@ -34,7 +34,8 @@ class Preferences:
 
 def flag(request: Request, name: str) -> bool:
     """A query parameter that is `true`, `1`, `false`, `0` or absent."""
-    return _truth(request.query_params.get(name), name)
+    given = request.query_params.get(name) if request.META["QUERY_STRING"] else None
+    return _truth(given, name)
 
 
 def wants_meta(request: Request) -> bool:

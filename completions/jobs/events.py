@@ -36,9 +36,10 @@ import orjson
 EndState = Literal["completed", "failed", "cancelled"]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class ChoiceEvent:
-    """What one choice gained in one step."""
+    """What one choice gained in one step. Nobody changes it; frozen, it would take twice as long to
+    make, and streams are made of them."""
 
     sequence_number: int
     index: int
