@@ -131,4 +131,7 @@ class ASGIHandler(asgi.ASGIHandler):
     async def _cancel_when_left(self, answering: "asyncio.Task[Any]", receive: Any) -> None:
         with suppress(RequestAborted):
             await self.listen_for_disconnect(receive)
+        # The lost connection has also woken who waited for room to write a stream's head: the
+        # stream must have begun, so that it ends itself and its job.
+        await asyncio.sleep(0)
         answering.cancel()
