@@ -1,32 +1,27 @@
 """One line per HTTP request: who asked for what, how it ended, which job it made.
 
-What is known of a request grows on its way. Django runs a view in a task of its own, whose context
-ends with it, so the context variable holds a dict that all of the request's tasks share.
+What is known of a request grows on its way, in tasks of its own too, so the context variable holds
+a dict that they share.
 """
 
 import logging
-from collections.abc import Iterator
-from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Any
 
-from structlog.contextvars import bound_contextvars
+from structlog.contextvars import bind_contextvars
 
 logger = logging.getLogger("quire.access")
 
 _facts: ContextVar[dict[str, Any] | None] = ContextVar("facts", default=None)
 
 
-@contextmanager
-def request(request_id: str) -> Iterator[dict[str, Any]]:
-    """The facts of a request. Every log line meanwhile, of any logger, bears the request id."""
+def begin(request_id: str) -> dict[str, Any]:
+    """The facts of a request, which the server runs in a context of its own. Every log line from
+    now on, of any logger, bears the request id."""
     facts: dict[str, Any] = {"request_id": request_id}
-    token = _facts.set(facts)
-    try:
-        with bound_contextvars(request_id=request_id):
-            yield facts
-    finally:
-        _facts.reset(token)
+    _facts.set(facts)
+    bind_contextvars(request_id=request_id)
+    return facts
 
 
 def note(**facts: Any) -> None:

@@ -185,9 +185,7 @@ class ChatRequestSerializer(GenerationRequestSerializer):
     @classmethod
     async def validate_request(cls, data: Any, principal: Principal) -> dict[str, Any]:
         """The validated body. In a thread: a template and a tokenizer run over the messages."""
-        serializer = cls(data=data, context={"principal": principal})
-        await asyncio.to_thread(serializer.is_valid)
-        return serializer.validated_data  # type: ignore[no-any-return]
+        return await asyncio.to_thread(cls.of(data, principal).run_validation, data)
 
     def prompts(self, validated: Any) -> Sequence[Sequence[int]]:
         prompts: Sequence[Sequence[int]] = validated["prompt"]

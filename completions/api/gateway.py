@@ -79,7 +79,8 @@ class Gateway:
 
     async def _http(self, scope: Scope, receive: Receive, send: Send) -> None:
         request_id = request_ids.begin(_header(scope, b"x-request-id").decode("latin-1"))
-        with access_log.request(request_id) as facts, request_spans.request(scope, request_id):
+        facts = access_log.begin(request_id)
+        with request_spans.request(scope, request_id):
             await self._answer(scope, receive, send, facts)
 
     async def _answer(

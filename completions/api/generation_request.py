@@ -78,7 +78,7 @@ class GenerationRequestSerializer(
         check_choices(len(prompts), validated["n"])
         check_returns(validated, self.files, prompts)
         validated["native"] = native_of(validated, prompts)
-        principal = self.context["principal"]
+        principal = self.principal
         if self.initial_data.get("priority") is None:
             validated["priority"] = min(principal.default_priority, principal.max_priority)
         check_priority(validated["priority"], principal)
@@ -86,7 +86,7 @@ class GenerationRequestSerializer(
         check_rids(validated["rid"], len(prompts))
         validated["adapters"] = adapters_of(validated, self.named_adapter, self.entry, len(prompts))
         validated["default_length"] = not self._names_a_length()
-        validated["cache"] = salt_of(validated["cache_salt"], self.context["principal"])
+        validated["cache"] = salt_of(validated["cache_salt"], self.principal)
         validated["base_model"] = self.entry.id
         return validated
 

@@ -1,12 +1,13 @@
 """Bodies that begin with the model they speak of, and who may name which model."""
 
 import asyncio
-from functools import cached_property, lru_cache
-from typing import Any
+from copy import copy
+from functools import lru_cache
+from typing import Any, Self
 
 from completions import model_files
 from completions.api.exceptions import NotFound, PermissionDenied
-from completions.api.fields import Declaration, StrictField, StrictSerializer, TextField
+from completions.api.fields import StrictField, StrictSerializer, TextField
 from completions.catalog import ModelEntry
 from completions.keys import Principal
 from completions.model_files import ModelFiles
@@ -52,10 +53,11 @@ def find_model(model_id: str, principal: Principal) -> ModelFiles:
 class ModelRequestSerializer(StrictSerializer):
     """A body whose `model` stands first, so that later fields are checked against it.
 
-    `context["principal"]` is the caller. Fields are bound once per class: they keep no state.
-    Raises APIError, never ValidationError.
+    Fields are bound once per class: they keep no state. Raises APIError, never ValidationError.
     """
 
+    principal: Principal
+    """The caller."""
     model = TextField(
         help_text="Id of a model, as listed by GET /v1/models; `id:adapter` names an adapter too."
     )
@@ -63,25 +65,22 @@ class ModelRequestSerializer(StrictSerializer):
     @classmethod
     async def validate_request(cls, data: Any, principal: Principal) -> dict[str, Any]:
         """The validated body; a large batch is checked in a thread."""
-        serializer = cls(data=data, context={"principal": principal})
+        serializer = cls.of(data, principal)
         if _takes_long(data):
-            await asyncio.to_thread(serializer.is_valid)
-        else:
-            serializer.is_valid()
-        return serializer.validated_data  # type: ignore[no-any-return]
+            return await asyncio.to_thread(serializer.run_validation, data)
+        return serializer.run_validation(data)  # type: ignore[no-any-return]
 
-    @cached_property
-    def by_name(self) -> dict[str, StrictField]:
-        return _bound_fields(type(self))
-
-    @cached_property
-    def declaration(self) -> Declaration:
-        return _declaration(type(self))
+    @classmethod
+    def of(cls, data: Any, principal: Principal) -> Self:
+        """For one body. To make one anew would take as long as its checks."""
+        serializer: Self = copy(_declared(cls))
+        serializer.initial_data, serializer.principal = data, principal
+        return serializer
 
     def field_value(self, field: StrictField, value: Any, validated: dict[str, Any]) -> Any:
         value = field.to_internal_value(value)
         if "model" not in validated:
-            self.entry, self.named_adapter = find_adapted(value, self.context["principal"])
+            self.entry, self.named_adapter = find_adapted(value, self.principal)
             self.files = model_files.load(self.entry)
             return value
         return field.for_model(value, self.files)
@@ -97,10 +96,7 @@ def _takes_long(data: Any) -> bool:
 
 
 @lru_cache
-def _bound_fields(cls: type[StrictSerializer]) -> dict[str, StrictField]:
-    return dict(cls().fields.items())  # type: ignore[arg-type]
-
-
-@lru_cache
-def _declaration(cls: type[StrictSerializer]) -> Declaration:
-    return Declaration.of(_bound_fields(cls))
+def _declared(cls: type[StrictSerializer]) -> Any:
+    serializer = cls()
+    _ = serializer.by_name, serializer.declaration  # which its copies share
+    return serializer

@@ -1,21 +1,20 @@
 """A span per request to the API, under that of the client where it sends W3C trace headers."""
 
-from collections.abc import Iterator, MutableMapping
-from contextlib import contextmanager
+from collections.abc import MutableMapping
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 from completions import tracing
 from completions.api import web_metrics
 
 _TRACED = "/v1/"
+_NOTHING = nullcontext()
 
 
-@contextmanager
-def request(scope: MutableMapping[str, Any], request_id: str) -> Iterator[None]:
-    """Probes and the admin make none."""
+def request(scope: MutableMapping[str, Any], request_id: str) -> AbstractContextManager[Any]:
+    """The span, or nothing where requests are not traced; probes and the admin never are."""
     if tracing.tracer is None or not scope["path"].startswith(_TRACED):
-        yield
-        return
+        return _NOTHING
     from opentelemetry.trace import SpanKind
 
     method, route = scope["method"], web_metrics.route_of(scope["path"])
@@ -24,7 +23,7 @@ def request(scope: MutableMapping[str, Any], request_id: str) -> Iterator[None]:
         for name, value in scope["headers"]
         if name in (b"traceparent", b"tracestate")
     }
-    with tracing.tracer.start_as_current_span(
+    return tracing.tracer.start_as_current_span(
         f"{method} {route}",
         context=tracing.parent(carrier),
         kind=SpanKind.SERVER,
@@ -34,8 +33,7 @@ def request(scope: MutableMapping[str, Any], request_id: str) -> Iterator[None]:
             "url.path": scope["path"],
             "quire.request_id": request_id,
         },
-    ):
-        yield
+    )
 
 
 def begun() -> None:

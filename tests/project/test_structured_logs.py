@@ -1,5 +1,6 @@
 """Log lines: JSON with the fields of the request they were written for."""
 
+import contextvars
 import io
 import json
 import logging
@@ -55,9 +56,14 @@ def test_a_traceback_is_part_of_its_line(lines):
 
 
 def test_what_is_noted_deep_inside_is_in_the_access_line():
-    with access_log.request("req_1") as facts:
-        access_log.note(job_id="cmpl-1")
-    assert facts == {"request_id": "req_1", "job_id": "cmpl-1"}
+    def answer(request_id, job_id):
+        facts = access_log.begin(request_id)
+        contextvars.copy_context().run(access_log.note, job_id=job_id)  # as in a task of its own
+        return facts
+
+    for number in "12":
+        facts = contextvars.copy_context().run(answer, f"req_{number}", f"cmpl-{number}")
+        assert facts == {"request_id": f"req_{number}", "job_id": f"cmpl-{number}"}
     access_log.note(job_id="nobody's")
 
 
