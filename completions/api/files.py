@@ -38,8 +38,9 @@ DEFAULT_KEEP = timedelta(seconds=KEEP_SECONDS[-1])
 _PARTS = ("purpose", "file", "expires_after[anchor]", "expires_after[seconds]")
 
 
-def file_object(file: File) -> dict[str, Any]:
-    """OpenAI's FileObject; `status` is deprecated there, but its client waits for it."""
+def file_object(file: File, written: bool = True) -> dict[str, Any]:
+    """OpenAI's FileObject; `status` is deprecated there, but its client waits until it is
+    `processed`."""
     body: dict[str, Any] = {
         "id": file.id,
         "object": "file",
@@ -47,7 +48,7 @@ def file_object(file: File) -> dict[str, Any]:
         "created_at": int(file.created_at.timestamp()),
         "filename": file.filename,
         "purpose": file.purpose,
-        "status": "processed",
+        "status": "processed" if written else "uploaded",
     }
     if file.expires_at is not None:
         body["expires_at"] = int(file.expires_at.timestamp())
@@ -99,17 +100,19 @@ class FileView(AsyncAPIView):
     scope = Scope.BATCHES
 
     async def get(self, request: APIRequest, file_id: str) -> Response:
+        if (batch := await _being_written(file_id, request.auth)) is not None:
+            return Response(file_object(writing.file_of(batch, file_id), written=False))
         return Response(file_object(await find_file(file_id, request.auth)))
 
     async def delete(self, request: APIRequest, file_id: str) -> Response:
+        if (batch := await _being_written(file_id, request.auth)) is not None:
+            raise _in_use(f"{batch.id} writes this file and has not ended. Cancel it, or wait.")
         file = await find_file(file_id, request.auth)
         reading = Batch.objects.filter(input_file_id=file_id, status__in=UNFINISHED)
         if (batch := await reading.afirst()) is not None:
-            raise APIError(
-                HTTPStatus.CONFLICT, INVALID_REQUEST, "file_in_use",
-                f"{batch.id} was made of this file and has not ended. Cancel it, or wait.",
-                param="id", headers=DO_NOT_RETRY,
-            )  # fmt: skip
+            raise _in_use(
+                f"{batch.id} was made of this file and has not ended. Cancel it, or wait."
+            )
         await file.adelete()
         return Response({"id": file_id, "object": "file", "deleted": True})
 
@@ -122,7 +125,8 @@ class FileContentView(AsyncAPIView):
     async def get(self, request: APIRequest, file_id: str) -> StreamingHttpResponse:
         if (batch := await _being_written(file_id, request.auth)) is not None:
             answered = file_id == batch.output_file_id
-            return _download(writing.read_partial(batch, answered), f"{batch.id}.jsonl")
+            name = writing.file_of(batch, file_id).filename
+            return _download(writing.read_partial(batch, answered), name)
         file = await find_file(file_id, request.auth)
         response = _download(files.read(file), file.filename)
         response.headers["Content-Length"] = str(file.bytes)
@@ -139,7 +143,16 @@ def _download(content: Any, filename: str) -> StreamingHttpResponse:
 async def _being_written(file_id: str, principal: Principal) -> Batch | None:
     """The unfinished batch that a file will belong to."""
     owned = Batch.objects.filter(organization_id=principal.organization_id)
-    return await owned.filter(id=Batch.id_of_file(file_id), status__in=UNFINISHED).afirst()
+    batch = await owned.filter(id=Batch.id_of_file(file_id), status__in=UNFINISHED).afirst()
+    its_own = batch is not None and file_id in (batch.output_file_id, batch.error_file_id)
+    return batch if its_own else None
+
+
+def _in_use(message: str) -> APIError:
+    return APIError(
+        HTTPStatus.CONFLICT, INVALID_REQUEST, "file_in_use", message,
+        param="id", headers=DO_NOT_RETRY,
+    )  # fmt: skip
 
 
 async def find_file(file_id: str, principal: Principal, param: str = "id") -> File:

@@ -314,7 +314,7 @@ def prefix_key(prompt: Sequence[int]) -> str:
 
 def _fail(batch: Batch, errors: list[dict[str, Any]], log: IO[bytes]) -> None:
     """End the batch with its errors, all of which go to the error file."""
-    writing.store(batch, batch.error_file_id, "errors", log)
+    writing.store(batch, batch.error_file_id, log)
     writing.delete_lines(batch)
     Batch.objects.filter(id=batch.id, status=BatchStatus.VALIDATING).update(
         status=BatchStatus.FAILED, errors=without_nul(errors), total=0, ended_at=timezone.now()

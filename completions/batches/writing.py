@@ -41,8 +41,8 @@ def write_files(batch: Batch, alive: Alive) -> bool:
         written = _write(batch, output, errors, alive) if began else _Counts()
         if written is None:
             return False
-        store(batch, batch.output_file_id, "output", output)
-        store(batch, batch.error_file_id, "errors", errors)
+        store(batch, batch.output_file_id, output)
+        store(batch, batch.error_file_id, errors)
         Batch.objects.filter(id=batch.id).update(
             status=batch.outcome,
             total=sum(written),
@@ -67,19 +67,27 @@ def _write(batch: Batch, output: IO[bytes], errors: IO[bytes], alive: Alive) -> 
     return _Counts(completed, count - completed)
 
 
-def store(batch: Batch, file_id: str, what: str, content: IO[bytes]) -> None:
+def store(batch: Batch, file_id: str, content: IO[bytes]) -> None:
     """Keep what was written to `content`, unless that is nothing."""
-    if not content.tell():
-        return
-    file = File(
+    if content.tell():
+        file = file_of(batch, file_id)
+        file.created_at = timezone.now()
+        content.seek(0)
+        files.store(file, Content(content), timedelta(seconds=batch.output_seconds))
+
+
+def file_of(batch: Batch, file_id: str) -> File:
+    """One of a batch's two files before anything of it is stored."""
+    what = "output" if file_id == batch.output_file_id else "errors"
+    return File(
         id=file_id,
         organization_id=batch.organization_id,
         api_key_id=batch.api_key_id,
         filename=f"{batch.id}_{what}.jsonl",
         purpose=FilePurpose.BATCH_OUTPUT,
+        bytes=0,
+        created_at=batch.in_progress_at or batch.created_at,
     )
-    content.seek(0)
-    files.store(file, Content(content), timedelta(seconds=batch.output_seconds))
 
 
 def delete_lines(batch: Batch) -> None:

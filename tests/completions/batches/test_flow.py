@@ -209,6 +209,34 @@ def test_results_can_be_read_while_the_batch_runs(bench, stranger):
     assert other.get(f"/v1/files/{seen['output_file_id']}/content").status_code == 404
 
 
+def test_a_file_that_is_being_written_says_so(bench, stranger):
+    """The official client waits for files until their status is `processed`."""
+    batch = bench.create([request("a"), request("b")])
+    bench.turn()
+    bench.turn()
+    bench.work(1)
+    bench.turn()
+    file_id = bench.get(batch)["output_file_id"]
+    path = f"/v1/files/{file_id}"
+    written = bench.api.get(path)
+    assert written.status_code == 200
+    body = written.json()
+    assert (body["id"], body["object"], body["purpose"]) == (file_id, "file", "batch_output")
+    assert (body["status"], body["bytes"]) == ("uploaded", 0)
+    assert body["filename"] == f"{batch['id']}_output.jsonl"
+    assert body["filename"] in bench.api.get(f"{path}/content").headers["Content-Disposition"]
+    deleted = bench.api.delete(path)
+    assert (deleted.status_code, deleted.json()["error"]["code"]) == (409, "file_in_use")
+    other = Client(headers=stranger.headers)
+    assert other.get(path).status_code == other.delete(path).status_code == 404
+    assert bench.api.get(f"/v1/files/{file_id[:-1]}7").status_code == 404
+    assert bench.api.get(f"/v1/files/{file_id[:-1]}7/content").status_code == 404
+    bench.run_to_end(batch)
+    ended = bench.api.get(path).json()
+    assert (ended["status"], ended["filename"]) == ("processed", body["filename"])
+    assert ended["bytes"] > 0
+
+
 @pytest.mark.parametrize("pages_before", [0, 1, 2])
 @pytest.mark.parametrize("way", ["complete", "cancel"])
 def test_reading_goes_on_in_the_file_when_the_batch_ends_meanwhile(
