@@ -22,9 +22,10 @@ from completions.grammars.limits import (
     children,
     longest_chain,
 )
-from completions.grammars.schema_keywords import Survey, resolve, survey
+from completions.grammars.schema_keywords import BOUNDS, Survey, resolve, survey
 
 _UNSUPPORTED = re.compile(r"Unimplemented keys: \[(.*)\]")
+_RANGE = re.compile(r"Failed to generate regex for (integer|float) range")
 OPTIONS = "x-guidance"
 """The key by which llguidance takes compile options out of a schema."""
 _SPACES = {COMPACT: 0, FLEXIBLE: 32}
@@ -223,6 +224,10 @@ def _explain(message: str, schema: Schema, compiler: Compiler) -> GrammarError:
         if keyword not in schema.survey.schemas.get(pointer, {}):
             keyword = "maxProperties"
         message = f"{keyword} is supported only where all of properties are required"
+    elif _RANGE.search(message):
+        keyword = _farthest_bound(schema.survey.schemas.get(pointer, {}))
+        named = keyword or "a bound of a range"
+        message = f"{named} is out of reach: give one between -10^17 and 10^17, or leave it out"
     elif brief(message).startswith("invalid pattern"):
         keyword = "pattern" if "pattern" in schema.survey.schemas.get(pointer, {}) else ""
         message = brief(message)
@@ -231,6 +236,12 @@ def _explain(message: str, schema: Schema, compiler: Compiler) -> GrammarError:
     finding = Finding(keyword, f"{pointer}/{keyword}", message)
     findings = [finding, *schema.warnings]
     return GrammarError(message, pointer=finding.pointer, findings=findings)
+
+
+def _farthest_bound(schema: Mapping[str, Any]) -> str:
+    """Of those that the schema has, if any."""
+    given = [keyword for keyword in BOUNDS if keyword in schema]
+    return max(given, key=lambda keyword: abs(schema[keyword]), default="")
 
 
 def _culprit(message: str, schema: Schema, compiler: Compiler) -> tuple[str, str]:

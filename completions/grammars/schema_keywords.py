@@ -44,9 +44,11 @@ FORMATS = frozenset(
 )  # fmt: skip
 _INTEGER_RANGES: Mapping[str, tuple[int, int]] = {
     "int8": (-(2**7), 2**7 - 1), "int16": (-(2**15), 2**15 - 1),
-    "int32": (-(2**31), 2**31 - 1), "int64": (-(2**63), 2**63 - 1),
+    "int32": (-(2**31), 2**31 - 1), "int64": (-(2**63) + 2**10, 2**63 - 1),
     "uint8": (0, 2**8 - 1), "uint16": (0, 2**16 - 1), "uint32": (0, 2**32 - 1),
 }  # fmt: skip
+"""The lowest of int64 are left out: llguidance holds bounds as floats, and cannot negate them."""
+BOUNDS = ("minimum", "exclusiveMinimum", "maximum", "exclusiveMaximum")
 
 # Keywords that change nothing when they have one of these values, and are then taken out.
 _WITHOUT_EFFECT: Mapping[str, tuple[Any, ...]] = {
@@ -196,11 +198,8 @@ class _Walk:
             return f"{keyword} holds more than {caps[keyword]} values"
         if ENFORCED[keyword] == _COUNT and value > self._limits.max_length:
             return f"{keyword} may be at most {self._limits.max_length}"
-        if keyword == "multipleOf" and value <= 0:
-            return "multipleOf must be greater than 0"
-        if keyword == "multipleOf" and _remainders(value) > self._limits.max_multiple:
-            bound = self._limits.max_multiple
-            return f"multipleOf may be at most {bound}, trailing zeros not counted"
+        if keyword == "multipleOf" or keyword in BOUNDS:
+            return self._number_problem(keyword, value)
         if keyword in ("enum", "const") and (number := _inexact(value)) is not None:
             return f"{str(number)[:40]} is too large to be written exactly; give it as a string"
         if keyword == "type":
@@ -214,6 +213,17 @@ class _Walk:
         if keyword == "minProperties" and value > _required(schema) + 1:
             # Names that are not declared may be generated twice.
             return "minProperties is only supported up to one more than the required properties"
+        return ""
+
+    def _number_problem(self, keyword: str, value: float) -> str:
+        if keyword in BOUNDS:
+            if isinstance(value, int) and abs(value) < 2**63 - 1 and float(value) != value:
+                return f"{keyword}: {value} cannot be held exactly; give a rounder one"
+            return ""  # what is larger is held as the largest of int64
+        if value <= 0:
+            return "multipleOf must be greater than 0"
+        if _remainders(value) > (bound := self._limits.max_multiple):
+            return f"multipleOf may be at most {bound}, trailing zeros not counted"
         return ""
 
     def _check_format(self, pointer: str, schema: dict[str, Any], name: str) -> None:

@@ -213,6 +213,44 @@ def test_multiples_of_too_many_remainders_are_refused(multiple: float) -> None:
     assert caught.value.pointer == "/items/multipleOf"
 
 
+def test_integers_of_64_bits() -> None:
+    """All but the lowest, which llguidance cannot count to."""
+    grammar = json_schema.translate({"type": "integer", "format": "int64"}).grammar
+    for inside in (0, -(10**18), 10**18, 2**63 - 1, -(2**63) + 1024):
+        assert accepts(grammar, str(inside))
+    for outside in (2**63, -(2**63) - 1):
+        assert not accepts(grammar, str(outside))
+
+
+@pytest.mark.parametrize(
+    "bound",
+    [
+        {"minimum": 10**18}, {"minimum": -(2**63)}, {"minimum": -(10**30)}, {"maximum": -(10**18)},
+        {"exclusiveMinimum": 10**18}, {"exclusiveMaximum": -(2**63)},
+        {"minimum": -(10**19), "maximum": 5},
+    ],
+)  # fmt: skip
+@pytest.mark.parametrize("kind", ["integer", "number"])
+def test_bounds_out_of_reach_say_what_to_do(kind: str, bound: dict[str, int]) -> None:
+    keyword = next(iter(bound))
+    with pytest.raises(GrammarError) as caught:
+        json_schema.translate({"items": {"type": kind, **bound}})
+    assert caught.value.message == (
+        f"{keyword} is out of reach: give one between -10^17 and 10^17, or leave it out"
+    )
+    assert caught.value.pointer == f"/items/{keyword}"
+
+
+@pytest.mark.parametrize("keyword", ["minimum", "exclusiveMinimum", "maximum", "exclusiveMaximum"])
+def test_no_bound_is_rounded(keyword: str) -> None:
+    """llguidance would take 9007199254740993 for ...92, and let the latter pass."""
+    with pytest.raises(GrammarError, match="give a rounder one") as caught:
+        json_schema.translate({"items": {"type": "integer", keyword: 2**53 + 1}})
+    assert caught.value.pointer == f"/items/{keyword}"
+    for exact in (2**53, 2**53 + 2, 123456.789, 10**17, float(2**53 + 2)):
+        assert not findings({"type": "number", keyword: exact})
+
+
 @pytest.mark.parametrize("value", [2**53, -(2**53), 10**18, 0.1, 1e-7, 2.5e17])
 @pytest.mark.parametrize("more", [{}, {"type": ["integer", "number"]}])
 def test_constants_are_written_exactly(value: float, more: dict[str, Any]) -> None:
