@@ -17,6 +17,7 @@ from completions.jobs.execution import Execution
 from completions.jobs.submission import LINES_PER_SEQUENCE
 
 if TYPE_CHECKING:  # importing the relay loads numpy, and an engine torch
+    from workers.engine.config import EngineConfig
     from workers.relay import EngineLike
 
     Load = Callable[["ModelEntry", "WorkerOptions"], EngineLike]
@@ -96,10 +97,23 @@ def check_device(wanted: str) -> None:
 
 
 def _load(entry: ModelEntry, options: WorkerOptions) -> "EngineLike":
-    from workers.engine.config import EngineConfig
+    """Ends the process where the settings ask for what this machine or model does not have."""
     from workers.engine.engine import Engine
+    from workers.engine.exceptions import UnsupportedAdapter, UnsupportedModel
 
-    config = EngineConfig(
+    logger.info("loading %s from %s onto device %s", entry.id, entry.folder, options.device)
+    try:
+        return Engine.from_pretrained(entry.folder, _config(entry, options))
+    except (ValueError, UnsupportedModel, UnsupportedAdapter) as error:
+        logger.critical("%s cannot be served: %s", entry.id, error)
+        raise SystemExit(1) from error
+
+
+def _config(entry: ModelEntry, options: WorkerOptions) -> "EngineConfig":
+    """Raises ValueError."""
+    from workers.engine.config import EngineConfig
+
+    return EngineConfig(
         device=options.device,
         dtype=options.dtype or entry.dtype,
         max_model_len=entry.max_model_len,
@@ -111,8 +125,6 @@ def _load(entry: ModelEntry, options: WorkerOptions) -> "EngineLike":
         logit_processors=entry.logit_processors,
         repetition_penalty_scope=entry.repetition_penalty_scope,
     )
-    logger.info("loading %s from %s onto device %s", entry.id, entry.folder, options.device)
-    return Engine.from_pretrained(entry.folder, config)
 
 
 def _relay(
