@@ -111,7 +111,8 @@ def test_cached_tokens_are_counted_and_never_a_strangers(client, service, tokeni
 
     assert cached(client) == 0
     assert cached(client) == (len(prompt) - 1) // 16 * 16 > 64
-    assert cached(service.client(strange)) == 0
+    with service.client(strange) as stranger:
+        assert cached(stranger) == 0
 
 
 def test_json_schema_output_is_an_instance(client, tokenize):
@@ -199,8 +200,8 @@ def test_errors_arrive_as_the_clients_exceptions(client, service):
     with pytest.raises(openai.NotFoundError) as unknown:
         client.completions.create(model="nobody", prompt=[1])
     assert unknown.value.code == "model_not_found"
-    with pytest.raises(openai.AuthenticationError) as stranger:
-        service.client("sk-wrong").completions.create(model=MODEL, prompt=[1])
+    with service.client("sk-wrong") as other, pytest.raises(openai.AuthenticationError) as stranger:
+        other.completions.create(model=MODEL, prompt=[1])
     assert stranger.value.code == "invalid_api_key"
 
 
