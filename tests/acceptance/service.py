@@ -105,11 +105,12 @@ class Installation:
                 assert time.monotonic() < deadline, self.logs()
                 time.sleep(0.1)
 
-    def manage(self, *command: str) -> str:
+    def manage(self, *command: str, timeout: float = START_TIMEOUT) -> str:
         """The output of a management command."""
         done = subprocess.run(
             [sys.executable, "manage.py", *command],
             cwd=ROOT, env=self.environment, check=True, capture_output=True, text=True,
+            timeout=timeout,
         )  # fmt: skip
         return done.stdout
 
@@ -168,9 +169,13 @@ class ScriptedInstallation(Installation):
         self.start_worker()
 
     def start_worker(self) -> None:
+        self._worker = self.spawn_worker()
+
+    def spawn_worker(self) -> subprocess.Popen[bytes]:
+        """One more, which whoever asks for it ends."""
         with (self.home / "worker.out").open("ab") as output:
             command = ["-m", "benchmarks.scripted_worker", "--model", MODEL]
-            self._worker = subprocess.Popen(
+            return subprocess.Popen(
                 [sys.executable, *command, "--step", str(self._step)],
                 cwd=ROOT, stdout=output, stderr=output,
                 env={**self.environment, "DJANGO_SETTINGS_MODULE": "project.settings"},
