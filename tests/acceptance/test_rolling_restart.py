@@ -51,7 +51,7 @@ class Fleet:
 
     def replace(self, drained: bool) -> None:
         """Stop the oldest, which has jobs, and start another."""
-        leaving = self.processes.pop(0)
+        leaving = self.processes[0]
         name = self._name(leaving)
         assert name is not None
         if drained:
@@ -59,6 +59,7 @@ class Fleet:
             assert "has no jobs any more" in told
         leaving.send_signal(signal.SIGTERM)
         assert leaving.wait(60) == 0
+        del self.processes[0]
         self.add()
 
     def stop(self) -> None:
