@@ -2,8 +2,8 @@
 
 from base64 import b64encode
 from functools import lru_cache
+from secrets import token_hex
 from typing import Any, NamedTuple
-from uuid import uuid4
 
 import orjson
 from celery import current_app
@@ -41,7 +41,7 @@ def message_of(job_id: str, model: str, priority: int) -> Message:
             "correlation_id": job_id,
             "delivery_info": {"exchange": "", "routing_key": queue},
             "priority": priority,
-            "delivery_tag": str(uuid4()),
+            "delivery_tag": token_hex(16),
         },
     }  # fmt: skip
     step = max(each for each in PRIORITY_STEPS if each <= priority)

@@ -81,8 +81,7 @@ def new_job(
 async def enqueue(job: NewJob) -> Remaining:
     """Store and publish the job, or leave nothing behind and raise APIError.
 
-    Returns what the API key has left. In a task of its own: a client that hangs up meanwhile must
-    not tear the steps apart.
+    Returns what the API key has left.
     """
     access_log.note(job_id=job.id, model=job.model)
     here = await runtime.current()
@@ -90,6 +89,17 @@ async def enqueue(job: NewJob) -> Remaining:
         raise from_job_error("server_shutting_down")
     if here.is_full:
         raise from_job_error("queue_full")
+    if job.kept or _rids(job):
+        return await _enqueue_in_steps(here, job)
+    try:
+        return await _store_and_publish(here, job)
+    except asyncio.CancelledError:
+        here.spawn(_withdraw(here, job))
+        raise
+
+
+async def _enqueue_in_steps(here: runtime.Runtime, job: NewJob) -> Remaining:
+    """In a task of its own: a client that hangs up meanwhile must not tear the steps apart."""
     storing = here.spawn(_store_and_publish(here, job))
     try:
         return await asyncio.shield(storing)

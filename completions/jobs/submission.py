@@ -203,7 +203,7 @@ class Submission:
         self._prefix = prefix
         self._scripts = Scripts(client, prefix)
         self._line = Line(client)
-        self._gathered: Gathering[list[Any], list[bytes]] = Gathering(self._submit_all)
+        self._gathered: Gathering[tuple[str, list[Any]], Any] = Gathering(self._call_all)
         self.web_id = web_id
 
     async def submit(
@@ -225,7 +225,7 @@ class Submission:
         patience = SERVED_WITHIN if job.waited_for else 0
         most = max_open, max_of_class, max_of_key
         args = _arguments(job, most, FIRST_CHECK, patience, web, message)
-        reply = await self._gathered.do(args)
+        reply = await self._gathered.do(("submit", args))
         verdict = _verdict(reply)
         if verdict == "full":
             raise QueueFullError
@@ -241,14 +241,14 @@ class Submission:
             raise LimitReachedError(cast("LimitName", verdict), remaining, retry_after)
         return remaining
 
-    async def _submit_all(self, jobs: Sequence[list[Any]]) -> list[list[bytes] | Exception]:
-        async with bounded(COMMAND_TIMEOUT):
-            calls = [("submit", args) for args in jobs]
-            return await self._scripts.call_each(self._line, calls)
-
     async def cancel(self, job_id: str) -> None:
-        """At once while queued, within one engine step while running, no effect once ended."""
-        await self._scripts.call("cancel", [job_id])
+        """At once while queued, within one engine step while running, no effect once ended. After
+        every `submit` that was called before, even if nobody waited for that."""
+        await self._gathered.do(("cancel", [job_id]))
+
+    async def _call_all(self, calls: Sequence[tuple[str, list[Any]]]) -> list[Any]:
+        async with bounded(COMMAND_TIMEOUT):
+            return await self._scripts.call_each(self._line, calls)
 
     async def fetch(self, job_id: str) -> JobRecord | None:
         """The job, or None when it is unknown or has expired."""

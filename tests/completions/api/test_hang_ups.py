@@ -10,6 +10,7 @@ from uvicorn.server import ServerState
 
 from completions.api.gateway import Gateway
 from completions.jobs.execution import StepEvent
+from completions.jobs.scripts import Scripts
 from project.handler import ASGIHandler
 from project.http_protocol import Protocol
 from tests.completions.api.conftest import PATH, PREFIX
@@ -76,7 +77,27 @@ KINDS = pytest.mark.parametrize("stream", [False, True], ids=["answer", "stream"
 
 
 @KINDS
-async def test_while_its_job_is_stored(live, connection, monkeypatch, stream):
+async def test_while_its_job_is_on_its_way(live, connection, monkeypatch, stream):
+    may_go_on, call_each = asyncio.Event(), Scripts.call_each
+
+    async def slow(scripts, line, calls):
+        if calls[0][0] == "submit":
+            live.sent.append(calls[0][1][0])
+            await may_go_on.wait()
+        return await call_each(scripts, line, calls)
+
+    monkeypatch.setattr(Scripts, "call_each", slow)
+    connection.send(stream=stream)
+    await connection.until_sent()
+    await connection.hang_up()
+    await asyncio.sleep(0.1)  # in which it could be cancelled too early
+    assert connection.state_of_job() is None
+    may_go_on.set()
+    await connection.until_cancelled()
+
+
+@KINDS
+async def test_between_the_steps_of_storing_its_job(live, connection, monkeypatch, stream):
     may_go_on, dispatch = asyncio.Event(), live.dispatch
 
     async def slow(job_id):
@@ -84,7 +105,7 @@ async def test_while_its_job_is_stored(live, connection, monkeypatch, stream):
         await may_go_on.wait()
 
     monkeypatch.setattr(live, "dispatch", slow)
-    connection.send(stream=stream)
+    connection.send(stream=stream, rid="mine")
     await connection.until_sent()
     await connection.hang_up()
     assert connection.state_of_job() == b"queued"
