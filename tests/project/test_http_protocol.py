@@ -10,7 +10,7 @@ from uvicorn.server import ServerState
 
 from project import http_protocol
 from project.http_protocol import Protocol
-from tests.project.transport import Transport
+from tests.project.transport import Transport, until
 
 
 async def application(scope, receive, send):
@@ -44,14 +44,6 @@ def refusal(transport):
     error = json.loads(body)["error"]
     assert set(error) == {"message", "type", "param", "code"}
     return int(head.split()[1]), error["code"]
-
-
-async def until(condition):
-    for _ in range(3000):
-        if condition():
-            return
-        await asyncio.sleep(0.01)
-    raise AssertionError("it did not happen in time")
 
 
 REQUEST = b"GET /a HTTP/1.1\r\nHost: a\r\n\r\n"

@@ -14,17 +14,9 @@ from completions.jobs.scripts import Scripts
 from project.handler import ASGIHandler
 from project.http_protocol import Protocol
 from tests.completions.api.conftest import PATH, PREFIX
-from tests.project.transport import Transport
+from tests.project.transport import Transport, until
 
 pytestmark = [pytest.mark.integration, pytest.mark.django_db(transaction=True)]
-
-
-async def until(condition):
-    for _ in range(3000):
-        if condition():
-            return
-        await asyncio.sleep(0.01)
-    raise AssertionError("it did not happen in time")
 
 
 class Connection:
