@@ -7,6 +7,7 @@ that runs is answered, and then tells the last that came, which does not run.
 """
 
 import asyncio
+from contextvars import Context
 from typing import Any
 
 import orjson
@@ -75,7 +76,9 @@ class Protocol(HttpToolsProtocol):
 
     def _start_asgi_task(self, cycle: RequestResponseCycle, app: Any) -> None:
         self._runs = cycle
-        super()._start_asgi_task(cycle, app)
+        # The request before starts one that waited, and would pass its own context on: its database
+        # thread with it, which would then be ended by nobody.
+        Context().run(super()._start_asgi_task, cycle, app)
 
     def send_400_response(self, msg: str) -> None:
         self._refuse(400, "invalid_request", f"{msg} Send HTTP/1.1 as RFC 9112 has it.")

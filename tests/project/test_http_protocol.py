@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+from contextvars import ContextVar
 from types import SimpleNamespace
 
 import pytest
@@ -165,3 +166,24 @@ async def test_requests_sent_ahead_are_answered_in_their_order(connection):
     connection.may_end.set()
     await until(lambda: connection.transport.written.count(b"done") == ahead)
     assert connection.transport.reading
+
+
+async def test_a_request_knows_nothing_of_the_one_that_it_waited_behind():
+    """Else it would run in a database thread of that one, which nobody ends."""
+    mark, seen = ContextVar("mark", default=None), []
+
+    async def app(scope, receive, send):
+        await receive()
+        seen.append(mark.get())
+        mark.set(scope["path"])
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+        await send({"type": "http.response.body", "body": b"done"})
+
+    config = Config(app, lifespan="off", log_config=None)
+    config.load()
+    protocol, transport = Protocol(config, ServerState(), {}), Transport()
+    protocol.connection_made(transport)
+    protocol.data_received(REQUEST * 3)
+    await until(lambda: transport.written.count(b"done") == 3)
+    assert seen == [None] * 3
+    protocol.connection_lost(None)
