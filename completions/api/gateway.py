@@ -19,6 +19,7 @@ from completions.api import access_log, request_ids, request_spans, runtime, web
 from completions.api.authentication import authenticate_header
 from completions.api.error_handlers import api_error, is_disk_full
 from completions.api.exceptions import APIError, body_too_slow, payload_too_large
+from completions.api.job_errors import from_job_error
 from completions.api.turnstile import Turnstile
 
 Scope = MutableMapping[str, Any]
@@ -112,14 +113,11 @@ class Gateway:
                 await self._turnstile.enter()
             body = _Body(scope, receive, limit)  # the time that its client has begins now
             await self._application(scope, body.receive, tagged_send)
-        except APIError as error:
-            if status != HUNG_UP:
+        except (APIError, OSError, asyncio.CancelledError) as error:
+            word = _last_word(error)
+            if status != HUNG_UP or word is None:
                 raise
-            await _refuse(error, tagged_send)
-        except OSError as error:
-            if status != HUNG_UP or not is_disk_full(error):
-                raise
-            await _refuse(api_error(error), tagged_send)  # Django had no room for the body
+            await _refuse(word, tagged_send)
         finally:
             web_metrics.open_requests.dec()
             method, path, seconds = scope["method"], scope["path"], time.monotonic() - started
@@ -172,6 +170,15 @@ async def _require_key(scope: Scope) -> None:
         await authenticate_header(_header(scope, b"authorization").decode("latin-1"))
     except Exception as exc:
         raise api_error(exc) from exc
+
+
+def _last_word(error: APIError | OSError | asyncio.CancelledError) -> APIError | None:
+    """What its client is told of a request that no view answered."""
+    if isinstance(error, asyncio.CancelledError):  # the server stops: hang-ups end in the handler
+        return from_job_error("server_shutting_down")
+    if isinstance(error, APIError):
+        return error
+    return api_error(error) if is_disk_full(error) else None  # Django had no room for the body
 
 
 async def _refuse(error: APIError, send: Send) -> None:

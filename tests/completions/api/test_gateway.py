@@ -198,3 +198,34 @@ async def test_the_answer_to_a_whole_body_takes_its_time(monkeypatch):
     scope = {"type": "http", "method": "POST", "path": "/", "headers": []}
     await Gateway(application, 10)(scope, receive, send)
     assert sent[0]["status"] == 200
+
+
+async def test_who_is_cut_because_the_server_stops_is_told():
+    begun = asyncio.Event()
+
+    async def application(scope, receive, send):
+        begun.set()
+        await asyncio.Event().wait()
+
+    calling = asyncio.create_task(call([b""], application=application))
+    await begun.wait()
+    calling.cancel()
+    status, headers, body = await calling
+    assert (status, orjson.loads(body)["error"]["code"]) == (503, "server_shutting_down")
+    assert int(headers[b"retry-after"]) >= 1
+    assert headers[b"x-request-id"].startswith(b"req_")
+
+
+async def test_a_response_that_has_begun_is_cut_when_the_server_stops():
+    begun = asyncio.Event()
+
+    async def application(scope, receive, send):
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+        begun.set()
+        await asyncio.Event().wait()
+
+    calling = asyncio.create_task(call([b""], application=application))
+    await begun.wait()
+    calling.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await calling
