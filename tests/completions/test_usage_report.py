@@ -50,6 +50,12 @@ def test_a_range_of_days_is_inclusive(owner: Tenant) -> None:
     assert len(exported("--from", "2026-03-01", "--to", "2026-03-01")) == 1
     assert exported("--from", "2026-03-02") == []
     assert exported("--to", "2026-02-28") == []
+    assert len(exported("--to", "9999-12-31")) == 1
+
+
+def test_a_range_that_ends_before_it_begins_is_refused(db: None) -> None:
+    with pytest.raises(CommandError, match="--to must not be before --from"):
+        exported("--from", "2026-03-02", "--to", "2026-03-01")
 
 
 @pytest.mark.parametrize(

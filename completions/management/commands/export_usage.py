@@ -24,11 +24,13 @@ class Command(BaseCommand):
         )
 
     def handle(self, *args: Any, **options: Any) -> None:
+        if options["begin"] and options["end"] and options["end"] < options["begin"]:
+            raise CommandError("--to must not be before --from")
         hours = UsageHour.objects.all()
         if options["begin"]:
             hours = hours.filter(hour__gte=options["begin"])
         if options["end"]:
-            hours = hours.filter(hour__lt=options["end"] + timedelta(days=1))
+            hours = hours.filter(hour__lte=options["end"] + timedelta(hours=23))
         if options["organization"]:
             owner = Organization.objects.filter(name=options["organization"]).first()
             if owner is None:
