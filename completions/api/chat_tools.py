@@ -10,8 +10,8 @@ from completions.api.exceptions import FieldError
 from completions.api.fields import (
     BooleanField,
     ChoiceField,
+    KeptObjectField,
     ListField,
-    ObjectField,
     StrictField,
     StrictSerializer,
     TextField,
@@ -24,7 +24,7 @@ MAX_TOOLS = 128
 class FunctionSerializer(StrictSerializer):
     name = TextField(pattern=TOOL_NAME, help_text="1-64 letters, digits, _ or -.")
     description = TextField(required=False, help_text="Told to the model.")
-    parameters = ObjectField(
+    parameters = KeptObjectField(
         required=False, help_text="JSON Schema of the arguments, which are always one object."
     )
     strict = BooleanField(

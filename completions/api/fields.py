@@ -11,6 +11,7 @@ from difflib import get_close_matches
 from functools import cached_property
 from typing import Any
 
+import orjson
 from rest_framework import serializers
 
 from completions.api.exceptions import FieldError
@@ -147,6 +148,20 @@ class ObjectField(StrictField, serializers.DictField):
     def to_internal_value(self, data: Any) -> dict[str, Any]:
         expect(data, dict, "an object")
         return dict(data)
+
+
+class KeptObjectField(ObjectField):
+    """One that stays with the job, and so has to be written again: no integer of it has more than
+    64 bits, and it is not nested deeper than orjson goes."""
+
+    def to_internal_value(self, data: Any) -> dict[str, Any]:
+        value = super().to_internal_value(data)
+        try:
+            orjson.dumps(value)
+        except TypeError as error:
+            reason = str(error).lower()
+            raise FieldError("invalid_value", f"cannot be passed on: {reason}.") from error
+        return value
 
 
 class SchemaField(StrictField, serializers.JSONField):

@@ -9,9 +9,9 @@ import orjson
 from completions.api.exceptions import FieldError
 from completions.api.fields import (
     IntegerField,
+    KeptObjectField,
     ListField,
     NumberField,
-    ObjectField,
     StrictSerializer,
     TextField,
 )
@@ -36,16 +36,12 @@ class BreakersField(ListField):
         return texts
 
 
-class ParamsField(ObjectField):
+class ParamsField(KeptObjectField):
     """Scalars, arrays of scalars and objects of scalars, by name, as in SGLang."""
 
     def to_internal_value(self, data: Any) -> dict[str, Any]:
         params = super().to_internal_value(data)
-        try:
-            size = len(orjson.dumps(params))
-        except TypeError as error:  # no worker could be told of it
-            raise FieldError("invalid_value", "an integer does not fit 64 bits.") from error
-        if size > MAX_PARAMS_BYTES:
+        if len(orjson.dumps(params)) > MAX_PARAMS_BYTES:
             raise FieldError("invalid_value", f"may have at most {MAX_PARAMS_BYTES} bytes.")
         for name, value in params.items():
             if name.startswith("__"):

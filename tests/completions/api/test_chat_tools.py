@@ -8,6 +8,9 @@ from completions.chat.tools import Choice, Tool
 
 F = {"type": "function", "function": {"name": "f", "parameters": {"type": "object"}}}
 TOOLS = (Tool("f"), Tool("g"))
+DEEP: dict = {}
+for _ in range(300):
+    DEEP = {"items": DEEP}
 
 
 def test_tools_keep_their_place():
@@ -37,6 +40,14 @@ def test_tools_keep_their_place():
         (
             {"type": "function", "function": {"name": "f", "parameters": {"properties": []}}},
             "function.parameters.properties",
+        ),
+        (
+            {"type": "function", "function": {"name": "f", "parameters": {"maximum": 2**64}}},
+            "function.parameters",
+        ),
+        (
+            {"type": "function", "function": {"name": "f", "parameters": DEEP}},
+            "function.parameters",
         ),
     ],
 )
