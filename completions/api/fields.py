@@ -315,7 +315,7 @@ class StrictSerializer(StrictField, serializers.Serializer[Any]):
                 "unknown_parameter", f"there is no such parameter.{hint}", name[:SHOWN_NAME]
             )
 
-    def run_validation(self, data: Any = serializers.empty) -> Any:
+    def run_validation(self, data: Any = serializers.empty) -> dict[str, Any]:
         """Raises InvalidRequest for the first error; never ValidationError."""
         try:
             return self.to_internal_value(data)

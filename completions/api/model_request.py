@@ -68,7 +68,7 @@ class ModelRequestSerializer(StrictSerializer):
         serializer = cls.of(data, principal)
         if _takes_long(data):
             return await asyncio.to_thread(serializer.run_validation, data)
-        return serializer.run_validation(data)  # type: ignore[no-any-return]
+        return serializer.run_validation(data)
 
     @classmethod
     def of(cls, data: Any, principal: Principal) -> Self:

@@ -24,9 +24,9 @@ class JSONRenderer(BaseRenderer):
         return b"" if data is None else orjson.dumps(data)
 
 
-def rendered(data: Any, status: int = 200) -> HttpResponse:
+def rendered(data: Any) -> HttpResponse:
     """JSON that is done: DRF's Response would be made twice, itself and of what it renders."""
-    return HttpResponse(orjson.dumps(data), content_type=JSONRenderer.media_type, status=status)
+    return HttpResponse(orjson.dumps(data), content_type=JSONRenderer.media_type)
 
 
 class IgnoreAccept(DefaultContentNegotiation):
