@@ -79,13 +79,20 @@ async def _events(job_id: str, stored: Stored | None, patience: float = float("i
             yield event
 
 
-async def _follow(view: View, patience: float, stored: Stored | None = None) -> _Outcome:
-    """Collect a job's events until its end or for `patience` seconds."""
+async def _follow(
+    view: View, patience: float, stored: Stored | None = None, until_closing: bool = False
+) -> _Outcome:
+    """Collect a job's events until its end or for `patience` seconds, or until this process stops
+    where somebody else can be asked for the rest."""
     outcome = _Outcome(view.collected())
+    here = await runtime.current()
+    all_events = _events(view.id, stored, sse.KEEP_ALIVE_INTERVAL)
     try:
-        async with asyncio.timeout(patience), aclosing(_events(view.id, stored)) as events:
+        async with asyncio.timeout(patience), aclosing(all_events) as events:
             async for event in events:
                 outcome.add(event)
+                if until_closing and here.is_closing:
+                    break
     except TimeoutError:
         pass
     except ReaderLostError as error:
@@ -194,7 +201,7 @@ async def polled(
     job = await find(type(view), view.id, principal)
     outcome = _Outcome(view.collected())
     if wait and not job.ended:
-        outcome = await _follow(view, wait)
+        outcome = await _follow(view, wait, until_closing=True)
         job = await find(type(view), view.id, principal)
     if job.ended and outcome.end is None:  # all of its events are there
         outcome = await _follow(view, OVERTIME, job.events)

@@ -5,6 +5,7 @@ import json
 import os
 import signal
 import time
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
@@ -117,15 +118,25 @@ def test_a_killed_redis_comes_back_with_its_jobs(service: Installation, tokenize
 
 
 def test_a_stopping_web_process_ends_its_streams_with_a_word(service: Installation, tokenize):
-    call = {"model": MODEL, "prompt": tokenize("On and on"), "max_tokens": 2000, "stream": True}
-    with (
-        service.http() as http,
-        http.stream("POST", "/v1/completions", json={**call, "ignore_eos": True}) as response,
-    ):
-        lines = response.iter_lines()
-        assert next(lines).startswith("data: ")
-        os.kill(service.pid("web"), signal.SIGTERM)
-        *_, last_frame, done = [line for line in lines if line.startswith("data: ")]
-    assert done == "data: [DONE]"
-    assert json.loads(last_frame.removeprefix("data: "))["error"]["code"] == "server_shutting_down"
-    service.wait_ready()
+    call = {"model": MODEL, "prompt": tokenize("On and on"), "max_tokens": 2000, "ignore_eos": True}
+    waits = {"Prefer": "wait=60"}
+    with service.http() as http, ThreadPoolExecutor(2) as pool:
+        job = http.post("/v1/completions", json={**call, "background": True}).headers["Location"]
+        polling = pool.submit(http.get, job, params={"wait": 30})
+        waiting = pool.submit(
+            http.post, "/v1/completions", json={**call, "background": True}, headers=waits
+        )
+        while http.get("/v1/completions", params={"limit": 1}).json()["data"][0]["id"] in job:
+            time.sleep(0.05)
+        with http.stream("POST", "/v1/completions", json={**call, "stream": True}) as response:
+            lines = response.iter_lines()
+            assert next(lines).startswith("data: ")
+            os.kill(service.pid("web"), signal.SIGTERM)
+            *_, last_frame, done = [line for line in lines if line.startswith("data: ")]
+        assert done == "data: [DONE]"
+        last = json.loads(last_frame.removeprefix("data: "))
+        assert last["error"]["code"] == "server_shutting_down"
+        assert (polling.result().status_code, waiting.result().status_code) == (200, 202)
+        service.wait_ready()
+        for location in (job, waiting.result().headers["Location"]):  # they go on meanwhile
+            assert http.post(f"{location}/cancel").status_code == 200
