@@ -2,8 +2,10 @@
 
 import os
 import re
+import shutil
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 import yaml
@@ -55,6 +57,50 @@ def test_every_variable_is_in_the_example():
     example = (ROOT / "deploy" / "compose.env.example").read_text()
     for variable in re.findall(r"\$\{(\w+)", text):
         assert re.search(rf"^#? ?{variable}=", example, re.MULTILINE), variable
+
+
+SECRETS = ("QUIRE_SECRET_KEY", "QUIRE_KEY_PEPPER", "POSTGRES_PASSWORD", "REDIS_PASSWORD")
+
+
+def compose_client() -> list[str] | None:
+    """A compose that answers, or none; it needs no daemon to read files."""
+    for client in (["docker", "compose"], ["docker-compose"]):
+        if shutil.which(client[0]):
+            answer = subprocess.run([*client, "version"], capture_output=True)
+            if answer.returncode == 0:
+                return client
+    return None
+
+
+@pytest.mark.integration
+@pytest.mark.parametrize("files", [["compose.yaml"], ["compose.yaml", "compose.gpu.yaml"]])
+def test_compose_itself_understands_the_files(files, tmp_path):
+    client = compose_client()
+    if client is None:
+        pytest.skip("no compose client answers")
+    environment = {k: v for k, v in os.environ.items() if k not in SECRETS}
+    named = [part for file in files for part in ("-f", file)]
+
+    def config(env_file: Path) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [*client, "--env-file", str(env_file), *named, "config"],
+            cwd=ROOT, env=environment, capture_output=True, text=True,
+        )  # fmt: skip
+
+    example = ROOT / "deploy" / "compose.env.example"
+    refused = config(example)
+    assert refused.returncode != 0
+    assert "deploy/compose.env.example" in refused.stderr
+    filled = tmp_path / "env"
+    filled.write_text(
+        re.sub(rf"^({'|'.join(SECRETS)})=$", r"\1=abc", example.read_text(), flags=re.MULTILINE)
+    )
+    done = config(filled)
+    assert done.returncode == 0, done.stderr
+    services = yaml.safe_load(done.stdout)["services"]
+    assert services.keys() == SERVICES.keys()
+    assert services["web"]["environment"]["REDIS_URL"] == "redis://:abc@redis:6379/0"
+    assert ("deploy" in services["worker"]) == ("compose.gpu.yaml" in files)
 
 
 def environment_of(name: str, given: dict[str, str]) -> dict[str, str]:
