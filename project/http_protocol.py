@@ -2,6 +2,8 @@
 time, refusals in the API's own words, and every hang-up noticed.
 
 httptools collects a head of any length for as long as it takes, and nobody has shown a key by then.
+uvicorn adds the trailers of a chunked body to the headers of its request, as many as come: a client
+would say behind a proxy's back what the proxy says in them, and fill the memory.
 A client that sends requests ahead and hangs up would be missed: uvicorn stops reading until the one
 that runs is answered, and then tells the last that came, which does not run.
 """
@@ -20,7 +22,8 @@ from uvicorn.protocols.http.httptools_impl import (
 from completions.api.exceptions import envelope
 
 MOST_HEAD_BYTES = 64 * 1024
-"""Of the request line and the headers; up to one read of the socket more is held."""
+"""Of the request line and the headers, and of what stands between two pieces of a chunked body or
+after its last; up to one read of the socket more is held."""
 HEAD_SECONDS = 30.0
 """From the connection, or from a request's first byte, to the end of its head."""
 
@@ -34,6 +37,7 @@ class Protocol(HttpToolsProtocol):
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)
         self._in_head = False
+        self._in_body = False
         self._head_bytes = 0
         self._ahead = 0
         self._runs: RequestResponseCycle | None = None
@@ -51,14 +55,14 @@ class Protocol(HttpToolsProtocol):
             self._runs.message_event.set()
 
     def data_received(self, data: bytes) -> None:
+        self._head_bytes += len(data)  # what these bytes begin, or are the body of, counts anew
         super().data_received(data)
         if self.transport.is_closing():
             return
         self._read_ahead(len(data))
-        if self._in_head:
-            self._head_bytes += len(data)
-        if self._head_bytes > MOST_HEAD_BYTES:
-            message = f"The request's head is longer than {MOST_HEAD_BYTES} bytes. Shorten it."
+        if (self._in_head or self._in_body) and self._head_bytes > MOST_HEAD_BYTES:
+            what = "head is" if self._in_head else "chunk extensions or trailers are"
+            message = f"The request's {what} longer than {MOST_HEAD_BYTES} bytes. Shorten it."
             self._refuse(431, "headers_too_large", message)
         elif self._in_head or not self._answering():  # a blank line, which begins no request
             self._await_head()
@@ -71,8 +75,21 @@ class Protocol(HttpToolsProtocol):
     def on_headers_complete(self) -> None:
         super().on_headers_complete()
         self._in_head = False
+        self._in_body = True
         self._head_bytes = 0
         self._stop_waiting()
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        if self._in_head:  # else it is a trailer
+            super().on_header(name, value)
+
+    def on_body(self, body: bytes) -> None:
+        super().on_body(body)
+        self._head_bytes = 0
+
+    def on_message_complete(self) -> None:
+        super().on_message_complete()
+        self._in_body = False
 
     def _start_asgi_task(self, cycle: RequestResponseCycle, app: Any) -> None:
         self._runs = cycle
@@ -97,6 +114,11 @@ class Protocol(HttpToolsProtocol):
     def _answering(self) -> bool:
         return self.cycle is not None and not self.cycle.response_complete
 
+    def _answers_what_is_read(self) -> bool:
+        """Whether a refusal of the body at hand would stand neither in the midst of a response nor in
+        the place of another."""
+        return self._in_body and self._runs is self.cycle and not self.cycle.response_started
+
     def _await_head(self) -> None:
         if self._late is None:
             self._late = self.loop.call_later(HEAD_SECONDS, self._be_late)
@@ -115,7 +137,7 @@ class Protocol(HttpToolsProtocol):
             self._refuse(408, "request_timeout", message)
 
     def _refuse(self, status: int, code: str, message: str) -> None:
-        if not self._answering():  # else it would stand in the midst of a response
+        if not self._answering() or self._answers_what_is_read():
             body = orjson.dumps(envelope(message, code=code))
             head = b"content-type: application/json\r\nconnection: close\r\ncontent-length: "
             self.transport.write(STATUS_LINE[status] + head + b"%d\r\n\r\n" % len(body) + body)

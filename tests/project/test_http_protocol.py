@@ -60,13 +60,57 @@ async def test_a_head_without_end_is_refused(connection, piece):
     assert refusal(connection.transport) == (431, "headers_too_large")
 
 
+CHUNKED = b"POST /a HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n"
+
+
+@pytest.mark.parametrize("begun", [b"0\r\n", b"0\r\na: ", b"1;", b"1\r\nx\r\n1;"])
+async def test_trailers_and_chunk_extensions_without_end_are_refused(connection, begun):
+    piece = b"x" * 1000 if begun[-1:] in b" ;" else b"a: b\r\n" * 200
+    connection.protocol.data_received(CHUNKED + begun)
+    for _ in range(2 * http_protocol.MOST_HEAD_BYTES // len(piece)):
+        if connection.transport.closed:
+            break
+        connection.protocol.data_received(piece)
+    assert refusal(connection.transport) == (431, "headers_too_large")
+
+
+async def test_a_chunk_that_is_none_is_refused_in_words(connection):
+    connection.protocol.data_received(CHUNKED + b"-5\r\n")
+    assert refusal(connection.transport) == (400, "invalid_request")
+
+
+async def test_trailers_are_no_headers():
+    """A proxy does not look into them, and what it vouches for would come from its client."""
+    seen = []
+
+    async def app(scope, receive, send):
+        seen.append(await receive())
+        seen.append(list(scope["headers"]))
+        await application({**scope, "app_may_end": asyncio.Event()}, receive, send)
+
+    config = Config(app, lifespan="off", log_config=None)
+    config.load()
+    protocol, transport = Protocol(config, ServerState(), {}), Transport()
+    protocol.connection_made(transport)
+    trailers = b"X-Forwarded-For: 10.0.0.1\r\nX-Forwarded-Proto: https\r\n"
+    protocol.data_received(CHUNKED + b"1\r\nx\r\n0\r\n" + trailers + b"\r\n")
+    await until(lambda: len(seen) > 1)
+    assert seen[0]["body"] == b"x"
+    assert seen[1] == [(b"host", b"a"), (b"transfer-encoding", b"chunked")]
+    protocol.connection_lost(None)
+
+
 async def test_bodies_and_many_requests_do_not_count_as_heads(connection):
     long = b"x" * 4 * http_protocol.MOST_HEAD_BYTES
+    chunk = b"%x\r\n%b\r\n" % (len(long), long)
+    for part in (CHUNKED, chunk, chunk + b"1", b"\r\nx\r\n", b"0\r\n\r\n"):
+        connection.protocol.data_received(part)
+    await until(lambda: b"done" in connection.transport.written)
     head = b"POST /a HTTP/1.1\r\nHost: a\r\nContent-Length: %d\r\n\r\n" % len(long)
     for part in (head, long[:1000], long[1000:]):
         connection.protocol.data_received(part)
-    await until(lambda: b"done" in connection.transport.written)
-    for number in range(2, 40):
+    await until(lambda: connection.transport.written.count(b"done") == 2)
+    for number in range(3, 40):
         connection.protocol.data_received(REQUEST[:9])
         connection.protocol.data_received(REQUEST[9:])
         await until(lambda n=number: connection.transport.written.count(b"done") == n)
