@@ -83,6 +83,11 @@ class ModelFiles:
         return tokenizer
 
     @cached_property
+    def longest_token(self) -> int:
+        """Characters, or bytes, that one token stands for at most."""
+        return max(map(len, self.tokenizer.get_vocab()))
+
+    @cached_property
     def fim_token_ids(self) -> tuple[int, int, int] | None:
         """Ids of the tokens before a prefix, a suffix and a gap to fill, if it has such."""
         for names in _FIM_TOKENS:

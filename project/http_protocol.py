@@ -115,8 +115,8 @@ class Protocol(HttpToolsProtocol):
         return self.cycle is not None and not self.cycle.response_complete
 
     def _answers_what_is_read(self) -> bool:
-        """Whether a refusal of the body at hand would stand neither in the midst of a response nor in
-        the place of another."""
+        """Whether a refusal of the body at hand stands neither in a response nor in another's
+        place."""
         return self._in_body and self._runs is self.cycle and not self.cycle.response_started
 
     def _await_head(self) -> None:

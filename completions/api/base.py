@@ -1,6 +1,5 @@
 """The asynchronous view under every endpoint: DRF's request, parsers and errors, one coroutine."""
 
-import asyncio
 from typing import Any
 
 from django.http import Http404, HttpRequest, HttpResponse
@@ -9,19 +8,38 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 from rest_framework.views import APIView
 
+from completions.api import turns
 from completions.api.authentication import authenticate, permit
 from completions.api.exceptions import InvalidRequest
 from completions.keys import Principal
 from completions.models import Scope
 
 LARGE_BODY = 256 * 1024
-"""Bytes from which a body is parsed in a thread, so that other requests go on meanwhile."""
+"""Bytes from which a body waits for its turn, and is parsed in a thread: other requests go on
+meanwhile."""
 
 
 class APIRequest(Request):
     """A request as handlers see it. `auth` is set where the view is authenticated."""
 
     auth: Principal
+    holds_turn = False
+    """Of large bodies, until :meth:`checked`."""
+
+    @property
+    def owner(self) -> int:
+        """Whose turn this request takes."""
+        return self.auth.organization_id if self.auth is not None else turns.NOBODY
+
+    async def take_turn(self) -> None:
+        await turns.current().large.take(self.owner)
+        self.holds_turn = True
+
+    def checked(self) -> None:
+        """All that costs much is done, as it is at the latest when the request is answered."""
+        if self.holds_turn:
+            self.holds_turn = False
+            turns.current().large.give(self.owner)
 
 
 class AsyncAPIView(APIView):
@@ -47,11 +65,14 @@ class AsyncAPIView(APIView):
                 wrapped.auth = await authenticate(wrapped)
                 permit(wrapped.auth, self.scope, request.META.get("REMOTE_ADDR") or "")
             if int(request.META.get("CONTENT_LENGTH") or 0) > LARGE_BODY:
-                await asyncio.to_thread(_parse, wrapped)
+                await wrapped.take_turn()
+                await turns.current().run(wrapped.owner, _parse, wrapped)
             _refuse_nul(wrapped)
             response = await self._handler(wrapped)(wrapped, *args, **kwargs)
         except Exception as exc:  # noqa: BLE001 - the border where all errors become responses
             response = self.handle_exception(exc)
+        finally:
+            wrapped.checked()
         return _plain(self.finalize_response(wrapped, response, *args, **kwargs))
 
     def initialize_request(self, request: HttpRequest, *args: Any, **kwargs: Any) -> APIRequest:

@@ -1,12 +1,12 @@
 """The body of POST /v1/chat/completions: what it adds to the fields that both routes take."""
 
-import asyncio
 import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from rest_framework import serializers
 
+from completions.api import turns
 from completions.api.chat_messages import (
     NOTES,
     ChatMessageSerializer,
@@ -37,7 +37,7 @@ from completions.api.generation_request import (
     check_length,
 )
 from completions.api.prompt import kind
-from completions.api.token_fields import TokenIdsField
+from completions.api.token_fields import TokenIdsField, token_ids
 from completions.chat import template
 from completions.chat.conversation import prompt_text
 from completions.chat.formats import FORMATS
@@ -105,7 +105,7 @@ class RawPromptField(StrictField, serializers.JSONField):
 
     def for_model(self, value: str | list[Any], model: ModelFiles) -> list[int]:
         if isinstance(value, str):
-            return list(model.tokenizer.encode(value).ids)
+            return token_ids(model, value)
         return TokenIdsField().for_model(value, model)
 
 
@@ -120,7 +120,14 @@ class MessagesField(ListField):
 
     def for_model(self, value: str | list[Any], model: ModelFiles) -> list[Any]:
         """A text's token ids, else the messages."""
-        return list(model.tokenizer.encode(value).ids) if isinstance(value, str) else value
+        return token_ids(model, value) if isinstance(value, str) else value
+
+
+def check_message_count(count: int, max_model_len: int) -> None:
+    """Raise FieldError for more messages than fit: each takes a token at least."""
+    if count > max_model_len:
+        message = f"holds {count} messages, more than the context of {max_model_len} tokens holds."
+        raise FieldError("context_length_exceeded", message)
 
 
 class ChatRequestSerializer(GenerationRequestSerializer):
@@ -185,7 +192,13 @@ class ChatRequestSerializer(GenerationRequestSerializer):
     @classmethod
     async def validate_request(cls, data: Any, principal: Principal) -> dict[str, Any]:
         """The validated body. In a thread: a template and a tokenizer run over the messages."""
-        return await asyncio.to_thread(cls.of(data, principal).run_validation, data)
+        owner = principal.organization_id
+        return await turns.current().run(owner, cls.of(data, principal).run_validation, data)
+
+    def field_value(self, field: StrictField, value: Any, validated: dict[str, Any]) -> Any:
+        if isinstance(field, MessagesField) and type(value) is list:
+            check_message_count(len(value), self.files.max_model_len)
+        return super().field_value(field, value, validated)
 
     def prompts(self, validated: Any) -> Sequence[Sequence[int]]:
         prompts: Sequence[Sequence[int]] = validated["prompt"]
@@ -271,12 +284,11 @@ class ChatRequestSerializer(GenerationRequestSerializer):
         self, source: str, validated: dict[str, Any], options: dict[str, Any]
     ) -> tuple[str, list[int]]:
         """The prompt's end as text, and its token ids."""
-        tokenizer = self.files.tokenizer
         if _is_raw(source, validated):
             ids: list[int] = validated[source]
             if not ids:
                 raise FieldError("empty_array", "must hold at least one token.", source)
-            return tokenizer.decode(ids[-_TAIL:], skip_special_tokens=False), ids
+            return self.files.tokenizer.decode(ids[-_TAIL:], skip_special_tokens=False), ids
         messages = [for_template(message) for message in validated["messages"]]
         calls: Calls | None = validated["calls"]
         written = calls.format if calls else FORMATS.get(self.files.tool_format or "")
@@ -285,7 +297,7 @@ class ChatRequestSerializer(GenerationRequestSerializer):
             text = prompt_text(self.files, messages, tools, written, options)
         except ChatTemplateError as error:
             raise FieldError("invalid_value", f"{error}.", "messages") from error
-        return text, list(tokenizer.encode(text, add_special_tokens=False).ids)
+        return text, token_ids(self.files, text, "messages", special=False)
 
     def _settle_max_tokens(self, validated: dict[str, Any], source: str) -> None:
         (prompt,) = validated["prompt"]

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from completions.api.exceptions import FieldError
+from completions.api.token_fields import token_ids
 from completions.model_files import ModelFiles
 
 
@@ -32,5 +33,5 @@ def around(suffix: str | None, model: ModelFiles) -> Around:
         message = "this model fills no gaps. Use one with the capability `fim`."
         raise FieldError("unsupported_parameter", message, "suffix")
     before, then, middle = model.fim_token_ids
-    ids = model.tokenizer.encode(suffix, add_special_tokens=False).ids
+    ids = token_ids(model, suffix, "suffix", special=False)
     return Around((before,), (then, *ids, middle))

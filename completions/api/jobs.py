@@ -55,6 +55,7 @@ class SubmitView(AsyncAPIView):
         if key is not None and (first := await idempotency.first_job(key, principal.key_id)):
             return await self._answered_again(first, request)
         prepared = await self.prepare(request.data, principal)
+        request.checked()
         if prepared.ignored:
             self.headers[ignored_fields.HEADER] = ", ".join(prepared.ignored)
         view = prepared.view

@@ -1,11 +1,11 @@
 """Bodies that begin with the model they speak of, and who may name which model."""
 
-import asyncio
 from copy import copy
 from functools import lru_cache
 from typing import Any, Self
 
 from completions import model_files
+from completions.api import turns
 from completions.api.exceptions import NotFound, PermissionDenied
 from completions.api.fields import StrictField, StrictSerializer, TextField
 from completions.catalog import ModelEntry
@@ -13,6 +13,7 @@ from completions.keys import Principal
 from completions.model_files import ModelFiles
 
 _LONG_TEXT = 2000
+_MANY = 256
 
 
 def find_entry(model_id: str, principal: Principal) -> ModelEntry:
@@ -67,7 +68,8 @@ class ModelRequestSerializer(StrictSerializer):
         """The validated body; a large batch is checked in a thread."""
         serializer = cls.of(data, principal)
         if _takes_long(data):
-            return await asyncio.to_thread(serializer.run_validation, data)
+            owner = principal.organization_id
+            return await turns.current().run(owner, serializer.run_validation, data)
         return serializer.run_validation(data)
 
     @classmethod
@@ -86,13 +88,23 @@ class ModelRequestSerializer(StrictSerializer):
         return field.for_model(value, self.files)
 
 
+_IDS = frozenset({"prompt", "tokens"})
+"""Whose check is one fast pass."""
+
+
 def _takes_long(data: Any) -> bool:
     """Whether checking a body could hold the event loop for more than about a millisecond: many
-    ids, or long texts to tokenize."""
-    prompt = data.get("prompt") if type(data) is dict else None
-    if type(prompt) is str:
-        return len(prompt) > _LONG_TEXT
-    return type(prompt) is list and len(prompt) > 8 and type(prompt[0]) in (list, str)
+    ids, long texts to tokenize, many parts of anything else."""
+    if type(data) is not dict:
+        return False
+    prompt = data.get("prompt")
+    if type(prompt) is list and len(prompt) > 8 and type(prompt[0]) in (list, str):
+        return True
+    return len(data) > _MANY or any(
+        len(value) > (_LONG_TEXT if type(value) is str else _MANY)
+        for name, value in data.items()
+        if type(value) in (str, dict) or (type(value) is list and name not in _IDS)
+    )
 
 
 @lru_cache

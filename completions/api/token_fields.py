@@ -39,12 +39,32 @@ def _tokenized(value: str | list[str], model: ModelFiles) -> list[list[int]]:
     """Texts to ids as the model's tokenizer makes them, with BOS where it adds one."""
     texts = [value] if isinstance(value, str) else value
     check_prompt_count(len(texts))
+    for index, text in enumerate(texts):
+        check_text(model, text, "" if isinstance(value, str) else f"[{index}]")
     prompts = [list(encoding.ids) for encoding in model.tokenizer.encode_batch(texts)]
     for index, prompt in enumerate(prompts):
         if not prompt:
             path = "" if isinstance(value, str) else f"[{index}]"
             raise FieldError("empty_array", "must hold at least one token.", path)
     return prompts
+
+
+def token_ids(model: ModelFiles, text: str, path: str = "", special: bool = True) -> list[int]:
+    """A text's tokens, with the tokenizer's own such as BOS if `special`. Raises FieldError."""
+    check_text(model, text, path)
+    return list(model.tokenizer.encode(text, add_special_tokens=special).ids)
+
+
+def check_text(model: ModelFiles, text: str, path: str = "", at_least: int = 0) -> None:
+    """Raise FieldError for one that is longer than anything the model has room for, and than
+    `at_least`: to find out by tokenizing takes seconds and hundreds of bytes per token."""
+    most = max(model.max_model_len * model.longest_token, at_least)
+    if len(text) > most:
+        message = (
+            f"has {len(text)} characters, and no more than {most} fit the model's context length "
+            f"of {model.max_model_len} tokens. Shorten it."
+        )
+        raise FieldError("context_length_exceeded", message, path)
 
 
 class TokenIdsField(StrictField, serializers.ListField):

@@ -1,10 +1,10 @@
 """POST /v1/tokenize and /v1/detokenize, in vLLM's shapes: how clients get token-ID prompts."""
 
-import asyncio
 from typing import Any
 
 from rest_framework.response import Response
 
+from completions.api import turns
 from completions.api.base import APIRequest, AsyncAPIView
 from completions.api.exceptions import FieldError, InvalidRequest
 from completions.api.fields import (
@@ -16,11 +16,14 @@ from completions.api.fields import (
     TextField,
 )
 from completions.api.model_request import ModelRequestSerializer, find_model
-from completions.api.token_fields import TokenIdsField
+from completions.api.token_fields import TokenIdsField, check_text
 from completions.chat import template
 from completions.chat.template import ChatTemplateError
 from completions.model_files import ModelFiles
 from completions.models import Scope
+
+MOST_CHARACTERS = 1024 * 1024
+"""Of a text that is tokenized, or what would fit the model, if that is more."""
 
 
 class MessageSerializer(StrictSerializer):
@@ -67,7 +70,7 @@ class TokenizeView(AsyncAPIView):
     async def post(self, request: APIRequest) -> Response:
         validated = await TokenizeRequestSerializer.validate_request(request.data, request.auth)
         model = find_model(validated["model"], request.auth)
-        tokens = await asyncio.to_thread(_tokenize, model, validated)
+        tokens = await turns.current().run(request.owner, _tokenize, model, validated)
         return Response(
             {"tokens": tokens, "count": len(tokens), "max_model_len": model.max_model_len}
         )
@@ -81,8 +84,7 @@ class DetokenizeView(AsyncAPIView):
     async def post(self, request: APIRequest) -> Response:
         validated = await DetokenizeRequestSerializer.validate_request(request.data, request.auth)
         model = find_model(validated["model"], request.auth)
-        decode = model.tokenizer.decode
-        text = await asyncio.to_thread(decode, validated["tokens"], skip_special_tokens=False)
+        text = await turns.current().run(request.owner, _detokenize, model, validated["tokens"])
         return Response({"prompt": text})
 
 
@@ -97,5 +99,15 @@ def _tokenize(model: ModelFiles, validated: dict[str, Any]) -> list[int]:
             )
         except ChatTemplateError as error:
             raise InvalidRequest("invalid_value", f"messages: {error}.", "messages") from error
+    try:
+        check_text(model, text, at_least=MOST_CHARACTERS)
+    except FieldError as error:
+        error.inside("prompt" if validated["messages"] is None else "messages")
+        raise error.api_error() from error
     encoding = model.tokenizer.encode(text, add_special_tokens=validated["add_special_tokens"])
     return list(encoding.ids)
+
+
+def _detokenize(model: ModelFiles, tokens: list[int]) -> str:
+    text: str = model.tokenizer.decode(tokens, skip_special_tokens=False)
+    return text

@@ -1,5 +1,6 @@
 """The asynchronous view: parsing, negotiation, errors, and answers without a thread."""
 
+import asyncio
 import json
 from typing import Any
 
@@ -116,3 +117,38 @@ async def test_body_limit(monkeypatch: pytest.MonkeyPatch, settings: Any) -> Non
     settings.MAX_BODY_BYTES = 10
     assert (await call("POST", b'{"a": 123}')).status_code == 201
     assert await post_error(b'{"a": 1234}') == (413, "payload_too_large")
+
+
+async def test_large_bodies_of_one_owner_are_held_one_at_a_time_until_they_are_checked() -> None:
+    held, most, let = 0, 0, asyncio.Event()
+
+    class SlowView(AsyncAPIView):
+        authenticated = False
+
+        async def post(self, request: APIRequest) -> Response:
+            nonlocal held, most
+            held += 1
+            most = max(most, held)
+            await asyncio.sleep(0.02)
+            held -= 1
+            request.checked()
+            await let.wait()  # what was checked runs, and waits for nobody
+            return Response({})
+
+    slow = SlowView.as_view()
+    body = json.dumps({"a": "x" * LARGE_BODY})
+
+    def send() -> Any:
+        return slow(factory.generic("POST", "/v1/x", body, content_type="application/json"))
+
+    answers = [asyncio.create_task(send()) for _ in range(4)]
+    await asyncio.sleep(1.0)
+    let.set()
+    assert [each.status_code for each in await asyncio.gather(*answers)] == [200] * 4
+    assert most == 1
+
+
+async def test_a_large_body_that_is_refused_gives_its_turn_back() -> None:
+    for _ in range(4):
+        status, code = await post_error(b"[" + b"1," * LARGE_BODY + b"1]")
+        assert (status, code) == (400, "invalid_json")

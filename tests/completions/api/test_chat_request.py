@@ -2,6 +2,7 @@
 
 import shutil
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -16,6 +17,7 @@ from completions.chat.thinking import Marks
 from completions.chat.tools import Choice
 from completions.grammars.composition import FIELD as COMPOSITION
 from completions.keys import Principal
+from completions.model_files import ModelFiles
 from tests.completions.conftest import TINY_CONTEXT
 
 ANYONE = Principal(1, 1, "abcdef", (), None)
@@ -266,3 +268,25 @@ def test_a_budget_that_the_length_leaves_unused_is_none(budget: int) -> None:
     thinking = {"type": "enabled", "budget_tokens": budget}
     validated = validate({"model": "thinker", "thinking": thinking, "max_tokens": 9})
     assert validated["thoughts"].budget is None
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        {"messages": HI * (TINY_CONTEXT + 1)},
+        {"messages": [{"role": "user", "content": "x" * 100 * TINY_CONTEXT}]},
+        {"messages": "x" * 100 * TINY_CONTEXT},
+        {"messages": None, "prompt": "x" * 100 * TINY_CONTEXT},
+    ],
+)
+def test_what_never_fits_is_refused_before_it_is_tokenized(
+    body: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def never(*_: Any, **_options: Any) -> None:
+        raise AssertionError
+
+    monkeypatch.setattr(ModelFiles, "longest_token", 4)
+    monkeypatch.setattr(ModelFiles, "tokenizer", SimpleNamespace(encode=never))
+    code, param = refusal(body)
+    assert code == "context_length_exceeded"
+    assert param in body

@@ -3,8 +3,11 @@ from typing import Any
 import pytest
 from django.test import Client
 
+from completions.api import tokenization
 from tests.completions.conftest import TINY_CONTEXT
 
+LONGEST = 4
+"""Characters of the tiny model's longest token."""
 BOS, EOS = 256, 257
 
 
@@ -95,3 +98,17 @@ def test_models(api: Client) -> None:
 
 def test_a_key_is_needed(client: Client, api: Client) -> None:
     assert post(Client(), "tokenize", prompt="a").status_code == 401
+
+
+def test_a_text_that_would_take_seconds_and_gigabytes_is_refused_untouched(
+    api: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tokenization, "MOST_CHARACTERS", 0)
+    beyond = "x" * (LONGEST * TINY_CONTEXT + 1)
+    assert error(api, "tokenize", prompt=beyond) == (400, "context_length_exceeded", "prompt")
+    messages = [{"role": "user", "content": beyond}]
+    found = error(api, "tokenize", messages=messages)
+    assert found == (400, "context_length_exceeded", "messages")
+    assert post(api, "tokenize", prompt=beyond[1:]).status_code == 200
+    monkeypatch.setattr(tokenization, "MOST_CHARACTERS", len(beyond))
+    assert post(api, "tokenize", prompt=beyond).status_code == 200
