@@ -24,6 +24,7 @@ from workers.engine.exceptions import (
     EngineError,
     InvalidLogits,
     InvalidRequest,
+    NeverStarted,
 )
 from workers.engine.flight import Flight, PendingTokens
 from workers.engine.grammar_mask import GrammarMask
@@ -225,7 +226,7 @@ class Engine:
         lap = self._step_seconds.start()
         self._last_step_at = self._clock()  # a watchdog must not count the sleep before as a step
         for state in self._deadlines.passed(self._last_step_at):
-            self._live.fail(state, DeadlineExceeded())
+            self._live.fail(state, DeadlineExceeded() if state.started else NeverStarted())
         flight = self._ahead or self._launch(lap)
         self._ahead = None
         if flight is not None:

@@ -12,6 +12,7 @@ EngineError
 ├── InvalidLogits               one request's model output was not a distribution
 ├── RequestFault                one request's own processing failed unexpectedly
 └── DeadlineExceeded            one request's deadline passed
+    └── NeverStarted            while it waited
 """
 
 # ruff: noqa: N818 - the names say what happened, as the interface fixes them
@@ -92,3 +93,9 @@ class DeadlineExceeded(EngineError):
     """The request's deadline passed before it finished."""
 
     code = "generation_timeout"
+
+
+class NeverStarted(DeadlineExceeded):
+    """The request's deadline passed before it was its turn."""
+
+    code = "queue_timeout"

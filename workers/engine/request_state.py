@@ -32,6 +32,11 @@ class RequestState:
         return self.error is not None or self.num_unfinished == 0
 
     @property
+    def started(self) -> bool:
+        """Whether anything of it was computed."""
+        return any(seq.num_computed or seq.num_output_tokens for seq in self.sequences)
+
+    @property
     def released(self) -> bool:
         """Whether it holds nothing any more: it ended or was aborted."""
         return all(seq.finished for seq in self.sequences)
