@@ -14,6 +14,7 @@ from tests.acceptance.service import ROOT
 
 COMPOSE = yaml.safe_load((ROOT / "compose.yaml").read_text())
 SERVICES = COMPOSE["services"]
+DOCKERFILE = (ROOT / "Dockerfile").read_text()
 
 
 @pytest.mark.parametrize("name", SERVICES)
@@ -28,7 +29,7 @@ def test_a_container_can_do_little(name):
 
 
 def test_our_images_do_not_run_as_root():
-    for stage in re.split(r"^FROM ", (ROOT / "Dockerfile").read_text(), flags=re.MULTILINE):
+    for stage in re.split(r"^FROM ", DOCKERFILE, flags=re.MULTILINE):
         if re.match(r".* AS (web|worker)$", stage.splitlines()[0]) if stage.strip() else False:
             assert "\nUSER quire\n" in stage
 
@@ -50,6 +51,44 @@ def test_redis_asks_for_a_password_and_evicts_nothing():
 def test_who_writes_files_shares_a_volume():
     for name in ("web", "cpu-worker"):
         assert "state:/var/lib/quire" in SERVICES[name]["volumes"]
+
+
+def test_the_worker_can_compile_its_kernels():
+    (stage,) = re.findall(
+        r"^FROM base AS worker\n.*?(?=^FROM |\Z)", DOCKERFILE, re.MULTILINE | re.DOTALL
+    )
+    assert re.search(r"apt-get install .*gcc libc6-dev", stage)
+    (uid,) = re.findall(r"--uid (\d+)", DOCKERFILE)
+    (native,) = [each for each in SERVICES["worker"]["tmpfs"] if each.startswith("/var/lib/quire/")]
+    path, options = native.split(":")
+    assert path == "/var/lib/quire/native"
+    assert {"exec", f"uid={uid}"} <= set(options.split(","))  # Docker's own default is noexec
+    assert "/tmp" in SERVICES["worker"]["tmpfs"]  # noqa: S108 - in the container
+
+
+def test_nobody_migrates_what_is_still_being_set_up():
+    """On first start PostgreSQL's image runs a server for itself, which listens on no address."""
+    check = SERVICES["postgres"]["healthcheck"]["test"]
+    assert check[check.index("--host") + 1] == "127.0.0.1"
+
+
+def test_a_build_of_up_traces_as_env_says():
+    for service in SERVICES.values():
+        if "build" in service:
+            assert service["build"]["args"] == {"OTEL": "${OTEL:-}"}
+
+
+def test_other_settings_reach_every_container_of_ours():
+    for service in SERVICES.values():
+        if "build" in service:
+            assert service["env_file"] == ["deploy/settings.env"]
+    given = (ROOT / "deploy" / "settings.env").read_text().splitlines()
+    assert all(line.startswith("#") for line in given)
+    named = re.findall(r"^# (QUIRE_\w+)=", "\n".join(given), re.MULTILINE)
+    settings = (ROOT / "project" / "settings.py").read_text()
+    assert named
+    for name in named:
+        assert f'"{name}"' in settings, name
 
 
 def test_every_variable_is_in_the_example():
