@@ -117,6 +117,10 @@ def load(path: Path, models_dir: Path) -> Catalog:
         raise CatalogError(f"cannot read {path}: {error.strerror}") from error
     except tomllib.TOMLDecodeError as error:
         raise CatalogError(f"{path}: {error}") from error
+    for key in document.keys() - {"models"}:
+        raise CatalogError(
+            f"{path}: unknown table or key {key!r}; all stands in [models.NAME] tables"
+        )
     tables = document.get("models")
     if not isinstance(tables, dict) or not tables:
         raise CatalogError(f"{path} names no model; add a [models.NAME] table")

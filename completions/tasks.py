@@ -68,7 +68,7 @@ def reconcile() -> None:
                 logger.warning("cannot publish %s again: %s", job.job_id, error)
                 return
             logger.info(
-                "published %s again",
+                "job %s is published again: its worker was lost, or none has taken it",
                 job.job_id,
                 extra={"job_id": job.job_id, "request_id": job.request_id},
             )

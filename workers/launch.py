@@ -104,7 +104,7 @@ def _load(entry: ModelEntry, options: WorkerOptions) -> "EngineLike":
     logger.info("loading %s from %s onto device %s", entry.id, entry.folder, options.device)
     try:
         return Engine.from_pretrained(entry.folder, _config(entry, options))
-    except (ValueError, UnsupportedModel, UnsupportedAdapter) as error:
+    except (OSError, ValueError, UnsupportedModel, UnsupportedAdapter) as error:
         logger.critical("%s cannot be served: %s", entry.id, error)
         raise SystemExit(1) from error
 

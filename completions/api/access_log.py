@@ -5,12 +5,17 @@ a dict that they share.
 """
 
 import logging
+import re
 from contextvars import ContextVar
 from typing import Any
 
 from structlog.contextvars import bind_contextvars
 
+from completions.api.exceptions import APIError
+
 logger = logging.getLogger("quire.access")
+
+_PARAM = re.compile(r"[\w.\[\]]{1,100}", re.ASCII)
 
 _facts: ContextVar[dict[str, Any] | None] = ContextVar("facts", default=None)
 
@@ -29,6 +34,13 @@ def note(**facts: Any) -> None:
     known = _facts.get()
     if known is not None:
         known.update(facts)
+
+
+def note_error(error: APIError) -> None:
+    """Why a request was refused. A parameter that does not exist may be any text of the client."""
+    note(code=error.code)
+    if error.param is not None and _PARAM.fullmatch(error.param):
+        note(param=error.param)
 
 
 def write(method: str, path: str, status: int, seconds: float, facts: dict[str, Any]) -> None:

@@ -154,14 +154,14 @@ def api_error(exc: Exception) -> APIError:
 def handle(exc: Exception, context: Mapping[str, Any]) -> Response:
     """DRF's exception handler."""
     error = api_error(exc)
-    access_log.note(code=error.code)
+    access_log.note_error(error)
     return Response(error.envelope(), status=error.status_code, headers=error.headers)
 
 
 def response(exc: Exception) -> HttpResponse:
     """The same outside of DRF: middleware, URL handlers."""
     error = api_error(exc)
-    access_log.note(code=error.code)
+    access_log.note_error(error)
     return HttpResponse(
         orjson.dumps(error.envelope()),
         status=error.status_code,

@@ -182,7 +182,7 @@ def _last_word(error: APIError | OSError | asyncio.CancelledError) -> APIError |
 
 
 async def _refuse(error: APIError, send: Send) -> None:
-    access_log.note(code=error.code)
+    access_log.note_error(error)
     # What is left of the body was not read, so the connection cannot be used again.
     headers = [(b"content-type", b"application/json"), (b"connection", b"close")]
     headers += [(k.lower().encode(), v.encode()) for k, v in error.headers.items()]

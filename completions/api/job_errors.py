@@ -31,13 +31,13 @@ def _invalid(code: str) -> Callable[[str], APIError]:
 _JOB_ERRORS: Mapping[str, tuple[Callable[[str], APIError], str]] = {
     "queue_timeout": (
         _gateway_timeout("queue_timeout", retry=True),
-        "No worker was free before the request's deadline. Retry later, or submit it with "
-        '"background": true to wait without a connection.',
+        "No worker was free before the request's deadline. Retry later, or, unless it is "
+        'already, submit it with "background": true to wait without a connection.',
     ),
     "generation_timeout": (
         _gateway_timeout("generation_timeout", retry=False),
-        "The completion did not end before the request's deadline. Ask for fewer tokens, or submit "
-        'it with "background": true.',
+        "The completion did not end before the request's deadline. Ask for fewer tokens, or, "
+        'unless it is already, submit it with "background": true.',
     ),
     "worker_error": (
         _server_error("worker_error"),

@@ -58,6 +58,7 @@ def test_a_refusal_says_why_in_the_log(service, http):
     http.post("/v1/completions", json={"model": "none"}, headers={"X-Request-Id": "refused-1"})
     (access,) = until(lambda: lines_about(service, "web", "refused-1"))
     assert (access["status"], access["code"]) == (404, "model_not_found")
+    assert access["param"] == "model"
 
 
 def metrics(http, part=None):

@@ -1,5 +1,6 @@
 """What README shows is run here, block by block, against a live installation."""
 
+import json
 import re
 import subprocess
 
@@ -48,7 +49,8 @@ def test_the_curl_example_runs(service: Installation):
         env={"QUIRE_API_KEY": service.key, "PATH": "/usr/bin:/bin"},
         capture_output=True, text=True, check=True,
     )  # fmt: skip
-    assert '"finish_reason":"stop"' in done.stdout
+    shown, given = (json.loads(answer)["choices"] for answer in (blocks("json")[0], done.stdout))
+    assert given == shown
 
 
 def test_every_field_and_setting_is_documented():

@@ -1,8 +1,11 @@
 """models.toml: what is read, what is refused and how clearly."""
 
+import re
+
 import pytest
 
-from completions.catalog import LOGIT_PROCESSORS, CatalogError, load
+from completions.catalog import _TYPES, LOGIT_PROCESSORS, CatalogError, load
+from tests.acceptance.service import ROOT
 
 
 @pytest.fixture
@@ -90,6 +93,7 @@ def test_choosing(read):
         ("", "names no model"),
         ("[models]\n", "names no model"),
         ("models = 3", "names no model"),
+        ('[models.a]\npath = "a"\n[model.b]\npath = "b"\n', "unknown table or key 'model'"),
         ("[models.a", r"models\.toml"),
         ("[models.a]\n", "exactly one of"),
         ('[models.a]\npath = "a"\nhub = "b"\n', "exactly one of"),
@@ -116,6 +120,12 @@ def test_choosing(read):
 def test_mistakes_are_named(read, text, complaint):
     with pytest.raises(CatalogError, match=complaint):
         read(text)
+
+
+def test_the_comments_of_models_toml_explain_every_key():
+    comments = re.findall(r"^#.*", (ROOT / "models.toml").read_text(), re.MULTILINE)
+    for key in _TYPES:
+        assert re.search(rf"\b{key}\b", "\n".join(comments)), key
 
 
 def test_a_missing_file_is_named(tmp_path):

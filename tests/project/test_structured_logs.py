@@ -10,6 +10,7 @@ import pytest
 from structlog.contextvars import bound_contextvars
 
 from completions.api import access_log
+from completions.api.exceptions import InvalidRequest
 from completions.jobs.execution import Claim
 from project import structured_logs
 from workers.job_logs import EngineLines
@@ -65,6 +66,27 @@ def test_what_is_noted_deep_inside_is_in_the_access_line():
         facts = contextvars.copy_context().run(answer, f"req_{number}", f"cmpl-{number}")
         assert facts == {"request_id": f"req_{number}", "job_id": f"cmpl-{number}"}
     access_log.note(job_id="nobody's")
+
+
+@pytest.mark.parametrize(
+    ("param", "told"),
+    [
+        ("max_token", "max_token"),
+        ("messages[0].content[2].type", "messages[0].content[2].type"),
+        (None, None),
+        ("what a client keeps to itself", None),
+        ("x" * 101, None),
+    ],
+)
+def test_a_refusal_names_the_parameter_but_no_text_of_clients(param, told):
+    def answer():
+        facts = access_log.begin("req_1")
+        access_log.note_error(InvalidRequest("unknown_parameter", "no such thing", param))
+        return facts
+
+    facts = contextvars.copy_context().run(answer)
+    assert facts["code"] == "unknown_parameter"
+    assert facts.get("param") == told
 
 
 def test_the_engines_lines_get_the_request_that_they_speak_of(lines):

@@ -161,6 +161,10 @@ def test_a_folder_of_the_operator_needs_no_manifest(tmp_path):
         checkpoints.prepare(entry, ignore)
     entry.folder.mkdir()
     (entry.folder / "config.json").write_text("{}")
+    with pytest.raises(checkpoints.CheckpointError, match=r"no tokenizer\.json, weights"):
+        checkpoints.prepare(entry, ignore)
+    (entry.folder / "tokenizer.json").write_text("{}")
+    (entry.folder / "model-00001-of-00002.safetensors").touch()
     assert not checkpoints.prepare(entry, pytest.fail)
 
 

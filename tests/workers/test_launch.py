@@ -25,7 +25,7 @@ execute_from_command_line(["manage.py", "engine_worker"])
 
 def launch(folder, url, settings, **environment):
     """Exit code, and the lines that it has written."""
-    (folder / "config.json").write_text("{}")
+    (folder / "config.json").write_text(environment.get("CONFIG", "{}"))
     document = f'[models.m]\npath = "{folder}"\n{settings}'
     (folder / "models.toml").write_text(document)
     done = subprocess.run(
@@ -45,6 +45,7 @@ def launch(folder, url, settings, **environment):
         ('dtype = "int8"', {"GPUS": "1"}, "dtype int8 is for CPUs, not for cuda:0"),
         ("", {"GPUS": "1", "QUIRE_DTYPE": "int8"}, "dtype int8 is for CPUs, not for cuda:0"),
         ("", {"GPUS": "0", "QUIRE_DTYPE": "int4"}, "dtype must be one of"),
+        ("", {"GPUS": "0", "CONFIG": '{"model_type": "llama"}'}, "no file named model.safetensors"),
     ],
 )
 def test_what_cannot_be_served_is_told_in_one_line(

@@ -13,7 +13,8 @@ def catalogue(tmp_path, settings):
     settings.MODELS_FILE.write_text('[models.one]\npath = "one"\n[models.two]\npath = "two"\n')
     for name in ("one", "two"):
         (tmp_path / "models" / name).mkdir(parents=True)
-        (tmp_path / "models" / name / "config.json").write_text("{}")
+        for file in ("config.json", "tokenizer.json", "model.safetensors"):
+            (tmp_path / "models" / name / file).write_text("{}")
     return tmp_path
 
 
