@@ -31,11 +31,32 @@ class ReadyView(AsyncAPIView):
     authenticated = False
 
     async def get(self, request: APIRequest) -> Response:
-        told = await asyncio.gather(*map(_patiently, _CHECKS.values()))
+        told = await _together()
         failures = {name: why for name, why in zip(_CHECKS, told, strict=True) if why}
         if failures:
             return Response({"status": "unavailable", "failures": failures}, status=503)
         return Response({"status": "ready"})
+
+
+_asking: asyncio.Future[list[str]] | None = None
+"""What the first of those who ask at the same time finds out for all: anybody may ask, and a crowd
+of checks would be too late for each of them, so that a balancer would take the process away."""
+
+
+async def _together() -> list[str]:
+    global _asking
+    while (asking := _asking) is not None and asking.get_loop() is asyncio.get_running_loop():
+        await asyncio.wait([asking])
+        if not asking.cancelled():
+            return asking.result()
+    _asking = mine = asyncio.get_running_loop().create_future()
+    try:
+        told = await asyncio.gather(*map(_patiently, _CHECKS.values()))
+        mine.set_result(told)
+        return told
+    finally:  # without a result it is another's turn
+        _asking = None
+        mine.cancel()
 
 
 async def _patiently(check: Callable[[], Awaitable[str]]) -> str:

@@ -1,6 +1,7 @@
 """GET /v1/openapi.json, and the page that shows it."""
 
 import asyncio
+import threading
 from functools import lru_cache
 from typing import Any
 
@@ -12,6 +13,9 @@ from rest_framework.response import Response
 
 from completions.api.base import APIRequest, AsyncAPIView
 
+_making = threading.Lock()
+"""Two threads cannot: the generator imports what it describes as it goes."""
+
 
 class OpenAPIView(AsyncAPIView):
     """The API's description, generated once per process."""
@@ -22,9 +26,14 @@ class OpenAPIView(AsyncAPIView):
         return Response(await asyncio.to_thread(document))
 
 
-@lru_cache
 def document() -> dict[str, Any]:
     """The OpenAPI document."""
+    with _making:
+        return _made()
+
+
+@lru_cache
+def _made() -> dict[str, Any]:
     generator = SchemaGenerator()  # type: ignore[no-untyped-call]
     found: dict[str, Any] = generator.get_schema(request=None, public=True)  # type: ignore[no-untyped-call]
     return found

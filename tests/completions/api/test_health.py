@@ -86,3 +86,28 @@ def test_not_ready_before_migrations(
     failures = client.get("/readyz").json()["failures"]
     assert failures == {"database": "2 migrations are not applied; run `python manage.py migrate`"}
     assert not health._migrations_applied
+
+
+async def test_a_crowd_is_told_by_one_check_even_if_the_first_hangs_up(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    checks, goes_on = 0, asyncio.Event()
+
+    async def check() -> str:
+        nonlocal checks
+        checks += 1
+        await goes_on.wait()
+        return "why"
+
+    monkeypatch.setattr(health, "_CHECKS", {"it": check})
+    crowd = [asyncio.create_task(health._together()) for _ in range(50)]
+    await asyncio.sleep(0.01)
+    assert checks == 1
+    crowd.pop(0).cancel()
+    await asyncio.sleep(0.01)
+    assert checks == 2
+    goes_on.set()
+    assert await asyncio.gather(*crowd) == [["why"]] * 49
+    assert checks == 2
+    assert await health._together() == ["why"]
+    assert checks == 3  # nothing is kept

@@ -1,6 +1,8 @@
 """The OpenAPI document: complete, with examples that hold, and a page without foreign assets."""
 
 import re
+import time
+from concurrent.futures import ThreadPoolExecutor
 
 import jsonschema
 import orjson
@@ -8,6 +10,7 @@ import pytest
 from django.test import Client
 from drf_spectacular.validation import validate_schema
 
+from completions.api.openapi import views
 from completions.api.openapi.operations import OPERATIONS
 from completions.api.openapi.views import document
 from completions.urls import urlpatterns
@@ -21,6 +24,26 @@ def test_it_is_served_to_everybody_and_is_valid_openapi(client: Client) -> None:
     assert served == document()
     assert served["openapi"].startswith("3.1")
     validate_schema(served)
+
+
+def test_it_is_made_once_however_many_ask_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    making = 0
+
+    class Generator:
+        def get_schema(self, **_options: object) -> dict[str, object]:
+            nonlocal making
+            making += 1
+            time.sleep(0.05)
+            return {}
+
+    monkeypatch.setattr(views, "SchemaGenerator", Generator)
+    views._made.cache_clear()
+    try:
+        with ThreadPoolExecutor(4) as pool:
+            list(pool.map(lambda _: document(), range(4)))
+    finally:
+        views._made.cache_clear()
+    assert making == 1
 
 
 def test_every_route_and_method_is_described() -> None:
