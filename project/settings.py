@@ -24,7 +24,7 @@ BASE_DIR = Path(__file__).resolve().parent.parent
 # State ------------------------------------------------------------------------------------------
 
 QUIRE_HOME = Path(env.str("QUIRE_HOME", default=str(BASE_DIR / "var"))).expanduser().resolve()
-QUIRE_HOME.mkdir(parents=True, exist_ok=True)
+QUIRE_HOME.mkdir(mode=0o700, parents=True, exist_ok=True)
 MODELS_DIR = QUIRE_HOME / "models"
 RUN_DIR = QUIRE_HOME / "run"
 LOG_DIR = QUIRE_HOME / "log"
@@ -122,7 +122,7 @@ AWS_S3_MAX_MEMORY_SIZE = 8 * 1024 * 1024
 FILE_UPLOAD_PERMISSIONS = 0o600
 # Beside the files, so that an upload is moved into place instead of copied.
 FILE_UPLOAD_TEMP_DIR = QUIRE_HOME / "tmp"
-FILE_UPLOAD_TEMP_DIR.mkdir(exist_ok=True)
+FILE_UPLOAD_TEMP_DIR.mkdir(mode=0o700, exist_ok=True)
 
 
 # Limits of the service ---------------------------------------------------------------------------

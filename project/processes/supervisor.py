@@ -94,8 +94,8 @@ class Supervisor:
         self._restore = contextlib.ExitStack()
 
     def __enter__(self) -> Self:
-        self.run_dir.mkdir(parents=True, exist_ok=True)
-        self.log_dir.mkdir(parents=True, exist_ok=True)
+        for folder in (self.run_dir, self.log_dir):
+            folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         with contextlib.ExitStack() as stack:
             _take_lock(stack, self.run_dir / "up.lock")
             self._wakeup = _wakeup_pipe(stack)

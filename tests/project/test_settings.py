@@ -28,6 +28,21 @@ def read(home, *names, **environment):
     return json.loads(done.stdout)
 
 
+def test_what_it_makes_is_for_its_own_user_alone(tmp_path):
+    """Whatever the umask says, and wherever an administrator made the folder."""
+    before = os.umask(0)
+    try:
+        home = tmp_path / "new" / "home"
+        read(home, "DATABASES")
+        (tmp_path / "given").mkdir(mode=0o755)
+        read(tmp_path / "given", "DATABASES")
+    finally:
+        os.umask(before)
+    assert stat.S_IMODE(home.stat().st_mode) == 0o700
+    for folder in (home, tmp_path / "given"):
+        assert stat.S_IMODE((folder / "tmp").stat().st_mode) == 0o700
+
+
 def test_the_embedded_default_touches_nothing_outside_its_home(tmp_path):
     found = read(tmp_path, "REDIS_URL", "DATABASES", "SECRET_KEY", "KEY_PEPPER")
     assert found["REDIS_URL"] == f"unix://{tmp_path}/run/valkey.sock?db=0"

@@ -51,7 +51,7 @@ class Command(BaseCommand):
     @contextlib.contextmanager
     def _service(self, endpoint: Endpoint) -> Iterator[subprocess.Popen[bytes]]:
         """A whole `up` on the endpoint, stopped at the end; it stops too if this process dies."""
-        settings.LOG_DIR.mkdir(parents=True, exist_ok=True)
+        settings.LOG_DIR.mkdir(mode=0o700, parents=True, exist_ok=True)
         with open(settings.LOG_DIR / "up.log", "wb") as output:
             up = subprocess.Popen(  # noqa: S603
                 [sys.executable, settings.BASE_DIR / "manage.py", "up", "--no-first-key"],

@@ -52,6 +52,7 @@ class Command(BaseCommand):
 
     def handle(self, *args: Any, only: tuple[str, ...], **options: Any) -> None:
         self.secret: str | None = None
+        os.umask(0o077)  # the database and the logs hold prompts and sessions; children inherit it
         endpoint = Endpoint(options["host"], options["port"])
         try:
             models = catalog.load(settings.MODELS_FILE, settings.MODELS_DIR)

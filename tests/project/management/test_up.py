@@ -160,6 +160,27 @@ def test_a_broken_catalogue_is_refused(environment, tmp_path):
     assert "models.toml" in refused(environment)
 
 
+def test_what_it_writes_is_for_its_own_user_alone(environment, tmp_path):
+    """Database, logs, append-only file: whatever the umask says, where others may look."""
+    given = {"models", "models.toml"}
+    tmp_path.chmod(0o755)
+    before = os.umask(0)
+    try:
+        with running(environment, "--only", "cpu-worker") as process:
+            assert any("sk-" in line for line in process.stdout)  # the first key is in the database
+            process.terminate()
+            assert process.wait(PATIENCE) == 0
+    finally:
+        os.umask(before)
+    made = [
+        path for path in tmp_path.rglob("*") if path.relative_to(tmp_path).parts[0] not in given
+    ]
+    assert tmp_path / "quire.sqlite3" in made
+    readable = [path for path in made if path.stat().st_mode & 0o077]
+    private = [path for path in made if path.is_dir() and not path.stat().st_mode & 0o077]
+    assert [path for path in readable if not set(private) & set(path.parents)] == []
+
+
 def test_without_web_and_cpu_worker_no_database_is_touched(environment, tmp_path):
     with running(environment, "--only", "valkey") as process:
         pid_of_valkey(tmp_path)
