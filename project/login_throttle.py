@@ -2,11 +2,15 @@
 
 Failures are counted in Redis, so in all web processes alike: few per user and address, more per
 address, most per user, so that a stranger elsewhere cannot lock a user out with a handful of tries.
+A try counts before its password is looked at, so that many at once are no more than many in a row;
+of IPv6 the network counts, which its holder has all addresses of.
 """
 
 import hashlib
 import logging
+from collections.abc import Iterable
 from functools import cache
+from ipaddress import IPv6Address, IPv6Network, ip_address
 from typing import Any
 
 import redis
@@ -23,6 +27,7 @@ logger = logging.getLogger(__name__)
 
 WINDOW = 15 * 60
 """Seconds after a failure for which it counts."""
+_NETWORK_BITS = 64
 MOST = {"both": 5, "address": 30, "user": 200}
 """Failures within the window after which no password is looked at any more."""
 
@@ -41,13 +46,12 @@ class ThrottledBackend(ModelBackend):
         """Raises PermissionDenied, which the login form shows like a wrong password."""
         name = username if username is not None else str(kwargs.get("username", ""))
         address = str(request.META.get("REMOTE_ADDR", "")) if request is not None else ""
-        counters = _counters(name, address)
-        if _exceeded(counters):
+        counters = _counters(name, _counted(address))
+        if not _take(counters):
             logger.warning("too many failed logins: refused", extra={"address": address})
             raise PermissionDenied
         user = super().authenticate(request, username, password, **kwargs)
         if user is None:
-            _count(counters)
             logger.warning("a login failed", extra={"address": address})
         else:
             _forget(counters)
@@ -59,6 +63,17 @@ def _client() -> redis.Redis:
     return connect(settings.REDIS_URL, timeout=1.0)
 
 
+def _counted(address: str) -> str:
+    """What one client has of addresses."""
+    try:
+        found = ip_address(address)
+    except ValueError:
+        return address
+    if not isinstance(found, IPv6Address):
+        return address
+    return str(found.ipv4_mapped or IPv6Network((found, _NETWORK_BITS), strict=False))
+
+
 def _counters(name: str, address: str) -> dict[str, str]:
     """Keys by kind; a name may be anything, so keys hold digests."""
     parts = {"both": f"{address} {name}", "address": address, "user": name}
@@ -66,29 +81,39 @@ def _counters(name: str, address: str) -> dict[str, str]:
     return {kind: f"{settings.REDIS_PREFIX}login:{kind}:{d}" for kind, d in digests.items()}
 
 
-def _exceeded(counters: dict[str, str]) -> bool:
-    """False while Redis is away: then there is nothing to administer but the outage itself."""
-    try:
-        counts = _client().mget(list(counters.values()))
-    except (RedisError, OSError):
-        return False
-    return any(int(count or 0) >= MOST[kind] for kind, count in zip(counters, counts, strict=True))
-
-
-def _count(counters: dict[str, str]) -> None:
+def _take(counters: dict[str, str]) -> bool:
+    """Count a try as a failure, until it turns out to be none; False where there were too many.
+    True while Redis is away: then there is nothing to administer but the outage itself."""
+    keys = list(counters.values())
     try:
         pipeline = _client().pipeline(transaction=False)
-        for key in counters.values():
+        for key in keys:
+            pipeline.set(key, 0, ex=WINDOW, nx=True)
+        for key in keys:
             pipeline.incr(key)
+        counts = pipeline.execute()[len(keys) :]
+        if any(count > MOST[kind] for kind, count in zip(counters, counts, strict=True)):
+            _give_back(keys)  # a refused try keeps nobody out for longer
+            return False
+        for key in keys:
             pipeline.expire(key, WINDOW)
         pipeline.execute()
     except (RedisError, OSError) as error:
-        logger.warning("a failed login was not counted: %s", error)
+        logger.warning("a try to log in was not counted: %s", error)
+    return True
+
+
+def _give_back(keys: Iterable[str]) -> None:
+    pipeline = _client().pipeline(transaction=False)
+    for key in keys:
+        pipeline.decr(key)
+    pipeline.execute()
 
 
 def _forget(counters: dict[str, str]) -> None:
     """A user who knows the password has no failures; the address may have tried others."""
     try:
+        _give_back([counters["address"]])
         _client().delete(counters["both"], counters["user"])
     except (RedisError, OSError) as error:
         logger.warning("failed logins were not forgotten: %s", error)
