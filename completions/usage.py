@@ -118,8 +118,8 @@ def add_up(records: Iterable[UsageRecord]) -> None:
 def _counts(each: UsageRecord) -> Counter[str]:
     counts = Counter(
         requests=1,
-        failed=each.status == JobStatus.FAILED,
-        cancelled=each.status == JobStatus.CANCELLED,
+        failed=int(each.status == JobStatus.FAILED),  # PostgreSQL adds no booleans
+        cancelled=int(each.status == JobStatus.CANCELLED),
         prompt_tokens=each.prompt_tokens,
         cached_tokens=each.cached_tokens,
         completion_tokens=each.completion_tokens,

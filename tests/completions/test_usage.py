@@ -54,6 +54,16 @@ def test_an_hour_adds_up_what_ended_in_it(owner: Tenant) -> None:
     assert BOUNDS_MS[7] == 2000
 
 
+@pytest.mark.parametrize("state", ["completed", "failed", "cancelled"])
+def test_what_is_added_are_integers(owner: Tenant, state: str, monkeypatch) -> None:
+    """PostgreSQL adds no booleans. The first of a row goes into its sums as it is."""
+    added: list[object] = []
+    monkeypatch.setattr(usage, "_add", lambda sums: added.extend(*map(dict.values, sums.values())))
+    usage.record([ended(owner, "a", state=state)])
+    assert added
+    assert {type(each) for each in added} == {int}
+
+
 def test_rows_are_kept_apart(owner: Tenant, stranger: Tenant) -> None:
     later = {"created": NOON + 3600, "finished": NOON + 3600}
     jobs = [

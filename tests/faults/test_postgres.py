@@ -44,6 +44,23 @@ def once_there_is_room(call: Callable[[], httpx.Response]) -> httpx.Response:
     return until(lambda: (a := call()).status_code != 503 and a, "there is room")
 
 
+def test_a_cancelled_job_alone_is_settled(service):
+    """The sums of its hour begin with what it counts, and PostgreSQL adds no booleans."""
+    redis = connect(service.redis_url)
+    with service.http() as http:
+        long = {**CALL, "max_tokens": 1000, "background": True}
+        job = http.post("/v1/completions", json=long).json()
+        http.post(f"/v1/completions/{job['id']}/cancel").raise_for_status()
+        until(
+            lambda: http.get(f"/v1/completions/{job['id']}").json()["status"] == "cancelled",
+            "it is cancelled",
+        )
+        until(lambda: redis.xlen("quire:usage") == 0, "it is settled")
+        (bucket,) = [b for b in http.get("/v1/usage").json()["data"] if b["results"]]
+    redis.close()
+    assert bucket["results"][0]["num_model_requests"] == 1
+
+
 def test_nobodys_null_characters_hold_others_up(service):
     """Each request is run or refused, and all that others did is settled and validated after it."""
     with service.http() as http, service.client() as client:
