@@ -89,6 +89,8 @@ def test_other_settings_reach_every_container_of_ours():
     assert named
     for name in named:
         assert f'"{name}"' in settings, name
+        # What compose.yaml fills in itself, even with nothing, goes before that file.
+        assert not any(name in service.get("environment", {}) for service in SERVICES.values())
 
 
 def test_every_variable_is_in_the_example():
