@@ -2,7 +2,8 @@
 
 import logging
 import time
-from contextlib import AbstractContextManager
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager
 from functools import cache
 
 import redis
@@ -32,6 +33,10 @@ HANDED_OVER_FOR = 5.0
 """Seconds after which a message about a batch is dropped: the next turn sends another."""
 
 
+VALIDATED_AT_ONCE = 2
+"""Batches; a CPU worker has more threads, which nothing long may take from the others."""
+
+
 @cache
 def _client() -> redis.Redis:
     return connect(settings.REDIS_URL)
@@ -40,6 +45,17 @@ def _client() -> redis.Redis:
 def _alone(name: str) -> AbstractContextManager[Lease | None]:
     """Whether this worker is the one to do it now."""
     return lease(_client(), f"{settings.REDIS_PREFIX}lock:{name}")
+
+
+@contextmanager
+def _place(name: str, places: int) -> Iterator[Lease | None]:
+    """One of so many in the whole installation; None when all are taken."""
+    for number in range(places):
+        with _alone(f"{name}:{number}") as mine:
+            if mine:
+                yield mine
+                return
+    yield None
 
 
 @shared_task
@@ -117,13 +133,22 @@ def _hand_over() -> None:
 
 @shared_task
 def validate_batch(batch_id: str) -> None:
-    """Check a batch's file; one at a time in the whole installation."""
-    with _alone("validate") as mine:
-        batch = Batch.objects.filter(id=batch_id, status=BatchStatus.VALIDATING).first()
-        if not mine or batch is None:
+    """Check a batch's file: one of an organization at a time, so that others need not wait for all
+    that it has sent, and few in the whole installation."""
+    validating = Batch.objects.filter(id=batch_id, status=BatchStatus.VALIDATING)
+    owner = validating.values_list("organization_id", flat=True).first()
+    if owner is None:
+        return
+    with _alone(f"validate:{owner}") as mine, _place("validating", VALIDATED_AT_ONCE) as place:
+        batch = validating.first()
+        if not mine or not place or batch is None:
             return
+
+        def alive() -> bool:
+            return mine.alive() and place.alive()
+
         try:
-            validation.validate(batch, batch_lines.prepare, mine.alive, _rids(batch))
+            validation.validate(batch, batch_lines.prepare, alive, _rids(batch))
         except validation.InterruptedValidationError:
             logger.warning("another worker validates %s", batch_id)
 

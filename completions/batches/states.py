@@ -2,7 +2,8 @@
 
 from datetime import datetime
 
-from django.db.models import Exists, OuterRef, QuerySet
+from django.db.models import Exists, OuterRef, QuerySet, Window
+from django.db.models.functions import RowNumber
 
 from completions.models import OPEN_LINES, Batch, BatchLine, BatchStatus, File, LineState
 
@@ -63,9 +64,10 @@ def finalize_drained(now: datetime) -> int:
 
 
 def to_validate() -> list[str]:
-    """Ids, the oldest first."""
-    validating = Batch.objects.filter(status=BatchStatus.VALIDATING)
-    return list(validating.order_by("created_at").values_list("id", flat=True))
+    """Ids: the oldest of each organization, then the second ones."""
+    turn = Window(RowNumber(), partition_by=["organization_id"], order_by=["created_at"])
+    validating = Batch.objects.filter(status=BatchStatus.VALIDATING).annotate(turn=turn)
+    return list(validating.order_by("turn", "created_at").values_list("id", flat=True))
 
 
 def to_write() -> list[str]:

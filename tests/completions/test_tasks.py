@@ -1,14 +1,19 @@
 """The periodic tasks: one CPU worker at a time, and lost jobs published again."""
 
 import time
+from datetime import timedelta
 
 import pytest
+from django.utils import timezone
 from kombu.exceptions import OperationalError
 
 from completions import tasks
+from completions.batches import states
 from completions.jobs.connection import connect
 from completions.jobs.scripts import Scripts
 from completions.jobs.submission import NewJob, submit_kept
+from completions.models import Batch
+from tests.completions.conftest import new_tenant
 
 pytestmark = [pytest.mark.integration, pytest.mark.django_db]
 
@@ -80,3 +85,33 @@ def test_no_lock_is_taken_when_nothing_is_to_be_done(client, monkeypatch):
     monkeypatch.setattr(tasks, "_alone", lambda name: pytest.fail(f"took the lock {name}"))
     assert tasks.settle() == 0
     tasks.advance_batches()
+
+
+def queue_batch(tenant, number):
+    """A batch that is to be validated."""
+    owner = {"organization": tenant.organization, "api_key": tenant.key}
+    at = timezone.now() + timedelta(seconds=number)
+    return Batch.objects.create(
+        id=f"batch_{tenant.organization.name}{number}", endpoint="/v1/completions",
+        completion_window="24h", output_seconds=3600, input_file_id="file-1", created_at=at,
+        expires_at=at + timedelta(hours=24), **owner,
+    ).id  # fmt: skip
+
+
+def test_no_organization_waits_for_all_batches_of_another(client, monkeypatch):
+    """Each batch's validation meets the next message."""
+    a, b, c = (new_tenant(name) for name in "abc")
+    messages = [queue_batch(a, 1), queue_batch(a, 2), queue_batch(b, 3), queue_batch(c, 4)]
+    assert states.to_validate() == [messages[0], *messages[2:], messages[1]]
+    began = []
+
+    def validate(batch, *_):
+        began.append(batch.id)
+        while messages:
+            tasks.validate_batch(messages.pop(0))
+
+    monkeypatch.setattr(tasks.validation, "validate", validate)
+    tasks.validate_batch(messages.pop(0))
+    assert began == ["batch_a1", "batch_b3"]  # a's second one and a third place come later
+    tasks.validate_batch("batch_a2")
+    assert began[-1] == "batch_a2"
