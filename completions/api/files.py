@@ -65,6 +65,7 @@ class FilesView(AsyncAPIView):
     async def post(self, request: APIRequest) -> Response:
         idempotency.refuse(request)
         upload = _Upload(request.data, request.FILES)
+        request.checked()  # storing may take long, but little memory
         owner = (request.auth.organization_id, request.auth.key_id)
         try:
             file = await sync_to_async(files.store_upload)(
