@@ -13,6 +13,7 @@ import socket
 import time
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass
 from http.client import HTTPException, HTTPMessage, HTTPResponse
 
@@ -49,8 +50,9 @@ class Answer:
 def send(port: int, request: Fuzzed) -> Answer:
     timeout = PATIENCE if request.whole else UNTOLD
     with socket.create_connection(("127.0.0.1", port), timeout=PATIENCE) as connection:
-        try:
+        with suppress(OSError):  # refused before all was sent, as every client must expect
             connection.sendall(request.content)
+        try:
             connection.settimeout(timeout)
             method = request.content.split()[0].decode()
             response = HTTPResponse(connection, method=method)
