@@ -22,6 +22,11 @@ class BeatThread(bootsteps.StartStopStep):
     def create(self, worker: Any) -> Any:
         return EmbeddedService(worker.app, thread=True, scheduler_cls="celery.beat:Scheduler")
 
+    def stop(self, parent: Any) -> None:
+        """Without waiting for the clock: it asks for Redis until that is there."""
+        if self.obj is not None:
+            self.obj.service.stop()
+
 
 class Command(BaseCommand):
     help = "Run the CPU worker and the clock of the periodic tasks."
