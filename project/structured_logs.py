@@ -36,6 +36,8 @@ def configuration(level: str, wanted: str) -> dict[str, Any]:
                 "processors": _console() if on_terminal else _json(),
             }
         },
+        # A wrong Host, which anybody can send, says what to do without a traceback.
+        "filters": {"message_alone": {"()": lambda: _without_traceback}},
         "handlers": {"stderr": {"class": "logging.StreamHandler", "formatter": "line"}},
         "root": {"handlers": ["stderr"], "level": level},
         "loggers": {
@@ -44,11 +46,17 @@ def configuration(level: str, wanted: str) -> dict[str, Any]:
             # The access line of completions.api.gateway says what these would repeat.
             "uvicorn.access": {"handlers": [], "propagate": False},
             "django.request": {"level": "ERROR"},
+            "django.security.DisallowedHost": {"filters": ["message_alone"]},
             "celery.worker.strategy": {"level": "WARNING"},  # a line per message
             "celery.beat": {"level": "WARNING"},  # a line per periodic task
             "celery.app.trace": {"level": "WARNING"},
         },
     }
+
+
+def _without_traceback(record: logging.LogRecord) -> bool:
+    record.exc_info = None
+    return True
 
 
 def _json() -> list[Processor]:

@@ -15,6 +15,8 @@ from completions.api.exceptions import APIError
 
 logger = logging.getLogger("quire.access")
 
+_MOST_PATH = 500
+"""Characters of a path that are written."""
 _PARAM = re.compile(r"[\w.\[\]]{1,100}", re.ASCII)
 
 _facts: ContextVar[dict[str, Any] | None] = ContextVar("facts", default=None)
@@ -44,7 +46,8 @@ def note_error(error: APIError) -> None:
 
 
 def write(method: str, path: str, status: int, seconds: float, facts: dict[str, Any]) -> None:
-    """The line itself. A path may hold anything, and a terminal would obey it."""
+    """The line itself. A path may hold anything, of any length, and a terminal would obey it."""
+    path = path if len(path) <= _MOST_PATH else path[:_MOST_PATH] + "…"
     path = path if path.isprintable() else ascii(path)[1:-1]
     logger.info(
         "%s %s %d",

@@ -117,3 +117,22 @@ def test_a_path_cannot_speak_to_a_terminal(caplog):
     assert [record.getMessage() for record in caplog.records] == [
         r"GET /v1/\x1b[2J\xe9\n 404", "GET /v1/größe 404",
     ]  # fmt: skip
+
+
+def test_a_path_does_not_fill_the_log(caplog):
+    with caplog.at_level(logging.INFO, "quire.access"):
+        access_log.write("GET", "/v1/" + "x" * 60_000, 404, 0.1, {})
+    assert len(caplog.records[0].getMessage()) < 600
+    assert len(caplog.records[0].path) < 600
+
+
+def test_a_wrong_host_is_told_without_a_traceback(client, settings, capsys):
+    settings.ALLOWED_HOSTS = ["localhost"]
+    logging.config.dictConfig(structured_logs.configuration("INFO", "json"))
+    try:
+        assert client.get("/admin/login/", headers={"host": "evil.example"}).status_code == 400
+    finally:
+        logging.config.dictConfig(settings.LOGGING)
+    (line,) = [json.loads(each) for each in capsys.readouterr().err.splitlines()]
+    assert "You may need to add 'evil.example' to ALLOWED_HOSTS" in line["message"]
+    assert "exception" not in line
