@@ -41,7 +41,7 @@ def refusal(transport):
     """Status and code of the one response that was written."""
     head, _, body = transport.written.partition(b"\r\n\r\n")
     assert b"content-type: application/json" in head
-    assert transport.closed
+    assert transport.ended
     error = json.loads(body)["error"]
     assert set(error) == {"message", "type", "param", "code"}
     return int(head.split()[1]), error["code"]
@@ -54,7 +54,7 @@ REQUEST = b"GET /a HTTP/1.1\r\nHost: a\r\n\r\n"
 async def test_a_head_without_end_is_refused(connection, piece):
     connection.protocol.data_received(b"GET /" if piece[:1] == b"x" else b"GET / HTTP/1.1\r\n")
     for _ in range(2 * http_protocol.MOST_HEAD_BYTES // len(piece)):
-        if connection.transport.closed:
+        if connection.transport.ended:
             break
         connection.protocol.data_received(piece)
     assert refusal(connection.transport) == (431, "headers_too_large")
@@ -68,7 +68,7 @@ async def test_trailers_and_chunk_extensions_without_end_are_refused(connection,
     piece = b"x" * 1000 if begun[-1:] in b" ;" else b"a: b\r\n" * 200
     connection.protocol.data_received(CHUNKED + begun)
     for _ in range(2 * http_protocol.MOST_HEAD_BYTES // len(piece)):
-        if connection.transport.closed:
+        if connection.transport.ended:
             break
         connection.protocol.data_received(piece)
     assert refusal(connection.transport) == (431, "headers_too_large")
@@ -126,7 +126,7 @@ async def test_a_head_that_does_not_come_is_not_waited_for(monkeypatch, begun):
     protocol.connection_made(transport)
     if begun:
         protocol.data_received(begun)
-    await until(lambda: transport.closed)
+    await until(lambda: transport.ended)
     assert refusal(transport) == (408, "request_timeout")
     protocol.connection_lost(None)
 
@@ -140,7 +140,7 @@ async def test_a_late_head_never_stands_in_a_response(connection, monkeypatch):
     await asyncio.sleep(0.1)
     assert not connection.transport.closed
     connection.may_end.set()
-    await until(lambda: connection.transport.closed)
+    await until(lambda: connection.transport.ended)
     first, second = connection.transport.written.split(b"HTTP/1.1 408 Request Timeout")
     assert first.endswith(b"0\r\n\r\n")
     assert b"request_timeout" in second

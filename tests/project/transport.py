@@ -9,17 +9,23 @@ class Transport:
     def __init__(self):
         self.written = b""
         self.closed = False
+        self.ended = False
         self.reading = True
 
     def get_extra_info(self, _name):
         return None
 
     def write(self, data):
-        assert not self.closed
+        assert not self.ended
         self.written += data
 
+    def write_eof(self):
+        self.ended = True
+
     def close(self):
-        self.closed = True
+        self.closed = self.ended = True
+
+    abort = close
 
     def is_closing(self):
         return self.closed
