@@ -1,5 +1,6 @@
 """The asynchronous view under every endpoint: DRF's request, parsers and errors, one coroutine."""
 
+import asyncio
 from typing import Any
 
 from django.http import Http404, HttpRequest, HttpResponse
@@ -69,6 +70,9 @@ class AsyncAPIView(APIView):
                 await turns.current().run(wrapped.owner, _parse, wrapped)
             _refuse_nul(wrapped)
             response = await self._handler(wrapped)(wrapped, *args, **kwargs)
+        except asyncio.CancelledError:
+            request.close()  # deletes what was uploaded, as the end of a response would
+            raise
         except Exception as exc:  # noqa: BLE001 - the border where all errors become responses
             response = self.handle_exception(exc)
         finally:

@@ -17,7 +17,7 @@ from rest_framework.parsers import MultiPartParser
 from rest_framework.response import Response
 
 from completions import files
-from completions.api import idempotency
+from completions.api import idempotency, turns
 from completions.api.base import APIRequest, AsyncAPIView
 from completions.api.exceptions import (
     DO_NOT_RETRY,
@@ -68,9 +68,10 @@ class FilesView(AsyncAPIView):
         request.checked()  # storing may take long, but little memory
         owner = (request.auth.organization_id, request.auth.key_id)
         try:
-            file = await sync_to_async(files.store_upload)(
+            storing = sync_to_async(files.store_upload)(
                 upload.content, upload.filename, owner, upload.keep
             )
+            file = await turns.to_its_end(storing)
         except files.StorageLimitError as error:
             raise InvalidRequest(
                 "storage_limit_exceeded",

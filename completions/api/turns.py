@@ -8,7 +8,7 @@ before any limit of a key has been looked at: those count jobs.
 import asyncio
 import os
 from collections import Counter, OrderedDict, deque
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from contextvars import copy_context
@@ -81,7 +81,7 @@ class Checks:
         self._pool = ThreadPoolExecutor(THREADS, "checks")
 
     async def run(self, owner: int, function: Callable[..., _T], *args: Any) -> _T:
-        """In a thread, which the owner has until the function returns, even where nobody waits."""
+        """In a thread, which the owner has until the function returns."""
         loop = asyncio.get_running_loop()
         await self._threads.take(owner)
         job = self._pool.submit(copy_context().run, function, *args)
@@ -91,7 +91,18 @@ class Checks:
                 loop.call_soon_threadsafe(self._threads.give, owner)
 
         job.add_done_callback(give_back)
-        return await asyncio.wrap_future(job)
+        return await to_its_end(asyncio.wrap_future(job))
+
+
+async def to_its_end(work: Awaitable[_T]) -> _T:
+    """Nothing stops a thread: who is cancelled waits for it, so that what it reads stays open."""
+    working = asyncio.ensure_future(work)
+    try:
+        return await asyncio.shield(working)
+    except asyncio.CancelledError:
+        with suppress(Exception):
+            await working
+        raise
 
 
 _of_loops: dict[asyncio.AbstractEventLoop, Checks] = {}

@@ -1,13 +1,17 @@
 """A client that hangs up, at each moment of its request: its job is cancelled, or goes on."""
 
 import asyncio
+import gc
 import json
+import threading
 
 import pytest
 from django.conf import settings
 from uvicorn.config import Config
 from uvicorn.server import ServerState
 
+from completions import files
+from completions.api import base
 from completions.api.gateway import Gateway
 from completions.jobs.execution import StepEvent
 from completions.jobs.scripts import Scripts
@@ -35,10 +39,13 @@ class Connection:
 
     def send(self, **body):
         content = json.dumps({"model": "tiny", "prompt": [65], "max_tokens": 2, **body}).encode()
+        self.post(PATH, b"application/json", content)
+
+    def post(self, path, content_type, content):
         self.protocol.data_received(
-            b"POST %b HTTP/1.1\r\nHost: a\r\nContent-Type: application/json\r\n"
+            b"POST %b HTTP/1.1\r\nHost: a\r\nContent-Type: %b\r\n"
             b"Authorization: Bearer %b\r\nContent-Length: %d\r\n\r\n%b"
-            % (PATH.encode(), self._key.encode(), len(content), content)
+            % (path.encode(), content_type, self._key.encode(), len(content), content)
         )
 
     async def until_sent(self, number=1):
@@ -173,3 +180,33 @@ async def test_a_background_job_goes_on(live, connection, stream):
     await until(lambda: b"HTTP/1.1 20" in connection.transport.written)
     await connection.hang_up()
     assert await asyncio.to_thread(live.worker.run, live.sent[0])
+
+
+@pytest.mark.parametrize("moment", ["reading", "storing"])
+async def test_while_its_upload_is_taken_in(connection, monkeypatch, settings, tmp_path, moment):
+    uploads = tmp_path / "uploads"
+    uploads.mkdir()
+    settings.FILE_UPLOAD_TEMP_DIR, settings.FILE_UPLOAD_MAX_MEMORY_SIZE = uploads, 1
+    where, name = {"reading": (base, "_parse"), "storing": (files, "store_upload")}[moment]
+    began, may_go_on, function = threading.Event(), threading.Event(), getattr(where, name)
+
+    def slow(*args):
+        began.set()
+        assert may_go_on.wait(60)
+        return function(*args)
+
+    monkeypatch.setattr(where, name, slow)
+    parts = b'--b\r\nContent-Disposition: form-data; name="%b"\r\n\r\n%b\r\n'
+    line = b'{"custom_id": "x"}\n' * (base.LARGE_BODY // 10)
+    content = parts % (b"purpose", b"batch") + parts % (b'file"; filename="a', line) + b"--b--\r\n"
+    gc.disable()
+    try:
+        connection.post("/v1/files", b"multipart/form-data; boundary=b", content)
+        await until(began.is_set)
+        connection.protocol.connection_lost(None)
+        await asyncio.sleep(0.1)
+        may_go_on.set()
+        await until(lambda: not connection.state.tasks)
+        await until(lambda: not list(uploads.iterdir()))
+    finally:
+        gc.enable()
