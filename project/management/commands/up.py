@@ -3,6 +3,7 @@
 import contextlib
 import io
 import os
+import resource
 import time
 from argparse import ArgumentParser, ArgumentTypeError
 from typing import Any
@@ -26,6 +27,9 @@ from workers import checkpoints
 
 VALKEY_PATIENCE = 60.0
 """Seconds for the embedded Valkey to load its append-only file."""
+OPEN_FILES = 65536
+"""Descriptors that each process may have, as far as the system lets: a connection takes one, and
+shells and systemd start with 1024."""
 REMINDER = 30.0
 """Seconds between two words about a service that is not ready yet."""
 
@@ -53,6 +57,7 @@ class Command(BaseCommand):
     def handle(self, *args: Any, only: tuple[str, ...], **options: Any) -> None:
         self.secret: str | None = None
         os.umask(0o077)  # the database and the logs hold prompts and sessions; children inherit it
+        _allow_connections()
         endpoint = Endpoint(options["host"], options["port"])
         try:
             models = catalog.load(settings.MODELS_FILE, settings.MODELS_DIR)
@@ -138,6 +143,14 @@ class Command(BaseCommand):
         with contextlib.suppress(OSError):  # the terminal was closed
             self.stdout.write(text)
             self.stdout.flush()
+
+
+def _allow_connections() -> None:
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = OPEN_FILES if hard == resource.RLIM_INFINITY else min(OPEN_FILES, hard)
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        with contextlib.suppress(ValueError, OSError):  # some systems let less than they say
+            resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
 
 
 def _close_connections() -> None:

@@ -2,6 +2,7 @@
 
 import os
 import re
+import resource
 import signal
 import socket
 import subprocess
@@ -48,10 +49,14 @@ def refused(environment: dict[str, str], *arguments: str) -> str:
 
 
 @contextmanager
-def running(environment: dict[str, str], *arguments: str) -> Iterator[subprocess.Popen[str]]:
-    """`up`, from when the database is migrated until it is told to stop."""
+def running(
+    environment: dict[str, str], *arguments: str, limit: int | None = None
+) -> Iterator[subprocess.Popen[str]]:
+    """`up`, from when the database is migrated until it is told to stop. `limit` is of open files,
+    which it may raise."""
+    shell = ["sh", "-c", f'ulimit -S -n {limit}; exec "$@"', "sh"] if limit else []
     with subprocess.Popen(
-        command(*arguments), cwd=ROOT, env=environment, text=True,
+        [*shell, *command(*arguments)], cwd=ROOT, env=environment, text=True,
         stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
     ) as process:  # fmt: skip
         try:
@@ -106,6 +111,14 @@ def test_a_signal_stops_everything_without_a_traceback(environment, tmp_path, nu
     assert output.splitlines()[-1].endswith("stopped")
     assert not Path(f"/proc/{valkey}").exists()
     assert os.listdir(tmp_path / "run") == ["up.lock"]
+
+
+def test_its_processes_may_have_as_many_connections_as_the_system_lets(environment, tmp_path):
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    with running(environment, "--only", "valkey", limit=256):
+        pid = pid_of_valkey(tmp_path)
+        (line,) = re.findall(r"Max open files.*", Path(f"/proc/{pid}/limits").read_text())
+        assert int(line.split()[3]) == min(hard, 65536)
 
 
 def test_killing_it_leaves_no_process_and_no_obstacle(environment, tmp_path):
