@@ -49,9 +49,11 @@ def _tokenized(value: str | list[str], model: ModelFiles) -> list[list[int]]:
     return prompts
 
 
-def token_ids(model: ModelFiles, text: str, path: str = "", special: bool = True) -> list[int]:
+def token_ids(
+    model: ModelFiles, text: str, path: str = "", special: bool = True, at_least: int = 0
+) -> list[int]:
     """A text's tokens, with the tokenizer's own such as BOS if `special`. Raises FieldError."""
-    check_text(model, text, path)
+    check_text(model, text, path, at_least)
     return list(model.tokenizer.encode(text, add_special_tokens=special).ids)
 
 

@@ -16,7 +16,7 @@ from completions.api.fields import (
     TextField,
 )
 from completions.api.model_request import ModelRequestSerializer, find_model
-from completions.api.token_fields import TokenIdsField, check_text
+from completions.api.token_fields import TokenIdsField, token_ids
 from completions.chat import template
 from completions.chat.template import ChatTemplateError
 from completions.model_files import ModelFiles
@@ -99,13 +99,11 @@ def _tokenize(model: ModelFiles, validated: dict[str, Any]) -> list[int]:
             )
         except ChatTemplateError as error:
             raise InvalidRequest("invalid_value", f"messages: {error}.", "messages") from error
+    path = "prompt" if validated["messages"] is None else "messages"
     try:
-        check_text(model, text, at_least=MOST_CHARACTERS)
+        return token_ids(model, text, path, validated["add_special_tokens"], MOST_CHARACTERS)
     except FieldError as error:
-        error.inside("prompt" if validated["messages"] is None else "messages")
         raise error.api_error() from error
-    encoding = model.tokenizer.encode(text, add_special_tokens=validated["add_special_tokens"])
-    return list(encoding.ids)
 
 
 def _detokenize(model: ModelFiles, tokens: list[int]) -> str:

@@ -126,7 +126,9 @@ def test_a_stopping_web_process_ends_its_streams_with_a_word(service: Installati
         waiting = pool.submit(
             http.post, "/v1/completions", json={**call, "background": True}, headers=waits
         )
+        deadline = time.monotonic() + 60
         while http.get("/v1/completions", params={"limit": 1}).json()["data"][0]["id"] in job:
+            assert time.monotonic() < deadline, "the second job did not come"
             time.sleep(0.05)
         with http.stream("POST", "/v1/completions", json={**call, "stream": True}) as response:
             lines = response.iter_lines()
