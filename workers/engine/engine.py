@@ -281,14 +281,14 @@ class Engine:
 
     def _append(self, rows: list[Seq], sampled: SamplerOutput, mask: GrammarMask | None) -> None:
         """Give each row its token, or its request the error that the row ran into."""
-        faults: dict[int, EngineError] = {row: InvalidLogits() for row in sampled.invalid}
+        faults: dict[int, Exception] = {row: InvalidLogits() for row in sampled.invalid}
         faults.update(sampled.faults)
         faults.update(mask.faults if mask is not None else {})
         for row, (seq, token_id) in enumerate(zip(rows, sampled.token_ids, strict=True)):
             if seq.finished:
                 continue  # an earlier row ended its request
             if row in faults:
-                self._live.fail(seq.state, faults[row])
+                self._live.blame(seq.state, faults[row])
                 continue
             self._generated_tokens += 1
             try:

@@ -10,7 +10,6 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from workers.engine.cuda.masks import forbidden_tokens
-from workers.engine.exceptions import GrammarError
 
 Bits = NDArray[np.int32]
 
@@ -26,12 +25,12 @@ class GrammarMask:
 
     rows: list[int]
     allowed: Bits
-    faults: dict[int, GrammarError]
+    faults: dict[int, Exception]
     moved: Tensor | None = None
 
     @classmethod
     def on(
-        cls, device: torch.device, rows: list[int], allowed: Bits, faults: dict[int, GrammarError]
+        cls, device: torch.device, rows: list[int], allowed: Bits, faults: dict[int, Exception]
     ) -> "GrammarMask":
         """Begin to move the mask to where the logits will be."""
         moved = None if device.type == "cpu" else forbidden_tokens(allowed, device)

@@ -221,10 +221,13 @@ class StructuredOutput:
         faults = self._compute([matcher for _, _, matcher in constrained], bits, executor)
         avoided = []
         for i, (_, seq, matcher) in enumerate(constrained):
-            if (token_id := matcher.forced) is not None:
-                allow_only(bits[i], token_id)
-            else:
-                avoided.append((i, seq.choice.stop_checker.ids_to_avoid()))
+            try:
+                if (token_id := matcher.forced) is not None:
+                    allow_only(bits[i], token_id)
+                else:
+                    avoided.append((i, seq.choice.stop_checker.ids_to_avoid()))
+            except Exception as error:  # noqa: BLE001 - ends this row's request, not the step
+                faults[i] = error
         forbid(bits, avoided)
         rows = [row for row, _, _ in constrained]
         return GrammarMask.on(
@@ -244,25 +247,44 @@ class StructuredOutput:
         matchers: list[GrammarMatcher],
         bits: Bits,
         executor: llguidance.LLExecutor | None = None,
-    ) -> dict[int, GrammarError]:
-        """Fill ``bits`` [len(matchers), words]; return the errors of those that failed."""
-        address, row_bytes = bits.ctypes.data, bits.strides[0]
+    ) -> dict[int, Exception]:
+        """Fill ``bits`` [len(matchers), words]; return the errors of the rows that failed."""
         began = time.perf_counter()
-        if self._times_rows:
-            for i, matcher in enumerate(matchers):
-                matcher.fill(address + i * row_bytes, row_bytes)
-        elif executor is not None:
-            executor.unsafe_compute_mask_ptr(
-                [(m.matcher, i) for i, m in enumerate(matchers)], address, row_bytes, len(bits)
-            )
+        faults: dict[int, Exception] = {}
+        if executor is not None and not self._times_rows:
+            try:
+                executor.unsafe_compute_mask_ptr(
+                    [(m.matcher, i) for i, m in enumerate(matchers)],
+                    bits.ctypes.data,
+                    bits.strides[0],
+                    len(bits),
+                )
+            except Exception:  # noqa: BLE001 - row by row, the failing ones name themselves
+                bits.fill(0)
+                faults = self._compute_rows(matchers, bits)
         else:
-            for i, m in enumerate(matchers):
-                m.matcher.unsafe_compute_mask_ptr(address + i * row_bytes, row_bytes)
+            faults = self._compute_rows(matchers, bits)
         self._times_rows = time.perf_counter() - began > _SLOW_FILL_SECONDS
         if self._real is not None:
             bits &= self._real
-        faults = ((i, matcher.fault()) for i, matcher in enumerate(matchers))
-        return {i: fault for i, fault in faults if fault is not None}
+        for i, matcher in enumerate(matchers):
+            if i not in faults and (fault := matcher.fault()) is not None:
+                faults[i] = fault
+        return faults
+
+    def _compute_rows(self, matchers: list[GrammarMatcher], bits: Bits) -> dict[int, Exception]:
+        """Fill ``bits`` row by row, so that an error ends the request of its own row only."""
+        address, row_bytes = bits.ctypes.data, bits.strides[0]
+        faults: dict[int, Exception] = {}
+        for i, matcher in enumerate(matchers):
+            try:
+                if self._times_rows:
+                    matcher.fill(address + i * row_bytes, row_bytes)
+                else:
+                    matcher.matcher.unsafe_compute_mask_ptr(address + i * row_bytes, row_bytes)
+            except Exception as error:  # noqa: BLE001 - whatever it is, it is this row's fault
+                faults[i] = error
+        return faults
 
 
 def _real_tokens(vocabulary: Vocabulary, num_words: int) -> Bits | None:
@@ -322,8 +344,9 @@ class _PlainTextTokenizer:
     bos_token_id = None
 
     def __init__(self, vocabulary: Vocabulary, eos_token_id: int) -> None:
-        num_tokens = vocabulary.tokenizer.get_vocab_size(with_added_tokens=True)
-        self.tokens = (vocabulary.token_bytes or _decoded_tokens(vocabulary))[:num_tokens]
+        # A token for every row of the output layer: llguidance sizes its masks by these, and
+        # many models have more rows than their tokenizer has tokens.
+        self.tokens = vocabulary.token_bytes or _decoded_tokens(vocabulary)
         self.special_token_ids = sorted(vocabulary.special_ids)
         self.eos_token_id = eos_token_id
         self._tokenizer = _without_prefix(vocabulary.tokenizer)

@@ -30,6 +30,7 @@ from workers.engine.request import (
     Request,
     RequestOutput,
 )
+from workers.engine.structured_output import GrammarMatcher
 
 
 class TestFaults:
@@ -52,6 +53,28 @@ class TestFaults:
         assert isinstance(bad.error, InvalidLogits)
         assert len(bad.choices[0].token_ids) == 2
         assert good.choices[0].token_ids == greedy.generate(tiny_llama, prompt, 16)
+
+    def test_a_mask_that_cannot_be_filled_ends_one_request(
+        self, make_engine: MakeEngine, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        engine = make_engine(jump_forward=False)
+        fill = GrammarMatcher.forced.fget
+        assert fill is not None
+
+        def failing(matcher: GrammarMatcher) -> int | None:
+            if matcher.matcher.is_accepting():
+                raise ValueError("Invalid buffer size")
+            return fill(matcher)
+
+        monkeypatch.setattr(GrammarMatcher, "forced", property(failing))
+        bad, good = run(
+            engine,
+            request("bad", grammar="start: /[ab]*/"),
+            request("good", grammar='start: "a" "b" "c"'),
+        )
+        assert isinstance(bad.error, RequestFault)
+        assert good.error is None
+        assert good.choices[0].text == "abc"
 
     def test_values_that_are_not_finite_do_not_reach_the_next_owner_of_the_blocks(
         self, make_engine: MakeEngine, tiny_llama: Path, monkeypatch: pytest.MonkeyPatch

@@ -304,6 +304,22 @@ def test_a_wildcard_does_not_mean_padding(
     assert ids == list(range(tokenizer.get_vocab_size()))
 
 
+@pytest.mark.parametrize("threaded", [False, True])
+def test_a_mask_that_cannot_be_filled_is_a_fault_of_its_row_only(
+    structured_output: StructuredOutput, monkeypatch: pytest.MonkeyPatch, threaded: bool
+) -> None:
+    broken, sound = (matcher(structured_output, "start: /[ab]+/") for _ in range(2))
+    monkeypatch.setattr(broken, "matcher", Mock(spec=broken.matcher))
+    broken.matcher.unsafe_compute_mask_ptr.side_effect = ValueError("Invalid buffer size")
+    broken.matcher.is_error.return_value = False
+    monkeypatch.setattr(structured_output, "_slow_steps", int(threaded))
+    filled = mask(structured_output, row(grammar=sound), row(grammar=broken))
+    [(failed, error)] = filled.faults.items()
+    assert failed == 1
+    assert isinstance(error, (ValueError, TypeError))
+    assert (~filled.forbidden[0]).any()
+
+
 def test_a_choice_whose_masks_are_slow_ends_and_its_neighbours_do_not(
     structured_output: StructuredOutput, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -1,0 +1,88 @@
+"""Output layers with more rows than the tokenizer has tokens, as of Qwen, GLM, Gemma and Phi."""
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+
+from tests.workers.engine import tiny_models
+from tests.workers.engine.driving import choice, request, run
+from workers.engine.config import EngineConfig
+from workers.engine.engine import Engine
+from workers.engine.request import LogprobParams, Request, SamplingParams
+
+NUM_TOKENS = tiny_models.byte_level_tokenizer().get_vocab_size(with_added_tokens=True)
+SCHEMA = {
+    "type": "object",
+    "properties": {"name": {"const": "Ada"}},
+    "required": ["name"],
+    "additionalProperties": False,
+    "x-guidance": {"whitespace_flexible": False},
+}
+WILDCARD = "start: <[*]> <[*]> <[*]>"
+FREE_TEXT = "start: /(.|\\n){3,9}/"
+
+
+@pytest.fixture(scope="module", params=[1, 31, 128, 2784])
+def padded(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Engine:
+    options = {**tiny_models.LLAMA, "vocab_size": NUM_TOKENS + request.param}
+    path = tiny_models.save_model(tmp_path_factory.mktemp("padded"), options)
+    return _prefer_padding(path)
+
+
+def _prefer_padding(path: Path) -> Engine:
+    """An engine whose model finds the extra ids likelier than all tokens, so that an unmasked one
+    is drawn at once."""
+    engine = Engine.from_pretrained(
+        path, EngineConfig(dtype="float32", max_num_seqs=8, block_size=4, kv_cache_bytes=2**22)
+    )
+    forward = engine._runner.forward
+
+    def raised(batch: object) -> torch.Tensor:
+        logits: torch.Tensor = forward(batch)  # type: ignore[arg-type]
+        logits[:, NUM_TOKENS:] += 100
+        return logits
+
+    engine._runner.forward = raised  # type: ignore[method-assign, assignment]
+    return engine
+
+
+@pytest.mark.parametrize("temperature", [0, 1])
+@pytest.mark.parametrize("grammar", [WILDCARD, FREE_TEXT])
+def test_a_grammar_allows_tokens_of_the_tokenizer_only(
+    padded: Engine, grammar: str, temperature: float
+) -> None:
+    made = choice(padded, request(grammar=grammar, max_tokens=12, temperature=temperature, seed=3))
+    assert made.token_ids
+    assert max(made.token_ids) < NUM_TOKENS
+
+
+def test_forced_text_is_made_whole(padded: Engine) -> None:
+    grammar = json.dumps({"grammars": [{"json_schema": SCHEMA}]})
+    made = choice(padded, request(grammar=grammar, max_tokens=64))
+    assert json.loads(made.text) == {"name": "Ada"}
+
+
+def test_constrained_rows_run_beside_free_ones(padded: Engine) -> None:
+    free, forced = run(
+        padded,
+        request("free", max_tokens=4),
+        request("forced", grammar='start: "the quick brown fox"', max_tokens=64),
+    )
+    assert free.error is None
+    assert len(free.choices[0].token_ids) == 4
+    assert forced.choices[0].text == "the quick brown fox"
+
+
+def test_logprobs_of_a_masked_row_name_the_likeliest_raw_tokens(padded: Engine) -> None:
+    asked = Request(
+        "r",
+        ((5, 6, 7),),
+        SamplingParams(temperature=0, max_tokens=3),
+        WILDCARD,
+        logprobs=(LogprobParams(top_logprobs_num=2),),
+    )
+    made = choice(padded, asked)
+    assert made.logprobs is not None
+    assert len(made.logprobs.chosen) == 3
