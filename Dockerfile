@@ -30,11 +30,10 @@ COPY --from=web-packages /opt/venv /opt/venv
 COPY manage.py models.toml ./
 COPY project project
 COPY completions completions
-COPY stop_regex stop_regex
 USER quire
 EXPOSE 8000
 CMD ["uvicorn", "project.asgi:application", "--host", "0.0.0.0", "--port", "8000", \
-     "--loop", "uvloop", "--http", "project.http_protocol:Protocol", "--ws", "none", "--no-access-log", \
+     "--loop", "uvloop", "--http", "project.server.http_protocol:Protocol", "--ws", "none", "--no-access-log", \
      "--no-server-header", "--no-proxy-headers", "--timeout-graceful-shutdown", "20"]
 
 FROM base AS worker
@@ -44,7 +43,6 @@ COPY --from=worker-packages /opt/venv /opt/venv
 COPY manage.py models.toml ./
 COPY project project
 COPY completions completions
-COPY stop_regex stop_regex
 COPY workers workers
 USER quire
 CMD ["python", "manage.py", "engine_worker"]

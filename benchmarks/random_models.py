@@ -9,11 +9,11 @@ import torch
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 from transformers import AutoModelForCausalLM, LlamaConfig, PreTrainedTokenizerFast
 
-from workers.engine.attention_backend import backend_for
 from workers.engine.config import EngineConfig
-from workers.engine.device import adapt
 from workers.engine.engine import Engine
-from workers.engine.model_loader import wrap_model
+from workers.engine.model.attention_backend import backend_for
+from workers.engine.model.device import adapt
+from workers.engine.model.loader import wrap_model
 
 END = "<|end|>"
 

@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 import django
 from django.conf import settings
 
-from completions import catalog
+from completions.catalog import entries
 from workers.engine.exceptions import EngineOverloaded
 from workers.engine.request import ChoiceDelta, FinishReason, Request, RequestOutput, Usage
 from workers.engine.stats import EngineStats
@@ -141,7 +141,7 @@ def main() -> None:
     from project import celery_app
     from workers.launch import WorkerOptions, run
 
-    entry = catalog.load(settings.MODELS_FILE, settings.MODELS_DIR).choose(args.model)
+    entry = entries.load(settings.MODELS_FILE, settings.MODELS_DIR).choose(args.model)
     options = WorkerOptions(
         redis_url=settings.REDIS_URL,
         redis_prefix=settings.REDIS_PREFIX,

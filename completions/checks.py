@@ -11,8 +11,8 @@ from django.middleware.csrf import CsrfViewMiddleware
 from django.middleware.security import SecurityMiddleware
 from django.utils.module_loading import import_string
 
-from completions import model_files
-from completions.catalog import CatalogError
+from completions.catalog import model_files
+from completions.catalog.entries import CatalogError
 
 MIN_PEPPER = 32
 CLIENT_TIMEOUT = 600
@@ -53,7 +53,7 @@ def check_protection(app_configs: Sequence[AppConfig] | None, **kwargs: Any) -> 
     return [
         Error(
             f"No middleware is a {wanted.__name__}.",
-            hint="Put the one of project/middleware.py back into MIDDLEWARE.",
+            hint="Put the one of project/server/middleware.py back into MIDDLEWARE.",
             id="quire.E003",
         )
         for wanted in _PROTECTION

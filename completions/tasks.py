@@ -12,16 +12,18 @@ from django.conf import settings
 from django.utils import timezone
 from kombu.exceptions import OperationalError
 
-from completions import background, last_use, load, pruning, settlement
-from completions.api import batch_lines
+from completions.accounts import last_use
 from completions.batches import feeding, progress, states, validation, writing
-from completions.dispatch import dispatch
+from completions.endpoints import batch_lines
+from completions.jobs import kept
 from completions.jobs.connection import connect
 from completions.jobs.ended import any_ended
 from completions.jobs.execution import reconcile as find_lost
+from completions.jobs.message import dispatch
 from completions.jobs.rids import BatchRids
-from completions.locks import Lease, lease
 from completions.models import UNFINISHED, Batch, BatchStatus
+from completions.upkeep import load, pruning, settlement
+from completions.upkeep.locks import Lease, lease
 
 logger = logging.getLogger(__name__)
 
@@ -75,7 +77,7 @@ def reconcile() -> None:
     with _alone("reconcile") as mine:
         if not mine:
             return
-        restored = background.resubmit_lost(_client(), settings.REDIS_PREFIX, timezone.now())
+        restored = kept.resubmit_lost(_client(), settings.REDIS_PREFIX, timezone.now())
         lost = find_lost(_client(), settings.REDIS_PREFIX)
         for job in lost:
             try:

@@ -2,19 +2,19 @@
 
 from django.urls import path
 
-from completions.api.batches import BatchesView, BatchView, CancelBatchView, ResubmitBatchView
-from completions.api.chat import ChatCompletionsView
-from completions.api.chat_responses import ChatView
-from completions.api.completions import CompletionsView
-from completions.api.files import FileContentView, FilesView, FileView
-from completions.api.grammars import ValidateView
-from completions.api.health import HealthView, ReadyView
-from completions.api.jobs import CancelView, JobView
-from completions.api.metrics import MetricsView
-from completions.api.models import ModelsView, ModelView
-from completions.api.openapi.views import OpenAPIView, docs
-from completions.api.tokenization import DetokenizeView, TokenizeView
-from completions.api.usage import UsageView
+from completions.endpoints.batches import BatchesView, BatchView, CancelBatchView, ResubmitBatchView
+from completions.endpoints.chat import ChatCompletionsView
+from completions.endpoints.completions import CompletionsView
+from completions.endpoints.files import FileContentView, FilesView, FileView
+from completions.endpoints.grammars import ValidateView
+from completions.endpoints.health import HealthView, ReadyView
+from completions.endpoints.jobs import CancelView, JobView
+from completions.endpoints.metrics import MetricsView
+from completions.endpoints.models import ModelsView, ModelView
+from completions.endpoints.openapi.views import OpenAPIView, docs
+from completions.endpoints.tokenization import DetokenizeView, TokenizeView
+from completions.endpoints.usage import UsageView
+from completions.responses.chat import ChatView
 
 urlpatterns = [
     path("v1/completions", CompletionsView.as_view()),

@@ -12,8 +12,8 @@ from uvicorn.middleware.proxy_headers import ProxyHeadersMiddleware
 django.setup(set_prefix=False)
 
 # These need Django set up.
-from completions.api.gateway import MULTIPART_OVERHEAD, Application, Gateway  # noqa: E402
-from project.handler import ASGIHandler  # noqa: E402
+from project.server.gateway import MULTIPART_OVERHEAD, Application, Gateway  # noqa: E402
+from project.server.handler import ASGIHandler  # noqa: E402
 
 application: Any = Gateway(
     cast("Application", ASGIHandler()),

@@ -201,14 +201,14 @@ INSTALLED_APPS = [
 ]
 # Each passes /v1/ and the probes straight through: Django's own would cost them 1.5 ms of threads.
 MIDDLEWARE = [
-    "project.middleware.SecurityMiddleware",
-    "project.middleware.StaticFilesMiddleware",
-    "project.middleware.SessionMiddleware",
-    "project.middleware.CommonMiddleware",
-    "project.middleware.CsrfViewMiddleware",
-    "project.middleware.AuthenticationMiddleware",
-    "project.middleware.MessageMiddleware",
-    "project.middleware.XFrameOptionsMiddleware",
+    "project.server.middleware.SecurityMiddleware",
+    "project.server.middleware.StaticFilesMiddleware",
+    "project.server.middleware.SessionMiddleware",
+    "project.server.middleware.CommonMiddleware",
+    "project.server.middleware.CsrfViewMiddleware",
+    "project.server.middleware.AuthenticationMiddleware",
+    "project.server.middleware.MessageMiddleware",
+    "project.server.middleware.XFrameOptionsMiddleware",
 ]
 TEMPLATES = [
     {
@@ -226,7 +226,7 @@ TEMPLATES = [
         },
     }
 ]
-AUTHENTICATION_BACKENDS = ["project.login_throttle.ThrottledBackend"]
+AUTHENTICATION_BACKENDS = ["project.server.login_throttle.ThrottledBackend"]
 AUTH_PASSWORD_VALIDATORS = [
     {"NAME": f"django.contrib.auth.password_validation.{name}"}
     for name in ("MinimumLengthValidator", "CommonPasswordValidator", "NumericPasswordValidator")
@@ -239,7 +239,7 @@ UNFOLD = {
     "SITE_SYMBOL": "auto_stories",
     "SITE_URL": None,
     "SHOW_VIEW_ON_SITE": False,
-    "DASHBOARD_CALLBACK": "completions.admin.dashboard.fill",
+    "DASHBOARD_CALLBACK": "completions.admin.dashboard.view.fill",
     "COMMAND": {"search_callback": "completions.admin.search.find"},
     "SITE_FAVICONS": [{"rel": "icon", "href": "/static/completions/favicon.svg"}],
     "STYLES": ["/static/completions/admin.css"],
@@ -281,11 +281,11 @@ SILENCED_SYSTEM_CHECKS = ["security.W001", "security.W002", "security.W003"]
 REST_FRAMEWORK = {
     "DEFAULT_AUTHENTICATION_CLASSES": [],
     "DEFAULT_PERMISSION_CLASSES": [],
-    "DEFAULT_PARSER_CLASSES": ["completions.api.parsers.StrictJSONParser"],
-    "DEFAULT_RENDERER_CLASSES": ["completions.api.renderers.JSONRenderer"],
-    "DEFAULT_CONTENT_NEGOTIATION_CLASS": "completions.api.renderers.IgnoreAccept",
-    "EXCEPTION_HANDLER": "completions.api.error_handlers.handle",
-    "DEFAULT_SCHEMA_CLASS": "completions.api.openapi.schema.Schema",
+    "DEFAULT_PARSER_CLASSES": ["completions.http.parsers.StrictJSONParser"],
+    "DEFAULT_RENDERER_CLASSES": ["completions.http.renderers.JSONRenderer"],
+    "DEFAULT_CONTENT_NEGOTIATION_CLASS": "completions.http.renderers.IgnoreAccept",
+    "EXCEPTION_HANDLER": "completions.http.error_handlers.handle",
+    "DEFAULT_SCHEMA_CLASS": "completions.endpoints.openapi.schema.Schema",
     "UNAUTHENTICATED_USER": None,
     "UNAUTHENTICATED_TOKEN": None,
 }

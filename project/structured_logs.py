@@ -43,7 +43,7 @@ def configuration(level: str, wanted: str) -> dict[str, Any]:
         "loggers": {
             # uvicorn brings handlers of its own; without them its lines take ours.
             "uvicorn": {"handlers": [], "level": "INFO", "propagate": True},
-            # The access line of completions.api.gateway says what these would repeat.
+            # The access line of project.server.gateway says what these would repeat.
             "uvicorn.access": {"handlers": [], "propagate": False},
             "django.request": {"level": "ERROR"},
             "django.security.DisallowedHost": {"filters": ["message_alone"]},

@@ -9,6 +9,6 @@ urlpatterns = [
     path("", include("completions.urls")),
 ]
 
-handler400 = "completions.api.error_handlers.bad_request"
-handler404 = "completions.api.error_handlers.not_found"
-handler500 = "completions.api.error_handlers.server_error"
+handler400 = "completions.http.error_handlers.bad_request"
+handler404 = "completions.http.error_handlers.not_found"
+handler500 = "completions.http.error_handlers.server_error"

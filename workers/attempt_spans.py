@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING
 
 import orjson
 
-from completions import tracing
+from completions.jobs import tracing
 from completions.jobs.execution import Claim
 
 if TYPE_CHECKING:

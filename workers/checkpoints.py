@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from completions.catalog import ModelEntry
+from completions.catalog.entries import ModelEntry
 
 MANIFEST = "manifest.json"
 Report = Callable[[str], None]

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 from celery import Celery
 
-from completions import tracing
-from completions.catalog import ModelEntry
+from completions.catalog.entries import ModelEntry
+from completions.jobs import tracing
 from completions.jobs.connection import connect
 from completions.jobs.execution import Execution
 from completions.jobs.submission import LINES_PER_SEQUENCE
@@ -91,7 +91,7 @@ def run(
 def check_device(wanted: str) -> None:
     """Raises ValueError if a GPU is asked for that is not there; torch loads only then."""
     if wanted.startswith("cuda"):
-        from workers.engine.device import resolve_device
+        from workers.engine.model.device import resolve_device
 
         resolve_device(wanted)
 

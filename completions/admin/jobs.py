@@ -13,7 +13,6 @@ from django.shortcuts import redirect
 from django.urls import reverse
 from django.utils import timezone
 
-from completions import model_files
 from completions.admin import state
 from completions.admin.base import acts, page, sees
 from completions.admin.formats import (
@@ -27,14 +26,15 @@ from completions.admin.formats import (
     seconds,
     share,
 )
-from completions.api.job_errors import from_job_error
 from completions.batches import lines
-from completions.catalog import CatalogError
+from completions.catalog import model_files
+from completions.catalog.entries import CatalogError
+from completions.catalog.model_files import ModelFilesError
 from completions.jobs import live
 from completions.jobs.live import JobDetails, LiveJob
 from completions.jobs.metering import parameters_of
-from completions.model_files import ModelFilesError
 from completions.models import ApiKey, Job, Organization, StoredPrompt, UsageRecord
+from completions.responses.job_errors import from_job_error
 
 _SHOWN = 200
 _PROMPT_TOKENS = 4000

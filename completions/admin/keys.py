@@ -13,11 +13,12 @@ from django.utils import timezone
 from django.utils.html import format_html
 from django.utils.safestring import SafeString
 
-from completions import accounts, model_files
-from completions.admin import charts, figures
+from completions.accounts import changes
+from completions.accounts.audit import Actor
 from completions.admin.base import CheckboxSelectMultiple, ModelAdmin, Textarea, acts, page
+from completions.admin.dashboard import charts, figures
 from completions.admin.formats import NONE, ago, compact, exact, label, money, two
-from completions.audit import Actor
+from completions.catalog import model_files
 from completions.models import ApiKey, Scope
 from completions.models.organizations import all_scopes, validate_networks
 
@@ -159,7 +160,7 @@ class ApiKeyAdmin(ModelAdmin[ApiKey]):
 
     @admin.action(description="Revoke selected keys", permissions=["change"])
     def revoke_selected(self, request: HttpRequest, queryset: QuerySet[ApiKey]) -> None:
-        revoked = sum(accounts.revoke(key, Actor.of(request.user)) for key in queryset)
+        revoked = sum(changes.revoke(key, Actor.of(request.user)) for key in queryset)
         self.message_user(request, f"{revoked} revoked. They stop working within a second.")
 
     # One key -------------------------------------------------------------------------------------
@@ -193,10 +194,10 @@ class ApiKeyAdmin(ModelAdmin[ApiKey]):
 
     def save_model(self, request: HttpRequest, obj: ApiKey, form: Any, change: bool) -> None:
         if change:
-            accounts.change(obj, self.changeable, Actor.of(request.user))
+            changes.change(obj, self.changeable, Actor.of(request.user))
         else:
             # For response_add of this same request; the row has only the digest.
-            request.issued_secret = accounts.issue(obj, Actor.of(request.user))  # type: ignore[attr-defined]
+            request.issued_secret = changes.issue(obj, Actor.of(request.user))  # type: ignore[attr-defined]
 
     def response_add(
         self, request: HttpRequest, obj: ApiKey, post_url_continue: str | None = None
@@ -258,7 +259,7 @@ def rotate(request: HttpRequest, key_id: int) -> HttpResponseBase:
     if hours not in {str(hours) for hours, _ in GRACES} or key.revoked_at is not None:
         messages.error(request, "Nothing was changed: choose when the old secret ends.")
         return redirect("admin:completions_apikey_change", key_id)
-    secret = accounts.rotate(key, timedelta(hours=int(hours)), Actor.of(request.user))
+    secret = changes.rotate(key, timedelta(hours=int(hours)), Actor.of(request.user))
     key.refresh_from_db()
     return _secret_page(request, key, secret, "rotated")
 
@@ -267,7 +268,7 @@ def rotate(request: HttpRequest, key_id: int) -> HttpResponseBase:
 def revoke(request: HttpRequest, key_id: int) -> HttpResponseBase:
     """For good; its batches are cancelled."""
     key = get_object_or_404(ApiKey, pk=key_id)
-    if accounts.revoke(key, Actor.of(request.user)):
+    if changes.revoke(key, Actor.of(request.user)):
         messages.success(request, f"{key.name} is revoked. It stops working within a second.")
     else:
         messages.warning(request, f"{key.name} had been revoked before.")

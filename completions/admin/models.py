@@ -5,12 +5,13 @@ from typing import Any
 from django.http import HttpRequest, HttpResponseBase
 from django.utils import timezone
 
-from completions import model_files
-from completions.admin import figures, state
+from completions.admin import state
 from completions.admin.base import page, sees
+from completions.admin.dashboard import figures
 from completions.admin.formats import NONE, compact, exact, label, money
-from completions.catalog import ModelEntry
-from completions.model_files import ModelFilesError
+from completions.catalog import model_files
+from completions.catalog.entries import ModelEntry
+from completions.catalog.model_files import ModelFilesError
 
 
 @sees("view_usagerecord")

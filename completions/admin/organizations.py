@@ -10,11 +10,11 @@ from django.utils import timezone
 from django.utils.html import format_html
 from django.utils.safestring import SafeString
 
-from completions import accounts
-from completions.admin import figures
+from completions.accounts import changes
+from completions.accounts.audit import Actor
 from completions.admin.base import ModelAdmin
+from completions.admin.dashboard import figures
 from completions.admin.formats import compact, label, money
-from completions.audit import Actor
 from completions.models import Organization
 
 
@@ -39,16 +39,16 @@ class OrganizationAdmin(ModelAdmin[Organization]):
 
     def save_model(self, request: HttpRequest, obj: Organization, form: Any, change: bool) -> None:
         if change:
-            accounts.change(obj, self.changeable, Actor.of(request.user))
+            changes.change(obj, self.changeable, Actor.of(request.user))
         else:
-            accounts.add(obj, Actor.of(request.user))
+            changes.add(obj, Actor.of(request.user))
 
     def delete_model(self, request: HttpRequest, obj: Organization) -> None:
-        accounts.delete(obj, Actor.of(request.user))
+        changes.delete(obj, Actor.of(request.user))
 
     def delete_queryset(self, request: HttpRequest, queryset: QuerySet[Organization]) -> None:
         for organization in queryset:
-            accounts.delete(organization, Actor.of(request.user))
+            changes.delete(organization, Actor.of(request.user))
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[Organization]:
         return super().get_queryset(request).annotate(keys=Count("api_keys"))

@@ -14,10 +14,10 @@ from django.utils import timezone
 from django.utils.html import format_html
 from django.utils.safestring import SafeString
 
-from completions import model_files
 from completions.admin import state
 from completions.admin.base import EndlessPaginator, ReadOnlyAdmin
 from completions.admin.formats import ago, code, compact, label, milliseconds, money, two
+from completions.catalog import model_files
 from completions.jobs import live
 from completions.models import Job, JobStatus, UsageRecord
 

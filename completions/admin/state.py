@@ -13,7 +13,7 @@ import redis
 from django.conf import settings
 from redis.exceptions import RedisError
 
-from completions import model_files
+from completions.catalog import model_files
 from completions.jobs import live
 from completions.jobs.connection import connect
 from completions.jobs.execution import HEARTBEAT_TTL

@@ -5,11 +5,11 @@ from django.db.models import QuerySet
 from django.http import HttpRequest, HttpResponse
 from django.utils.safestring import SafeString
 
-from completions import usage_report
 from completions.admin.base import ReadOnlyAdmin
 from completions.admin.formats import NONE, compact, exact, money, share, two
 from completions.admin.requests import ModelFilter
 from completions.models import UsageHour
+from completions.usage import report
 
 
 @admin.register(UsageHour)
@@ -65,5 +65,5 @@ def _csv(hours: QuerySet[UsageHour], width: str) -> HttpResponse:
     response = HttpResponse(content_type="text/csv; charset=utf-8")
     response.headers["Content-Disposition"] = 'attachment; filename="usage.csv"'
     # An admin's query set joins the tables that the list shows.
-    usage_report.write_csv(UsageHour.objects.filter(pk__in=hours.values("pk")), width, response)
+    report.write_csv(UsageHour.objects.filter(pk__in=hours.values("pk")), width, response)
     return response

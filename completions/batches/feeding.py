@@ -10,8 +10,8 @@ import orjson
 import redis
 from django.db.models import Count, Exists, OuterRef, Q, QuerySet
 
-from completions import budgets, model_files
 from completions.batches import lines, states
+from completions.catalog import model_files
 from completions.jobs.backlog import is_nearly_full
 from completions.jobs.limits import UnseededError
 from completions.jobs.scripts import Scripts
@@ -22,7 +22,8 @@ from completions.jobs.submission import (
     submit_kept,
 )
 from completions.models import Batch, BatchLine, BatchStatus, LineState
-from completions.parts import parts
+from completions.models.parts import parts
+from completions.usage import budgets
 
 logger = logging.getLogger(__name__)
 

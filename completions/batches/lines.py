@@ -8,9 +8,9 @@ from typing import Any
 
 import orjson
 
-from completions import model_files
+from completions.accounts.keys import limits_of
+from completions.catalog import model_files
 from completions.jobs.submission import NewJob
-from completions.keys import limits_of
 from completions.models import Batch, BatchLine, BatchStatus
 
 PRIORITY = -1_000_000

@@ -9,7 +9,7 @@ from typing import IO
 from django.conf import settings
 from django.core.files import File as Content
 
-from completions import files
+from completions.batches import files
 from completions.models import Batch, File, FilePurpose
 
 

@@ -13,15 +13,16 @@ from django.db import transaction
 from django.db.models import Sum
 from django.utils import timezone
 
-from completions import keys, strict_json
+from completions.accounts import keys
+from completions.accounts.keys import Principal
 from completions.batches import lines, states, writing
 from completions.batches.lines import PreparedLine
 from completions.batches.writing import Alive
+from completions.contract import strict_json
 from completions.jobs.rids import BatchRids
-from completions.keys import Principal
 from completions.models import UNFINISHED, ApiKey, Batch, BatchLine, BatchStatus, File
-from completions.parts import parts
-from completions.storable import without_nul
+from completions.models.parts import parts
+from completions.models.storable import without_nul
 
 SHOWN_ERRORS = 100
 """Of a file's errors, in the batch object; the error file has them all."""

@@ -10,10 +10,9 @@ from django.conf import settings
 from django.core.files import File as Content
 from django.utils import timezone
 
-from completions import files
-from completions.batches import lines
+from completions.batches import files, lines
 from completions.models import UNFINISHED, Batch, BatchLine, File, FilePurpose, LineState
-from completions.parts import parts
+from completions.models.parts import parts
 
 Alive = Callable[[], bool]
 """Renews the caller's right to go on; False when it has lost it."""

@@ -3,10 +3,10 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from completions.catalog.model_files import ModelFiles
 from completions.chat import template
 from completions.chat.formats import ToolFormat
 from completions.chat.tools import Call, Tool
-from completions.model_files import ModelFiles
 
 
 def prompt_text(

@@ -11,12 +11,12 @@ Newlines are optional. Strings stand there as they are, other values as JSON.
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from completions import strict_json
 from completions.chat.events import Arguments, CallBegun, CallParser, Event, Text
 from completions.chat.glm_arguments import argument_rules, is_string
 from completions.chat.lark import Rules, Spelling, literal, one_of
 from completions.chat.markers import split_at
 from completions.chat.tools import Call, Tool, dump
+from completions.contract import strict_json
 from completions.grammars.composition import Part
 
 _OPENING, _CLOSING = "<tool_call>", "</tool_call>"

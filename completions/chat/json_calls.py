@@ -3,11 +3,11 @@
 import re
 from collections.abc import Sequence
 
-from completions import strict_json
 from completions.chat.events import Arguments, CallBegun, Event, Text
 from completions.chat.lark import Rules, Spelling, literal, one_of, schema_part
 from completions.chat.markers import split_at
 from completions.chat.tools import Tool, dump
+from completions.contract import strict_json
 
 _HEADER = re.compile(
     r'\s*\{\s*"name"\s*:\s*"([^"\\]*)"\s*,\s*"(?:arguments|parameters)"\s*:\s*(?=\{)'

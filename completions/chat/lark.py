@@ -10,9 +10,9 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any
 
+from completions.catalog.model_files import ModelFiles
 from completions.grammars import Constraint
 from completions.grammars.composition import Part
-from completions.model_files import ModelFiles
 
 TEXT = "/(?s:.+)/"
 """Any text but none."""

@@ -14,7 +14,7 @@ from jinja2.meta import find_undeclared_variables
 from jinja2.parser import Parser
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
-from completions.model_files import SPECIAL_TOKENS, ModelFiles
+from completions.catalog.model_files import SPECIAL_TOKENS, ModelFiles
 
 RESERVED = frozenset(
     {"messages", "tools", "add_generation_prompt", "chat_template", *SPECIAL_TOKENS}

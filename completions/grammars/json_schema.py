@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 from urllib.parse import quote
 
-from completions import strict_json
+from completions.contract import strict_json
 from completions.grammars.compiler import DEFAULT_COMPILER, Compiler, Translated, brief
 from completions.grammars.exceptions import Finding, GrammarError
 from completions.grammars.limits import (

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from completions.catalog import JSON_WHITESPACES
+from completions.catalog.entries import JSON_WHITESPACES
 from completions.grammars.exceptions import GrammarError
 
 Node = TypeVar("Node", str, int)

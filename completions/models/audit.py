@@ -1,4 +1,4 @@
-"""Who changed what about organizations and keys. Written by `completions.audit`, never edited."""
+"""Who changed what about organizations and keys: written by `accounts.audit`, never edited."""
 
 from django.conf import settings
 from django.db import models

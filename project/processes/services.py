@@ -5,7 +5,7 @@ from collections.abc import Collection
 
 from django.conf import settings
 
-from completions.catalog import Catalog
+from completions.catalog.entries import Catalog
 from project.processes import valkey
 from project.processes.endpoint import Endpoint
 from project.processes.supervisor import Service
@@ -57,7 +57,8 @@ def _workers(catalog: Catalog) -> list[Service]:
 
 def _web(endpoint: Endpoint) -> Service:
     options = ["--host", endpoint.host, "--port", str(endpoint.port)]
-    options += ["--loop", "uvloop", "--http", "project.http_protocol:Protocol", "--ws", "none"]
+    options += ["--loop", "uvloop", "--ws", "none"]
+    options += ["--http", "project.server.http_protocol:Protocol"]
     options += ["--no-access-log", "--no-server-header", "--no-use-colors"]
     options += ["--timeout-graceful-shutdown", str(WEB_GRACE)]
     options += ["--no-proxy-headers"]  # project/asgi.py reads them, from QUIRE_TRUSTED_PROXIES

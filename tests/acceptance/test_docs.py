@@ -120,7 +120,7 @@ def test_settings_that_are_named_exist():
 
 def test_metrics_that_are_named_exist():
     source = "".join(path.read_text() for path in (ROOT / "workers").glob("metrics.py"))
-    source += "".join(path.read_text() for path in (ROOT / "completions/api").glob("*metrics.py"))
+    source += "".join(path.read_text() for path in (ROOT / "completions").glob("*/*metrics.py"))
     for page in DOCS:
         for name in re.findall(r"quire_(\w+)", page.read_text()):
             stem = re.sub(r"_total$", "", name)

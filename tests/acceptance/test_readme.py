@@ -6,8 +6,8 @@ import subprocess
 
 import pytest
 
-from completions.api.chat_request import ChatRequestSerializer
-from completions.api.serializers import CompletionRequestSerializer
+from completions.requests.chat import ChatRequestSerializer
+from completions.requests.completion import CompletionRequestSerializer
 from tests.acceptance.service import ROOT, Installation
 
 README = (ROOT / "README.md").read_text()

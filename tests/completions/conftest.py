@@ -11,9 +11,13 @@ from django.test import Client
 from pytest_django.fixtures import Settings
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, processors
 
-from completions import accounts, keys, model_files
-from completions.api import runtime
+from completions.accounts import changes, keys
+from completions.catalog import model_files
+from completions.delivery import enqueueing
+from completions.http import runtime
+from completions.jobs.connection import connect
 from completions.models import ApiKey, Organization
+from tests.completions import live_api
 
 TINY_CONTEXT = 128
 CHAT_TEMPLATE = """\
@@ -97,7 +101,7 @@ class Tenant:
 
 def new_tenant(name: str) -> Tenant:
     organization = Organization.objects.create(name=name)
-    return Tenant(organization, *accounts.create(organization, f"{name}'s key"))
+    return Tenant(organization, *changes.create(organization, f"{name}'s key"))
 
 
 @pytest.fixture
@@ -144,3 +148,22 @@ def fake_runtime(monkeypatch: pytest.MonkeyPatch) -> FakeRuntime:
 def api(owner: Tenant, served: None, fake_runtime: FakeRuntime) -> Client:
     """The API as the owner calls it."""
     return Client(headers=owner.headers)
+
+
+@pytest.fixture
+async def live(valkey, redis_client, settings, monkeypatch, served, owner):
+    """The API on one event loop over a real Redis, whose jobs a scripted worker runs."""
+    settings.REDIS_URL, settings.REDIS_PREFIX = valkey.url, live_api.PREFIX
+    client = connect(valkey.url)
+    made = live_api.Live(owner, client)
+    admit = enqueueing._admit
+
+    async def admitted(here, job):
+        remaining = await admit(here, job)
+        await made.dispatch(job.id)
+        return remaining
+
+    monkeypatch.setattr(enqueueing, "_admit", admitted)
+    yield made
+    await runtime.close()
+    client.close()

@@ -9,8 +9,8 @@ import logging.config
 import pytest
 from structlog.contextvars import bound_contextvars
 
-from completions.api import access_log
-from completions.api.exceptions import InvalidRequest
+from completions.errors import InvalidRequest
+from completions.http import access_log
 from completions.jobs.execution import Claim
 from project import structured_logs
 from workers.job_logs import EngineLines

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from completions.catalog import ModelEntry
+from completions.catalog.entries import ModelEntry
 from workers import checkpoints
 
 GGUF = b"GGUF pretend weights"

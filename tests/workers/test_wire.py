@@ -7,11 +7,11 @@ from dataclasses import fields
 import numpy as np
 import pytest
 
-from completions.api.fields import NumberField
-from completions.api.job_errors import from_job_error
-from completions.api.serializers import CompletionRequestSerializer
 from completions.jobs import events
 from completions.jobs.events import ChoiceEvent
+from completions.requests.completion import CompletionRequestSerializer
+from completions.requests.fields import NumberField
+from completions.responses.job_errors import from_job_error
 from workers.engine.exceptions import DeadlineExceeded, GrammarError, InvalidRequest
 from workers.engine.request import (
     ChoiceDelta,

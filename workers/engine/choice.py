@@ -3,9 +3,9 @@
 from collections.abc import Iterable
 from typing import Protocol
 
-from workers.engine.detokenizer import Detokenizer
 from workers.engine.request import ChoiceDelta, FinishReason
-from workers.engine.stop_checker import Finish, StopChecker
+from workers.engine.text.detokenizer import Detokenizer
+from workers.engine.text.stop_checker import Finish, StopChecker
 
 
 class GrammarState(Protocol):

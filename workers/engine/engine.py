@@ -12,13 +12,8 @@ from typing import Self
 
 import torch
 
-from workers.engine.attention_backend import CudaBackend
-from workers.engine.block_pool import BlockPool
 from workers.engine.config import EngineConfig
 from workers.engine.cuda.model_runner import CudaModelRunner
-from workers.engine.custom_processors import load_processors
-from workers.engine.deadlines import Deadlines
-from workers.engine.device import adapt
 from workers.engine.exceptions import (
     DeadlineExceeded,
     EngineError,
@@ -27,20 +22,25 @@ from workers.engine.exceptions import (
     NeverStarted,
 )
 from workers.engine.flight import Flight, PendingTokens
-from workers.engine.grammar_mask import GrammarMask
+from workers.engine.grammar.mask import GrammarMask
+from workers.engine.grammar.structured_output import GrammarMatcher, StructuredOutput
 from workers.engine.intake import Intake
 from workers.engine.live_requests import LiveRequests
-from workers.engine.model_loader import LoadedModel, load_model
-from workers.engine.model_runner import ModelRunner
-from workers.engine.prefix_cache import PrefixCache
+from workers.engine.model.attention_backend import CudaBackend
+from workers.engine.model.device import adapt
+from workers.engine.model.loader import LoadedModel, load_model
+from workers.engine.model.runner import ModelRunner
 from workers.engine.request import Completion, Request, RequestOutput, Usage
 from workers.engine.request_state import RequestState
-from workers.engine.sampler import Sampler, SamplerOutput
-from workers.engine.scheduler import Scheduler
+from workers.engine.sampling.custom_processors import load_processors
+from workers.engine.sampling.sampler import Sampler, SamplerOutput
+from workers.engine.scheduling.block_pool import BlockPool
+from workers.engine.scheduling.deadlines import Deadlines
+from workers.engine.scheduling.prefix_cache import PrefixCache
+from workers.engine.scheduling.scheduler import Scheduler
 from workers.engine.sequence import Sequence as Seq
 from workers.engine.stats import EngineStats
 from workers.engine.stopwatch import Stopwatch
-from workers.engine.structured_output import GrammarMatcher, StructuredOutput
 
 logger = logging.getLogger(__name__)
 

@@ -6,10 +6,10 @@ from typing import Self
 import torch
 from torch import Tensor
 
-from workers.engine.grammar_mask import GrammarMask
-from workers.engine.model_runner import ModelInput
-from workers.engine.sampler import SamplerOutput
-from workers.engine.scheduler import SchedulerOutput
+from workers.engine.grammar.mask import GrammarMask
+from workers.engine.model.runner import ModelInput
+from workers.engine.sampling.sampler import SamplerOutput
+from workers.engine.scheduling.scheduler import SchedulerOutput
 
 _INVALID = -1
 

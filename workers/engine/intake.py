@@ -3,19 +3,19 @@
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
-from stop_regex.syntax import RegexError
+from completions.contract.stop_regex.syntax import RegexError
 from workers.engine.choice import Choice
-from workers.engine.custom_processors import ChoiceContext, CustomProcessor, Factory
-from workers.engine.detokenizer import Vocabulary
-from workers.engine.dry import breaker_ids
 from workers.engine.exceptions import ContextLengthExceeded, InvalidRequest
-from workers.engine.logprob_record import LogprobRecord, PromptLogprobs
-from workers.engine.prefix_cache import chain_salt
-from workers.engine.record import Record
+from workers.engine.model.record import Record
 from workers.engine.request import LogprobParams, Request
 from workers.engine.request_state import RequestState
+from workers.engine.sampling.custom_processors import ChoiceContext, CustomProcessor, Factory
+from workers.engine.sampling.dry import breaker_ids
+from workers.engine.sampling.logprob_record import LogprobRecord, PromptLogprobs
+from workers.engine.scheduling.prefix_cache import chain_salt
 from workers.engine.sequence import Sequence
-from workers.engine.stop_checker import StopChecker
+from workers.engine.text.detokenizer import Vocabulary
+from workers.engine.text.stop_checker import StopChecker
 
 
 @dataclass(frozen=True, slots=True)

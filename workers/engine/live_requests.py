@@ -13,7 +13,7 @@ from workers.engine.exceptions import (
 )
 from workers.engine.request import RequestOutput
 from workers.engine.request_state import RequestState
-from workers.engine.scheduler import Scheduler
+from workers.engine.scheduling.scheduler import Scheduler
 from workers.engine.sequence import Sequence
 
 logger = logging.getLogger(__name__)

@@ -9,7 +9,7 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from stop_regex.automaton import MAX_PATTERN_BYTES, MAX_PATTERNS
+from completions.contract.stop_regex.automaton import MAX_PATTERN_BYTES, MAX_PATTERNS
 from workers.engine.exceptions import EngineError
 
 GREEDY_TEMPERATURE = 1e-5

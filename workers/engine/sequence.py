@@ -8,10 +8,10 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from workers.engine.choice import Choice
-from workers.engine.logprob_record import LogprobRecord
-from workers.engine.record import Record
+from workers.engine.model.record import Record
 from workers.engine.request import SamplingParams
-from workers.engine.stop_checker import Finish
+from workers.engine.sampling.logprob_record import LogprobRecord
+from workers.engine.text.stop_checker import Finish
 
 if TYPE_CHECKING:
     from workers.engine.request_state import RequestState

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from completions import strict_json
+from completions.contract import strict_json
 from completions.grammars.exceptions import GrammarError, UnknownNodeError
 from completions.grammars.limits import DEFAULT_LIMITS, Limits, check_depth
 from completions.grammars.structural_tag import formats

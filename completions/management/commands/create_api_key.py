@@ -9,8 +9,9 @@ from django.core.exceptions import ValidationError
 from django.core.management.base import BaseCommand, CommandError
 from django.utils import timezone
 
-from completions import accounts, model_files
-from completions.audit import Actor
+from completions.accounts import changes
+from completions.accounts.audit import Actor
+from completions.catalog import model_files
 from completions.models import ApiKey, Role, Scope
 from completions.models.organizations import all_scopes
 
@@ -70,7 +71,7 @@ class Command(BaseCommand):
         days = options["expires_in_days"]
         actor = Actor.shell()
         key = ApiKey(
-            organization=accounts.organization_named(options["organization"], actor),
+            organization=changes.organization_named(options["organization"], actor),
             name=options["name"],
             role=options["role"],
             scopes=options["scopes"] or all_scopes(),
@@ -88,7 +89,7 @@ class Command(BaseCommand):
             key.clean_fields(exclude=["public_id", "digest"])
         except ValidationError as error:
             raise CommandError("; ".join(error.messages)) from error
-        secret = accounts.issue(key, actor)
+        secret = changes.issue(key, actor)
         self.stdout.write(secret)
 
 

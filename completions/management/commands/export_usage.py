@@ -6,8 +6,8 @@ from typing import Any
 
 from django.core.management.base import BaseCommand, CommandError
 
-from completions import usage_report
 from completions.models import Organization, UsageHour
+from completions.usage import report
 
 
 class Command(BaseCommand):
@@ -19,9 +19,7 @@ class Command(BaseCommand):
             "--to", dest="end", type=_day, metavar="YYYY-MM-DD", help="the last day, inclusive"
         )
         parser.add_argument("--organization", metavar="ORG", help="only this one")
-        parser.add_argument(
-            "--bucket", choices=usage_report.WIDTHS, default="1d", help="(%(default)s)"
-        )
+        parser.add_argument("--bucket", choices=report.WIDTHS, default="1d", help="(%(default)s)")
 
     def handle(self, *args: Any, **options: Any) -> None:
         if options["begin"] and options["end"] and options["end"] < options["begin"]:
@@ -36,7 +34,7 @@ class Command(BaseCommand):
             if owner is None:
                 raise CommandError(f"no organization {options['organization']!r}")
             hours = hours.filter(organization=owner)
-        usage_report.write_csv(hours, options["bucket"], self.stdout)
+        report.write_csv(hours, options["bucket"], self.stdout)
 
 
 def _day(text: str) -> datetime:

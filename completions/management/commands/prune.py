@@ -5,7 +5,7 @@ from typing import Any
 from django.core.management.base import BaseCommand
 from django.utils import timezone
 
-from completions import pruning
+from completions.upkeep import pruning
 
 
 class Command(BaseCommand):

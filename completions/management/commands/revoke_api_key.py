@@ -5,8 +5,8 @@ from typing import Any
 
 from django.core.management.base import BaseCommand
 
-from completions import accounts
-from completions.audit import Actor
+from completions.accounts import changes
+from completions.accounts.audit import Actor
 from completions.management.key_selection import described, only_key
 
 
@@ -18,5 +18,5 @@ class Command(BaseCommand):
 
     def handle(self, *args: Any, **options: Any) -> None:
         key = only_key(options["name_or_prefix"])
-        accounts.revoke(key, Actor.shell())
+        changes.revoke(key, Actor.shell())
         self.stdout.write(f"Revoked sk-{key.public_id}-…, {described(key)}.")

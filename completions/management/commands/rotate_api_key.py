@@ -6,8 +6,8 @@ from typing import Any
 
 from django.core.management.base import BaseCommand, CommandError
 
-from completions import accounts
-from completions.audit import Actor
+from completions.accounts import changes
+from completions.accounts.audit import Actor
 from completions.management.key_selection import described, only_key
 
 MOST_HOURS = 24 * 365
@@ -28,6 +28,6 @@ class Command(BaseCommand):
         if not 0 <= hours <= MOST_HOURS:
             raise CommandError(f"--grace-hours must be from 0 to {MOST_HOURS}")
         key = only_key(options["name_or_prefix"])
-        secret = accounts.rotate(key, timedelta(hours=hours), Actor.shell())
+        secret = changes.rotate(key, timedelta(hours=hours), Actor.shell())
         self.stderr.write(f"sk-{key.public_id}-…, {described(key)}, works for {hours:g} h more.")
         self.stdout.write(secret)

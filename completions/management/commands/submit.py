@@ -12,11 +12,11 @@ from django.core.files import File as Content
 from django.core.management.base import BaseCommand, CommandError
 from django.utils import timezone
 
-from completions import accounts, files
-from completions.api.batch_lines import ENDPOINTS
-from completions.api.files import DEFAULT_KEEP
-from completions.audit import Actor
-from completions.batches import progress, states
+from completions.accounts import changes
+from completions.accounts.audit import Actor
+from completions.batches import files, progress, states
+from completions.endpoints.batch_lines import ENDPOINTS
+from completions.endpoints.files import DEFAULT_KEEP
 from completions.management.commands.create_api_key import DEFAULT_ORGANIZATION
 from completions.models import ApiKey, Batch, BatchStatus, File
 
@@ -103,10 +103,10 @@ def _submit(
     file: Path, origin: dict[str, str], endpoint: str, window: int, organization: str, **_: Any
 ) -> Batch:
     actor = Actor.shell()
-    owner = accounts.organization_named(organization, actor)
+    owner = changes.organization_named(organization, actor)
     key = ApiKey.objects.active().filter(organization=owner, name=KEY_NAME).first()
     if key is None:
-        key, _secret = accounts.create(owner, KEY_NAME, actor)
+        key, _secret = changes.create(owner, KEY_NAME, actor)
     with file.open("rb") as content:
         try:
             stored = files.store_upload(

@@ -18,7 +18,7 @@ from django.conf import settings
 from django.core.management import call_command
 from django.core.management.base import BaseCommand, CommandError
 
-from completions import catalog
+from completions.catalog import entries
 from project.processes import logs
 from project.processes.endpoint import Endpoint, free_port
 from project.processes.supervisor import dying_with
@@ -38,10 +38,10 @@ class Command(BaseCommand):
         self._write("Starting Valkey, a worker with the model, the CPU worker and the web server")
         endpoint = Endpoint("127.0.0.1", free_port())
         try:
-            model = next(iter(catalog.load(settings.MODELS_FILE, settings.MODELS_DIR)))
+            model = next(iter(entries.load(settings.MODELS_FILE, settings.MODELS_DIR)))
             with self._service(endpoint) as up:
                 self._show(up, endpoint, model.id)
-        except catalog.CatalogError as error:
+        except entries.CatalogError as error:
             raise CommandError(str(error)) from error
         except KeyboardInterrupt:
             raise CommandError("interrupted; everything was stopped", returncode=130) from None

@@ -6,7 +6,7 @@ from typing import Any
 from django.conf import settings
 from django.core.management.base import BaseCommand, CommandError, CommandParser
 
-from completions import catalog
+from completions.catalog import entries
 from project import celery_app
 
 
@@ -21,9 +21,9 @@ class Command(BaseCommand):
         from workers.launch import WorkerOptions, check_device, run
 
         try:
-            models = catalog.load(settings.MODELS_FILE, settings.MODELS_DIR)
+            models = entries.load(settings.MODELS_FILE, settings.MODELS_DIR)
             entry = models.choose(options["model"])
-        except catalog.CatalogError as error:
+        except entries.CatalogError as error:
             raise CommandError(str(error)) from error
         if not (entry.folder / "config.json").exists():
             raise CommandError(

@@ -7,7 +7,7 @@ from typing import Any
 from django.conf import settings
 from django.core.management.base import BaseCommand, CommandError
 
-from completions import catalog
+from completions.catalog import entries
 from workers import checkpoints
 
 
@@ -23,22 +23,22 @@ class Command(BaseCommand):
 
     def handle(self, *args: Any, models: list[str], verify: bool, **options: Any) -> None:
         try:
-            known = catalog.load(settings.MODELS_FILE, settings.MODELS_DIR)
+            known = entries.load(settings.MODELS_FILE, settings.MODELS_DIR)
             for entry in [known.choose(name) for name in models] or list(known):
                 self._prepare(entry)
                 if verify:
                     self._verify(entry)
-        except (catalog.CatalogError, checkpoints.CheckpointError) as error:
+        except (entries.CatalogError, checkpoints.CheckpointError) as error:
             raise CommandError(str(error)) from error
 
-    def _prepare(self, entry: catalog.ModelEntry) -> None:
+    def _prepare(self, entry: entries.ModelEntry) -> None:
         started = time.monotonic()
         if checkpoints.prepare(entry, lambda line: self._say(f"{entry.id}: {line}")):
             self._say(f"{entry.id}: ready after {time.monotonic() - started:.0f} s: {entry.folder}")
         else:
             self._say(f"{entry.id}: ready")
 
-    def _verify(self, entry: catalog.ModelEntry) -> None:
+    def _verify(self, entry: entries.ModelEntry) -> None:
         damaged = checkpoints.verify(entry)
         if damaged:
             raise CommandError(

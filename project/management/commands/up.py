@@ -14,7 +14,7 @@ from django.core.management import call_command
 from django.core.management.base import BaseCommand, CommandError
 from django.db import DatabaseError, connections
 
-from completions import catalog
+from completions.catalog import entries
 from project.processes import logs, services, valkey
 from project.processes.endpoint import Endpoint
 from project.processes.supervisor import (
@@ -60,7 +60,7 @@ class Command(BaseCommand):
         _allow_connections()
         endpoint = Endpoint(options["host"], options["port"])
         try:
-            models = catalog.load(settings.MODELS_FILE, settings.MODELS_DIR)
+            models = entries.load(settings.MODELS_FILE, settings.MODELS_DIR)
             if {"web", "worker"} & set(only):
                 _require_prepared(models)
             chosen = services.declare(models, endpoint, only)
@@ -80,7 +80,7 @@ class Command(BaseCommand):
                 f"{settings.QUIRE_HOME} is in use: {error}. Stop that one, or set QUIRE_HOME "
                 "and PORT to run another beside it."
             ) from error
-        except (catalog.CatalogError, valkey.ValkeyUnavailableError) as error:
+        except (entries.CatalogError, valkey.ValkeyUnavailableError) as error:
             raise CommandError(str(error)) from error
         except DatabaseError as error:
             raise CommandError(f"the database cannot be used: {error}") from error
@@ -130,7 +130,7 @@ class Command(BaseCommand):
                 self._say(f"the end of {name}.log:\n{logs.tail(supervisor.log(name))}")
         self._say(f"ready after {time.monotonic() - started:.1f} s: {endpoint.url}")
 
-    def _show(self, endpoint: Endpoint, models: catalog.Catalog) -> None:
+    def _show(self, endpoint: Endpoint, models: entries.Catalog) -> None:
         command = endpoint.curl(self.secret or "$QUIRE_API_KEY", next(iter(models)).id)
         self._write(f"\nTry it (Ctrl-C stops everything):\n\n{command}\n")
         if not self.secret:
@@ -170,7 +170,7 @@ def _names(text: str) -> tuple[str, ...]:
     return names
 
 
-def _require_prepared(models: catalog.Catalog) -> None:
+def _require_prepared(models: entries.Catalog) -> None:
     missing = [entry for entry in models if not checkpoints.is_prepared(entry)]
     if missing:
         listed = "\n".join(f"  {entry.id} in {entry.folder}" for entry in missing)

@@ -123,16 +123,16 @@ SITUATIONS = (
 )  # fmt: skip
 SHOWN_BY: Mapping[str, str] = {
     "grammar_timeout": "tests/acceptance/test_hostile_grammars.py",
-    "queue_full": "tests/completions/api/test_jobs.py",
+    "queue_full": "tests/completions/endpoints/test_jobs.py",
     "server_overloaded": "tests/faults/test_resources.py",
     "queue_timeout": "tests/completions/jobs/test_life_cycle.py",
     "generation_timeout": "tests/completions/jobs/test_losses.py",
     "worker_error": "tests/faults/test_engine.py",
     "server_shutting_down": "tests/acceptance/test_crowd.py",
-    "model_loading": "tests/completions/api/test_error_handlers.py",
+    "model_loading": "tests/completions/http/test_error_handlers.py",
     "rate_limit_exceeded": "tests/acceptance/test_life_cycle.py",
     "concurrency_limit_exceeded": "tests/acceptance/test_life_cycle.py",
     "file_in_use": "tests/completions/batches/test_flow.py",
-    "batch_limit_exceeded": "tests/completions/api/test_batches.py",
+    "batch_limit_exceeded": "tests/completions/endpoints/test_batches.py",
 }
 """The code and the file of tests that bring it about."""

@@ -6,8 +6,11 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from completions.api.batches import BatchRequestSerializer
-from completions.api.tokenization import DetokenizeRequestSerializer, TokenizeRequestSerializer
+from completions.endpoints.batches import BatchRequestSerializer
+from completions.endpoints.tokenization import (
+    DetokenizeRequestSerializer,
+    TokenizeRequestSerializer,
+)
 from tests.acceptance.contract.rows import ABSENT
 from tests.acceptance.small_model import ADAPTER, CONTEXT, PRICES, SMALL, small_tokenizer
 

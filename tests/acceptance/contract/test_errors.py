@@ -19,14 +19,14 @@ MAKE_KEYS = """
 from datetime import timedelta
 from django.core.management import call_command
 from django.utils import timezone
-from completions import accounts
+from completions.accounts import changes
 from completions.models import ApiKey
 for name, options in {keys!r}.items():
     call_command("create_api_key", f"table: {{name}}", *options)
 ApiKey.objects.filter(name="table: expired").update(
     expires_at=timezone.now() - timedelta(hours=1)
 )
-accounts.announce_change()
+changes.announce_change()
 call_command("revoke_api_key", "table: revoked")
 """
 

@@ -7,9 +7,9 @@ from collections.abc import Iterable
 import httpx
 import pytest
 
-from completions.api.chat_request import ChatRequestSerializer
-from completions.api.fields import StrictSerializer
-from completions.api.serializers import CompletionRequestSerializer
+from completions.requests.chat import ChatRequestSerializer
+from completions.requests.completion import CompletionRequestSerializer
+from completions.requests.fields import StrictSerializer
 from tests.acceptance.contract import (
     chat_rows,
     constraint_rows,

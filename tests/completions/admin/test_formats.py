@@ -4,7 +4,8 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from completions.admin import charts, formats
+from completions.admin import formats
+from completions.admin.dashboard import charts
 
 NOW = datetime(2026, 11, 20, 12, tzinfo=UTC)
 

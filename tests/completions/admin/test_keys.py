@@ -10,7 +10,7 @@ from django.test import Client
 from django.utils import timezone
 from pytest_django import DjangoCaptureOnCommitCallbacks
 
-from completions import accounts, keys
+from completions.accounts import changes, keys
 from completions.admin.keys import ApiKeyAdmin
 from completions.models import ApiKey, Organization, Scope, UsageHour
 from tests.completions.conftest import Tenant
@@ -22,7 +22,7 @@ KEYS = "/admin/completions/apikey/"
 @pytest.fixture
 def announced(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     calls: list[int] = []
-    monkeypatch.setattr(accounts, "announce_change", lambda: calls.append(1))
+    monkeypatch.setattr(changes, "announce_change", lambda: calls.append(1))
     return calls
 
 

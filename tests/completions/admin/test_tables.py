@@ -10,7 +10,7 @@ from django.test import Client
 from django.test.utils import CaptureQueriesContext
 from django.utils import timezone
 
-from completions import demo
+from completions.management import invented_data
 from completions.models import Organization, UsageRecord
 from tests.completions.conftest import Tenant
 
@@ -41,7 +41,7 @@ DETAILS = {
 
 @pytest.mark.parametrize("path", LISTS)
 def test_the_number_of_queries_does_not_grow_with_the_rows(admin: Client, path: str) -> None:
-    demo.fill(400, timezone.now(), days=3)
+    invented_data.fill(400, timezone.now(), days=3)
     with CaptureQueriesContext(connection) as queries:
         assert admin.get(path).status_code == 200
     assert len(queries) <= LISTS[path]
@@ -51,7 +51,7 @@ def test_the_number_of_queries_does_not_grow_with_the_rows(admin: Client, path: 
 def test_the_number_of_queries_of_one_rows_page_is_bounded(
     admin: Client, model: str, most: int
 ) -> None:
-    demo.fill(400, timezone.now(), days=3)
+    invented_data.fill(400, timezone.now(), days=3)
     row = apps.get_model("completions", model)._default_manager.order_by("-pk")[0]
     path = f"/admin/completions/{model}/{row.pk}/change/"
     if model == "usagerecord":
@@ -102,7 +102,7 @@ def test_requests_are_filtered(admin: Client, owner: Tenant, query: str, shown: 
 
 @pytest.mark.parametrize("model", ["usagerecord", "batch", "file", "auditentry"])
 def test_what_the_service_wrote_cannot_be_edited(admin: Client, model: str) -> None:
-    demo.fill(20, timezone.now(), days=1)
+    invented_data.fill(20, timezone.now(), days=1)
     base = f"/admin/completions/{model}/"
     assert admin.get(f"{base}add/").status_code == 403
     page = admin.get(base).content.decode()
@@ -117,7 +117,7 @@ def test_a_record_leads_to_its_job(admin: Client, owner: Tenant) -> None:
 
 
 def test_organizations_show_what_they_used(admin: Client, owner: Tenant) -> None:
-    demo.fill(50, timezone.now(), days=1)
+    invented_data.fill(50, timezone.now(), days=1)
     page = admin.get("/admin/completions/organization/").content.decode()
     assert Organization.objects.filter(name="Demo: Search").exists()
     assert "Demo: Search" in page

@@ -8,8 +8,9 @@ from asgiref.sync import async_to_sync, sync_to_async
 from django.test import Client
 from django.utils import timezone
 
-from completions import accounts, tasks
-from completions.audit import SERVICE
+from completions import tasks
+from completions.accounts import changes
+from completions.accounts.audit import SERVICE
 from completions.batches import states, validation, writing
 from completions.models import Batch, BatchLine, File, LineState, UsageRecord
 from tests.completions.batches.conftest import PREFIX, request
@@ -318,7 +319,7 @@ def test_a_result_that_arrives_twice_counts_once(bench, monkeypatch):
     bench.turn()
     bench.work(1)
     with monkeypatch.context() as patch:
-        patch.setattr("completions.settlement.forget", lambda *_: 1 / 0)
+        patch.setattr("completions.upkeep.settlement.forget", lambda *_: 1 / 0)
         with pytest.raises(ZeroDivisionError):
             tasks.settle()
     seen = bench.get(batch)
@@ -366,7 +367,7 @@ def test_lines_left_by_a_killed_writer_are_swept(bench, monkeypatch):
 def test_a_revoked_key_runs_nothing_more(bench, owner):
     batch = bench.create([request("a")])
     bench.turn()
-    accounts.revoke(owner.key, SERVICE)
+    changes.revoke(owner.key, SERVICE)
     bench.turn()
     bench.turn()
     found = Batch.objects.get(id=batch["id"])

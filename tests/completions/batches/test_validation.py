@@ -146,7 +146,7 @@ def test_an_interrupted_validation_begins_anew(bench, monkeypatch):
 
 
 def validation_prepare():
-    from completions.api import batch_lines
+    from completions.endpoints import batch_lines
 
     return batch_lines.prepare
 

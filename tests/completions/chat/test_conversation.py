@@ -5,11 +5,11 @@ from typing import Any
 
 import pytest
 
+from completions.catalog.model_files import ModelFiles
 from completions.chat.conversation import prompt_text
 from completions.chat.formats import FORMATS
 from completions.chat.template import ChatTemplateError
 from completions.chat.tools import Tool
-from completions.model_files import ModelFiles
 
 PLAIN = "{% for m in messages %}[{{ m.role }}]{{ m.content }}{% endfor %}>"
 KNOWS = (

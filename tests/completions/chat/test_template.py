@@ -5,9 +5,9 @@ from typing import Any
 
 import pytest
 
+from completions.catalog.model_files import ModelFiles
 from completions.chat import template as chat_template
 from completions.chat.template import ChatTemplateError
-from completions.model_files import ModelFiles
 
 HELLO = [{"role": "user", "content": "<hi> é"}]
 

@@ -9,7 +9,7 @@ import pytest
 from django.core.management import CommandError, call_command
 from django.utils import timezone
 
-from completions import keys
+from completions.accounts import keys
 from completions.models import ApiKey, AuditEntry, Organization
 
 pytestmark = pytest.mark.usefixtures("served", "db")

@@ -7,7 +7,7 @@ from unittest.mock import Mock
 from workers.engine.choice import Choice
 from workers.engine.request import SamplingParams
 from workers.engine.sequence import Sequence
-from workers.engine.stop_checker import StopChecker
+from workers.engine.text.stop_checker import StopChecker
 
 EOS = frozenset({0})
 

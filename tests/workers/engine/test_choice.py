@@ -6,10 +6,10 @@ from hypothesis import strategies as st
 
 from tests.workers.engine import tiny_models
 from workers.engine.choice import Choice
-from workers.engine.detokenizer import Vocabulary
 from workers.engine.exceptions import GrammarError
 from workers.engine.request import ChoiceDelta, FinishReason, SamplingParams
-from workers.engine.stop_checker import Finish, StopChecker
+from workers.engine.text.detokenizer import Vocabulary
+from workers.engine.text.stop_checker import Finish, StopChecker
 
 TOKENIZER = tiny_models.byte_level_tokenizer()
 VOCABULARY = Vocabulary(TOKENIZER, TOKENIZER.get_vocab_size())

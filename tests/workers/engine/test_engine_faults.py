@@ -26,11 +26,11 @@ from workers.engine.exceptions import (
     InvalidRequest,
     RequestFault,
 )
+from workers.engine.grammar.structured_output import GrammarMatcher
 from workers.engine.request import (
     Request,
     RequestOutput,
 )
-from workers.engine.structured_output import GrammarMatcher
 
 
 class TestFaults:

@@ -20,13 +20,13 @@ from hypothesis.stateful import (
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from tests.workers.engine import greedy
-from workers.engine.attention_backend import CudaBackend
 from workers.engine.config import EngineConfig
 from workers.engine.engine import Engine
 from workers.engine.exceptions import DeadlineExceeded, GrammarError, InvalidLogits
-from workers.engine.model_loader import LoadedModel, load_model, wrap_model
+from workers.engine.grammar.structured_output import GrammarMatcher
+from workers.engine.model.attention_backend import CudaBackend
+from workers.engine.model.loader import LoadedModel, load_model, wrap_model
 from workers.engine.request import ChoiceDelta, Completion, Request, RequestOutput, SamplingParams
-from workers.engine.structured_output import GrammarMatcher
 
 BLOCK_BYTES = 4 * 2 * 2 * 2 * 16 * 4
 """Of the tiny model in float32: 4 tokens, 2 layers, key and value, 2 heads of 16."""

@@ -8,13 +8,13 @@ import pytest
 import torch
 from tokenizers import Tokenizer
 
-from tests.workers.engine.native.test_decoder import OTHERS, engine_of, native_of, save
+from tests.workers.engine.cpu.test_decoder import OTHERS, engine_of, native_of, save
 from tests.workers.engine.test_equality import DEMO
-from workers.engine import model_loader
 from workers.engine.config import EngineConfig
+from workers.engine.cpu.library import why_no_int8
 from workers.engine.engine import Engine
 from workers.engine.exceptions import UnsupportedModel
-from workers.engine.native.library import why_no_int8
+from workers.engine.model import loader
 from workers.engine.request import LogprobParams, Request, SamplingParams
 
 needs_int8 = pytest.mark.skipif(why_no_int8() is not None, reason=str(why_no_int8()))
@@ -74,6 +74,6 @@ def test_models_that_the_kernels_do_not_compute_are_refused(tmp_path: Path, name
 
 
 def test_machines_without_it_refuse(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(model_loader, "why_no_int8", lambda: "this CPU has no AVX512-VNNI")
+    monkeypatch.setattr(loader, "why_no_int8", lambda: "this CPU has no AVX512-VNNI")
     with pytest.raises(UnsupportedModel, match="int8 is not to be had: this CPU has no AVX512"):
         engine_of(save(tmp_path, "llama", {}), dtype="int8")

@@ -4,10 +4,10 @@ from typing import Any
 import pytest
 
 from tests.workers.engine import tiny_models
-from workers.engine.detokenizer import Vocabulary
 from workers.engine.exceptions import ContextLengthExceeded, InvalidRequest
 from workers.engine.intake import Intake
 from workers.engine.request import Request, SamplingParams
+from workers.engine.text.detokenizer import Vocabulary
 
 TOKENIZER = tiny_models.byte_level_tokenizer()
 INTAKE = Intake(

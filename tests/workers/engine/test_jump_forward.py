@@ -16,9 +16,9 @@ from hypothesis import strategies as st
 from tokenizers import Tokenizer
 
 from tests.workers.engine import greedy
-from workers.engine import model_runner
 from workers.engine.engine import Engine
 from workers.engine.exceptions import GrammarError
+from workers.engine.model import runner
 from workers.engine.request import ChoiceDelta, Completion, FinishReason, Request, SamplingParams
 
 MakeEngine = Callable[..., Engine]
@@ -206,7 +206,7 @@ class TestSameAsSampled:
         short: int,
         budget: int,
     ) -> None:
-        monkeypatch.setattr(model_runner, "_SHORT_CHUNK", short)
+        monkeypatch.setattr(runner, "_SHORT_CHUNK", short)
         engine = make_engine(max_num_batched_tokens=budget)
         requests = [
             request(str(i), f"start: /[a-z]{{{i + 1}}}/ {text} /[a-z0-9]{{9}}/", temperature=1.0)

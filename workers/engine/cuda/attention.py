@@ -17,9 +17,9 @@ from torch import Tensor, nn
 from torch.nn.functional import scaled_dot_product_attention
 from transformers import AttentionInterface
 
-from workers.engine.attention import take_up, visibility_bias
 from workers.engine.cuda.kv_cache import TokenMajorCache, TokenMajorLayer
-from workers.engine.kv_cache import AttentionRule, CacheProbe, LayerShape
+from workers.engine.model.attention import take_up, visibility_bias
+from workers.engine.model.kv_cache import AttentionRule, CacheProbe, LayerShape
 
 ATTENTION = "quire_paged_cuda"
 

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from workers.engine.cuda.attention import PagedMetadata, SequencePiece
 from workers.engine.cuda.kv_cache import TokenMajorCache
-from workers.engine.kv_cache import CacheProbe
+from workers.engine.model.kv_cache import CacheProbe
 
 Ints = NDArray[np.int64]
 

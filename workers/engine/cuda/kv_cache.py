@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 from torch import Tensor, nn
 
-from workers.engine.kv_cache import LayerShape
+from workers.engine.model.kv_cache import LayerShape
 
 
 class TokenMajorLayer:

@@ -6,7 +6,6 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from workers.engine.block_pool import NULL_BLOCK
 from workers.engine.config import EngineConfig
 from workers.engine.cuda.graphs import DecodeGraphs
 from workers.engine.cuda.inputs import (
@@ -22,9 +21,10 @@ from workers.engine.cuda.inputs import (
 )
 from workers.engine.cuda.kv_cache import TokenMajorCache
 from workers.engine.cuda.memory import kv_cache_budget
-from workers.engine.model_loader import LoadedModel
-from workers.engine.model_runner import ModelInput, scored_pieces
-from workers.engine.scheduler import SchedulerOutput
+from workers.engine.model.loader import LoadedModel
+from workers.engine.model.runner import ModelInput, scored_pieces
+from workers.engine.scheduling.block_pool import NULL_BLOCK
+from workers.engine.scheduling.scheduler import SchedulerOutput
 from workers.engine.sequence import Piece, Sequence
 
 logger = logging.getLogger(__name__)

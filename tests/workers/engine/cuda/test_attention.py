@@ -9,14 +9,14 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from tests.workers.engine.test_attention import naive
-from workers.engine.attention_backend import CudaBackend
+from tests.workers.engine.model.test_attention import naive
 from workers.engine.cuda import attention
 from workers.engine.cuda.attention import kernel_takes, paged_attention_cuda
 from workers.engine.cuda.inputs import mixed_metadata
 from workers.engine.cuda.kv_cache import TokenMajorCache
 from workers.engine.exceptions import UnsupportedModel
-from workers.engine.kv_cache import CacheProbe, LayerShape
+from workers.engine.model.attention_backend import CudaBackend
+from workers.engine.model.kv_cache import CacheProbe, LayerShape
 
 HEADS, KV_HEADS, DIM = 4, 2, 8
 BLOCK_SIZE, NUM_BLOCKS = 4, 32

@@ -16,13 +16,13 @@ from tests.workers.engine import greedy
 from tests.workers.engine.adapters import save_adapter
 from tests.workers.engine.cuda.pretend_device import DEVICE, PretendDevice, move, pretended
 from tests.workers.engine.cuda.test_model_runner import EagerGraphs
-from workers.engine.attention_backend import CudaBackend
 from workers.engine.config import EngineConfig
 from workers.engine.cuda import model_runner
 from workers.engine.cuda.inputs import TABLE
 from workers.engine.cuda.model_runner import CudaModelRunner
 from workers.engine.engine import Engine
-from workers.engine.model_loader import wrap_model
+from workers.engine.model.attention_backend import CudaBackend
+from workers.engine.model.loader import wrap_model
 from workers.engine.request import ChoiceDelta, Completion, LogprobParams, Request, SamplingParams
 
 CONFIG = {"max_num_seqs": 6, "max_num_batched_tokens": 24, "block_size": 4, "kv_cache_bytes": 2**22}

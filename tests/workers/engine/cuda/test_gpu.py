@@ -9,7 +9,6 @@ import torch
 from torch import nn
 
 from tests.workers.engine import greedy
-from workers.engine.attention import AttentionRule
 from workers.engine.config import EngineConfig
 from workers.engine.cuda.attention import attend_gathered, attend_paged, has_paged_kernel
 from workers.engine.cuda.inputs import mixed_metadata, to_device
@@ -17,7 +16,8 @@ from workers.engine.cuda.kv_cache import TokenMajorCache
 from workers.engine.cuda.masks import forbidden_tokens
 from workers.engine.cuda.model_runner import CudaModelRunner
 from workers.engine.engine import Engine
-from workers.engine.kv_cache import LayerShape
+from workers.engine.model.attention import AttentionRule
+from workers.engine.model.kv_cache import LayerShape
 from workers.engine.request import Completion, Request, SamplingParams
 
 GPU = torch.device("cuda", 0)

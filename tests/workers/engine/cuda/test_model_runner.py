@@ -10,15 +10,15 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from tests.workers.engine import greedy
 from tests.workers.engine.adapters import merge, save_adapter
-from tests.workers.engine.test_model_loader import SUPPORTED, save
-from workers.engine.attention_backend import CudaBackend
+from tests.workers.engine.model.test_loader import SUPPORTED, save
 from workers.engine.config import EngineConfig
 from workers.engine.cuda import model_runner
 from workers.engine.cuda.graphs import DecodeGraphs, buckets
 from workers.engine.cuda.inputs import LENGTH, SLOT, TABLE
 from workers.engine.cuda.model_runner import CudaModelRunner
 from workers.engine.engine import Engine
-from workers.engine.model_loader import wrap_model
+from workers.engine.model.attention_backend import CudaBackend
+from workers.engine.model.loader import wrap_model
 from workers.engine.request import Request, SamplingParams
 
 

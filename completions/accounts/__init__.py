@@ -1,0 +1,1 @@
+"""API keys and organizations: verify them, change them, audit the changes."""

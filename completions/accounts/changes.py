@@ -1,0 +1,121 @@
+"""Organizations and API keys: made, changed, rotated, revoked. Every change is audited, and told to
+all web processes once it is committed."""
+
+import logging
+from collections.abc import Sequence
+from datetime import timedelta
+from typing import Any
+
+from django.conf import settings
+from django.db import transaction
+from django.utils import timezone
+from redis.exceptions import RedisError
+
+from completions.accounts import audit
+from completions.accounts.audit import Actor, Audited
+from completions.accounts.keys import POSITIVE_SECONDS, digest, generate
+from completions.jobs.connection import connect
+from completions.models import ApiKey, AuditAction, Organization
+
+logger = logging.getLogger(__name__)
+
+_ANNOUNCE_TIMEOUT = 1.0
+
+
+def organization_named(name: str, actor: Actor) -> Organization:
+    """The organization of that name, made where there is none."""
+    with transaction.atomic():
+        organization, made = Organization.objects.get_or_create(name=name)
+        if made:
+            audit.record(actor, AuditAction.CREATED, organization, audit.given(organization))
+    return organization
+
+
+def create(
+    organization: Organization, name: str, actor: Actor = audit.SERVICE, **fields: Any
+) -> tuple[ApiKey, str]:
+    """Store a new key with these fields of ApiKey. Returns it with its secret."""
+    key = ApiKey(organization=organization, name=name, **fields)
+    return key, issue(key, actor)
+
+
+def issue(key: ApiKey, actor: Actor) -> str:
+    """Draw a secret for an unsaved key and save it. Nothing can show the secret again."""
+    key.public_id, secret = generate()
+    key.digest = digest(secret, settings.KEY_PEPPER)
+    with transaction.atomic():
+        key.save(force_insert=True)
+        audit.record(actor, AuditAction.CREATED, key, audit.given(key))
+    return secret
+
+
+def rotate(key: ApiKey, grace: timedelta, actor: Actor) -> str:
+    """A new secret for the same key. The one before works for `grace` more; the one before that
+    ends now. Returns the new one."""
+    with transaction.atomic():
+        key = ApiKey.objects.select_for_update().get(pk=key.pk)
+        before = audit.state_of(key)
+        key.previous_public_id, key.previous_digest = key.public_id, key.digest
+        key.previous_expires_at = timezone.now() + grace
+        key.public_id, secret = generate()
+        key.digest = digest(secret, settings.KEY_PEPPER)
+        key.save(update_fields=_SECRETS)
+        changes = audit.differences(before, audit.state_of(key))
+        audit.record(actor, AuditAction.ROTATED, key, changes)
+        transaction.on_commit(announce_change)
+    return secret
+
+
+_SECRETS = [
+    "public_id", "digest", "previous_public_id", "previous_digest", "previous_expires_at",
+]  # fmt: skip
+
+
+def revoke(key: ApiKey, actor: Actor) -> bool:
+    """End a key for good. False when it had been revoked before."""
+    now = timezone.now()
+    with transaction.atomic():
+        changed = ApiKey.objects.filter(pk=key.pk, revoked_at=None).update(revoked_at=now)
+        if changed:
+            audit.record(actor, AuditAction.REVOKED, key)
+            transaction.on_commit(announce_change)
+    return bool(changed)
+
+
+def change(thing: Audited, fields: Sequence[str], actor: Actor) -> None:
+    """Save these fields of an organization or a key; no entry where they are as they were."""
+    with transaction.atomic():
+        stored = type(thing)._default_manager.select_for_update().get(pk=thing.pk)
+        thing.save(update_fields=fields)
+        changes = audit.differences(audit.state_of(stored), audit.state_of(thing), fields)
+        if changes:
+            audit.record(actor, AuditAction.CHANGED, thing, changes)
+            transaction.on_commit(announce_change)
+
+
+def add(organization: Organization, actor: Actor) -> None:
+    """Store a new organization."""
+    with transaction.atomic():
+        organization.save(force_insert=True)
+        audit.record(actor, AuditAction.CREATED, organization, audit.given(organization))
+
+
+def delete(organization: Organization, actor: Actor) -> None:
+    """Delete an organization with everything it owns; only the audit trail stays."""
+    with transaction.atomic():
+        audit.record(actor, AuditAction.DELETED, organization)
+        organization.delete()
+        transaction.on_commit(announce_change)
+
+
+def announce_change() -> None:
+    """Tell every web process to forget its cached keys. SQL stays the truth: never fails."""
+    try:
+        with connect(settings.REDIS_URL, timeout=_ANNOUNCE_TIMEOUT) as client:
+            client.xadd(f"{settings.REDIS_PREFIX}keys", {"changed": "1"}, maxlen=100)
+    except RedisError as error:
+        logger.warning(
+            "could not announce a changed API key (%s); web processes notice within %.0f s",
+            error,
+            POSITIVE_SECONDS,
+        )

@@ -1,1 +1,0 @@
-"""The HTTP surface: one file per resource, and the DRF parts they share."""

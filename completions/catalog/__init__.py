@@ -1,0 +1,1 @@
+"""The models that models.toml names, and what their folders hold."""

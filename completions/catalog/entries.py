@@ -1,0 +1,235 @@
+"""The model catalogue: models.toml parsed, checked and shared by the web tier and the workers."""
+
+import re
+import tomllib
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+DTYPES = ("bfloat16", "float16", "float32", "int8")
+PENALTY_SCOPES = ("output", "all")
+JSON_WHITESPACES = ("compact", "flexible")
+TOOL_FORMATS = ("hermes", "llama3", "glm")
+PRICED = ("prompt", "cached_prompt", "completion")
+LOGIT_PROCESSORS = {
+    "disallowed_tokens": "workers.engine.sampling.custom_processors:DisallowedTokens",
+    "thinking_budget": "workers.engine.sampling.custom_processors:ThinkingBudget",
+}
+"""Those that every model has."""
+_ATTRIBUTE = re.compile(r"\w+(\.\w+)*:\w+")
+_SOURCES = ("path", "hub", "wheel")
+
+
+class CatalogError(Exception):
+    """models.toml is missing, malformed or contradicts itself; the message says where."""
+
+
+@dataclass(frozen=True, slots=True)
+class ModelEntry:
+    """One served model: where its weights come from and how an engine runs it."""
+
+    id: str
+    folder: Path
+    """The transformers folder that the tiers read, whether or not it exists yet."""
+    hub: str | None = None
+    wheel: str | None = None
+    gguf: str | None = None
+    sha256: str | None = None
+    """Of the GGUF file inside the wheel."""
+    dtype: str = "bfloat16"
+    """What the engine computes with: `int8` are 8 bits for the weights of linear layers alone."""
+    max_model_len: int | None = None
+    """Context length in tokens; the model's own when absent."""
+    max_num_seqs: int = 64
+    max_num_batched_tokens: int = 512
+    stream_interval: int = 1
+    """Tokens of a request that a worker publishes at once while somebody watches them arrive."""
+    json_whitespace: str = "compact"
+    """Between the tokens of JSON where a request does not say: `compact` or `flexible`."""
+    tool_format: str | None = None
+    """How the model writes tool calls, one of TOOL_FORMATS; without one it takes no tools."""
+    thinking_marks: tuple[str, str] | None = None
+    """What the model writes around its thoughts, if it thinks."""
+    thinking_switch: str | None = None
+    """The variable by which its chat template turns thinking on and off, if there is one."""
+    repetition_penalty_scope: str = "output"
+    """The tokens that `repetition_penalty` is for: those of the output, or `all`, the prompt's
+    too."""
+    kv_cache_bytes: int | None = None
+    """Memory of the KV cache; chosen by the engine when absent."""
+    adapters: Mapping[str, Path] = field(default_factory=dict, hash=False)
+    """Folders of LoRA adapters in PEFT's layout, by the name that requests use."""
+    text_prompts: bool = False
+    """Whether completions take prompts as text, too."""
+    stop_token_ids: tuple[int, ...] = ()
+    """Tokens that end every text, beside those that the model's own files name."""
+    prices: Mapping[str, float] = field(default_factory=dict, hash=False)
+    """Of a million tokens of each kind in PRICED, in the operator's currency; empty if unpriced."""
+    logit_processors: Mapping[str, str] = field(default_factory=LOGIT_PROCESSORS.copy, hash=False)
+    """Where the code of each processor is that requests may name, as `module:attribute`."""
+
+    @property
+    def stored_dtype(self) -> str:
+        """Of a converted checkpoint: engines round to int8 themselves, when they load it."""
+        return "bfloat16" if self.dtype == "int8" else self.dtype
+
+    @property
+    def token_prices(self) -> tuple[float, ...]:
+        """Of one token of each kind in PRICED, in billionths; empty if unpriced."""
+        return tuple(1000 * self.prices[kind] for kind in PRICED) if self.prices else ()
+
+    @property
+    def queue(self) -> str:
+        """The Celery queue on which workers of this model listen."""
+        return f"gen.{self.id}"
+
+
+@dataclass(frozen=True, slots=True)
+class Catalog:
+    """All models by id, in file order."""
+
+    entries: Mapping[str, ModelEntry]
+
+    def __iter__(self) -> Iterator[ModelEntry]:
+        return iter(self.entries.values())
+
+    def get(self, model_id: str) -> ModelEntry | None:
+        return self.entries.get(model_id)
+
+    def choose(self, model_id: str | None) -> ModelEntry:
+        """The named entry, or the only one when no name is given. Raises CatalogError."""
+        if model_id is None and len(self.entries) == 1:
+            return next(iter(self))
+        if model_id is None:
+            raise CatalogError(f"name one of the models: {', '.join(self.entries)}")
+        entry = self.get(model_id)
+        if entry is None:
+            raise CatalogError(f"no model {model_id!r}; there are: {', '.join(self.entries)}")
+        return entry
+
+
+def load(path: Path, models_dir: Path) -> Catalog:
+    """Read models.toml. `models_dir` is QUIRE_HOME/models. Raises CatalogError."""
+    try:
+        document = tomllib.loads(path.read_text("utf-8"))
+    except OSError as error:
+        raise CatalogError(f"cannot read {path}: {error.strerror}") from error
+    except tomllib.TOMLDecodeError as error:
+        raise CatalogError(f"{path}: {error}") from error
+    for key in document.keys() - {"models"}:
+        raise CatalogError(
+            f"{path}: unknown table or key {key!r}; all stands in [models.NAME] tables"
+        )
+    tables = document.get("models")
+    if not isinstance(tables, dict) or not tables:
+        raise CatalogError(f"{path} names no model; add a [models.NAME] table")
+    return Catalog({name: _entry(name, table, models_dir, path) for name, table in tables.items()})
+
+
+_TYPES: dict[str, type] = {
+    "path": str, "hub": str, "wheel": str, "gguf": str, "sha256": str, "dtype": str,
+    "max_model_len": int, "max_num_seqs": int, "max_num_batched_tokens": int,
+    "stream_interval": int, "kv_cache_bytes": int, "json_whitespace": str, "tool_format": str,
+    "thinking_marks": list, "thinking_switch": str, "adapters": dict,
+    "text_prompts": bool, "stop_token_ids": list, "prices": dict,
+    "repetition_penalty_scope": str,
+    "logit_processors": dict,
+}  # fmt: skip
+_CHOICES = {
+    "dtype": DTYPES, "json_whitespace": JSON_WHITESPACES, "tool_format": TOOL_FORMATS,
+    "repetition_penalty_scope": PENALTY_SCOPES,
+}  # fmt: skip
+
+_READ_APART = ("path", "adapters", "prices", "logit_processors")
+
+
+def _entry(name: str, table: Any, models_dir: Path, path: Path) -> ModelEntry:
+    where = f"{path}: [models.{name}]"
+    _check_values(table, where)
+    given = [source for source in _SOURCES if source in table]
+    if len(given) != 1:
+        raise CatalogError(f"{where} needs exactly one of: {', '.join(_SOURCES)}")
+    if "wheel" in table and not ("gguf" in table and "sha256" in table):
+        raise CatalogError(f"{where}: a wheel needs gguf (path in the wheel) and sha256 (of it)")
+    options = {key: value for key, value in table.items() if key not in _READ_APART}
+    if "thinking_marks" in table:
+        options["thinking_marks"] = _thinking_marks(table["thinking_marks"], where)
+    elif "thinking_switch" in table:
+        raise CatalogError(f"{where}: thinking_switch needs thinking_marks")
+    if "stop_token_ids" in table:
+        options["stop_token_ids"] = _stop_token_ids(table["stop_token_ids"], where)
+    folder = models_dir / table.get("path", name.replace("/", "--"))
+    adapters = _adapters(table.get("adapters", {}), models_dir, where)
+    prices = _prices(table.get("prices", {}), where)
+    processors = LOGIT_PROCESSORS | _logit_processors(table.get("logit_processors", {}), where)
+    return ModelEntry(
+        id=name,
+        folder=folder,
+        adapters=adapters,
+        prices=prices,
+        logit_processors=processors,
+        **options,
+    )
+
+
+def _check_values(table: Any, where: str) -> None:
+    if not isinstance(table, dict):
+        raise CatalogError(f"{where} must be a table")
+    for key, value in table.items():
+        expected = _TYPES.get(key)
+        if expected is None:
+            raise CatalogError(f"{where} has an unknown key {key!r}; known: {', '.join(_TYPES)}")
+        if type(value) is not expected:
+            named = "table" if expected is dict else "array" if expected is list else None
+            message = f"{key} must be of type {named or expected.__name__}"
+            raise CatalogError(f"{where}: {message}")
+        if type(value) is int and value < 1:
+            raise CatalogError(f"{where}: {key} must be at least 1")
+        if key in _CHOICES and value not in _CHOICES[key]:
+            raise CatalogError(f"{where}: {key} must be one of {', '.join(_CHOICES[key])}")
+
+
+def _thinking_marks(given: list[Any], where: str) -> tuple[str, str]:
+    if len(given) != 2 or not all(isinstance(mark, str) and mark.strip() for mark in given):
+        raise CatalogError(f"{where}: thinking_marks must be two texts, as <think> and </think>")
+    return given[0], given[1]
+
+
+def _stop_token_ids(given: list[Any], where: str) -> tuple[int, ...]:
+    if not all(type(id) is int and id >= 0 for id in given):
+        raise CatalogError(f"{where}: stop_token_ids must be token ids: integers of at least 0")
+    return tuple(given)
+
+
+def _adapters(table: dict[str, Any], models_dir: Path, where: str) -> dict[str, Path]:
+    for name, path in table.items():
+        if not isinstance(path, str) or not path:
+            raise CatalogError(f"{where}: adapter {name!r} must name a folder")
+        if not name or ":" in name:
+            raise CatalogError(f"{where}: an adapter's name must not be empty or hold a colon")
+    return {name: models_dir / path for name, path in table.items()}
+
+
+def _prices(table: dict[str, Any], where: str) -> dict[str, float]:
+    """All or none: what is left out has the price that it would have anyway, or is free."""
+    for key, value in table.items():
+        if key not in PRICED:
+            raise CatalogError(f"{where}: prices are of {', '.join(PRICED)}, not {key!r}")
+        if type(value) not in (int, float) or value < 0:
+            raise CatalogError(f"{where}: the price of {key} must be a number of at least 0")
+    if not table:
+        return {}
+    prompt = float(table.get("prompt", 0))
+    return {
+        "prompt": prompt,
+        "cached_prompt": float(table.get("cached_prompt", prompt)),
+        "completion": float(table.get("completion", 0)),
+    }
+
+
+def _logit_processors(table: dict[str, Any], where: str) -> dict[str, str]:
+    for name, path in table.items():
+        if not isinstance(path, str) or not _ATTRIBUTE.fullmatch(path):
+            raise CatalogError(f"{where}: logit processor {name!r} must be 'module:attribute'")
+    return table

@@ -1,0 +1,197 @@
+"""What the web tier reads of a model folder: sizes, stop ids, tokenizer, chat template."""
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property, lru_cache
+from hashlib import sha256
+from pathlib import Path
+from typing import Any
+
+from django.conf import settings
+from tokenizers import Tokenizer
+
+from completions.catalog import entries
+from completions.catalog.entries import Catalog, ModelEntry
+
+_FIM_TOKENS = (
+    ("<fim_prefix>", "<fim_suffix>", "<fim_middle>"),
+    ("<|fim_prefix|>", "<|fim_suffix|>", "<|fim_middle|>"),
+    ("<fim-prefix>", "<fim-suffix>", "<fim-middle>"),
+    ("<｜fim▁begin｜>", "<｜fim▁hole｜>", "<｜fim▁end｜>"),  # noqa: RUF001 - as it is spelt
+    ("▁<PRE>", "▁<SUF>", "▁<MID>"),
+)
+"""Tokens before a prefix, before a suffix and before what is to be filled in, as tokenizers of
+StarCoder, Qwen, SantaCoder, DeepSeek and Code Llama name them."""
+_EXPERT_KEYS = ("num_experts", "num_local_experts", "n_routed_experts", "moe_num_experts")
+SPECIAL_TOKENS = ("bos_token", "eos_token", "unk_token", "pad_token", "sep_token", "cls_token")
+
+
+class ModelFilesError(Exception):
+    """A model's folder is missing or lacks something; the message says what and where."""
+
+
+@dataclass(frozen=True)
+class ModelFiles:
+    """Facts of one served model, in tokens. The tokenizer and template load when first used."""
+
+    id: str
+    folder: Path
+    vocab_size: int
+    max_model_len: int
+    config_eos_token_ids: tuple[int, ...]
+    created: int
+    """Unix time of the folder's configuration."""
+    json_whitespace: str = "compact"
+    """Of JSON that a constraint asks for, where the request does not say."""
+    tool_format: str | None = None
+    thinking_marks: tuple[str, str] | None = None
+    thinking_switch: str | None = None
+    text_prompts: bool = False
+    """Whether prompts may be texts."""
+    stop_token_ids: tuple[int, ...] = ()
+    """Of models.toml; below `vocab_size`."""
+    routes_experts: bool = False
+    """Whether it is a mixture of experts."""
+
+    @cached_property
+    def weight_version(self) -> str | None:
+        """Digest of the weights' checksums, for a folder that `prepare_model` made."""
+        path = self.folder / "manifest.json"
+        if not path.is_file():
+            return None
+        files = _json(path)["files"]
+        weights = sorted(each["sha256"] for name, each in files.items() if "safetensors" in name)
+        return sha256("".join(weights).encode()).hexdigest()[:16]
+
+    @cached_property
+    def eos_token_ids(self) -> tuple[int, ...]:
+        """All that end a text: of the configurations, the tokenizer's own, those of models.toml."""
+        name = self.special_tokens.get("eos_token")
+        own = self.tokenizer.token_to_id(name) if name else None
+        named = [*self.config_eos_token_ids, *([] if own is None else [own])]
+        return tuple(dict.fromkeys([*named, *self.stop_token_ids]))
+
+    @cached_property
+    def tokenizer(self) -> Tokenizer:
+        path = self.folder / "tokenizer.json"
+        if not path.is_file():
+            raise ModelFilesError(f"{path} is missing; models need a fast tokenizer")
+        tokenizer = Tokenizer.from_file(str(path))
+        tokenizer.no_truncation()
+        tokenizer.no_padding()
+        return tokenizer
+
+    @cached_property
+    def longest_token(self) -> int:
+        """Characters, or bytes, that one token stands for at most."""
+        return max(map(len, self.tokenizer.get_vocab()))
+
+    @cached_property
+    def fim_token_ids(self) -> tuple[int, int, int] | None:
+        """Ids of the tokens before a prefix, a suffix and a gap to fill, if it has such."""
+        for names in _FIM_TOKENS:
+            prefix, suffix, middle = map(self.tokenizer.token_to_id, names)
+            if prefix is not None and suffix is not None and middle is not None:
+                return prefix, suffix, middle
+        return None
+
+    @cached_property
+    def tokenizer_config(self) -> Mapping[str, Any]:
+        path = self.folder / "tokenizer_config.json"
+        return _json(path) if path.is_file() else {}
+
+    @cached_property
+    def chat_template(self) -> str | None:
+        """Jinja source, or None for a model without one."""
+        path = self.folder / "chat_template.jinja"
+        if path.is_file():
+            return path.read_text("utf-8")
+        template = self.tokenizer_config.get("chat_template")
+        if isinstance(template, list):  # several by name, as in older tokenizers
+            named = {entry["name"]: entry["template"] for entry in template}
+            template = named.get("default")
+        return template if isinstance(template, str) else None
+
+    @cached_property
+    def special_tokens(self) -> Mapping[str, str]:
+        """Name to text, for chat templates."""
+        found = {}
+        for name in SPECIAL_TOKENS:
+            value = self.tokenizer_config.get(name)
+            if isinstance(value, dict):
+                value = value.get("content")
+            if isinstance(value, str):
+                found[name] = value
+        return found
+
+
+def served_models() -> Catalog:
+    """models.toml, read once per process."""
+    return _catalog(settings.MODELS_FILE, settings.MODELS_DIR)
+
+
+@lru_cache
+def _catalog(path: Path, models_dir: Path) -> Catalog:
+    return entries.load(path, models_dir)
+
+
+@lru_cache
+def load(entry: ModelEntry) -> ModelFiles:
+    """Read a model's folder, once per process. Raises ModelFilesError."""
+    path = entry.folder / "config.json"
+    if not path.is_file():
+        raise ModelFilesError(
+            f"model {entry.id}: {path} is missing; `make setup` fetches what models.toml names"
+        )
+    config = _json(path)
+    text: Mapping[str, Any] = config.get("text_config") or config
+    context = text.get("max_position_embeddings")
+    lengths = [length for length in (entry.max_model_len, context) if length]
+    if not lengths or "vocab_size" not in text:
+        raise ModelFilesError(
+            f"model {entry.id}: {path} names no vocab_size or no max_position_embeddings; "
+            f"set max_model_len in models.toml if only the length is missing"
+        )
+    return ModelFiles(
+        id=entry.id,
+        folder=entry.folder,
+        vocab_size=text["vocab_size"],
+        max_model_len=min(lengths),
+        config_eos_token_ids=_eos_token_ids(entry.folder, text),
+        json_whitespace=entry.json_whitespace,
+        tool_format=entry.tool_format,
+        thinking_marks=entry.thinking_marks,
+        thinking_switch=entry.thinking_switch,
+        text_prompts=entry.text_prompts,
+        stop_token_ids=_stop_token_ids(entry, text["vocab_size"]),
+        routes_experts=any((text.get(key) or 0) > 1 for key in _EXPERT_KEYS),
+        created=int(path.stat().st_mtime),
+    )
+
+
+def _stop_token_ids(entry: ModelEntry, vocab_size: int) -> tuple[int, ...]:
+    for id in entry.stop_token_ids:
+        if id >= vocab_size:
+            message = f"model {entry.id}: stop_token_ids holds {id}, beyond its {vocab_size} tokens"
+            raise ModelFilesError(message)
+    return entry.stop_token_ids
+
+
+def _eos_token_ids(folder: Path, config: Mapping[str, Any]) -> tuple[int, ...]:
+    """Of both configurations: either may name some that the other does not."""
+    path = folder / "generation_config.json"
+    generation = _json(path) if path.is_file() else {}
+    found: list[int] = []
+    for source in (generation, config):
+        ids = source.get("eos_token_id")
+        found += ids if isinstance(ids, list) else [] if ids is None else [ids]
+    return tuple(dict.fromkeys(found))
+
+
+def _json(path: Path) -> dict[str, Any]:
+    try:
+        document: dict[str, Any] = json.loads(path.read_text("utf-8"))
+    except (OSError, ValueError) as error:
+        raise ModelFilesError(f"cannot read {path}: {error}") from error
+    return document

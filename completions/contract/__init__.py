@@ -1,0 +1,1 @@
+"""What both tiers agree on. Imports nothing of Quire."""

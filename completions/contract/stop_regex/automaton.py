@@ -1,0 +1,239 @@
+"""Stop regexes, found in a text as it arrives, in time linear in its length.
+
+A backtracking engine such as Python's ``re`` can take exponential time on one token, and what it
+finds in a partial text depends on where the text was cut. Here a pattern becomes a
+nondeterministic automaton (Thompson, 1968), followed for all possible starts of a match at once;
+its sets of states are cached as they come up, as RE2 does, and each state keeps the earliest start
+that leads to it (a tagged automaton with one tag; Laurikari, 2000). So after every character it is
+known whether a match ends there, where the leftmost of those that do began, and how much of the
+text may still become part of one.
+"""
+
+from collections.abc import Container, Iterable
+from functools import lru_cache
+from typing import NamedTuple, Self
+
+from completions.contract.stop_regex.syntax import (
+    Alternation,
+    Chars,
+    Concatenation,
+    Node,
+    Predicate,
+    RegexError,
+    Repeat,
+    Start,
+    parse,
+)
+
+MAX_PATTERNS = 32
+"""Of one request."""
+MAX_PATTERN_BYTES = 256
+"""Of one pattern in UTF-8."""
+MAX_STATES = 1000
+"""Character states of one pattern, bounded repetitions written out."""
+MAX_TOTAL_STATES = MAX_PATTERNS * MAX_PATTERN_BYTES
+"""Of all the patterns of a request together: as many as plain text in every pattern comes to."""
+
+_CACHED_STATES = 20_000
+"""Size of a pattern's cache in states of the nondeterministic automaton, before it starts anew."""
+
+
+class _Step(NamedTuple):
+    """The effect of one character on a set of states.
+
+    ``sources[i]`` says which old state the ``i``-th new one came from; those beyond ``sources``
+    start a match after this character. ``accepted`` is the old state that completed one, or -1.
+    """
+
+    target: "_States"
+    sources: tuple[int, ...]
+    accepted: int
+
+
+class _States:
+    """A set of states, oldest start first, and what is known of where it leads."""
+
+    __slots__ = ("numbers", "steps")
+
+    def __init__(self, numbers: tuple[int, ...]) -> None:
+        self.numbers = numbers
+        self.steps: dict[str, _Step] = {}
+
+
+class StopRegex:
+    """One pattern. Raises RegexError if it is malformed, unsupported, too large, or matches the
+    empty text, which every text contains."""
+
+    def __init__(self, pattern: str) -> None:
+        self.pattern = pattern
+        nfa = _Nfa(parse(pattern))
+        self._nfa = nfa
+        self.size = len(nfa.edges)
+        self._known: dict[tuple[int, ...], _States] = {}
+        self._cached = 0
+        at_start, nullable = nfa.closure([nfa.first], of_text=True, of_line=True)
+        if nullable:
+            raise RegexError(f"{pattern!r} matches the empty text")
+        self.start = self._states(tuple(at_start))
+
+    def step(self, states: _States, char: str) -> _Step:
+        if (step := states.steps.get(char)) is not None:
+            return step
+        if self._cached > _CACHED_STATES:
+            self._known, self._cached = {}, 0
+            self.start = self._states(self.start.numbers)
+        step = states.steps[char] = self._compute(states, char)
+        self._cached += len(step.sources) + 1
+        return step
+
+    def _compute(self, states: _States, char: str) -> _Step:
+        numbers: dict[int, None] = {}
+        sources: list[int] = []
+        accepted = -1
+        for source, number in enumerate(states.numbers):
+            matches, following = self._nfa.edges[number]
+            if not matches(char):
+                continue
+            reached, accepts = self._nfa.closure(following, False, char == "\n", numbers)
+            numbers.update(dict.fromkeys(reached))
+            sources += [source] * len(reached)
+            if accepts and accepted < 0:
+                accepted = source
+        fresh, _ = self._nfa.closure([self._nfa.first], False, char == "\n", numbers)
+        target = self._states((*numbers, *fresh))
+        return _Step(target, tuple(sources), accepted)
+
+    def _states(self, numbers: tuple[int, ...]) -> _States:
+        states = self._known.get(numbers)
+        if states is None:
+            states = self._known[numbers] = _States(numbers)
+            self._cached += len(numbers) + 1
+        return states
+
+
+@lru_cache(maxsize=256)
+def compile_regex(pattern: str) -> StopRegex:
+    """Raises RegexError."""
+    return StopRegex(pattern)
+
+
+def compile_all(patterns: Iterable[str]) -> list[StopRegex]:
+    """The patterns of one request. Raises RegexError, also when they are too large together."""
+    regexes = [compile_regex(pattern) for pattern in patterns]
+    if sum(regex.size for regex in regexes) > MAX_TOTAL_STATES:
+        raise RegexError(f"the patterns are too large: more than {MAX_TOTAL_STATES} states")
+    return regexes
+
+
+class RegexSearch:
+    """Where one text stands in the search for one pattern."""
+
+    def __init__(self, regex: StopRegex) -> None:
+        self.regex = regex
+        self._states = regex.start
+        self._starts = [0] * len(regex.start.numbers)
+        self._position = 0
+
+    @property
+    def name(self) -> str:
+        return self.regex.pattern
+
+    @property
+    def num_held(self) -> int:
+        """How many of the last characters may be part of a match that is yet to end."""
+        return self._position - self._starts[0] if self._starts else 0
+
+    def step(self, char: str) -> int:
+        """Add a character; the length of the leftmost match that ends with it, or 0."""
+        step = self.regex.step(self._states, char)
+        self._position += 1
+        starts = self._starts
+        begun = self._position - starts[step.accepted] if step.accepted >= 0 else 0
+        self._starts = [starts[source] for source in step.sources]
+        self._starts += [self._position] * (len(step.target.numbers) - len(step.sources))
+        self._states = step.target
+        return begun
+
+    def copy(self) -> Self:
+        clone = type(self)(self.regex)
+        clone._states, clone._starts = self._states, self._starts
+        clone._position = self._position
+        return clone
+
+
+_ACCEPT = -1
+
+
+class _Nfa:
+    """Character states ``edges[i]`` (what they match, what follows) and, negative, the others.
+
+    ``-1`` accepts; every other negative number is an index into ``_forks``: states reached
+    without a character, all of them or only at the start of the text or a line.
+    """
+
+    def __init__(self, tree: Node) -> None:
+        self.edges: list[tuple[Predicate, list[int]]] = []
+        self._forks: list[tuple[list[int], Start | None]] = [([], None), ([], None)]
+        self.first = self._build(tree, _ACCEPT)
+
+    def closure(
+        self, states: Iterable[int], of_text: bool, of_line: bool, without: Container[int] = ()
+    ) -> tuple[list[int], bool]:
+        """The character states reachable without a character, but for ``without``, and whether
+        the end of the pattern is."""
+        seen: set[int] = set()
+        reached = []
+        pending = list(states)
+        while pending:
+            state = pending.pop()
+            if state in seen:
+                continue
+            seen.add(state)
+            if state >= 0:
+                if state not in without:
+                    reached.append(state)
+            elif state != _ACCEPT:
+                following, start = self._forks[-state]
+                if start is None or of_text or (start.of_line and of_line):
+                    pending += following
+        return sorted(reached), _ACCEPT in seen
+
+    def _build(self, node: Node, following: int) -> int:
+        """The state that matches ``node`` and then goes on to ``following``."""
+        if isinstance(node, Chars):
+            if len(self.edges) == MAX_STATES:
+                raise RegexError(f"the pattern is too large: more than {MAX_STATES} states")
+            self.edges.append((node.matches, [following]))
+            return len(self.edges) - 1
+        if isinstance(node, Start):
+            return self._fork([following], node)
+        if isinstance(node, Concatenation):
+            for part in reversed(node.parts):
+                following = self._build(part, following)
+            return following
+        if isinstance(node, Alternation):
+            return self._fork([self._build(option, following) for option in node.options])
+        return self._build_repeat(node, following)
+
+    def _build_repeat(self, node: Repeat, following: int) -> int:
+        if node.maximum is None:
+            again = self._fork([])
+            body = self._build(node.node, again)
+            self._forks[-again][0].extend((body, following))
+            following = again
+        else:
+            after = following
+            for _ in range(node.maximum - node.minimum):
+                following = self._fork([self._build(node.node, following), after])
+        for _ in range(node.minimum):
+            body = self._build(node.node, following)
+            if body == following:
+                break  # an empty body, however often
+            following = body
+        return following
+
+    def _fork(self, following: list[int], start: Start | None = None) -> int:
+        if len(self._forks) > 4 * MAX_STATES:
+            raise RegexError(f"the pattern is too large: more than {MAX_STATES} states")
+        self._forks.append((following, start))
+        return 1 - len(self._forks)

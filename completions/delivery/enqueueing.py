@@ -1,0 +1,224 @@
+"""A validated request on its way into the queue: stored and published, or not there at all."""
+
+import asyncio
+import re
+import time
+from typing import Any
+
+import orjson
+from asgiref.sync import sync_to_async
+from django.conf import settings
+from django.db import Error as SQLError
+from redis.exceptions import RedisError
+
+from completions.accounts.keys import Principal
+from completions.catalog import model_files
+from completions.delivery import idempotency, rate_limits
+from completions.errors import APIError, InvalidRequest, Overloaded
+from completions.http import access_log, request_ids, runtime
+from completions.jobs import kept, tracing
+from completions.jobs.limits import (
+    BudgetReachedError,
+    LimitReachedError,
+    Remaining,
+    UnseededError,
+)
+from completions.jobs.message import message_of
+from completions.jobs.rids import RidTakenError
+from completions.jobs.submission import (
+    IdempotencyKey,
+    KeyQueueFullError,
+    Kind,
+    ModelUnservedError,
+    NewJob,
+    QueueFullError,
+)
+from completions.responses.completion import View
+from completions.responses.job_errors import from_job_error
+from completions.usage import budgets
+
+_NOT_QUEUED = (
+    QueueFullError, ModelUnservedError, LimitReachedError, BudgetReachedError, UnseededError,
+    RedisError, OSError, SQLError,
+)  # fmt: skip
+_SCOPES = 2
+"""Whose budgets may have to be seeded: the key's and the organization's."""
+
+
+_NUL = re.compile(rb"(?<!\\)(?:\\\\)*\\u0000")
+"""In JSON; an even number of backslashes before it is text."""
+REPLAYED_FOR = 24 * 3600
+"""Seconds that the result of a request with an idempotency key is kept."""
+
+
+def new_job(
+    view: View,
+    kind: Kind,
+    request: dict[str, Any],
+    principal: Principal,
+    idempotency_key: IdempotencyKey | None = None,
+) -> NewJob:
+    """The job of a request, with the times that its kind has."""
+    waits = kind == "background"
+    timeout = settings.BACKGROUND_TIMEOUT if waits else settings.REQUEST_TIMEOUT
+    ttl = settings.BACKGROUND_RESULT_TTL if waits else settings.RESULT_TTL
+    return NewJob(
+        id=view.id,
+        kind=kind,
+        model=view.served_model,
+        organization_id=principal.organization_id,
+        api_key_id=principal.key_id,
+        request=request,
+        view=view.as_dict(),
+        deadline=time.time() + timeout,
+        ttl=ttl if idempotency_key is None else max(ttl, REPLAYED_FOR),
+        limits=principal.limits,
+        idempotency=idempotency_key,
+        request_id=request_ids.current.get(),
+        trace=tracing.headers(),
+        prices=model_files.served_models().choose(view.served_model).token_prices,
+        stored=principal.store_prompts,
+    )
+
+
+async def enqueue(job: NewJob) -> Remaining:
+    """Store and publish the job, or leave nothing behind and raise APIError.
+
+    Returns what the API key has left.
+    """
+    access_log.note(job_id=job.id, model=job.model)
+    here = await runtime.current()
+    if here.is_closing:
+        raise from_job_error("server_shutting_down")
+    if here.is_full:
+        raise from_job_error("queue_full")
+    if job.kept or _rids(job):
+        return await _enqueue_in_steps(here, job)
+    try:
+        return await _store_and_publish(here, job)
+    except asyncio.CancelledError:
+        here.spawn(_withdraw(here, job))
+        raise
+
+
+async def _enqueue_in_steps(here: runtime.Runtime, job: NewJob) -> Remaining:
+    """In a task of its own: a client that hangs up meanwhile must not tear the steps apart."""
+    storing = here.spawn(_store_and_publish(here, job))
+    try:
+        return await asyncio.shield(storing)
+    except asyncio.CancelledError:
+        if job.idempotency is None:  # else the client can ask again for what becomes of it
+            here.spawn(_withdraw(here, job, storing))
+        raise
+
+
+async def _store_and_publish(here: runtime.Runtime, job: NewJob) -> Remaining:
+    if job.kept:
+        _require_storable(job)
+    await _take_rids(here, job)
+    if job.kept:
+        try:
+            await kept.store(job)
+        except kept.KeyTakenError as error:
+            await _free_rids(here, job)
+            raise idempotency.in_progress() from error
+    try:
+        return await _admit(here, job)
+    except _NOT_QUEUED as error:
+        here.spawn(_withdraw(here, job))
+        raise _refusal(error, job) from error
+
+
+async def _admit(here: runtime.Runtime, job: NewJob) -> Remaining:
+    """Raises what Submission.submit does, but for what SQL can tell."""
+    interactive = job.waited_for
+    most = settings.MAX_QUEUED_INTERACTIVE if interactive else settings.MAX_QUEUED_BACKGROUND
+    bounds = settings.MAX_QUEUED_JOBS, most, settings.MAX_QUEUED_PER_KEY
+    message = message_of(job.id, job.model, job.priority)
+    if not job.kept:
+        _expect(here, job)
+    for _ in range(_SCOPES):
+        try:
+            return await here.submission.submit(job, *bounds, message)
+        except UnseededError as error:
+            await sync_to_async(budgets.seed)(error.scope)
+    return await here.submission.submit(job, *bounds, message)
+
+
+def _expect(here: runtime.Runtime, job: NewJob) -> None:
+    if job.kind == "sync":
+        here.reader.calls.expect(job.id)
+    else:
+        here.reader.expect(job.id)
+
+
+def _require_storable(job: NewJob) -> None:
+    """SQL keeps JSON, in which PostgreSQL takes every character but one. Raises InvalidRequest."""
+    if _NUL.search(orjson.dumps([job.request, job.view])):
+        message = (
+            "A text of this request holds U+0000. Send it without background and Idempotency-Key, "
+            "or without that character."
+        )
+        raise InvalidRequest("invalid_value", message)
+
+
+async def _withdraw(
+    here: runtime.Runtime, job: NewJob, storing: asyncio.Task[Remaining] | None = None
+) -> None:
+    """Take a job back whose client was told no, or does not listen any more."""
+    if storing is not None:
+        await asyncio.wait({storing})
+    here.reader.forget(job.id)
+    here.reader.calls.forget(job.id)
+    if job.kept:
+        await kept.discard(job.id)
+    await here.cancel_job(job.id)
+    await _free_rids(here, job)
+
+
+async def _take_rids(here: runtime.Runtime, job: NewJob) -> None:
+    """Raises APIError when the key has used one of the caller's ids before."""
+    rids = _rids(job)
+    if not rids:
+        return
+    try:
+        await here.rids.take(job.api_key_id, rids, job.id)
+    except RidTakenError as error:
+        message = f"rid: {error} was used before by this API key; ids are taken for 24 hours."
+        raise InvalidRequest("invalid_value", message, "rid") from error
+    except (RedisError, OSError) as error:
+        raise queue_unavailable() from error
+
+
+async def _free_rids(here: runtime.Runtime, job: NewJob) -> None:
+    if rids := _rids(job):
+        await here.rids.free(job.api_key_id, rids, job.id)
+
+
+def _rids(job: NewJob) -> list[str]:
+    rid = job.view.get("rid")
+    return [rid] if isinstance(rid, str) else list(rid or ())
+
+
+def _refusal(error: Exception, job: NewJob) -> APIError:
+    if isinstance(error, LimitReachedError):
+        return rate_limits.refusal(error, job.limits, job.most_tokens)
+    if isinstance(error, BudgetReachedError):
+        return rate_limits.quota_refusal(error, job)
+    if isinstance(error, KeyQueueFullError):
+        return rate_limits.crowded_refusal(settings.MAX_QUEUED_PER_KEY)
+    if isinstance(error, QueueFullError):
+        return from_job_error("queue_full")
+    if isinstance(error, ModelUnservedError):
+        return Overloaded(
+            "model_loading",
+            "No worker serves this model at the moment. Retry later, or send "
+            '"background": true to have it run once one does.',
+            retry_after=5,
+        )
+    return queue_unavailable()
+
+
+def queue_unavailable() -> Overloaded:
+    """What a client hears while Redis does not answer."""
+    return Overloaded("queue_unavailable", "The queue cannot be reached. Retry in a moment.")

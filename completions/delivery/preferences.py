@@ -1,0 +1,71 @@
+"""What a client asks for outside the body: headers (Prefer is RFC 7240's) and query parameters."""
+
+import re
+from dataclasses import dataclass
+
+from rest_framework.request import Request
+
+from completions.errors import InvalidRequest
+
+META_HEADER = "x-include-meta"
+_WAIT = re.compile(r"wait=\"?(\d{1,6})\"?$", re.IGNORECASE)
+
+
+@dataclass(frozen=True, slots=True)
+class Preferences:
+    """The preferences that Quire knows; RFC 7240 has a server pass over the others."""
+
+    respond_async: bool = False
+    wait: float = 0.0
+    """Seconds to wait before answering 202."""
+    meta: bool = False
+    """Whether to tell how the request was run."""
+
+    @classmethod
+    def of(cls, request: Request) -> "Preferences":
+        parts = [part.strip() for part in request.META.get("HTTP_PREFER", "").split(",")]
+        waits = [match for part in parts if (match := _WAIT.match(part))]
+        return cls(
+            respond_async=any(part.lower() == "respond-async" for part in parts),
+            wait=float(waits[0][1]) if waits else 0.0,
+            meta=wants_meta(request),
+        )
+
+
+def flag(request: Request, name: str) -> bool:
+    """A query parameter that is `true`, `1`, `false`, `0` or absent."""
+    given = request.query_params.get(name) if request.META["QUERY_STRING"] else None
+    return _truth(given, name)
+
+
+def wants_meta(request: Request) -> bool:
+    """The same of the header x-include-meta."""
+    return _truth(request.META.get("HTTP_X_INCLUDE_META"), META_HEADER)
+
+
+def _truth(given: str | None, name: str) -> bool:
+    word = "false" if given is None else given.lower()
+    if word not in ("true", "1", "false", "0"):
+        raise InvalidRequest("invalid_value", f"{name} must be true or false.", name)
+    return word in ("true", "1")
+
+
+def seconds(request: Request, name: str, most: float) -> float:
+    """A query parameter in seconds, at most `most`; 0 when absent."""
+    given = request.query_params.get(name, "0")
+    if not re.fullmatch(r"\d{1,6}(\.\d+)?", given):
+        raise InvalidRequest("invalid_value", f"{name} must be a number of seconds.", name)
+    return min(float(given), most)
+
+
+def cursor(request: Request) -> int:
+    """The sequence number after which a stream goes on; 0 for all of it."""
+    for name, given in (
+        ("starting_after", request.query_params.get("starting_after")),
+        ("Last-Event-ID", request.headers.get("Last-Event-ID")),
+    ):
+        if given is not None:
+            if not re.fullmatch(r"\d{1,15}", given):
+                raise InvalidRequest("invalid_value", f"{name} must be a sequence number.", name)
+            return int(given)
+    return 0

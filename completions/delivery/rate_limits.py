@@ -1,0 +1,111 @@
+"""What a caller is told of its API key's limits: headers, and the 429 when one is reached.
+
+https://platform.openai.com/docs/guides/rate-limits#rate-limits-in-headers
+"""
+
+import math
+from http import HTTPStatus
+
+from completions.errors import DO_NOT_RETRY, RETRY_SOON, APIError, RateLimited
+from completions.jobs.limits import (
+    Allowance,
+    BudgetReachedError,
+    LimitReachedError,
+    Limits,
+    Remaining,
+)
+from completions.jobs.submission import NewJob
+from completions.models.usage import NANOS
+
+_TOO_MANY = {
+    "requests": "This API key may send {limit} requests per minute.",
+    "tokens": "This API key may use {limit} tokens per minute, and this request can use {asked}.",
+    "concurrency": "This API key may have {limit} requests running at a time.",
+}
+
+
+def headers(remaining: Remaining) -> dict[str, str]:
+    """`x-ratelimit-*` for the limits that the key has."""
+    shown = {}
+    for name in ("requests", "tokens"):
+        allowance: Allowance | None = getattr(remaining, name)
+        if allowance is not None:
+            shown[f"x-ratelimit-limit-{name}"] = str(allowance.limit)
+            shown[f"x-ratelimit-remaining-{name}"] = str(allowance.remaining)
+            shown[f"x-ratelimit-reset-{name}"] = duration(allowance.seconds_to_full)
+    return shown
+
+
+def refusal(reached: LimitReachedError, limits: Limits, most_tokens: int) -> RateLimited:
+    """The 429 for a request that can use `most_tokens` tokens."""
+    limit = {
+        "requests": limits.requests_per_minute,
+        "tokens": limits.tokens_per_minute,
+        "concurrency": limits.max_concurrency,
+    }[reached.limit]
+    message = _TOO_MANY[reached.limit].format(limit=limit, asked=most_tokens)
+    never = reached.limit == "tokens" and limit is not None and most_tokens > limit
+    advice = " Shorten the prompt, lower max_tokens or n, or ask your administrator for more."
+    wait = f" Retry in {duration(reached.retry_after)}."
+    error = RateLimited(reached.limit, message + (advice if never else wait))
+    error.headers.update(headers(reached.remaining))
+    if never:
+        error.headers["x-should-retry"] = "false"
+    else:
+        error.headers["Retry-After"] = str(max(1, math.ceil(reached.retry_after)))
+        error.headers["retry-after-ms"] = str(max(1, math.ceil(reached.retry_after * 1000)))
+    return error
+
+
+_BUDGETS = {
+    "daily_tokens": "a budget of {limit} tokens a day (UTC)",
+    "monthly_tokens": "a budget of {limit} tokens a month",
+    "daily_cost": "a budget of {limit} a day (UTC)",
+    "monthly_cost": "a budget of {limit} a month",
+}
+
+
+def quota_refusal(reached: BudgetReachedError, job: NewJob) -> APIError:
+    """The 429 for a job that the budget of its key or organization does not allow."""
+    limits = job.limits
+    budget = limits.organization_budget if reached.of_organization else limits.budget
+    costs = reached.name.endswith("cost")
+    asked = job.most_cost if costs else job.most_tokens
+    limit, used, asked_text = (
+        _money(amount) if costs else str(amount)
+        for amount in (getattr(budget, reached.name), reached.used, asked)
+    )
+    whose = "your organization" if reached.of_organization else "this API key"
+    message = (
+        f"You exceeded your current quota: {whose} has {_BUDGETS[reached.name].format(limit=limit)}"
+        f", of which {used} are used or reserved, and this request can use {asked_text}. Ask for "
+        "less, or ask your administrator for more."
+    )
+    return APIError(
+        HTTPStatus.TOO_MANY_REQUESTS, "insufficient_quota", "insufficient_quota", message,
+        headers=DO_NOT_RETRY,
+    )  # fmt: skip
+
+
+def crowded_refusal(most: int) -> APIError:
+    """The 429 for a key that has filled its part of the queue."""
+    return APIError(
+        HTTPStatus.TOO_MANY_REQUESTS, "overloaded_error", "queue_full",
+        f"This API key has {most} requests waiting or running, as many as one key may have. Wait "
+        "until some have ended, or send them as a batch.",
+        headers=RETRY_SOON,
+    )  # fmt: skip
+
+
+def _money(nanos: int) -> str:
+    """In the currency's units, without needless digits."""
+    text = f"{nanos / NANOS:.9f}".rstrip("0")
+    return text.removesuffix(".")
+
+
+def duration(seconds: float) -> str:
+    """As Go's ParseDuration reads it, in OpenAI's style: `12ms`, `1s`, `6m0s`."""
+    if seconds < 1:
+        return f"{math.ceil(seconds * 1000)}ms"
+    whole = math.ceil(seconds)
+    return f"{whole // 60}m{whole % 60}s" if whole >= 60 else f"{whole}s"

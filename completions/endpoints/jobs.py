@@ -1,0 +1,177 @@
+"""What one does with a request that becomes a job: submit, poll, stream again, cancel."""
+
+from http import HTTPStatus
+from typing import Any, NamedTuple
+
+from django.db.models import Q
+from django.http.response import HttpResponseBase
+from django.utils import timezone
+from redis.exceptions import RedisError
+from rest_framework.response import Response
+
+from completions.accounts.keys import Principal
+from completions.delivery import delivery, idempotency, rate_limits
+from completions.delivery.enqueueing import enqueue, new_job, queue_unavailable
+from completions.delivery.preferences import Preferences, cursor, flag, seconds, wants_meta
+from completions.errors import DO_NOT_RETRY, INVALID_REQUEST, APIError
+from completions.http import runtime
+from completions.http.base import APIRequest, AsyncAPIView
+from completions.http.pages import Page
+from completions.jobs import kept
+from completions.jobs.submission import Kind
+from completions.models import Job, Scope
+from completions.requests import ignored_fields
+from completions.responses import sse
+from completions.responses.completion import STATUS, View
+
+MAX_POLL_WAIT = 30.0
+DEFAULT_LISTED, MOST_LISTED = 20, 100
+
+
+class Prepared(NamedTuple):
+    """A validated body: how its responses look, and what a worker is to do."""
+
+    view: View
+    request: dict[str, Any]
+    background: bool
+    stream: bool
+    ignored: tuple[str, ...] = ()
+    """Names of fields that were given and have no effect."""
+
+
+class SubmitView(AsyncAPIView):
+    """Submit a job: answered when it is done, as a stream, or at once to be polled. List those
+    that are kept."""
+
+    scope = Scope.INFERENCE
+    view_type = View
+
+    async def prepare(self, body: Any, principal: Principal) -> Prepared:
+        """Validate a body. Raises APIError and GrammarError."""
+        raise NotImplementedError
+
+    async def post(self, request: APIRequest) -> HttpResponseBase:
+        preferences = Preferences.of(request)
+        wish = delivery.StreamWish(ids=flag(request, "sse_ids"), meta=preferences.meta)
+        principal = request.auth
+        key = idempotency.key_of(request, self.view_type.path)
+        if key is not None and (first := await idempotency.first_job(key, principal.key_id)):
+            return await self._answered_again(first, request)
+        prepared = await self.prepare(request.data, principal)
+        request.checked()
+        if prepared.ignored:
+            self.headers[ignored_fields.HEADER] = ", ".join(prepared.ignored)
+        view = prepared.view
+        kind = _kind(prepared, preferences)
+        job = new_job(view, kind, prepared.request, principal, key)
+        self.headers.update(rate_limits.headers(await enqueue(job)))
+        if prepared.stream:
+            watched = kind == "stream" and not job.kept
+            stream = sse.response(delivery.frames(view, job.deadline, wish, watched=watched))
+            return stream if watched else delivery.located(stream, view, preferences)
+        if kind == "background":
+            return await delivery.accepted(view, job, principal, preferences)
+        return await delivery.answer(view, job, preferences.meta)
+
+    async def _answered_again(self, job_id: str, request: APIRequest) -> HttpResponseBase:
+        """What the first request with this idempotency key got, or would get by now."""
+        job = await delivery.find(self.view_type, job_id, request.auth)
+        view = self.view_type(**job.view)
+        response: HttpResponseBase
+        body: Any = request.data
+        if body.get("stream"):
+            response = sse.response(delivery.frames(view, job.deadline, stored=job.events))
+        elif job.kind == "background":
+            response = await delivery.polled(view, request.auth, wait=0.0)
+            response.status_code = 200 if job.ended else 202
+        elif not job.ended:
+            raise idempotency.in_progress()
+        else:
+            try:
+                response = await delivery.answer_again(view, job)
+            except APIError as error:
+                error.headers[idempotency.REPLAYED] = "true"
+                raise
+        response.headers[idempotency.REPLAYED] = "true"
+        return response
+
+    async def get(self, request: APIRequest) -> Response:
+        owned = Job.objects.filter(organization_id=request.auth.organization_id)
+        unexpired = Q(expires_at=None) | Q(expires_at__gt=timezone.now())
+        rows = owned.filter(unexpired, id__startswith=self.view_type.id_prefix)
+        page = await Page.of(request, DEFAULT_LISTED, MOST_LISTED).read(rows, self._summary)
+        await _add_states(page["data"])
+        return Response(page)
+
+    def _summary(self, row: Job) -> dict[str, Any]:
+        """A job without its choices."""
+        job = kept.record_of(row)
+        body = self.view_type(**job.view).collected().polled(job)
+        del body["choices"]
+        return body
+
+
+async def _add_states(listed: list[dict[str, Any]]) -> None:
+    """SQL does not know which of the unended jobs run by now, or have ended a moment ago."""
+    unended = [body for body in listed if body["status"] == "queued"]
+    here = await runtime.current()
+    states = await here.submission.states([body["id"] for body in unended])
+    for body, state in zip(unended, states, strict=True):
+        body["status"] = STATUS[state or "queued"]
+
+
+class JobView(AsyncAPIView):
+    """Poll a job, stream it again from a sequence number, or delete it once it has ended."""
+
+    scope = Scope.INFERENCE
+    view_type: type[View] = View
+
+    async def get(self, request: APIRequest, job_id: str) -> HttpResponseBase:
+        job = await delivery.find(self.view_type, job_id, request.auth)
+        view = self.view_type(**job.view)
+        if flag(request, "stream"):
+            after = cursor(request)
+            ids = flag(request, "sse_ids") or "Last-Event-ID" in request.headers
+            wish = delivery.StreamWish(after, ids, wants_meta(request))
+            return sse.response(delivery.frames(view, job.deadline, wish, job.events))
+        wait = seconds(request, "wait", MAX_POLL_WAIT)
+        known = request.headers.get("If-None-Match")
+        return await delivery.polled(view, request.auth, wait, known, wants_meta(request))
+
+    async def delete(self, request: APIRequest, job_id: str) -> Response:
+        job = await delivery.find(self.view_type, job_id, request.auth)
+        if not job.ended:
+            raise APIError(
+                HTTPStatus.CONFLICT, INVALID_REQUEST, "completion_in_progress",
+                "It has not ended. Cancel it first.", param="id", headers=DO_NOT_RETRY,
+            )  # fmt: skip
+        await kept.discard(job_id)
+        here = await runtime.current()
+        await here.submission.remove(job_id)
+        return Response({"id": job_id, "object": self.view_type.object, "deleted": True})
+
+
+class CancelView(AsyncAPIView):
+    """Cancel a job; one that has ended is returned as it is."""
+
+    scope = Scope.INFERENCE
+    view_type: type[View] = View
+
+    async def post(self, request: APIRequest, job_id: str) -> Response:
+        job = await delivery.find(self.view_type, job_id, request.auth)
+        view = self.view_type(**job.view)
+        if job.ended:
+            return await delivery.polled(view, request.auth, wait=0.0)
+        here = await runtime.current()
+        try:
+            await here.submission.cancel(job_id)
+        except (RedisError, OSError) as error:
+            raise queue_unavailable() from error
+        # The worker confirms within a step; a client that looks at once should see it.
+        return await delivery.polled(view, request.auth, wait=5.0)
+
+
+def _kind(prepared: Prepared, preferences: Preferences) -> Kind:
+    if prepared.background or preferences.respond_async:
+        return "background"
+    return "stream" if prepared.stream else "sync"

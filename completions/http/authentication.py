@@ -1,0 +1,56 @@
+"""Who is calling, and whether the key may be used for this and from there."""
+
+from rest_framework.request import Request
+
+from completions.accounts import keys
+from completions.errors import PermissionDenied, Unauthorized
+from completions.http import access_log, runtime
+from completions.models import Scope
+
+_MESSAGES = {
+    keys.Refusal.MISSING: "Send your API key in the header Authorization: Bearer sk-...",
+    keys.Refusal.INVALID: "Incorrect API key provided: {masked}. Check that it was copied whole.",
+    keys.Refusal.REVOKED: "The API key {masked} was revoked. Ask your administrator for another.",
+    keys.Refusal.EXPIRED: "The API key {masked} has expired. Ask your administrator for another.",
+}
+
+
+async def authenticate(request: Request) -> keys.Principal:
+    """The caller. Raises Unauthorized."""
+    return await authenticate_header(request.META.get("HTTP_AUTHORIZATION", ""))
+
+
+def permit(principal: keys.Principal, scope: Scope | None, address: str) -> None:
+    """Raises PermissionDenied unless the key has the scope, if any, and may come from the client's
+    IP address, which is empty where it is not known."""
+    if scope is not None and scope not in principal.scopes:
+        raise PermissionDenied(
+            f"This API key lacks the scope {scope.value!r}, which this route needs. Use another "
+            "key, or ask your administrator."
+        )
+    if not principal.may_come_from(address):
+        raise PermissionDenied(
+            f"This API key may not be used from {address or 'here'}. Call from one of its "
+            "networks, or ask your administrator."
+        )
+
+
+async def authenticate_header(header: str) -> keys.Principal:
+    """The same from the Authorization header alone. Raises Unauthorized."""
+    secret = bearer(header)
+    verdict = await _verify(secret) if secret else keys.Refusal.MISSING
+    if isinstance(verdict, keys.Principal):
+        access_log.note(api_key=verdict.key_id, organization=verdict.organization_id)
+        return verdict
+    message = _MESSAGES[verdict].format(masked=keys.masked(secret))
+    raise Unauthorized(verdict.value, message)
+
+
+async def _verify(secret: str) -> keys.Principal | keys.Refusal:
+    return await (await runtime.current()).key_ring.verify(secret)
+
+
+def bearer(header: str) -> str:
+    """The token of an Authorization header; empty when there is none."""
+    scheme, _, token = header.strip().partition(" ")
+    return token.strip() if scheme.lower() == "bearer" else ""

@@ -1,0 +1,122 @@
+"""The asynchronous view under every endpoint: DRF's request, parsers and errors, one coroutine."""
+
+import asyncio
+from typing import Any
+
+from django.http import Http404, HttpRequest, HttpResponse
+from django.http.response import HttpResponseBase
+from rest_framework.request import Request
+from rest_framework.response import Response
+from rest_framework.views import APIView
+
+from completions.accounts.keys import Principal
+from completions.errors import InvalidRequest
+from completions.http import turns
+from completions.http.authentication import authenticate, permit
+from completions.models import Scope
+
+LARGE_BODY = 256 * 1024
+"""Bytes from which a body waits for its turn, and is parsed in a thread: other requests go on
+meanwhile."""
+
+
+class APIRequest(Request):
+    """A request as handlers see it. `auth` is set where the view is authenticated."""
+
+    auth: Principal
+    holds_turn = False
+    """Of large bodies, until :meth:`checked`."""
+
+    @property
+    def owner(self) -> int:
+        """Whose turn this request takes."""
+        return self.auth.organization_id if self.auth is not None else turns.NOBODY
+
+    async def take_turn(self) -> None:
+        await turns.current().large.take(self.owner)
+        self.holds_turn = True
+
+    def checked(self) -> None:
+        """All that costs much is done, as it is at the latest when the request is answered."""
+        if self.holds_turn:
+            self.holds_turn = False
+            turns.current().large.give(self.owner)
+
+
+class AsyncAPIView(APIView):
+    """Handlers are `async def` and find `request.auth: Principal` where `authenticated`."""
+
+    authenticated = True
+    scope: Scope | None = None
+    """That a key needs for this route."""
+    http_method_names = ["get", "post", "put", "patch", "delete", "head"]
+
+    async def dispatch(  # type: ignore[override]
+        self, request: HttpRequest, *args: Any, **kwargs: Any
+    ) -> HttpResponseBase:
+        """DRF's dispatch with every step that waits awaited."""
+        self.args, self.kwargs = args, kwargs
+        self.headers = self.default_response_headers
+        self.format_kwarg = None  # the path never names a format
+        self.request = wrapped = self.initialize_request(request, *args, **kwargs)
+        try:
+            negotiated = self.perform_content_negotiation(wrapped)
+            wrapped.accepted_renderer, wrapped.accepted_media_type = negotiated
+            if self.authenticated:
+                wrapped.auth = await authenticate(wrapped)
+                permit(wrapped.auth, self.scope, request.META.get("REMOTE_ADDR") or "")
+            if int(request.META.get("CONTENT_LENGTH") or 0) > LARGE_BODY:
+                await wrapped.take_turn()
+                await turns.current().run(wrapped.owner, _parse, wrapped)
+            _refuse_nul(wrapped)
+            response = await self._handler(wrapped)(wrapped, *args, **kwargs)
+        except asyncio.CancelledError:
+            request.close()  # deletes what was uploaded, as the end of a response would
+            raise
+        except Exception as exc:  # noqa: BLE001 - the border where all errors become responses
+            response = self.handle_exception(exc)
+        finally:
+            wrapped.checked()
+        return _plain(self.finalize_response(wrapped, response, *args, **kwargs))
+
+    def initialize_request(self, request: HttpRequest, *args: Any, **kwargs: Any) -> APIRequest:
+        return APIRequest(
+            request,
+            parsers=self.get_parsers(),
+            negotiator=self.get_content_negotiator(),
+            parser_context=self.get_parser_context(request),
+        )
+
+    def _handler(self, request: Request) -> Any:
+        name = (request.method or "").lower()
+        if name not in self.http_method_names:
+            return self.http_method_not_allowed
+        return getattr(self, name, self.http_method_not_allowed)
+
+
+def _refuse_nul(request: Request) -> None:
+    """No id and no parameter holds U+0000, which PostgreSQL would choke on. Raises APIError."""
+    if "\x00" in request.path_info:
+        raise Http404
+    if "%00" in request.META.get("QUERY_STRING", ""):
+        for name, value in request.query_params.items():
+            if "\x00" in f"{name}{value}":
+                name = name.replace("\x00", "")
+                raise InvalidRequest("invalid_value", f"{name} must not hold U+0000.", name)
+
+
+def _parse(request: Request) -> None:
+    _ = request.data
+
+
+def _plain(response: HttpResponseBase) -> HttpResponseBase:
+    """Rendered here and now: Django would send a response that can render itself to a thread."""
+    if not isinstance(response, Response):
+        return response
+    body = response.rendered_content
+    plain = HttpResponse(body, status=response.status_code, headers=dict(response.headers))
+    if not body:
+        del plain.headers["Content-Type"]
+    # The access log has the status and `api_error` the cause: Django need not log 5xx once more.
+    plain._has_been_logged = True  # type: ignore[attr-defined]
+    return plain

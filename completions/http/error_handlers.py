@@ -1,0 +1,191 @@
+"""Where any exception becomes OpenAI's error envelope: the handlers of DRF and of Django."""
+
+import errno
+import logging
+from collections.abc import Callable, Mapping
+from http import HTTPStatus
+from typing import Any
+
+import orjson
+from django.conf import settings
+from django.core.exceptions import (
+    PermissionDenied as DjangoPermissionDenied,
+)
+from django.core.exceptions import (
+    RequestDataTooBig,
+    SuspiciousOperation,
+)
+from django.db import InterfaceError, OperationalError
+from django.http import Http404, HttpRequest, HttpResponse, HttpResponseBase
+from django.views import defaults
+from redis.exceptions import RedisError
+from rest_framework import exceptions as drf
+from rest_framework.response import Response
+
+from completions.catalog.model_files import ModelFilesError
+from completions.errors import (
+    INVALID_REQUEST,
+    APIError,
+    InternalError,
+    InvalidRequest,
+    NotFound,
+    Overloaded,
+    PermissionDenied,
+    payload_too_large,
+)
+from completions.grammars.exceptions import GrammarError, GrammarOverloadError
+from completions.http import access_log
+
+logger = logging.getLogger(__name__)
+
+_FOR_BROWSERS = ("/admin", "/docs", "/static")
+
+
+def _grammar(exc: GrammarError) -> APIError:
+    if isinstance(exc, GrammarOverloadError):
+        return Overloaded("server_overloaded", str(exc))
+    return InvalidRequest(exc.code, str(exc), exc.field)
+
+
+def _model_files(exc: ModelFilesError) -> APIError:
+    logger.error("%s", exc)
+    return Overloaded(
+        "model_loading", "The model's files are not in place yet. Retry in a minute.", 60
+    )
+
+
+def _unreachable(code: str, what: str) -> Callable[[Exception], APIError]:
+    def translate(exc: Exception) -> APIError:
+        logger.error("%s: %s", what, exc)
+        return Overloaded(code, f"{what}. Retry in a moment.")
+
+    return translate
+
+
+_DISK_FULL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
+
+
+def is_disk_full(exc: BaseException) -> bool:
+    return isinstance(exc, OSError) and exc.errno in _DISK_FULL
+
+
+def _os_error(exc: OSError) -> APIError:
+    if not is_disk_full(exc):
+        logger.error("unforeseen %s", type(exc).__name__, exc_info=exc)
+        return InternalError()
+    logger.error("no room for files: %s", exc)
+    return Overloaded(
+        "storage_full", "There is no room for files at the moment. Retry later.", retry_after=60
+    )
+
+
+def _not_found(exc: Http404) -> APIError:
+    return NotFound(
+        "not_found", "There is nothing at this path. GET /v1/openapi.json lists all that there are."
+    )
+
+
+def _astray() -> APIError:
+    """A path that the API does not have."""
+    return NotFound(
+        "not_found",
+        "There is nothing at this path: those of the API begin with /v1/. Clients are given a base "
+        "URL that ends with /v1.",
+    )
+
+
+def _method_not_allowed(exc: drf.MethodNotAllowed) -> APIError:
+    return APIError(
+        HTTPStatus.METHOD_NOT_ALLOWED, INVALID_REQUEST, "method_not_allowed",
+        f"{exc.detail} The Allow header lists what is.",
+    )  # fmt: skip
+
+
+def _unsupported_media_type(exc: drf.UnsupportedMediaType) -> APIError:
+    return APIError(
+        HTTPStatus.UNSUPPORTED_MEDIA_TYPE, INVALID_REQUEST, "unsupported_media_type",
+        "Send the body with the header Content-Type: application/json.",
+    )  # fmt: skip
+
+
+def _too_big(exc: RequestDataTooBig) -> APIError:
+    return payload_too_large(settings.MAX_BODY_BYTES)
+
+
+def _drf(exc: drf.APIException) -> APIError:
+    if exc.status_code >= HTTPStatus.INTERNAL_SERVER_ERROR:
+        return InternalError()
+    return APIError(exc.status_code, INVALID_REQUEST, "invalid_request", str(exc.detail))
+
+
+_Kinds = type[Exception] | tuple[type[Exception], ...]
+_TRANSLATIONS: tuple[tuple[_Kinds, Callable[[Any], APIError]], ...] = (
+    (GrammarError, _grammar),
+    (ModelFilesError, _model_files),
+    (RedisError, _unreachable("queue_unavailable", "The queue cannot be reached")),
+    (
+        # The second of a connection that broke earlier in the same request.
+        (OperationalError, InterfaceError),
+        _unreachable("database_unavailable", "The database cannot be reached"),
+    ),
+    (OSError, _os_error),
+    (Http404, _not_found),
+    (drf.NotFound, _not_found),
+    (drf.MethodNotAllowed, _method_not_allowed),
+    (drf.UnsupportedMediaType, _unsupported_media_type),
+    (RequestDataTooBig, _too_big),
+    (DjangoPermissionDenied, lambda _: PermissionDenied("You may not do this.")),
+    (SuspiciousOperation, lambda _: InvalidRequest("invalid_request", "Malformed request.")),
+    (drf.APIException, _drf),
+)
+
+
+def api_error(exc: Exception) -> APIError:
+    """What a client sees of any exception. One nobody foresaw is logged with its traceback."""
+    if isinstance(exc, APIError):
+        return exc
+    for kind, translate in _TRANSLATIONS:
+        if isinstance(exc, kind):
+            return translate(exc)
+    logger.error("unforeseen %s", type(exc).__name__, exc_info=exc)
+    return InternalError()
+
+
+def handle(exc: Exception, context: Mapping[str, Any]) -> Response:
+    """DRF's exception handler."""
+    error = api_error(exc)
+    access_log.note_error(error)
+    return Response(error.envelope(), status=error.status_code, headers=error.headers)
+
+
+def response(exc: Exception) -> HttpResponse:
+    """The same outside of DRF: middleware, URL handlers."""
+    error = api_error(exc)
+    access_log.note_error(error)
+    return HttpResponse(
+        orjson.dumps(error.envelope()),
+        status=error.status_code,
+        content_type="application/json",
+        headers=error.headers,
+    )
+
+
+def not_found(request: HttpRequest, exception: Exception) -> HttpResponseBase:
+    """Django's handler404: its page for browsers, an envelope for clients that lost their way."""
+    if request.path_info.startswith(_FOR_BROWSERS):
+        return defaults.page_not_found(request, exception)
+    return response(Http404() if request.path_info.startswith("/v1/") else _astray())
+
+
+def bad_request(request: HttpRequest, exception: Exception) -> HttpResponseBase:
+    """Django's handler400, likewise."""
+    if request.path_info.startswith("/v1/"):
+        return response(exception)
+    return defaults.bad_request(request, exception)
+
+
+def server_error(request: HttpRequest) -> HttpResponseBase:
+    """Django's handler500, likewise; Django has logged the exception."""
+    if request.path_info.startswith("/v1/"):
+        return response(InternalError())
+    return defaults.server_error(request)

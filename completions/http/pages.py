@@ -1,0 +1,61 @@
+"""Lists of rows in pages as the official client turns them, newest first unless asked otherwise."""
+
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+from django.db.models import Model, Q, QuerySet
+from rest_framework.request import Request
+
+from completions.errors import InvalidRequest
+
+_M = TypeVar("_M", bound=Model)
+
+
+@dataclass(frozen=True, slots=True)
+class Page:
+    """Which part of a list a client wants: `after` is the id of the last row it has seen."""
+
+    limit: int
+    after: str | None
+    ascending: bool
+
+    @classmethod
+    def of(cls, request: Request, default: int, most: int) -> "Page":
+        """From the query parameters limit, after and order. Raises InvalidRequest."""
+        given = request.query_params
+        limit = given.get("limit", str(default))
+        if not re.fullmatch(r"\d{1,6}", limit) or not 1 <= int(limit) <= most:
+            raise InvalidRequest("invalid_value", f"limit must be from 1 to {most}.", "limit")
+        order = given.get("order", "desc")
+        if order not in ("asc", "desc"):
+            raise InvalidRequest("invalid_value", "order must be asc or desc.", "order")
+        return cls(int(limit), given.get("after") or None, order == "asc")
+
+    async def read(
+        self, rows: "QuerySet[_M, _M]", present: Callable[[_M], Mapping[str, Any]]
+    ) -> dict[str, Any]:
+        """The list object. Rows are ordered by (created_at, id). Raises InvalidRequest."""
+        sign = "" if self.ascending else "-"
+        wanted = rows.order_by(f"{sign}created_at", f"{sign}pk")
+        if self.after is not None:
+            wanted = wanted.filter(await self._beyond(rows))
+        found = [row async for row in wanted[: self.limit + 1]]
+        shown = found[: self.limit]
+        return {
+            "object": "list",
+            "data": [present(row) for row in shown],
+            "first_id": shown[0].pk if shown else None,
+            "last_id": shown[-1].pk if shown else None,
+            "has_more": len(found) > len(shown),
+        }
+
+    async def _beyond(self, rows: "QuerySet[_M, _M]") -> Q:
+        last: Any = await rows.filter(pk=self.after).afirst()
+        if last is None:
+            message = "after must be the id of an element of this list that still exists."
+            raise InvalidRequest("invalid_value", message, "after")
+        side = "gt" if self.ascending else "lt"
+        tied = Q(**{"created_at": last.created_at, f"pk__{side}": last.pk})
+        return Q(**{f"created_at__{side}": last.created_at}) | tied

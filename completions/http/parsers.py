@@ -1,0 +1,45 @@
+"""Request bodies: strict JSON objects up to a size."""
+
+from collections.abc import Mapping
+from typing import IO, Any
+
+from django.conf import settings
+from rest_framework.parsers import BaseParser
+
+from completions.contract import strict_json
+from completions.errors import InvalidRequest, payload_too_large
+
+
+def loads(body: bytes) -> dict[str, Any]:
+    """The object in `body`. Raises InvalidRequest (`invalid_json`)."""
+    try:
+        document = strict_json.loads(body.decode())
+    except UnicodeDecodeError as error:
+        raise _invalid(f"it is not UTF-8 (byte {error.start})") from error
+    except strict_json.StrictJSONError as error:
+        raise _invalid(str(error)) from error
+    if not isinstance(document, dict):
+        raise _invalid("it must be an object")
+    return document
+
+
+def _invalid(reason: str) -> InvalidRequest:
+    return InvalidRequest("invalid_json", f"The body is not valid JSON: {reason}.")
+
+
+class StrictJSONParser(BaseParser):
+    """application/json, up to MAX_BODY_BYTES."""
+
+    media_type = "application/json"
+
+    def parse(
+        self,
+        stream: IO[Any],
+        media_type: str | None = None,
+        parser_context: Mapping[str, Any] | None = None,
+    ) -> dict[str, Any]:
+        # A chunked body declares no length, so the stream itself is measured.
+        body = stream.read(settings.MAX_BODY_BYTES + 1)
+        if len(body) > settings.MAX_BODY_BYTES:
+            raise payload_too_large(settings.MAX_BODY_BYTES)
+        return loads(body)

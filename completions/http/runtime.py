@@ -1,0 +1,139 @@
+"""What one web process holds open: Redis, the event reader, its lease, the ring of API keys."""
+
+import asyncio
+import logging
+import socket
+import uuid
+from collections.abc import Coroutine
+from contextlib import suppress
+from typing import Any
+
+import redis.asyncio
+from django.conf import settings
+from redis.exceptions import RedisError
+
+from completions.accounts import last_use
+from completions.accounts.keys import KeyRing
+from completions.errors import APIError
+from completions.jobs.backlog import is_nearly_full
+from completions.jobs.connection import connect_async
+from completions.jobs.reader import EventReader
+from completions.jobs.rids import Rids
+from completions.jobs.submission import WEB_LEASE, Submission
+from completions.jobs.workers import live_workers
+
+logger = logging.getLogger(__name__)
+
+DRAIN_SECONDS = 8.0
+"""With the 10 s between two keep-alives less than the 20 s that uvicorn grants open responses."""
+
+
+class Runtime:
+    """Bound to the event loop that made it."""
+
+    def __init__(self) -> None:
+        self.web_id = f"{socket.gethostname()}-{uuid.uuid4().hex[:12]}"
+        self.key_ring = KeyRing()
+        self.redis: redis.asyncio.Redis = connect_async(settings.REDIS_URL)
+        self.rids = Rids(self.redis, settings.REDIS_PREFIX)
+        self.submission = Submission(self.redis, settings.REDIS_PREFIX, self.web_id)
+        self.reader = EventReader(
+            settings.REDIS_URL, settings.REDIS_PREFIX, self.web_id, self.key_ring.clear
+        )
+        self._tasks: set[asyncio.Task[Any]] = set()
+        self._closing_at = float("inf")
+        self.is_full = False
+        """Whether Redis has too little room for new jobs."""
+
+    @property
+    def is_closing(self) -> bool:
+        """Whether open streams should end now, with a word, instead of being cut soon."""
+        return asyncio.get_running_loop().time() >= self._closing_at
+
+    def drain(self) -> None:
+        """SIGTERM: streams may go on for a while, then they end before the server cuts them."""
+        self._closing_at = asyncio.get_running_loop().time() + DRAIN_SECONDS
+
+    def start(self) -> None:
+        self.spawn(self.reader.run())
+        self.spawn(self.reader.calls.watch())
+        self.spawn(self._keep_lease())
+
+    def spawn(self, coroutine: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
+        """Run something that must end even if nobody waits for it; a failure is logged."""
+        task = asyncio.get_running_loop().create_task(coroutine)
+        self._tasks.add(task)
+        task.add_done_callback(self._settle)
+        return task
+
+    async def cancel_job(self, job_id: str) -> None:
+        """Cancel a job whose client has gone, however long Redis takes to answer: this process's
+        lease lives on, so nothing else would end it."""
+        while True:
+            try:
+                await self.submission.cancel(job_id)
+            except (RedisError, OSError):
+                await asyncio.sleep(1.0)
+            else:
+                return
+
+    def _settle(self, task: asyncio.Task[Any]) -> None:
+        self._tasks.discard(task)
+        error = None if task.cancelled() else task.exception()
+        if error is not None and not isinstance(error, APIError):
+            logger.error("a background task failed", exc_info=error)
+
+    async def _keep_lease(self) -> None:
+        """Jobs of a web process that stops renewing are cancelled: nobody would read them."""
+        while True:
+            try:
+                await self.submission.renew_lease()
+                self.is_full = is_nearly_full(await self.redis.info("memory"))
+                await last_use.note(self.redis, settings.REDIS_PREFIX, self.key_ring.take_used())
+            except (RedisError, OSError) as error:
+                logger.warning("cannot renew the lease: %s", error)
+            await asyncio.sleep(WEB_LEASE / 3)
+
+    async def close(self) -> None:
+        with suppress(RedisError, OSError):
+            await self.submission.drop_lease()
+        for task in tuple(self._tasks):
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self.reader.close()
+        await self.redis.aclose()
+
+
+_runtimes: dict[asyncio.AbstractEventLoop, Runtime] = {}
+
+
+async def current() -> Runtime:
+    """This event loop's runtime, started on first use. The lease exists before it is returned."""
+    loop = asyncio.get_running_loop()
+    runtime = _runtimes.get(loop)
+    if runtime is None:
+        runtime = _runtimes[loop] = Runtime()
+        with suppress(RedisError, OSError):
+            await runtime.submission.renew_lease()
+        runtime.start()
+    return runtime
+
+
+async def close() -> None:
+    """End this event loop's runtime; jobs that clients wait for are cancelled with its lease."""
+    runtime = _runtimes.pop(asyncio.get_running_loop(), None)
+    if runtime is not None:
+        await runtime.close()
+
+
+async def live_models() -> set[str]:
+    """Ids of the models for which a live worker takes jobs. Raises RedisError or OSError."""
+    runtime = await current()
+    workers = await live_workers(runtime.redis, settings.REDIS_PREFIX)
+    return {worker.model for worker in workers if worker.accepting}
+
+
+async def ping() -> None:
+    """Raises RedisError or OSError when Redis does not answer, or takes no writes (maxmemory)."""
+    runtime = await current()
+    await runtime.submission.renew_lease()

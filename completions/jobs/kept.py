@@ -1,0 +1,149 @@
+"""Background jobs in SQL: stored before their 202, put back when Redis has lost them, and read from
+here once they have ended."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+
+import redis
+from django.db import IntegrityError
+
+from completions.jobs.ended import EndedJob, pack, unpack
+from completions.jobs.events import EndEvent
+from completions.jobs.submission import IdempotencyKey, JobRecord, NewJob, submit_kept
+from completions.models import Job, JobStatus
+from completions.models.parts import parts
+
+_UNSETTLED = timedelta(seconds=10)
+"""A younger job may not have reached Redis yet."""
+_AT_ONCE = 500
+
+
+class KeyTakenError(Exception):
+    """Another request with the same idempotency key was stored a moment ago."""
+
+
+async def store(job: NewJob) -> None:
+    """Insert the job; after this it survives the loss of all of Redis. Raises KeyTakenError."""
+    row = Job(
+        id=job.id,
+        kind=job.kind,
+        organization_id=job.organization_id,
+        api_key_id=job.api_key_id,
+        model=job.model,
+        request=dict(job.request),
+        view=dict(job.view),
+        deadline_at=datetime.fromtimestamp(job.deadline, UTC),
+        ttl=job.ttl,
+        prices=list(job.prices),
+        request_id=job.request_id,
+    )
+    if job.idempotency is not None:
+        row.route = job.idempotency.route
+        row.idempotency_key = job.idempotency.key
+        row.body_digest = job.idempotency.body_digest
+    try:
+        await row.asave(force_insert=True)
+    except IntegrityError as error:
+        if job.idempotency is None:
+            raise
+        raise KeyTakenError from error
+
+
+async def discard(job_id: str) -> None:
+    """Forget a job: its client was told no, or wants it deleted."""
+    await Job.objects.filter(id=job_id).adelete()
+
+
+async def find(job_id: str, now: datetime) -> JobRecord | None:
+    """A job that Redis does not know: ended and kept here, or lost and to be put back."""
+    job = await Job.objects.filter(id=job_id).afirst()
+    if job is None or (job.expires_at is not None and job.expires_at <= now):
+        return None
+    return record_of(job)
+
+
+async def find_by_key(
+    key: IdempotencyKey, api_key_id: int, now: datetime
+) -> tuple[str, str] | None:
+    """Id and body digest of the job that an idempotency key stands for."""
+    used = Job.objects.filter(api_key_id=api_key_id, route=key.route, idempotency_key=key.key)
+    await used.filter(expires_at__lte=now).adelete()
+    job = await used.only("id", "body_digest").afirst()
+    return (job.id, job.body_digest) if job else None
+
+
+def keep_results(ended: Sequence[EndedJob]) -> None:
+    """Note how jobs ended, with their events. Part of the caller's transaction."""
+    by_id = {job.id: job for job in ended if job.events}
+    jobs = list(Job.objects.filter(id__in=by_id, status=JobStatus.QUEUED))
+    for job in jobs:
+        end = by_id[job.id]
+        job.status = end.state
+        job.error_code = end.error.code if end.error else ""
+        job.finished_at = datetime.fromtimestamp(end.finished, UTC)
+        job.expires_at = job.finished_at + timedelta(seconds=job.ttl)
+        job.events = pack(end.events)
+        job.request = {}
+    columns = ["status", "error_code", "finished_at", "expires_at", "events", "request"]
+    Job.objects.bulk_update(jobs, columns)
+
+
+def prune(now: datetime) -> int:
+    """Delete jobs whose results have expired. Returns how many rows went."""
+    deleted, _ = Job.objects.filter(expires_at__lte=now).delete()
+    return deleted
+
+
+def resubmit_lost(client: redis.Redis, prefix: str, now: datetime) -> int:
+    """Put unended jobs that Redis does not know back into it. Returns how many."""
+    restored = 0
+    waiting = Job.objects.filter(status=JobStatus.QUEUED, created_at__lt=now - _UNSETTLED)
+    ids = waiting.values_list("id", flat=True).iterator(chunk_size=_AT_ONCE)
+    for job_ids in parts(ids, _AT_ONCE):
+        pipeline = client.pipeline(transaction=False)
+        for job_id in job_ids:
+            pipeline.exists(f"{prefix}job:{job_id}")
+        known = pipeline.execute()
+        missing = [job_id for job_id, there in zip(job_ids, known, strict=True) if not there]
+        if missing:
+            rows = waiting.filter(id__in=missing).select_related("organization")
+            lost = [_restored(row) for row in rows]
+            restored += submit_kept(client, prefix, lost).count(True)
+    return restored
+
+
+def _restored(job: Job) -> NewJob:
+    """It was admitted once, so no limit is asked again."""
+    return replace(_new_job(job), stored=job.organization.store_prompts)
+
+
+def _new_job(job: Job) -> NewJob:
+    return NewJob(
+        id=job.id,
+        kind=job.kind,  # type: ignore[arg-type]
+        model=job.model,
+        organization_id=job.organization_id,
+        api_key_id=job.api_key_id,
+        request=job.request,
+        view=job.view,
+        deadline=job.deadline_at.timestamp(),
+        ttl=job.ttl,
+        prices=job.prices,
+        request_id=job.request_id,
+        idempotency=IdempotencyKey(job.route, job.idempotency_key, job.body_digest)
+        if job.idempotency_key
+        else None,
+    )
+
+
+def record_of(job: Job) -> JobRecord:
+    """What SQL knows of a job."""
+    queued = JobRecord.queued(_new_job(job))
+    if job.events is None:
+        return queued
+    events = unpack(bytes(job.events))
+    end = events[-1]
+    assert isinstance(end, EndEvent)
+    assert job.finished_at is not None
+    return queued.ended_as(end, job.finished_at.timestamp(), events)

@@ -1,0 +1,329 @@
+"""A month of believable usage, to look at pages with and to test them on.
+
+All of it hangs on organizations whose names begin with MARK, on models that begin with `demo-` and
+on audit entries by ACTOR, so that `remove` finds it whatever else there is. Its keys' secrets are
+thrown away: nobody can use them.
+"""
+
+import math
+import random
+import uuid
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Any
+
+from django.db import transaction
+
+from completions.accounts import changes
+from completions.accounts.audit import Actor
+from completions.models import (
+    ApiKey,
+    AuditEntry,
+    Batch,
+    BatchStatus,
+    File,
+    FilePurpose,
+    LoadSample,
+    Organization,
+    UsageHour,
+    UsageRecord,
+)
+from completions.models.parts import parts
+from completions.usage import ledger
+
+MARK = "Demo: "
+ACTOR = Actor("demo_data")
+_AT_ONCE = 2000
+
+
+class DemoDataExistsError(Exception):
+    """It was made before."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Model:
+    id: str
+    slots: int
+    first_token_ms: float
+    tokens_per_second: float
+    prices: tuple[int, int, int]
+    """Billionths of the currency per prompt, cached and completion token."""
+
+
+SMALL = _Model("demo-small", 64, 90, 95, (150, 30, 600))
+LARGE = _Model("demo-large", 16, 420, 38, (900, 180, 3600))
+
+
+@dataclass(frozen=True, slots=True)
+class _Use:
+    """How a key is used."""
+
+    organization: str
+    name: str
+    weight: float
+    """Its share of all requests, against the others'."""
+    model: _Model
+    kind: str
+    prompt: int
+    """Median tokens."""
+    output: int
+    cached: float
+    """The share of its prompts that is found in the cache."""
+    forced: float = 0.0
+    """The share of its output that a grammar forces."""
+    limits: tuple[tuple[str, Any], ...] = ()
+
+
+_USES = (
+    _Use("Search", "query rewriting", 30, SMALL, "sync", 240, 24, 0.7, 0.45,
+         (("requests_per_minute", 600), ("tokens_per_minute", 400_000))),
+    _Use("Search", "snippets", 16, SMALL, "stream", 900, 90, 0.35),
+    _Use("Support", "reply drafts", 14, LARGE, "stream", 1600, 260, 0.55, 0.0,
+         (("max_concurrency", 24), ("monthly_token_budget", 400_000_000))),
+    _Use("Support", "ticket triage", 12, SMALL, "sync", 700, 40, 0.8, 0.62,
+         (("requests_per_minute", 120),)),
+    _Use("Documents", "nightly extraction", 20, LARGE, "batch", 2200, 180, 0.2, 0.4,
+         (("max_enqueued_tokens", 50_000_000), ("daily_cost_budget", 40))),
+    _Use("Documents", "ad hoc questions", 3, LARGE, "stream", 3000, 320, 0.3),
+    _Use("Research", "experiments", 4, SMALL, "background", 400, 500, 0.1),
+    _Use("Research", "notebook", 1, LARGE, "sync", 500, 200, 0.05),
+)  # fmt: skip
+_ERRORS = {"queue_timeout": 4, "generation_timeout": 2, "worker_error": 2, "grammar_error": 3}
+"""How often each is met, against the others."""
+_PATIENCE_MS = 300_000
+"""After which calls and streams time out."""
+
+
+def fill(requests: int, now: datetime, days: int = 30, seed: int = 1) -> None:
+    """Make it, ending at `now`. Raises DemoDataExistsError."""
+    if Organization.objects.filter(name__startswith=MARK).exists():
+        raise DemoDataExistsError
+    chance = random.Random(seed)  # noqa: S311 - nothing secret is drawn
+    keys = _keys()
+    last_used: dict[int, datetime] = {}
+    for group in parts(_records(keys, requests, now, days, chance), _AT_ONCE):
+        with transaction.atomic():
+            UsageRecord.objects.bulk_create(group)
+            ledger.add_up(group)
+        for record in group:
+            last_used[record.api_key_id] = record.finished_at
+    for key_id, moment in last_used.items():
+        ApiKey.objects.filter(pk=key_id).update(last_used_at=moment)
+    for samples in parts(_samples(now, days, chance), _AT_ONCE):
+        LoadSample.objects.bulk_create(samples)
+    with transaction.atomic():
+        _batches(keys, now, chance)
+        _history(keys, now)
+
+
+def remove() -> int:
+    """Take all of it away. Returns how many organizations went."""
+    organizations = Organization.objects.filter(name__startswith=MARK)
+    ids = list(organizations.values_list("id", flat=True))
+    # Row by row in Python, as a cascade does it, a million records would not fit into memory.
+    for model in (UsageRecord, UsageHour):
+        rows = model._default_manager.filter(organization_id__in=ids)
+        rows._raw_delete(rows.db)
+    LoadSample.objects.filter(model__in=(SMALL.id, LARGE.id)).delete()
+    AuditEntry.objects.filter(actor=ACTOR.name).delete()
+    organizations.delete()
+    return len(ids)
+
+
+def _keys() -> list[ApiKey]:
+    """One per use, in its order."""
+    keys = []
+    for use in _USES:
+        owner = changes.organization_named(f"{MARK}{use.organization}", ACTOR)
+        key, _ = changes.create(
+            owner, use.name, ACTOR, allowed_models=[use.model.id], **dict(use.limits)
+        )
+        keys.append(key)
+    return keys
+
+
+# Requests ----------------------------------------------------------------------------------------
+
+
+def _records(
+    keys: list[ApiKey], requests: int, now: datetime, days: int, chance: random.Random
+) -> Iterator[UsageRecord]:
+    """In order of time: more at noon than at night, less at weekends, a bad evening once."""
+    start = now - timedelta(days=days)
+    hours = [start + timedelta(hours=i) for i in range(days * 24)]
+    weights = [_busyness(hour) for hour in hours]
+    total = sum(weights)
+    incident = now - timedelta(hours=9)
+    pairs = list(zip(_USES, keys, strict=True))
+    shares = [use.weight for use in _USES]
+    for hour, weight in zip(hours, weights, strict=True):
+        count = requests * weight / total
+        many = int(count) + (chance.random() < count % 1)
+        moments = sorted(hour + timedelta(hours=chance.random()) for _ in range(many))
+        for moment, (use, key) in zip(moments, chance.choices(pairs, shares, k=many), strict=True):
+            bad = abs((moment - incident).total_seconds()) < 2700
+            yield _record(use, key, moment, bad, chance)
+
+
+def _busyness(hour: datetime) -> float:
+    daily = 1 + 0.75 * math.cos((hour.hour - 13) / 24 * 2 * math.pi)
+    return daily * (0.45 if hour.weekday() >= 5 else 1)
+
+
+def _around(median: float, spread: float, chance: random.Random) -> float:
+    return median * math.exp(chance.gauss(0, spread))
+
+
+def _record(
+    use: _Use, key: ApiKey, finished: datetime, bad: bool, chance: random.Random
+) -> UsageRecord:
+    prompt = max(1, round(_around(use.prompt, 0.5, chance)))
+    output = max(1, round(_around(use.output, 0.6, chance)))
+    queued = round(_around(900 if bad else 6, 1.0, chance))
+    if use.kind == "batch":
+        queued = round(_around(40_000, 0.6, chance))
+    cached = round(prompt * use.cached) if chance.random() < 0.9 else 0
+    prefill = round(_around(use.model.first_token_ms, 0.35, chance) * (4 if bad else 1))
+    decode = round(1000 * output / _around(use.model.tokens_per_second, 0.15, chance))
+    status, error = _end(bad, chance)
+    if use.kind == "batch" and error.endswith("timeout"):
+        error = "worker_error"  # lines have hours
+    ran = error != "queue_timeout"
+    if not ran:
+        queued, prefill, decode, prompt, output, cached = _PATIENCE_MS, 0, 0, 0, 0, 0
+    elif error == "generation_timeout":
+        decode = _PATIENCE_MS - queued - prefill
+        output = round(use.model.tokens_per_second * decode / 4000)
+    elif status == "failed":
+        output = 0 if error == "grammar_error" else output // 3
+    elif status == "cancelled":
+        output //= 2
+    costs = zip(use.model.prices, (prompt - cached, cached, output), strict=True)
+    run = prefill + decode
+    return UsageRecord(
+        job_id=f"cmpl-{uuid.UUID(int=chance.getrandbits(128)).hex}",
+        request_id=f"req_{uuid.UUID(int=chance.getrandbits(128)).hex}",
+        organization_id=key.organization_id,
+        api_key_id=key.pk,
+        model=use.model.id,
+        kind=use.kind,
+        status=status,
+        error_code=error,
+        prompt_tokens=prompt,
+        cached_tokens=cached,
+        completion_tokens=output,
+        forced_tokens=round(output * use.forced),
+        cost_nanos=sum(price * count for price, count in costs),
+        queued_ms=queued if ran else None,
+        first_token_ms=queued + prefill if output else None,
+        run_ms=run if ran else None,
+        attempts=2 if error == "worker_error" else int(ran),
+        worker=f"demo-host-{chance.randint(1, 2)}" if ran else "",
+        parameters={
+            "max_tokens": max(2 * use.output, 2 * output),
+            "temperature": 0.7,
+            "seed": chance.getrandbits(31),
+        },
+        created_at=finished - timedelta(milliseconds=queued + run),
+        finished_at=finished,
+    )
+
+
+def _end(bad: bool, chance: random.Random) -> tuple[str, str]:
+    drawn = chance.random()
+    if drawn < (0.3 if bad else 0.008):
+        return "failed", chance.choices(list(_ERRORS), list(_ERRORS.values()))[0]
+    return ("cancelled", "") if drawn > 0.985 else ("completed", "")
+
+
+def _samples(now: datetime, days: int, chance: random.Random) -> Iterator[LoadSample]:
+    """Every five minutes."""
+    end = now.replace(second=0, microsecond=0)
+    for i in range(days * 288):
+        moment = end - timedelta(minutes=5 * i)
+        busy = _busyness(moment) / 1.75
+        bad = abs((moment - now + timedelta(hours=9)).total_seconds()) < 2700
+        for model in (SMALL, LARGE):
+            load = min(1.0, max(0.0, busy * _around(0.55, 0.25, chance) + (0.6 if bad else 0)))
+            waits = max(0.0, load - 0.85) * 60
+            yield LoadSample(
+                at=moment,
+                model=model.id,
+                workers=2,
+                slots=2 * model.slots,
+                running=round(2 * model.slots * load),
+                queued_interactive=round(_around(waits, 0.3, chance)),
+                queued_background=round(_around(2 + waits, 0.5, chance)),
+                queued_batch=round(_around(30, 0.5, chance)) if moment.hour < 5 else 0,
+            )
+
+
+# What else there is to look at -------------------------------------------------------------------
+
+
+def _batches(keys: list[ApiKey], now: datetime, chance: random.Random) -> None:
+    """Ended ones: the service would go on with others."""
+    nightly = next(key for key, use in zip(keys, _USES, strict=True) if use.kind == "batch")
+    stories = (
+        (BatchStatus.COMPLETED, 8, 4000, 3988, 12), (BatchStatus.EXPIRED, 32, 9000, 7204, 41),
+        (BatchStatus.CANCELLED, 56, 2500, 610, 0), (BatchStatus.FAILED, 80, 0, 0, 0),
+        (BatchStatus.COMPLETED, 104, 4000, 4000, 0),
+    )  # fmt: skip
+    for status, hours_ago, total, completed, failed in stories:
+        created = now - timedelta(hours=hours_ago)
+        ended = created + timedelta(minutes=3 if status == BatchStatus.FAILED else 140)
+        file = File(
+            organization_id=nightly.organization_id,
+            api_key=nightly,
+            filename="demo-documents.jsonl",
+            purpose=FilePurpose.BATCH,
+            bytes=1500 * (total or 900),
+            content="demo/none",  # there is no such content
+            created_at=created,
+            expires_at=now + timedelta(days=20),
+        )
+        file.save(force_insert=True)
+        Batch.objects.create(
+            organization_id=nightly.organization_id,
+            api_key=nightly,
+            endpoint="/v1/completions",
+            model=LARGE.id,
+            job_prefix="cmpl-",
+            input_file_id=file.id,
+            completion_window="24h",
+            output_seconds=86400,
+            status=status,
+            outcome=status,
+            errors=_REFUSED if status == BatchStatus.FAILED else [],
+            total=total,
+            completed=completed,
+            failed=failed,
+            prompt_tokens=2200 * completed,
+            cached_tokens=440 * completed,
+            completion_tokens=180 * completed,
+            created_at=created,
+            expires_at=created + timedelta(hours=24),
+            in_progress_at=None if status == BatchStatus.FAILED else created + timedelta(minutes=1),
+            cancelling_at=ended if status == BatchStatus.CANCELLED else None,
+            ended_at=ended,
+        )
+
+
+_REFUSED = [
+    {
+        "code": "invalid_value", "line": 17, "param": "max_tokens",
+        "message": "max_tokens must be an integer of at least 0.",
+    },
+    {
+        "code": "context_length_exceeded", "line": 240, "param": "prompt",
+        "message": "The prompt has 9120 tokens; demo-large takes 8192 with max_tokens.",
+    },
+]  # fmt: skip
+
+
+def _history(keys: list[ApiKey], now: datetime) -> None:
+    """A rotation and a revocation, for the audit trail."""
+    changes.rotate(keys[0], timedelta(hours=24), ACTOR)
+    old, _ = changes.create(keys[-1].organization, "old notebook", ACTOR)
+    changes.revoke(old, ACTOR)

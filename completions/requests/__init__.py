@@ -1,0 +1,1 @@
+"""A request body becomes a job."""

@@ -1,0 +1,1 @@
+"""A job's events become response objects."""

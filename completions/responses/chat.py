@@ -1,0 +1,263 @@
+"""A job's events as OpenAI's chat completion objects: messages, deltas, polled states."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from hashlib import sha256
+from typing import Any, ClassVar
+
+from completions.chat.formats import FORMATS
+from completions.chat.parser import Delta, OutputParser
+from completions.chat.thinking import Marks, ThinkingParser, ThoughtCounter
+from completions.chat.tools import Tool
+from completions.jobs.events import ChoiceEvent, EndEvent
+from completions.responses import token_texts
+from completions.responses.chat_logprobs import chat_logprobs
+from completions.responses.choice_record import ChoiceRecord
+from completions.responses.choices import ABORT
+from completions.responses.completion import Chunks, Collected, View, error_frame
+
+
+@dataclass(frozen=True, slots=True)
+class ChatView(View):
+    """What responses of a chat completion are built from."""
+
+    id_prefix: ClassVar = "chatcmpl-"
+    object: ClassVar = "chat.completion"
+    chunk_object: ClassVar = "chat.completion.chunk"
+    path: ClassVar = "/v1/chat/completions"
+
+    tool_format: str | None = None
+    """How calls are written, where there may be any."""
+    tools: Sequence[tuple[str, Mapping[str, Any] | None]] = ()
+    """Names and schemas, as far as the format's parser needs them."""
+    thinking_marks: tuple[str, str] | None = None
+    """Where thoughts may come and are to be told apart."""
+    thinking_open: bool = False
+    hidden: Sequence[str] = ()
+    """Special tokens in the text that the client does not see."""
+    stream_reasoning: bool = True
+    alternatives: int | None = None
+    """Likeliest tokens to tell in each place; None for no log probabilities."""
+
+    def collected(self) -> "ChatCollected":
+        return ChatCollected(self)
+
+    def chunks(self) -> "ChatChunks":
+        return ChatChunks(self)
+
+    def parser(self) -> OutputParser:
+        """For one choice."""
+        thinking = calls = None
+        if self.thinking_marks is not None:
+            marks = Marks(*self.thinking_marks)
+            thinking = ThinkingParser(marks, is_open=self.thinking_open)
+        if self.tool_format is not None:
+            tools = [Tool(name, None, parameters) for name, parameters in self.tools]
+            calls = FORMATS[self.tool_format].parser(tools)
+        return OutputParser(thinking, calls, self.hidden)
+
+    def thought_counter(self) -> ThoughtCounter | None:
+        """For one choice, where there may be thoughts."""
+        if self.thinking_marks is None:
+            return None
+        marks = Marks(*self.thinking_marks)
+        return ThoughtCounter(marks, is_open=self.thinking_open, hidden=self.hidden)
+
+    def logprobs_of(self, event: ChoiceEvent) -> dict[str, Any] | None:
+        """Of an event's tokens, where asked for."""
+        scores = event.extras.get("logprobs")
+        if self.alternatives is None or scores is None:
+            return None
+        texts = token_texts.of(self.served_model)
+        return chat_logprobs(event.token_ids, scores, self.alternatives, texts)
+
+    def call_id(self, choice: int, index: int) -> str:
+        """The same in a stream, in one that is resumed, and in an answer."""
+        digest = sha256(f"{self.id}/{choice}/{index}".encode()).hexdigest()
+        return f"call_{digest[:24]}"
+
+
+class _Choice:
+    """One choice's message, as its events come."""
+
+    def __init__(self, view: ChatView) -> None:
+        self._parser = view.parser()
+        self._thoughts = view.thought_counter()
+        self._model = view.served_model
+        self.ended = False
+
+    def push(self, event: ChoiceEvent) -> Delta:
+        """What the message gains, at the event with the finish reason all that was held back."""
+        if self._thoughts is not None:
+            self._thoughts.push(map(token_texts.of(self._model).raw, event.token_ids))
+        delta = self._parser.push(event.text)
+        if event.finish_reason is not None and not self.ended:
+            self.ended = True
+            _join(delta, self._parser.finish())
+        return delta
+
+    @property
+    def reasoning_tokens(self) -> int:
+        return self._thoughts.count if self._thoughts is not None else 0
+
+    def finish_reason(self, given: str | None) -> str | None:
+        """`tool_calls` where the model stopped by itself after calls that are complete."""
+        return "tool_calls" if given == "stop" and self._parser.has_called else given
+
+    @property
+    def thinking(self) -> bool:
+        return self._parser.thinking and not self.ended
+
+
+def _join(delta: Delta, more: Delta) -> None:
+    delta.reasoning += more.reasoning
+    delta.content += more.content
+    delta.calls += more.calls
+
+
+class ChatCollected(Collected):
+    """Folds a job's events into messages."""
+
+    def __init__(self, view: ChatView) -> None:
+        super().__init__(view)
+        self._chat_view = view
+        self._messages = [_Choice(view) for _ in range(view.num_choices)]
+        self._gained = [Delta() for _ in range(view.num_choices)]
+
+    def add(self, events: Sequence[ChoiceEvent]) -> None:
+        super().add(events)
+        for event in events:
+            _join(self._gained[event.index], self._messages[event.index].push(event))
+
+    def reasoning_tokens(self) -> int:
+        return sum(message.reasoning_tokens for message in self._messages)
+
+    def choice(self, record: ChoiceRecord) -> dict[str, Any]:
+        index = record.index
+        choice = super().choice(record)
+        message, gained = self._messages[index], self._gained[index]
+        if not message.ended:  # cancelled: what was held back is part of it
+            _join(gained, message.push(ChoiceEvent(0, index, [], "", ABORT, None)))
+        del choice["text"]
+        return {
+            "index": index,
+            "message": _message(self._chat_view, index, gained),
+            **choice,
+            "logprobs": self._chat_view.logprobs_of(record.as_event(ABORT)),
+            "finish_reason": message.finish_reason(choice["finish_reason"]),
+        }
+
+
+def _message(view: ChatView, index: int, gained: Delta) -> dict[str, Any]:
+    """The content is null where there are only calls."""
+    message: dict[str, Any] = {"role": "assistant", "content": gained.content, "refusal": None}
+    if view.thinking_marks is not None:
+        message["reasoning_content"] = gained.reasoning or None
+    calls: list[dict[str, Any]] = []
+    for piece in gained.calls:
+        if piece.name is not None:
+            function = {"name": piece.name, "arguments": ""}
+            call_id = view.call_id(index, piece.index)
+            calls.append({"id": call_id, "type": "function", "function": function})
+        calls[piece.index]["function"]["arguments"] += piece.arguments
+    if calls:
+        message["tool_calls"] = calls
+        message["content"] = gained.content or None
+    return message
+
+
+class ChatChunks(Chunks):
+    """Turns a job's events into the chunks of contract 4.3, one choice each.
+
+    An event may become several chunks, so they have numbers of their own; the same events always
+    become the same chunks.
+    """
+
+    def __init__(self, view: ChatView) -> None:
+        super().__init__(view)
+        self._chat_view = view
+        self._messages = [_Choice(view) for _ in range(view.num_choices)]
+        self._held = ["" for _ in range(view.num_choices)]
+        self._begun: set[int] = set()
+        self._number = 0
+
+    def of(self, events: Sequence[ChoiceEvent]) -> Iterator[tuple[int, dict[str, Any]]]:
+        for event in events:
+            record = self._choices.add(event)
+            for choice in self._choice_chunks(event):
+                yield self._numbered(self._chunk(0, choice, record))
+
+    def end(self, end: EndEvent) -> Iterator[tuple[int, dict[str, Any]]]:
+        if end.error is not None:
+            yield self._numbered(error_frame(end.error))
+            return
+        for chunk in self._last_chunks(end):
+            yield self._numbered(chunk)
+
+    def reasoning_tokens(self, index: int | None = None) -> int:
+        messages = self._messages if index is None else [self._messages[index]]
+        return sum(message.reasoning_tokens for message in messages)
+
+    def _numbered(self, chunk: dict[str, Any]) -> tuple[int, dict[str, Any]]:
+        self._number += 1
+        return self._number, {**chunk, "sequence_number": self._number}
+
+    def _choice_chunks(self, event: ChoiceEvent) -> Iterator[dict[str, Any]]:
+        """The role first and the finish last, each in a chunk of its own."""
+        index = event.index
+        gained = self._messages[index].push(event)
+        written = self._writers[index].write(event)
+        del written["text"]
+        written["logprobs"] = self._chat_view.logprobs_of(event)
+        if index not in self._begun:
+            self._begun.add(index)
+            yield _empty(index, {"role": "assistant", "content": ""})
+        end = {name: written.pop(name) for name in ("finish_reason", "matched_stop")}
+        told = {name: written.pop(name) for name in ("meta_info",) if name in written}
+        deltas = self._deltas(index, gained)
+        if not deltas and (written["logprobs"] or ("token_ids" in written and event.token_ids)):
+            deltas = [{}]
+        for delta in deltas:
+            yield {**_empty(index, delta), **written}
+            written = {}
+        if event.finish_reason is not None:
+            end["finish_reason"] = self._messages[index].finish_reason(event.finish_reason)
+            yield {**_empty(index, {}), **end, **told}
+
+    def _with_hidden_states(self, record: ChoiceRecord) -> dict[str, Any]:
+        return _empty(record.index, {"hidden_states": record.hidden_states})
+
+    def _deltas(self, index: int, gained: Delta) -> list[dict[str, Any]]:
+        """Text first, then the calls: each begins with its name alone."""
+        text: dict[str, Any] = {}
+        reasoning = self._held[index] + gained.reasoning
+        self._held[index] = ""
+        if self._messages[index].thinking and not self._chat_view.stream_reasoning:
+            self._held[index] = reasoning
+        elif reasoning:
+            text["reasoning_content"] = reasoning
+        if gained.content:
+            text["content"] = gained.content
+        calls: list[dict[str, Any]] = []
+        for piece in gained.calls:
+            if piece.name is not None:
+                calls.append(
+                    {
+                        "index": piece.index,
+                        "id": self._chat_view.call_id(index, piece.index),
+                        "type": "function",
+                        "function": {"name": piece.name, "arguments": ""},
+                    }
+                )
+            if piece.arguments:
+                function = {"arguments": piece.arguments}
+                calls.append({"index": piece.index, "function": function})
+        return [*([text] if text else ()), *({"tool_calls": [call]} for call in calls)]
+
+
+def _empty(index: int, delta: dict[str, Any]) -> dict[str, Any]:
+    """A choice of a chunk that has nothing but its delta."""
+    return {
+        "index": index, "delta": delta, "logprobs": None, "finish_reason": None,
+        "matched_stop": None,
+    }  # fmt: skip

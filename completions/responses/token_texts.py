@@ -1,0 +1,62 @@
+"""The text and the bytes of single tokens, as log probabilities show them."""
+
+import json
+import re
+from collections.abc import Sequence
+from functools import lru_cache
+
+from tokenizers.decoders import DecodeStream
+
+from completions.catalog import model_files
+from completions.catalog.model_files import ModelFiles
+from completions.grammars.vocabulary import byte_alphabet
+
+_BYTE_TOKEN = re.compile(r"<0x([0-9A-F]{2})>")
+
+
+class TokenTexts:
+    """Of one model's tokenizer; a token's text is that of it alone."""
+
+    def __init__(self, model: ModelFiles) -> None:
+        self._tokenizer = model.tokenizer
+        decoder = json.loads(model.tokenizer.to_str())["decoder"]
+        byte_level = decoder is not None and decoder["type"] == "ByteLevel"
+        alphabet = {char: byte for byte, char in byte_alphabet().items()} if byte_level else None
+        self._alphabet = alphabet
+        self._known: dict[int, str] = {}
+
+    def text(self, token_id: int) -> str:
+        """Bytes that are no text are written as OpenAI does: `bytes:\\xe2\\x80`."""
+        known = self._known.get(token_id)
+        if known is None:
+            raw = self.raw(token_id)
+            try:
+                known = raw.decode()
+            except UnicodeDecodeError:
+                known = "bytes:" + "".join(f"\\x{byte:02x}" for byte in raw)
+            self._known[token_id] = known
+        return known
+
+    def raw(self, token_id: int) -> bytes:
+        """What the token contributes to a text; nothing for an id that is no token's."""
+        token: str = self._tokenizer.id_to_token(token_id) or ""
+        if self._alphabet is not None and all(char in self._alphabet for char in token):
+            return bytes(map(self._alphabet.__getitem__, token))
+        if (byte := _BYTE_TOKEN.fullmatch(token)) is not None:
+            return bytes.fromhex(byte[1])
+        return token.replace("▁", " ").encode()
+
+    def offsets(self, token_ids: Sequence[int]) -> list[int]:
+        """Characters of the whole text, special tokens left out, before each token."""
+        stream = DecodeStream(skip_special_tokens=True)
+        offsets, length = [], 0
+        for token_id in token_ids:
+            offsets.append(length)
+            length += len(stream.step(self._tokenizer, token_id) or "")
+        return offsets
+
+
+@lru_cache
+def of(model_id: str) -> TokenTexts:
+    """Of a served model, read once per process. Raises CatalogError and ModelFilesError."""
+    return TokenTexts(model_files.load(model_files.served_models().choose(model_id)))

@@ -1,0 +1,44 @@
+"""How busy the workers are, noted once a minute for the charts of the past."""
+
+from collections import Counter, defaultdict
+from datetime import datetime
+
+import redis
+
+from completions.catalog import model_files
+from completions.jobs.execution import HEARTBEAT_TTL
+from completions.jobs.live import open_jobs
+from completions.jobs.workers import WorkerRecord, watch_workers
+from completions.models import LoadSample
+
+_COLUMNS = {
+    "sync": "queued_interactive",
+    "stream": "queued_interactive",
+    "background": "queued_background",
+    "batch": "queued_batch",
+}
+
+
+def sample(client: redis.Redis, prefix: str, now: datetime) -> None:
+    """Store what is so now of every served model; the first of a minute counts."""
+    queued: dict[str, Counter[str]] = defaultdict(Counter)
+    for job in open_jobs(client, prefix)[0]:
+        if job.state == "queued":
+            queued[job.model][_COLUMNS[job.kind]] += 1
+    serving: dict[str, list[WorkerRecord]] = defaultdict(list)
+    for worker in watch_workers(client, prefix, HEARTBEAT_TTL):
+        serving[worker.model].append(worker)
+    LoadSample.objects.bulk_create(
+        [
+            LoadSample(
+                at=now.replace(second=0, microsecond=0),
+                model=entry.id,
+                workers=len(serving[entry.id]),
+                slots=entry.max_num_seqs * len(serving[entry.id]),
+                running=sum(int(worker.facts.get("running", 0)) for worker in serving[entry.id]),
+                **queued[entry.id],
+            )
+            for entry in model_files.served_models()
+        ],
+        ignore_conflicts=True,
+    )

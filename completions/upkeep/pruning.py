@@ -1,0 +1,41 @@
+"""What goes once its time is over, and what old usage is reduced to."""
+
+from collections import Counter
+from datetime import datetime, timedelta
+from typing import Any
+
+from django.conf import settings
+from django.db.models import QuerySet
+
+from completions.batches import files, writing
+from completions.jobs import kept
+from completions.models import LoadSample, StoredPrompt, UsageRecord
+from completions.usage import ledger
+
+_AT_ONCE = 2000
+SAMPLES_KEPT = timedelta(days=35)
+
+
+def prune(now: datetime) -> Counter[str]:
+    """Delete what has expired. Returns how much of what."""
+    records = now - timedelta(days=settings.USAGE_RECORD_DAYS)
+    prompts = now - timedelta(days=settings.STORED_PROMPT_DAYS)
+    writing.delete_left_lines()
+    return Counter(
+        {
+            "files": files.prune(now),
+            "jobs": kept.prune(now),
+            "usage records": _delete(UsageRecord.objects.filter(finished_at__lt=records)),
+            "stored prompts": _delete(StoredPrompt.objects.filter(created_at__lt=prompts)),
+            "load samples": _delete(LoadSample.objects.filter(at__lt=now - SAMPLES_KEPT)),
+            "days of usage folded": ledger.fold(now - timedelta(days=settings.USAGE_HOUR_DAYS)),
+        }
+    )
+
+
+def _delete(rows: QuerySet[Any]) -> int:
+    """In short transactions: the ledger is written meanwhile."""
+    deleted = 0
+    while ids := list(rows.order_by().values_list("pk", flat=True)[:_AT_ONCE]):
+        deleted += rows.model._default_manager.filter(pk__in=ids).delete()[0]
+    return deleted

@@ -1,0 +1,93 @@
+"""Ended jobs move from Redis to SQL, each exactly once: usage, results, lines of batches.
+
+Redis keeps what a job left until the transaction that stores it has been committed, and the entry
+that names the job goes last. A crash in between repeats the round, which changes nothing: usage has
+one row per job id, and results are only given to what has none yet.
+"""
+
+import logging
+from collections.abc import Sequence
+
+from django.conf import settings
+from django.db import IntegrityError, InterfaceError, OperationalError, transaction
+from redis import Redis
+
+from completions.batches import results
+from completions.batches.lines import RESULT_TTL
+from completions.batches.results import Respond
+from completions.jobs import kept
+from completions.jobs.ended import FIRST, EndedJob, forget, read_ended
+from completions.usage import ledger
+
+logger = logging.getLogger(__name__)
+
+AT_ONCE = 100
+"""Jobs of one transaction: results of 2,000 tokens each are some 10 MB."""
+
+
+def settle(client: Redis, prefix: str, respond: Respond) -> int:
+    """Move everything there is. Returns how many jobs were moved."""
+    settled = 0
+    since: str | None = FIRST
+    while since is not None:
+        jobs, since = read_ended(client, prefix, AT_ONCE, since)
+        try:
+            stored = _store_all(jobs, respond)
+        except IntegrityError as error:
+            # The lock was lost and another worker stored some of them: the next turn sees that.
+            logger.warning("jobs were settled twice at a time, left to the next turn: %s", error)
+            break
+        lines = [job for job in stored if job.kind == "batch"]
+        forget(client, prefix, lines, RESULT_TTL)
+        forget(client, prefix, [j for j in stored if j.kind != "batch"], settings.RESULT_TTL)
+        _log_failures(stored)
+        settled += len(stored)
+    return settled
+
+
+def _store_all(jobs: Sequence[EndedJob], respond: Respond) -> Sequence[EndedJob]:
+    """Store these together, or where one of them cannot be stored, each by itself.
+
+    Returns those that were. The others stay where they are and are tried again, so that nothing is
+    lost and none of them holds up those that ended after it.
+    """
+    try:
+        _store(jobs, respond)
+    except (IntegrityError, OperationalError, InterfaceError):
+        raise  # SQL's fault, not that of a job
+    except Exception:
+        if len(jobs) > 1:
+            return [job for each in jobs for job in _store_all([each], respond)]
+        logger.exception(
+            "job %s cannot be settled", jobs[0].id,
+            extra={"job_id": jobs[0].id, "request_id": jobs[0].request_id},
+        )  # fmt: skip
+        return []
+    return jobs
+
+
+def _store(jobs: Sequence[EndedJob], respond: Respond) -> None:
+    lines = [results.answer(job, respond) for job in jobs if job.kind == "batch" and job.view]
+    with transaction.atomic():
+        ledger.record(jobs)
+        kept.keep_results([job for job in jobs if job.kept and job.kind != "batch"])
+        results.keep(lines)
+
+
+def _log_failures(jobs: Sequence[EndedJob]) -> None:
+    """Whoever ended a job, a worker, a script or the reconciler, it comes past here."""
+    for job in jobs:
+        if job.error is not None:
+            logger.warning(
+                "job %s failed: %s",
+                job.id,
+                job.error.message,
+                extra={
+                    "job_id": job.id,
+                    "request_id": job.request_id,
+                    "code": job.error.code,
+                    "model": job.model,
+                    "kind": job.kind,
+                    "api_key": job.api_key_id,
+                },
+            )

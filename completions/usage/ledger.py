@@ -1,0 +1,170 @@
+"""The usage ledger: one record per ended job, and the sums of each hour, whatever crashes."""
+
+import zlib
+from bisect import bisect_left
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict
+from datetime import UTC, datetime, timedelta
+from typing import NamedTuple
+
+from django.db import transaction
+from django.db.models import F
+
+from completions.jobs.ended import EndedJob
+from completions.models import (
+    ApiKey,
+    JobStatus,
+    Organization,
+    StoredPrompt,
+    UsageHour,
+    UsageRecord,
+)
+from completions.models.storable import without_nul
+from completions.models.usage import BOUNDS_MS, COUNTED
+
+_MOST_MS = 2**31 - 1
+"""That a column holds: 25 days, which only a clock that jumps can make of a request."""
+
+
+class _Cell(NamedTuple):
+    """What one row of UsageHour is for."""
+
+    organization_id: int
+    api_key_id: int
+    model: str
+    adapter: str
+    hour: datetime
+
+
+def record(jobs: Sequence[EndedJob]) -> None:
+    """Write the records of jobs that have none yet, and add them up. Part of the caller's
+    transaction. Raises IntegrityError when another process writes the same at the same time."""
+    by_id = {job.id: job for job in jobs}
+    recorded = UsageRecord.objects.filter(job_id__in=by_id).values_list("job_id", flat=True)
+    for job_id in recorded:
+        del by_id[job_id]
+    new = _owned(list(by_id.values()))
+    records = [_record(job) for job in new]
+    UsageRecord.objects.bulk_create(records)
+    StoredPrompt.objects.bulk_create(
+        [_prompt(job) for job in new if job.request], ignore_conflicts=True
+    )
+    add_up(records)
+
+
+def _owned(jobs: Sequence[EndedJob]) -> list[EndedJob]:
+    """A key or an organization deleted meanwhile takes its records with it."""
+    found = ApiKey.objects.filter(id__in={job.api_key_id for job in jobs})
+    keys = set(found.values_list("id", flat=True))
+    owners = Organization.objects.filter(id__in={job.organization_id for job in jobs})
+    organizations = set(owners.values_list("id", flat=True))
+    return [j for j in jobs if j.api_key_id in keys and j.organization_id in organizations]
+
+
+def _record(job: EndedJob) -> UsageRecord:
+    first = None if job.first is None else _milliseconds(job.first - job.created)
+    waited = None if job.started is None else _milliseconds(job.started - job.created)
+    ran = None if job.started is None else _milliseconds(job.finished - job.started)
+    return UsageRecord(
+        job_id=job.id,
+        request_id=job.request_id,
+        organization_id=job.organization_id,
+        api_key_id=job.api_key_id,
+        model=job.model,
+        adapter=job.adapter,
+        kind=job.kind,
+        status=JobStatus(job.state),
+        error_code=job.error.code if job.error else "",
+        cost_nanos=job.cost,
+        queued_ms=waited,
+        first_token_ms=first,
+        run_ms=ran,
+        attempts=job.attempts,
+        worker=job.worker,
+        parameters=without_nul(job.parameters),
+        created_at=datetime.fromtimestamp(job.created, UTC),
+        finished_at=datetime.fromtimestamp(job.finished, UTC),
+        **(asdict(job.usage) if job.usage else {}),
+    )
+
+
+def _prompt(job: EndedJob) -> StoredPrompt:
+    return StoredPrompt(
+        job_id=job.id,
+        organization_id=job.organization_id,
+        request=zlib.compress(job.request),
+        created_at=datetime.fromtimestamp(job.created, UTC),
+    )
+
+
+def _milliseconds(seconds: float) -> int:
+    return min(max(0, round(seconds * 1000)), _MOST_MS)
+
+
+# Sums -------------------------------------------------------------------------------------------
+
+
+def add_up(records: Iterable[UsageRecord]) -> None:
+    """Add new records to their hours. Part of the transaction that stores them."""
+    sums: dict[_Cell, Counter[str]] = defaultdict(Counter)
+    for each in records:
+        hour = each.finished_at.replace(minute=0, second=0, microsecond=0)
+        cell = _Cell(each.organization_id, each.api_key_id, each.model, each.adapter, hour)
+        sums[cell].update(_counts(each))
+    _add(sums)
+
+
+def _counts(each: UsageRecord) -> Counter[str]:
+    counts = Counter(
+        requests=1,
+        failed=int(each.status == JobStatus.FAILED),  # PostgreSQL adds no booleans
+        cancelled=int(each.status == JobStatus.CANCELLED),
+        prompt_tokens=each.prompt_tokens,
+        cached_tokens=each.cached_tokens,
+        completion_tokens=each.completion_tokens,
+        forced_tokens=each.forced_tokens,
+        cost_nanos=each.cost_nanos,
+    )
+    if each.kind != "batch" and each.status == JobStatus.COMPLETED:
+        taken = _milliseconds((each.finished_at - each.created_at).total_seconds())
+        counts[f"latency_{bisect_left(BOUNDS_MS, taken)}"] += 1
+        if each.first_token_ms is not None:
+            counts[f"first_token_{bisect_left(BOUNDS_MS, each.first_token_ms)}"] += 1
+    return counts
+
+
+def _add(sums: Mapping[_Cell, Mapping[str, int]]) -> None:
+    for cell in sorted(sums):  # in one order, so that no two processes wait for each other
+        row = UsageHour.objects.filter(**cell._asdict())
+        more = {name: F(name) + count for name, count in sums[cell].items() if count}
+        if not row.update(**more):
+            UsageHour.objects.bulk_create([UsageHour(**cell._asdict())], ignore_conflicts=True)
+            row.update(**more)
+
+
+def fold(before: datetime) -> int:
+    """Add up the hours of days that ended before this in the first of each. Returns how many
+    days."""
+    folded = 0
+    cut = before.replace(hour=0, minute=0, second=0, microsecond=0)
+    while (day := _unfolded_day(cut)) is not None:
+        with transaction.atomic():
+            hours = UsageHour.objects.select_for_update().filter(
+                hour__gt=day, hour__lt=day + timedelta(days=1)
+            )
+            sums: dict[_Cell, Counter[str]] = defaultdict(Counter)
+            rows = list(hours)
+            for row in rows:
+                cell = _Cell(row.organization_id, row.api_key_id, row.model, row.adapter, day)
+                sums[cell].update({name: getattr(row, name) for name in COUNTED})
+            UsageHour.objects.filter(pk__in=[row.pk for row in rows]).delete()
+            _add(sums)
+        folded += 1
+    return folded
+
+
+def _unfolded_day(cut: datetime) -> datetime | None:
+    hours = UsageHour.objects.filter(hour__lt=cut).exclude(hour__hour=0)
+    first = hours.order_by("hour").values_list("hour", flat=True).first()
+    return None if first is None else first.replace(hour=0)

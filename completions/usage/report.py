@@ -1,0 +1,122 @@
+"""Sums of usage per hour or day, by key, model and adapter: for the API, the admin and CSV."""
+
+import csv
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from decimal import Decimal
+from typing import Any, Protocol
+
+from django.db.models import DateTimeField, QuerySet, Sum
+from django.db.models.functions import Trunc
+
+from completions.models import ApiKey, Organization, UsageHour
+from completions.models.usage import COUNTED, FIRST_TOKEN, LATENCY, NANOS
+from completions.usage.histograms import quantile
+
+WIDTHS = {"1h": timedelta(hours=1), "1d": timedelta(days=1)}
+GROUPS = ("organization_id", "api_key_id", "model", "adapter")
+PERCENTILES = {"p50": 0.5, "p95": 0.95}
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """The sums of one group in one bucket."""
+
+    start: datetime
+    group: Mapping[str, Any]
+    """Values of the columns in GROUPS by which sums are kept apart."""
+    sums: Mapping[str, int]
+    """Of the columns in COUNTED."""
+
+    @property
+    def cost(self) -> Decimal:
+        return Decimal(self.sums["cost_nanos"]) / NANOS
+
+    def latency(self) -> dict[str, float | None]:
+        """Milliseconds from arrival to end, by the names of PERCENTILES."""
+        return self._percentiles(LATENCY)
+
+    def first_token(self) -> dict[str, float | None]:
+        """Milliseconds from arrival to the first token."""
+        return self._percentiles(FIRST_TOKEN)
+
+    def _percentiles(self, columns: Sequence[str]) -> dict[str, float | None]:
+        counts = [self.sums[name] for name in columns]
+        return {name: quantile(counts, share) for name, share in PERCENTILES.items()}
+
+
+def bucket_of(moment: datetime, width: str) -> datetime:
+    """The beginning of the bucket that a moment (UTC) lies in."""
+    hour = moment.replace(minute=0, second=0, microsecond=0)
+    return hour.replace(hour=0) if width == "1d" else hour
+
+
+def grouped(
+    hours: QuerySet[UsageHour], width: str, groups: Sequence[str]
+) -> QuerySet[UsageHour, dict[str, Any]]:
+    """Sums of these hours by bucket and group, in order of both."""
+    start = Trunc("hour", "day" if width == "1d" else "hour", output_field=DateTimeField())
+    split = hours.annotate(start=start).order_by("start", *groups).values("start", *groups)
+    sums: QuerySet[UsageHour, dict[str, Any]]
+    sums = split.annotate(**{f"sum_{name}": Sum(name) for name in COUNTED})
+    return sums
+
+
+def row_of(values: Mapping[str, Any], groups: Sequence[str]) -> Row:
+    """One result of :func:`grouped`."""
+    return Row(
+        start=values["start"],
+        group={name: values[name] for name in groups},
+        sums={name: values[f"sum_{name}"] for name in COUNTED},
+    )
+
+
+# CSV --------------------------------------------------------------------------------------------
+
+
+class Writer(Protocol):
+    """What text can be written to."""
+
+    def write(self, text: str, /) -> Any: ...
+
+
+_COLUMNS = (
+    "start", "organization", "api_key", "api_key_name", "model", "adapter", "requests", "failed",
+    "cancelled", "prompt_tokens", "cached_tokens", "completion_tokens", "forced_tokens", "cost",
+    "latency_p50_ms", "latency_p95_ms", "first_token_p50_ms", "first_token_p95_ms",
+)  # fmt: skip
+_FORMULA = ("=", "+", "-", "@", "\t", "\r")
+
+
+def write_csv(hours: QuerySet[UsageHour], width: str, to: Writer) -> int:
+    """Write one line per bucket, key, model and adapter, after a line of names. Returns how
+    many."""
+    table = csv.writer(to, lineterminator="\n")
+    table.writerow(_COLUMNS)
+    count = 0
+    for line in _lines(hours, width):
+        table.writerow(line)
+        count += 1
+    return count
+
+
+def _lines(hours: QuerySet[UsageHour], width: str) -> Iterator[Iterable[Any]]:
+    organizations = dict(Organization.objects.values_list("id", "name"))
+    keys = {key.pk: key for key in ApiKey.objects.only("id", "name", "public_id")}
+    for values in grouped(hours, width, GROUPS).iterator(chunk_size=1000):
+        row = row_of(values, GROUPS)
+        key = keys[row.group["api_key_id"]]
+        names = (organizations[row.group["organization_id"]], f"sk-{key.public_id}", key.name)
+        texts = (*names, row.group["model"], row.group["adapter"])
+        counts = [row.sums[name] for name in COUNTED[: COUNTED.index("cost_nanos")]]
+        spans = (*row.latency().values(), *row.first_token().values())
+        yield (
+            row.start.isoformat(), *map(_harmless, texts), *counts, f"{row.cost:f}",
+            *("" if span is None else round(span) for span in spans),
+        )  # fmt: skip
+
+
+def _harmless(text: str) -> str:
+    """A spreadsheet must not run a name as a formula."""
+    return f"'{text}" if text.startswith(_FORMULA) else text

@@ -1,0 +1,1 @@
+"""The ASGI edge: HTTP protocol, gateway, handler and middleware."""

@@ -1,0 +1,215 @@
+"""The outermost layer of the web process: request ids, body limits, start-up and shutdown.
+
+Django reads a whole body into memory or a temporary file before any view runs, for as long as that
+takes, so the limits stand here, and so does the key of who sends a large one.
+"""
+
+import asyncio
+import gc
+import signal
+import time
+from collections.abc import Awaitable, Callable, Mapping, MutableMapping
+from types import FrameType
+from typing import Any
+
+import orjson
+
+from completions.errors import APIError, body_too_slow, payload_too_large
+from completions.http import access_log, request_ids, runtime, web_metrics
+from completions.http.authentication import authenticate_header
+from completions.http.error_handlers import api_error, is_disk_full
+from completions.jobs import tracing
+from completions.responses.job_errors import from_job_error
+from project.server import request_spans
+from project.server.turnstile import Turnstile
+
+Scope = MutableMapping[str, Any]
+Message = MutableMapping[str, Any]
+Receive = Callable[[], Awaitable[Message]]
+Send = Callable[[Message], Awaitable[None]]
+Application = Callable[[Scope, Receive, Send], Awaitable[None]]
+
+MULTIPART_OVERHEAD = 64 * 1024
+"""Bytes that an upload may have around its file."""
+STRANGERS_BYTES = 128 * 1024
+"""Of a body that is read of who has not shown a key."""
+BODY_SECONDS = 60.0
+SLOWEST = 1024
+"""Bytes per second: a body may take BODY_SECONDS, and longer if it is that fast on the whole."""
+_IN_TURN = "/v1/"
+"""Probes and metrics never wait for each other."""
+GARBAGE = 10_000
+"""Objects made and still there, from which the youngest are looked through for cycles. Those of a
+burst of requests are more than Python's 700, and go by themselves when they are answered."""
+HUNG_UP = 499
+"""The status in the log where the client hung up before an answer began."""
+
+
+class Gateway:
+    """An ASGI application around Django's. Paths in `uploads` have limits of their own in bytes."""
+
+    def __init__(
+        self,
+        application: Application,
+        max_body_bytes: int,
+        uploads: Mapping[str, int] | None = None,
+    ) -> None:
+        self._application = application
+        self._max_body_bytes = max_body_bytes
+        self._turnstile = Turnstile()
+        self._uploads = uploads or {}
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "lifespan":
+            await self._lifespan(receive, send)
+        elif scope["type"] == "http":
+            await self._http(scope, receive, send)
+
+    async def _lifespan(self, receive: Receive, send: Send) -> None:
+        while True:
+            message = await receive()
+            if message["type"] == "lifespan.startup":
+                tracing.start("quire-web")
+                _drain_on_sigterm(await runtime.current())
+                _spare_the_collector()
+                await send({"type": "lifespan.startup.complete"})
+            else:
+                await runtime.close()
+                await asyncio.to_thread(tracing.stop)
+                await send({"type": "lifespan.shutdown.complete"})
+                return
+
+    async def _http(self, scope: Scope, receive: Receive, send: Send) -> None:
+        request_id = request_ids.begin(_header(scope, b"x-request-id").decode("latin-1"))
+        facts = access_log.begin(request_id)
+        with request_spans.request(scope, request_id):
+            await self._answer(scope, receive, send, facts)
+
+    async def _answer(
+        self, scope: Scope, receive: Receive, send: Send, facts: dict[str, Any]
+    ) -> None:
+        started = time.monotonic()
+        status = HUNG_UP
+        taken: float | None = None
+
+        async def tagged_send(message: Message) -> None:
+            nonlocal status, taken
+            if message["type"] == "http.response.start":
+                status = message["status"]
+                taken = time.monotonic() - started
+                request_spans.begun()
+                message["headers"] = [
+                    *message.get("headers", ()),
+                    (b"x-request-id", facts["request_id"].encode()),
+                    (b"openai-processing-ms", b"%d" % (taken * 1000)),
+                ]
+            await send(message)
+
+        limit = self._max_body_bytes
+        if scope["method"] == "POST":
+            limit = self._uploads.get(scope["path"], limit)
+        web_metrics.open_requests.inc()
+        try:
+            if scope["path"].startswith(_IN_TURN):
+                await self._turnstile.enter()
+            body = _Body(scope, receive, limit)  # the time that its client has begins now
+            await self._application(scope, body.receive, tagged_send)
+        except (APIError, OSError, asyncio.CancelledError) as error:
+            word = _last_word(error)
+            if status != HUNG_UP or word is None:
+                raise
+            await _refuse(word, tagged_send)
+        finally:
+            web_metrics.open_requests.dec()
+            method, path, seconds = scope["method"], scope["path"], time.monotonic() - started
+            web_metrics.count(method, path, status, taken, facts.get("code"))
+            access_log.write(method, path, status, seconds, facts)
+            request_spans.answered(status, facts)
+
+
+class _Body:
+    """A request's body on its way to the application, which meets an APIError where it is too
+    large, too slow, or larger than what is read of a stranger."""
+
+    def __init__(self, scope: Scope, receive: Receive, limit: int) -> None:
+        self._scope = scope
+        self._receive = receive
+        self._limit = limit
+        declared = _header(scope, b"content-length")
+        self._expected = int(declared) if declared.isdigit() else 0
+        self._read = 0
+        self._began = time.monotonic()
+        self._of_key_holder = False
+        self._whole = False
+
+    async def receive(self) -> Message:
+        if self._whole:
+            return await self._receive()  # the client's hanging up
+        await self._check(max(self._expected, self._read))
+        late_at = self._began + BODY_SECONDS + self._read / SLOWEST
+        try:
+            async with asyncio.timeout(late_at - time.monotonic()):
+                message = await self._receive()
+        except TimeoutError as error:
+            raise body_too_slow() from error
+        self._read += len(message.get("body", b""))
+        self._whole = not message.get("more_body", False)
+        await self._check(self._read)
+        return message
+
+    async def _check(self, size: int) -> None:
+        if size > STRANGERS_BYTES and not self._of_key_holder:
+            await _require_key(self._scope)
+            self._of_key_holder = True
+        if size > self._limit:
+            raise payload_too_large(self._limit)
+
+
+async def _require_key(scope: Scope) -> None:
+    """Raises APIError."""
+    try:
+        await authenticate_header(_header(scope, b"authorization").decode("latin-1"))
+    except Exception as exc:
+        raise api_error(exc) from exc
+
+
+def _last_word(error: APIError | OSError | asyncio.CancelledError) -> APIError | None:
+    """What its client is told of a request that no view answered."""
+    if isinstance(error, asyncio.CancelledError):  # the server stops: hang-ups end in the handler
+        return from_job_error("server_shutting_down")
+    if isinstance(error, APIError):
+        return error
+    return api_error(error) if is_disk_full(error) else None  # Django had no room for the body
+
+
+async def _refuse(error: APIError, send: Send) -> None:
+    access_log.note_error(error)
+    # What is left of the body was not read, so the connection cannot be used again.
+    headers = [(b"content-type", b"application/json"), (b"connection", b"close")]
+    headers += [(k.lower().encode(), v.encode()) for k, v in error.headers.items()]
+    await send({"type": "http.response.start", "status": error.status_code, "headers": headers})
+    await send({"type": "http.response.body", "body": orjson.dumps(error.envelope())})
+
+
+def _spare_the_collector() -> None:
+    """Django and all that is imported live as long as the process: looking through them for cycles
+    again and again would find none, and hold every stream up meanwhile."""
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(GARBAGE)
+
+
+def _drain_on_sigterm(here: runtime.Runtime) -> None:
+    """Before the server's own handler, which only stops listening and later cuts what is open."""
+    loop, servers_own = asyncio.get_running_loop(), signal.getsignal(signal.SIGTERM)
+
+    def handle(number: int, frame: FrameType | None) -> None:
+        loop.call_soon_threadsafe(here.drain)
+        if callable(servers_own):
+            servers_own(number, frame)
+
+    signal.signal(signal.SIGTERM, handle)
+
+
+def _header(scope: Scope, name: bytes) -> bytes:
+    return next((value for key, value in scope["headers"] if key == name), b"")

@@ -1,0 +1,64 @@
+"""A span per request to the API, under that of the client where it sends W3C trace headers."""
+
+from collections.abc import MutableMapping
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any
+
+from completions.http import web_metrics
+from completions.jobs import tracing
+
+_TRACED = "/v1/"
+_NOTHING = nullcontext()
+
+
+def request(scope: MutableMapping[str, Any], request_id: str) -> AbstractContextManager[Any]:
+    """The span, or nothing where requests are not traced; probes and the admin never are."""
+    if tracing.tracer is None or not scope["path"].startswith(_TRACED):
+        return _NOTHING
+    from opentelemetry.trace import SpanKind
+
+    method, route = scope["method"], web_metrics.route_of(scope["path"])
+    carrier = {
+        name.decode("latin-1"): value.decode("latin-1")
+        for name, value in scope["headers"]
+        if name in (b"traceparent", b"tracestate")
+    }
+    return tracing.tracer.start_as_current_span(
+        f"{method} {route}",
+        context=tracing.parent(carrier),
+        kind=SpanKind.SERVER,
+        attributes={
+            "http.request.method": method,
+            "http.route": route,
+            "url.path": scope["path"],
+            "quire.request_id": request_id,
+        },
+    )
+
+
+def begun() -> None:
+    """The answer begins; of a stream, the rest comes later."""
+    if tracing.tracer is not None:
+        from opentelemetry.trace import get_current_span
+
+        get_current_span().add_event("response started")
+
+
+def answered(status: int, facts: dict[str, Any]) -> None:
+    """What the access log says of it."""
+    if tracing.tracer is None:
+        return
+    from opentelemetry.trace import StatusCode, get_current_span
+
+    span = get_current_span()
+    span.set_attribute("http.response.status_code", status)
+    for attribute, fact in (
+        ("error.type", "code"),
+        ("gen_ai.request.model", "model"),
+        ("quire.job_id", "job_id"),
+        ("quire.api_key", "api_key"),
+    ):
+        if facts.get(fact):
+            span.set_attribute(attribute, facts[fact])
+    if status >= 500:
+        span.set_status(StatusCode.ERROR, facts.get("code"))

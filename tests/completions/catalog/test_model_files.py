@@ -1,0 +1,102 @@
+"""What is read of a model folder, and what is said when something is missing."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from completions.catalog import model_files
+from completions.catalog.entries import ModelEntry
+from completions.catalog.model_files import ModelFiles, ModelFilesError
+
+
+def load(folder: Path, max_model_len: int | None = None, **documents: Any) -> ModelFiles:
+    folder.mkdir(exist_ok=True)
+    for name, document in documents.items():
+        (folder / f"{name}.json").write_text(json.dumps(document))
+    model_files.load.cache_clear()
+    return model_files.load(ModelEntry("m", folder, max_model_len=max_model_len))
+
+
+SIZES = {"vocab_size": 10, "max_position_embeddings": 64}
+
+
+def test_sizes(tmp_path: Path) -> None:
+    model = load(tmp_path, config=SIZES)
+    assert (model.vocab_size, model.max_model_len, model.eos_token_ids) == (10, 64, ())
+
+
+def test_nested_configurations(tmp_path: Path) -> None:
+    model = load(tmp_path, config={"text_config": {**SIZES, "eos_token_id": 3}, "vocab_size": 99})
+    assert (model.vocab_size, model.max_model_len, model.eos_token_ids) == (10, 64, (3,))
+
+
+@pytest.mark.parametrize(("wanted", "expected"), [(32, 32), (64, 64), (128, 64), (None, 64)])
+def test_models_toml_can_shorten_the_context(
+    tmp_path: Path, wanted: int | None, expected: int
+) -> None:
+    assert load(tmp_path, wanted, config=SIZES).max_model_len == expected
+
+
+@pytest.mark.parametrize(
+    ("generation", "expected"),
+    [({"eos_token_id": [5, 6]}, (5, 6, 3)), ({"eos_token_id": 3}, (3,)), ({}, (3,))],
+)
+def test_stop_ids(tmp_path: Path, generation: Any, expected: tuple[int, ...]) -> None:
+    config = {**SIZES, "eos_token_id": 3}
+    assert load(tmp_path, config=config, generation_config=generation).eos_token_ids == expected
+
+
+def test_stop_ids_of_models_toml_come_on_top(tmp_path: Path) -> None:
+    load(tmp_path, config={**SIZES, "eos_token_id": 3})
+    model_files.load.cache_clear()
+    more = ModelEntry("m", tmp_path, stop_token_ids=(9, 3))
+    assert model_files.load(more).eos_token_ids == (3, 9)
+    with pytest.raises(ModelFilesError, match="stop_token_ids holds 10, beyond its 10 tokens"):
+        model_files.load(ModelEntry("m", tmp_path, stop_token_ids=(10,)))
+
+
+def test_chat_templates(tmp_path: Path) -> None:
+    assert load(tmp_path, config=SIZES).chat_template is None
+    assert load(tmp_path, tokenizer_config={"chat_template": "a"}).chat_template == "a"
+    named = [{"name": "tool_use", "template": "t"}, {"name": "default", "template": "d"}]
+    assert load(tmp_path, tokenizer_config={"chat_template": named}).chat_template == "d"
+    (tmp_path / "chat_template.jinja").write_text("file")
+    assert load(tmp_path).chat_template == "file"
+
+
+def test_special_tokens(tmp_path: Path) -> None:
+    config = {"bos_token": "<s>", "eos_token": {"content": "</s>"}, "pad_token": None}
+    model = load(tmp_path, config=SIZES, tokenizer_config=config)
+    assert model.special_tokens == {"bos_token": "<s>", "eos_token": "</s>"}
+
+
+def test_a_missing_folder(tmp_path: Path) -> None:
+    with pytest.raises(ModelFilesError, match=r"model m: .*config\.json is missing"):
+        load(tmp_path / "absent")
+
+
+@pytest.mark.parametrize("config", [{}, {"vocab_size": 10}, {"max_position_embeddings": 64}])
+def test_an_incomplete_configuration(tmp_path: Path, config: Any) -> None:
+    with pytest.raises(ModelFilesError, match="names no vocab_size or no max_position"):
+        load(tmp_path, config=config)
+
+
+def test_a_broken_configuration(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text("{")
+    with pytest.raises(ModelFilesError, match="cannot read"):
+        load(tmp_path)
+
+
+def test_a_missing_tokenizer(tmp_path: Path) -> None:
+    with pytest.raises(ModelFilesError, match=r"tokenizer\.json is missing"):
+        _ = load(tmp_path, config=SIZES).tokenizer
+
+
+def test_a_failure_is_not_remembered(tmp_path: Path) -> None:
+    entry = ModelEntry("m", tmp_path)
+    with pytest.raises(ModelFilesError):
+        model_files.load(entry)
+    (tmp_path / "config.json").write_text(json.dumps(SIZES))
+    assert model_files.load(entry).vocab_size == 10

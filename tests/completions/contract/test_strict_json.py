@@ -1,0 +1,52 @@
+import json
+from contextlib import suppress
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from completions.contract.strict_json import StrictJSONError, loads
+
+json_values = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False)
+    | st.text(),
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(), inner, max_size=4),
+    max_leaves=20,
+)  # fmt: skip
+
+
+@given(json_values)
+def test_reads_what_json_writes(value: Any) -> None:
+    assert loads(json.dumps(value)) == value
+
+
+@given(st.text())
+def test_any_text_is_a_value_or_a_strict_error(text: str) -> None:
+    with suppress(StrictJSONError):
+        loads(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ('{"a":1,"a":2}', "the key 'a' appears twice in one object"),
+        ('{"x":{"b":1,"c":1,"b":2}}', "the key 'b' appears twice in one object"),
+        ('{"a":NaN}', "NaN is not JSON"),
+        ('{"a":-Infinity}', "-Infinity is not JSON"),
+        ("9" * 4301, "an integer has too many digits"),
+        ("[" * 5000 + "]" * 5000, "it is nested too deeply"),
+        (r'"\ud800"', r"a \u escape is half of a surrogate pair"),
+        ("[1,\n 2,]", "line 2, column"),
+        ("", "line 1, column 1"),
+        ("\ufeff{}", "line 1, column 1"),
+    ],
+)
+def test_refused(text: str, reason: str) -> None:
+    with pytest.raises(StrictJSONError) as caught:
+        loads(text)
+    assert reason in str(caught.value)
+
+
+def test_whole_surrogate_pairs_are_one_character() -> None:
+    assert loads(r'"\ud83d\ude00"') == "\U0001f600"

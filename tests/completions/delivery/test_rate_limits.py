@@ -1,0 +1,50 @@
+"""Headers and refusals of rate limits."""
+
+import pytest
+
+from completions.delivery import rate_limits
+from completions.jobs.limits import Allowance, LimitReachedError, Limits, Remaining
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [(0, "0ms"), (0.0121, "13ms"), (1, "1s"), (59.2, "1m0s"), (360, "6m0s"), (7.5, "8s")],
+)
+def test_duration(seconds: float, text: str) -> None:
+    assert rate_limits.duration(seconds) == text
+
+
+def test_headers_name_the_limits_that_there_are() -> None:
+    assert rate_limits.headers(Remaining()) == {}
+    assert rate_limits.headers(Remaining(tokens=Allowance(600, 300))) == {
+        "x-ratelimit-limit-tokens": "600",
+        "x-ratelimit-remaining-tokens": "300",
+        "x-ratelimit-reset-tokens": "30s",
+    }
+
+
+def test_requests() -> None:
+    remaining = Remaining(requests=Allowance(60, 0))
+    error = rate_limits.refusal(LimitReachedError("requests", remaining, 0.25), Limits(60), 5)
+    assert error.status_code == 429
+    assert (error.type, error.code) == ("requests", "rate_limit_exceeded")
+    assert error.message == "This API key may send 60 requests per minute. Retry in 250ms."
+    assert error.headers["Retry-After"] == "1"
+    assert error.headers["retry-after-ms"] == "250"
+    assert error.headers["x-ratelimit-reset-requests"] == "1m0s"
+
+
+def test_a_request_that_never_fits_is_not_to_be_retried() -> None:
+    limits = Limits(tokens_per_minute=100)
+    error = rate_limits.refusal(LimitReachedError("tokens", Remaining(), 30), limits, 101)
+    assert (error.type, error.code) == ("tokens", "rate_limit_exceeded")
+    assert "lower max_tokens" in error.message
+    assert error.headers["x-should-retry"] == "false"
+    assert "Retry-After" not in error.headers
+
+
+def test_concurrency() -> None:
+    limits = Limits(max_concurrency=3)
+    error = rate_limits.refusal(LimitReachedError("concurrency", Remaining(), 1), limits, 1)
+    assert (error.type, error.code) == ("requests", "concurrency_limit_exceeded")
+    assert "3 requests running" in error.message

@@ -1,0 +1,209 @@
+"""/v1/files: uploads as the official client sends them, and everything that may be wrong."""
+
+from datetime import timedelta
+
+import pytest
+from asgiref.sync import async_to_sync
+from django.core.files.storage import default_storage
+from django.core.files.uploadedfile import SimpleUploadedFile
+from django.test import Client
+from django.utils import timezone
+
+from completions.batches import files
+from completions.models import File
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+LINE = b'{"custom_id": "a"}\n'
+
+
+@pytest.fixture(autouse=True)
+def folder(settings, tmp_path):
+    """A storage of the test's own."""
+    settings.STORAGES = {
+        **settings.STORAGES,
+        "default": {
+            "BACKEND": "django.core.files.storage.FileSystemStorage",
+            "OPTIONS": {"location": str(tmp_path / "files")},
+        },
+    }
+    return tmp_path / "files"
+
+
+def upload(api, content=LINE, name="in.jsonl", **parts):
+    parts = {"purpose": "batch", "file": SimpleUploadedFile(name, content), **parts}
+    return api.post("/v1/files", {k: v for k, v in parts.items() if v is not None})
+
+
+def content_of(response):
+    async def read():
+        return b"".join([chunk async for chunk in response.streaming_content])
+
+    return async_to_sync(read)()
+
+
+def code(response, status=400):
+    assert response.status_code == status, response.content
+    error = response.json()["error"]
+    return error["code"], error["param"]
+
+
+def test_a_file_is_stored_read_and_deleted(api, folder, owner):
+    created = upload(api, LINE * 3)
+    assert created.status_code == 200
+    body = created.json()
+    assert body == {
+        "id": body["id"], "object": "file", "bytes": 57, "created_at": body["created_at"],
+        "filename": "in.jsonl", "purpose": "batch", "status": "processed",
+        "expires_at": body["created_at"] + 30 * 86400,
+    }  # fmt: skip
+    path = f"/v1/files/{body['id']}"
+    assert api.get(path).json() == body
+    answer = api.get(f"{path}/content", headers={"accept": "application/binary"})
+    assert content_of(answer) == LINE * 3
+    assert answer.headers["Content-Type"] == "application/jsonl"
+    assert answer.headers["Content-Length"] == "57"
+    assert "filename*=UTF-8''in.jsonl" in answer.headers["Content-Disposition"]
+    stored = [path for path in folder.rglob("*") if path.is_file()]
+    assert stored == [folder / str(owner.organization.pk) / body["id"]]
+
+    assert api.delete(path).json() == {"id": body["id"], "object": "file", "deleted": True}
+    assert not stored[0].exists()
+    for gone in (api.get(path), api.get(f"{path}/content"), api.delete(path)):
+        assert code(gone, 404) == ("file_not_found", "id")
+
+
+def test_a_large_file_never_lies_in_memory(api, folder, settings):
+    settings.FILE_UPLOAD_MAX_MEMORY_SIZE = 1000
+    body = upload(api, b"x" * 300_000).json()
+    answer = api.get(f"/v1/files/{body['id']}/content")
+
+    async def read():
+        return [len(chunk) async for chunk in answer.streaming_content]
+
+    sizes = async_to_sync(read)()
+    assert sum(sizes) == 300_000
+    assert max(sizes) <= 65536
+    assert list(settings.FILE_UPLOAD_TEMP_DIR.iterdir()) == []
+
+
+@pytest.mark.parametrize("name", ["../../etc/passwd", "a\r\nb.jsonl", "ü" * 300, "a/b"])
+def test_a_file_name_is_only_a_label(api, folder, name):
+    body = upload(api, name=name).json()
+    assert "\n" not in body["filename"]
+    assert len(body["filename"]) <= 255
+    assert [p.name for p in folder.rglob("*") if p.is_file()] == [body["id"]]
+    content_of(api.get(f"/v1/files/{body['id']}/content"))
+
+
+@pytest.mark.parametrize(
+    ("parts", "expected"),
+    [
+        ({"file": None}, ("missing_required_parameter", "file")),
+        ({"file": "text"}, ("missing_required_parameter", "file")),
+        ({"purpose": None}, ("missing_required_parameter", "purpose")),
+        ({"purpose": "fine-tune"}, ("unsupported_value", "purpose")),
+        ({"purpose": ["batch", "batch"]}, ("invalid_value", "purpose")),
+        ({"colour": "red"}, ("unknown_parameter", "colour")),
+        ({"expires_after[seconds]": "3600"}, ("invalid_value", "expires_after[anchor]")),
+        (
+            {"expires_after[anchor]": "created_at", "expires_after[seconds]": "3599"},
+            ("invalid_value", "expires_after[seconds]"),
+        ),
+        (
+            {"expires_after[anchor]": "created_at", "expires_after[seconds]": "1e5"},
+            ("invalid_value", "expires_after[seconds]"),
+        ),
+        ({"expires_after[anchor]": "created_at"}, ("invalid_value", "expires_after[seconds]")),
+    ],
+)
+def test_what_is_wrong_with_an_upload_is_named(api, folder, parts, expected):
+    assert code(upload(api, **parts)) == expected
+    assert not File.objects.exists()
+    assert not folder.exists()
+
+
+def test_other_bodies_are_refused(api):
+    answer = api.post("/v1/files", {"purpose": "batch"}, content_type="application/json")
+    assert code(answer, 415) == ("unsupported_media_type", None)
+    assert "multipart/form-data" in answer.json()["error"]["message"]
+    broken = api.post("/v1/files", b"--x\r\n", content_type="multipart/form-data")
+    assert code(broken)[0] == "invalid_request"
+
+
+def test_sizes_are_capped(api, settings):
+    settings.MAX_FILE_BYTES = 100
+    assert code(upload(api, b"x" * 101), 413)[0] == "payload_too_large"
+    settings.MAX_STORED_BYTES = 150
+    assert upload(api, b"x" * 100).status_code == 200
+    assert code(upload(api, b"x" * 51)) == ("storage_limit_exceeded", "file")
+    assert upload(api, b"x" * 50).status_code == 200
+
+
+def test_files_expire(api, folder):
+    parts = {"expires_after[anchor]": "created_at", "expires_after[seconds]": "3600"}
+    body = upload(api, **parts).json()
+    assert body["expires_at"] == body["created_at"] + 3600
+    kept = upload(api).json()
+    assert files.prune(timezone.now()) == 0
+    File.objects.filter(id=body["id"]).update(expires_at=timezone.now() - timedelta(seconds=1))
+    assert code(api.get(f"/v1/files/{body['id']}"), 404)[0] == "file_not_found"
+    assert [file["id"] for file in api.get("/v1/files").json()["data"]] == [kept["id"]]
+    assert files.prune(timezone.now()) == 1
+    assert [p.name for p in folder.rglob("*") if p.is_file()] == [kept["id"]]
+
+
+def test_lists_are_turned_page_by_page(api):
+    ids = [upload(api).json()["id"] for _ in range(5)]
+    File.objects.filter(id__in=ids[1:3]).update(created_at=timezone.now())  # a tie among others
+    newest_first = [file["id"] for file in api.get("/v1/files").json()["data"]]
+    assert sorted(newest_first) == sorted(ids)
+    seen, after = [], ""
+    while True:
+        page = api.get("/v1/files", {"limit": 2, "after": after}).json()
+        seen += [file["id"] for file in page["data"]]
+        assert (page["first_id"], page["last_id"]) == (page["data"][0]["id"], seen[-1])
+        if not page["has_more"]:
+            break
+        after = page["last_id"]
+    assert seen == newest_first
+    upwards = api.get("/v1/files", {"order": "asc"}).json()["data"]
+    assert [file["id"] for file in upwards] == newest_first[::-1]
+    assert api.get("/v1/files", {"purpose": "batch_output"}).json() == {
+        "object": "list", "data": [], "first_id": None, "last_id": None, "has_more": False,
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("query", "param"),
+    [
+        ({"limit": "0"}, "limit"),
+        ({"limit": "10001"}, "limit"),
+        ({"limit": "x"}, "limit"),
+        ({"order": "up"}, "order"),
+        ({"after": "file-nobody"}, "after"),
+    ],
+)
+def test_bad_pages(api, query, param):
+    assert code(api.get("/v1/files", query)) == ("invalid_value", param)
+
+
+def test_strangers_see_nothing(api, stranger):
+    file_id = upload(api).json()["id"]
+    other = Client(headers=stranger.headers)
+    assert other.get("/v1/files").json()["data"] == []
+    for answer in (
+        other.get(f"/v1/files/{file_id}"),
+        other.get(f"/v1/files/{file_id}/content"),
+        other.delete(f"/v1/files/{file_id}"),
+    ):
+        assert code(answer, 404) == ("file_not_found", "id")
+    assert code(other.get("/v1/files", {"after": file_id})) == ("invalid_value", "after")
+    assert default_storage.exists(File.objects.get().content.name)
+
+
+def test_an_organization_takes_its_files_along(api, owner, folder):
+    upload(api)
+    owner.organization.delete()
+    assert not File.objects.exists()
+    assert not [p for p in folder.rglob("*") if p.is_file()]

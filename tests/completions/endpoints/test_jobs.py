@@ -1,0 +1,202 @@
+"""Jobs over HTTP on a real Redis: sent again, polled, listed, deleted, read after it forgot."""
+
+import asyncio
+import json
+
+import pytest
+
+from completions.models import Job, UsageRecord
+from tests.completions.live_api import PATH, Caller
+
+pytestmark = [pytest.mark.integration, pytest.mark.django_db(transaction=True)]
+
+
+async def body_of(response):
+    if response.streaming:
+        return b"".join([part async for part in response.streaming_content])
+    return json.loads(response.content)
+
+
+def code(response, status):
+    assert response.status_code == status, response.content
+    return json.loads(response.content)["error"]["code"]
+
+
+async def test_a_request_sent_again_is_answered_again_and_runs_once(live):
+    first = await live.post(key="k1")
+    again = await live.post(key="k1")
+    assert first.status_code == again.status_code == 200
+    assert await body_of(again) == await body_of(first)
+    assert "Idempotent-Replayed" not in first.headers
+    assert again.headers["Idempotent-Replayed"] == "true"
+    assert len(live.sent) == 1
+    await asyncio.to_thread(live.settle)
+    live.redis.flushall()  # a day later, Redis has long forgotten it
+    assert await body_of(await live.post(key="k1")) == await body_of(first)
+    assert await UsageRecord.objects.acount() == 1
+
+
+async def test_one_key_for_two_requests_is_refused(live):
+    await live.post(key="k1")
+    assert code(await live.post(key="k1", max_tokens=3), 422) == "idempotency_key_reused"
+    assert (await live.post(key="k2", max_tokens=3)).status_code == 200
+    # The order of the fields does not make another request of it.
+    turned = {"max_tokens": 2, "prompt": [65], "model": "tiny"}
+    again = await live.http.post(
+        PATH, json.dumps(turned), content_type="application/json",
+        headers={"Idempotency-Key": "k1"},
+    )  # fmt: skip
+    assert again.headers["Idempotent-Replayed"] == "true"
+
+
+async def test_keys_of_others_are_others(live, stranger):
+    await live.post(key="k1")
+    live.http = Caller(stranger)
+    other = await live.post(key="k1")
+    assert other.status_code == 200
+    assert "Idempotent-Replayed" not in other.headers
+
+
+async def test_a_request_that_still_runs_is_not_run_again(live):
+    live.at_once = False
+    first = asyncio.create_task(live.post(key="k1"))
+    async with asyncio.timeout(5):
+        await live.dispatched.wait()
+    refused = await live.post(key="k1")
+    assert code(refused, 409) == "idempotency_in_progress"
+    assert refused.headers["Retry-After"] == "1"
+    await asyncio.to_thread(live.worker.run, live.sent[0])
+    assert (await first).status_code == 200
+    assert (await live.post(key="k1")).headers["Idempotent-Replayed"] == "true"
+
+
+async def test_a_request_with_a_key_outlives_its_connection(live):
+    live.at_once = False
+    first = asyncio.create_task(live.post(key="k1"))
+    async with asyncio.timeout(5):
+        await live.dispatched.wait()
+    first.cancel()
+    await asyncio.gather(first, return_exceptions=True)
+    await asyncio.sleep(0.1)
+    assert await asyncio.to_thread(live.worker.run, live.sent[0])  # nobody cancelled it
+    again = await live.post(key="k1")
+    assert (await body_of(again))["choices"][0]["text"] == "AB"
+
+
+async def test_two_at_once_run_once(live):
+    answers = await asyncio.gather(*(live.post(key="k1") for _ in range(5)))
+    assert sorted({answer.status_code for answer in answers}) in ([200], [200, 409])
+    assert await Job.objects.acount() == 1
+    assert len(live.sent) == 1
+
+
+async def test_streams_and_background_jobs_are_sent_again(live):
+    first = await body_of(await live.post(key="s", stream=True))
+    again = await live.post(key="s", stream=True)
+    assert again.headers["Idempotent-Replayed"] == "true"
+    assert await body_of(again) == first
+    live.at_once = False
+    queued = await live.post(key="b", background=True)
+    assert queued.status_code == 202
+    again = await live.post(key="b", background=True)
+    assert (again.status_code, (await body_of(again))["status"]) == (202, "queued")
+    await asyncio.to_thread(live.worker.run, live.sent[-1])
+    again = await live.post(key="b", background=True)
+    assert (again.status_code, (await body_of(again))["status"]) == (200, "completed")
+    assert len(live.sent) == 2
+
+
+async def test_a_failure_is_repeated_and_a_refusal_is_not(live):
+    live.at_once = False
+    first = asyncio.create_task(live.post(key="f"))
+    async with asyncio.timeout(5):
+        await live.dispatched.wait()
+    await asyncio.to_thread(live.worker.run, live.sent[0], "failed", "grammar_error")
+    assert code(await first, 400) == "grammar_error"
+    again = await live.post(key="f")
+    assert code(again, 400) == "grammar_error"
+    assert again.headers["Idempotent-Replayed"] == "true"
+    live.at_once = True
+    assert code(await live.post(key="r", max_tokens=0), 400) == "integer_below_min_value"
+    assert (await live.post(key="r")).status_code == 200
+
+
+@pytest.mark.parametrize("key", ["x" * 256])
+async def test_a_key_has_a_length(live, key):
+    assert code(await live.post(key=key), 400) == "invalid_value"
+
+
+async def test_a_key_that_fills_the_queue_leaves_room_for_others(live, stranger, settings):
+    settings.MAX_QUEUED_PER_KEY = 1
+    live.at_once = False
+    assert (await live.post(background=True)).status_code == 202
+    refused = await live.post(background=True)
+    error = refused.json()["error"]
+    assert (refused.status_code, error["type"], error["code"]) == (
+        429, "overloaded_error", "queue_full",
+    )  # fmt: skip
+    assert int(refused.headers["Retry-After"]) >= 1
+    live.http = Caller(stranger)
+    assert (await live.post(background=True)).status_code == 202
+
+
+async def test_a_poll_tells_whether_something_changed(live):
+    live.at_once = False
+    location = (await live.post(background=True)).headers["Location"]
+    first = await live.http.get(location)
+    etag = first.headers["ETag"]
+    same = await live.http.get(location, headers={"If-None-Match": etag})
+    assert (same.status_code, same.content) == (304, b"")
+    await asyncio.to_thread(live.worker.run, live.sent[0])
+    changed = await live.http.get(location, headers={"If-None-Match": etag})
+    assert changed.status_code == 200
+    done = changed.headers["ETag"]
+    await asyncio.to_thread(live.settle)
+    live.redis.flushall()
+    from_sql = await live.http.get(location)
+    assert from_sql.content == changed.content
+    assert from_sql.headers["ETag"] == done  # the same, wherever it lies
+    text = f"{location}?stream=true&starting_after=0"
+    assert b"[DONE]" in await body_of(await live.http.get(text))
+
+
+async def test_kept_jobs_are_listed(live, stranger):
+    live.at_once = False
+    for _ in range(3):
+        await live.post(background=True)
+    await asyncio.to_thread(live.worker.run, live.sent[0])
+    live.worker.claim(live.sent[1])
+    page = await body_of(await live.http.get(f"{PATH}?limit=2"))
+    rest = await body_of(await live.http.get(f"{PATH}?limit=2&after={page['last_id']}"))
+    listed = page["data"] + rest["data"]
+    assert [(body["id"], body["status"]) for body in listed] == [
+        (live.sent[2], "queued"), (live.sent[1], "in_progress"), (live.sent[0], "completed"),
+    ]  # fmt: skip
+    assert (page["has_more"], rest["has_more"]) == (True, False)
+    assert all("choices" not in body for body in listed)
+    await asyncio.to_thread(live.settle)
+    settled = (await body_of(await live.http.get(PATH)))["data"][-1]
+    assert (settled["status"], settled["usage"]["total_tokens"]) == ("completed", 3)
+    other = Caller(stranger)
+    assert (await body_of(await other.get(PATH)))["data"] == []
+
+
+async def test_an_ended_job_can_be_deleted(live, stranger):
+    live.at_once = False
+    location = (await live.post(background=True)).headers["Location"]
+    assert code(await live.http.delete(location), 409) == "completion_in_progress"
+    await asyncio.to_thread(live.worker.run, live.sent[0])
+    other = Caller(stranger)
+    assert code(await other.delete(location), 404) == "completion_not_found"
+    gone = await body_of(await live.http.delete(location))
+    assert gone == {"id": live.sent[0], "object": "text_completion", "deleted": True}
+    assert code(await live.http.get(location), 404) == "completion_not_found"
+    await asyncio.to_thread(live.settle)  # its usage stays
+    assert await UsageRecord.objects.acount() == 1
+    assert code(await live.http.get(location), 404) == "completion_not_found"
+
+
+async def test_what_sql_keeps_holds_no_nul(live):
+    refused = await live.post(background=True, stop="\0")
+    assert (refused.status_code, refused.json()["error"]["code"]) == (400, "invalid_value")
+    assert (await live.post(background=True, stop="\\u0000")).status_code == 202

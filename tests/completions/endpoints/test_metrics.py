@@ -1,0 +1,69 @@
+"""`GET /metrics`: who may read it, and that workers' pages become one."""
+
+import pytest
+from django.test import Client
+from prometheus_client.parser import text_string_to_metric_families
+from pytest_django.fixtures import Settings
+
+from completions.endpoints import metrics
+from completions.http import web_metrics
+from completions.jobs.workers import WorkerPage
+
+TOKEN = "scrape-me"
+
+
+def test_it_is_off_until_a_token_is_set(client: Client, fake_runtime: object) -> None:
+    refused = client.get("/metrics", headers={"Authorization": "Bearer "})
+    assert refused.status_code == 403
+    assert "QUIRE_METRICS_TOKEN" in refused.json()["error"]["message"]
+
+
+@pytest.mark.parametrize("header", ["", "Bearer", "Bearer wrong", f"Basic {TOKEN}", "Bearer \xe9"])
+def test_nobody_reads_it_without_the_token(
+    client: Client, fake_runtime: object, settings: Settings, header: str
+) -> None:
+    settings.METRICS_TOKEN = TOKEN
+    refused = client.get("/metrics", headers={"Authorization": header})
+    assert refused.status_code == 401
+    assert refused.json()["error"]["code"] == "invalid_metrics_token"
+
+
+def test_the_part_of_a_web_process(
+    client: Client, fake_runtime: object, settings: Settings
+) -> None:
+    settings.METRICS_TOKEN = TOKEN
+    web_metrics.count("POST", "/v1/completions/cmpl-1/cancel", 404, 0.5, "not_found")
+    headers = {"Authorization": f"Bearer {TOKEN}"}
+    page = client.get("/metrics?part=web", headers=headers)
+    assert page.headers["Content-Type"].startswith("text/plain")
+    text = page.content.decode()
+    assert (
+        'quire_http_requests_total{method="POST",route="/v1/completions/<str:job_id>/cancel",'
+        'status="404"}'
+    ) in text
+    assert 'quire_refusals_total{code="not_found",status="404"}' in text
+    assert "quire_jobs_open" not in text
+    assert client.get("/metrics?part=all", headers=headers).status_code == 400
+
+
+def test_nonsense_makes_no_new_time_series() -> None:
+    assert web_metrics.route_of("/v1/completions/cmpl-1") == "/v1/completions/<str:job_id>"
+    assert web_metrics.route_of("/wp-admin/x.php") == "none"
+    web_metrics.count("BREW", "/coffee", 404, None, None)
+    labels = [
+        sample.labels for family in web_metrics.requests.collect() for sample in family.samples
+    ]
+    assert {"method": "other", "route": "none", "status": "404"} in labels
+
+
+def test_workers_pages_become_one() -> None:
+    page = (
+        "# HELP quire_steps_total Steps.\n# TYPE quire_steps_total counter\nquire_steps_total 3\n"
+    )
+    families = metrics.merged([WorkerPage("a", "m", page), WorkerPage("b", "m", page)])
+    text = metrics._written(families).decode()
+    assert text.count("# TYPE") == 1
+    samples = [s for f in text_string_to_metric_families(text) for s in f.samples]
+    assert [(s.name, s.labels["worker"], s.labels["model_name"], s.value) for s in samples] == [
+        ("quire_steps_total", "a", "m", 3), ("quire_steps_total", "b", "m", 3),
+    ]  # fmt: skip

@@ -1,0 +1,114 @@
+from typing import Any
+
+import pytest
+from django.test import Client
+
+from completions.endpoints import tokenization
+from tests.completions.conftest import TINY_CONTEXT
+
+LONGEST = 4
+"""Characters of the tiny model's longest token."""
+BOS, EOS = 256, 257
+
+
+def post(api: Client, path: str, **body: Any) -> Any:
+    return api.post(f"/v1/{path}", {"model": "tiny", **body}, content_type="application/json")
+
+
+def error(api: Client, path: str, **body: Any) -> tuple[int, str, str]:
+    response = post(api, path, **body)
+    failure = response.json()["error"]
+    return response.status_code, failure["code"], failure["param"]
+
+
+@pytest.mark.parametrize("text", ["", "hello", "grüße 中文 🙂", "</s> in the text"])
+def test_round_trip(api: Client, text: str) -> None:
+    body = post(api, "tokenize", prompt=text, add_special_tokens=False).json()
+    assert body["count"] == len(body["tokens"])
+    assert body["max_model_len"] == TINY_CONTEXT
+    assert post(api, "detokenize", tokens=body["tokens"]).json() == {"prompt": text}
+
+
+def test_special_tokens(api: Client) -> None:
+    tokens = post(api, "tokenize", prompt="a").json()["tokens"]
+    assert tokens[0] == BOS
+    assert (
+        post(api, "tokenize", prompt="a", add_special_tokens=False).json()["tokens"] == tokens[1:]
+    )
+    assert post(api, "tokenize", prompt="</s>", add_special_tokens=False).json()["tokens"] == [EOS]
+    assert post(api, "detokenize", tokens=[BOS, EOS]).json() == {"prompt": "<s></s>"}
+
+
+def test_messages_go_through_the_template(api: Client) -> None:
+    messages = [
+        {"role": "system", "content": "Be brief."},
+        {"role": "user", "content": [{"type": "text", "text": "H"}, {"type": "text", "text": "i"}]},
+    ]
+    tokens = post(api, "tokenize", messages=messages).json()["tokens"]
+    assert tokens.count(BOS) == 1  # the template's own, not the tokenizer's too
+    expected = "<s><system>Be brief.</s>\n<user>Hi</s>\n"
+    assert post(api, "detokenize", tokens=tokens).json()["prompt"] == f"{expected}<assistant>"
+    tokens = post(api, "tokenize", messages=messages, add_generation_prompt=False).json()["tokens"]
+    assert post(api, "detokenize", tokens=tokens).json()["prompt"] == expected
+
+
+@pytest.mark.parametrize(
+    ("body", "code", "param"),
+    [
+        ({}, "missing_required_parameter", "prompt"),
+        ({"prompt": "a", "messages": [{"role": "user", "content": ""}]},
+         "invalid_value", "messages"),
+        ({"prompt": 1}, "invalid_type", "prompt"),
+        ({"prompt": "a", "add_special_tokens": 1}, "invalid_type", "add_special_tokens"),
+        ({"prompt": "a", "promt": "b"}, "unknown_parameter", "promt"),
+        ({"messages": []}, "empty_array", "messages"),
+        ({"messages": [1]}, "invalid_type", "messages[0]"),
+        ({"messages": [{"role": "user"}]}, "missing_required_parameter", "messages[0].content"),
+        ({"messages": [{"role": "x", "content": ""}]}, "invalid_value", "messages[0].role"),
+        ({"messages": [{"role": "user", "content": "", "x": 1}]},
+         "unknown_parameter", "messages[0].x"),
+        ({"messages": [{"role": "user", "content": [{"type": "image_url"}]}]},
+         "unsupported_content_type", "messages[0].content[0].type"),
+        ({"messages": [{"role": "user", "content": [{"type": "text"}]}]},
+         "invalid_value", "messages[0].content[0]"),
+    ],
+)  # fmt: skip
+def test_refused_tokenize(api: Client, body: dict[str, Any], code: str, param: str) -> None:
+    assert error(api, "tokenize", **body) == (400, code, param)
+
+
+@pytest.mark.parametrize(
+    ("tokens", "code", "param"),
+    [
+        (None, "missing_required_parameter", "tokens"),
+        ("1", "invalid_type", "tokens"),
+        ([1, "2"], "invalid_type", "tokens[1]"),
+        ([260], "invalid_token_id", "tokens[0]"),
+        ([-1], "invalid_token_id", "tokens[0]"),
+    ],
+)
+def test_refused_detokenize(api: Client, tokens: Any, code: str, param: str) -> None:
+    assert error(api, "detokenize", tokens=tokens) == (400, code, param)
+
+
+def test_models(api: Client) -> None:
+    assert error(api, "tokenize", prompt="a", model="none")[:2] == (404, "model_not_found")
+    assert error(api, "tokenize", prompt="a", model="absent")[:2] == (503, "model_loading")
+
+
+def test_a_key_is_needed(client: Client, api: Client) -> None:
+    assert post(Client(), "tokenize", prompt="a").status_code == 401
+
+
+def test_a_text_that_would_take_seconds_and_gigabytes_is_refused_untouched(
+    api: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tokenization, "MOST_CHARACTERS", 0)
+    beyond = "x" * (LONGEST * TINY_CONTEXT + 1)
+    assert error(api, "tokenize", prompt=beyond) == (400, "context_length_exceeded", "prompt")
+    messages = [{"role": "user", "content": beyond}]
+    found = error(api, "tokenize", messages=messages)
+    assert found == (400, "context_length_exceeded", "messages")
+    assert post(api, "tokenize", prompt=beyond[1:]).status_code == 200
+    monkeypatch.setattr(tokenization, "MOST_CHARACTERS", len(beyond))
+    assert post(api, "tokenize", prompt=beyond).status_code == 200

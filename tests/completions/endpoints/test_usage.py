@@ -1,0 +1,143 @@
+"""GET /v1/usage: whose, since when, by what."""
+
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+from django.test import Client
+from django.utils import timezone
+
+from completions.accounts import changes
+from completions.models import ApiKey, UsageHour
+from tests.completions.conftest import Tenant
+
+TODAY = timezone.now().replace(hour=0, minute=0, second=0, microsecond=0)
+
+
+def use(tenant: Tenant, hour: datetime = TODAY, key: ApiKey | None = None, **changes: Any) -> None:
+    counts = {"requests": 1, "prompt_tokens": 10, "completion_tokens": 5, "cost_nanos": 1500}
+    UsageHour.objects.create(
+        organization=tenant.organization, api_key=key or tenant.key, hour=hour,
+        **{"model": "tiny", **counts, **changes},
+    )  # fmt: skip
+
+
+def results(client: Client, **query: Any) -> list[dict[str, Any]]:
+    response = client.get("/v1/usage", query)
+    assert response.status_code == 200, response.content
+    return [row for bucket in response.json()["data"] for row in bucket["results"]]
+
+
+def test_a_key_sees_its_own_by_day_model_and_key(
+    api: Client, owner: Tenant, stranger: Tenant
+) -> None:
+    other, _ = changes.create(owner.organization, "other")
+    use(owner, cached_tokens=3, forced_tokens=2, failed=1, latency_4=1, first_token_0=1)
+    use(owner, model="texts")
+    use(owner, key=other)
+    use(stranger)
+    texts, tiny = sorted(results(api), key=lambda row: row["model"])
+    assert (texts["model"], texts["api_key_name"]) == ("texts", "owner's key")
+    assert tiny["api_key_id"] == f"sk-{owner.key.public_id}"
+    assert (tiny["input_tokens"], tiny["output_tokens"]) == (10, 5)
+    assert (tiny["input_cached_tokens"], tiny["forced_tokens"]) == (3, 2)
+    assert (tiny["num_model_requests"], tiny["num_failed_requests"]) == (1, 1)
+    assert tiny["cost"] == 1.5e-6
+    assert tiny["latency_ms"] == {"p50": 150.0, "p95": 195.0}
+    assert tiny["adapter"] is None  # not grouped by
+
+
+def test_an_admin_key_sees_its_organization_and_no_other(
+    api: Client, owner: Tenant, stranger: Tenant
+) -> None:
+    other, _ = changes.create(owner.organization, "other")
+    ApiKey.objects.filter(pk=owner.key.pk).update(role="admin")
+    use(owner)
+    use(owner, key=other)
+    use(stranger)
+    assert {row["api_key_name"] for row in results(api)} == {"owner's key", "other"}
+    (row,) = results(api, group_by="")
+    assert row["num_model_requests"] == 2
+    assert row["api_key_id"] is row["model"] is None
+    (row,) = results(api, api_key_ids=f"sk-{other.public_id}")
+    assert row["api_key_name"] == "other"
+    assert results(api, api_key_ids=f"sk-{stranger.key.public_id}") == []
+
+
+def test_a_member_cannot_ask_for_others(api: Client, owner: Tenant) -> None:
+    other, _ = changes.create(owner.organization, "other")
+    use(owner, key=other)
+    assert results(api, api_key_ids=f"sk-{other.public_id}") == []
+
+
+def test_buckets_and_pages(api: Client, owner: Tenant) -> None:
+    begin = datetime(2026, 3, 1, tzinfo=UTC)
+    for day in (0, 1, 4):
+        use(owner, begin + timedelta(days=day, hours=5))
+        use(owner, begin + timedelta(days=day, hours=7), model="texts")
+    query = {
+        "start_time": int(begin.timestamp()) + 60, "end_time": int(begin.timestamp()) + 5 * 86400,
+        "limit": 2, "group_by": "model",
+    }  # fmt: skip
+    seen, page = [], {}
+    while True:
+        body = api.get("/v1/usage", {**query, **page}).json()
+        seen += [(bucket["start_time"], len(bucket["results"])) for bucket in body["data"]]
+        if not body["has_more"]:
+            break
+        page = {"page": body["next_page"]}
+    assert seen == [(int(begin.timestamp()) + d * 86400, n) for d, n in enumerate([2, 2, 0, 0, 2])]
+    assert body["next_page"] is None
+    hours = api.get(
+        "/v1/usage",
+        {"start_time": query["start_time"], "bucket_width": "1h", "limit": 8, "models": "tiny"},
+    ).json()
+    assert [len(bucket["results"]) for bucket in hours["data"]] == [0, 0, 0, 0, 0, 1, 0, 0]
+
+
+@pytest.mark.parametrize(
+    "form", [{"group_by[]": ["adapter", "model"]}, {"group_by": "adapter,model"}]
+)
+def test_groups(api: Client, owner: Tenant, form: dict[str, Any]) -> None:
+    use(owner)
+    use(owner, adapter="polite")
+    rows = results(api, **form)
+    assert {(row["model"], row["adapter"]) for row in rows} == {("tiny", ""), ("tiny", "polite")}
+    assert {row["api_key_id"] for row in rows} == {None}
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("bucket_width", "1m"), ("group_by", "user_id"), ("limit", "32"), ("limit", "0"),
+        ("start_time", "yesterday"), ("start_time", "9" * 12), ("end_time", "1"),
+        ("page", "2"), ("page", "page_x"),
+    ],
+)  # fmt: skip
+def test_bad_queries(api: Client, name: str, value: str) -> None:
+    response = api.get("/v1/usage", {name: value})
+    assert response.status_code == 400
+    assert response.json()["error"]["param"] == name
+
+
+def test_a_page_past_the_end_is_empty(api: Client) -> None:
+    body = api.get("/v1/usage", {"page": "page_99999999999"}).json()
+    assert (body["data"], body["has_more"]) == ([], False)
+
+
+def test_it_needs_its_scope(api: Client, owner: Tenant) -> None:
+    ApiKey.objects.filter(pk=owner.key.pk).update(scopes=["inference"])
+    assert api.get("/v1/usage").status_code == 403
+
+
+@pytest.mark.parametrize(
+    "query",
+    [
+        {"start_time": "253402214400", "end_time": "253402300799"},  # dates end with that day
+        {"start_time": "253402300799", "bucket_width": "1h"},
+        {"models": ",".join("a" * 101)}, {"api_key_ids": "," * 3 + "a," * 101},
+    ],
+)  # fmt: skip
+def test_the_ends_of_time_and_long_lists_are_refused(api: Client, query: dict[str, str]) -> None:
+    response = api.get("/v1/usage", query)
+    assert (response.status_code, response.json()["error"]["code"]) == (400, "invalid_value")

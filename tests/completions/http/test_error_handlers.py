@@ -1,0 +1,139 @@
+"""One envelope for every failure, whoever raised it."""
+
+import logging
+
+import orjson
+import pytest
+import redis
+from django.core.exceptions import RequestDataTooBig, SuspiciousOperation
+from django.db import InterfaceError, OperationalError
+from django.http import Http404
+from django.test import Client, RequestFactory
+from rest_framework import exceptions as drf
+
+from completions.catalog.model_files import ModelFilesError
+from completions.errors import APIError, FieldError, InvalidRequest, envelope
+from completions.grammars.exceptions import (
+    GrammarError,
+    GrammarOverloadError,
+    GrammarTimeoutError,
+)
+from completions.http import error_handlers
+from completions.http.error_handlers import api_error
+from completions.responses.job_errors import from_job_error
+
+
+def test_envelope_has_openais_four_keys() -> None:
+    assert envelope("No.", code="c") == {
+        "error": {"message": "No.", "type": "invalid_request_error", "param": None, "code": "c"}
+    }
+
+
+@pytest.mark.parametrize(
+    ("exc", "status", "code"),
+    [
+        (InvalidRequest("invalid_value", "x"), 400, "invalid_value"),
+        (GrammarError("x", 1, 2), 400, "invalid_grammar"),
+        (GrammarTimeoutError("x"), 400, "grammar_timeout"),
+        (GrammarOverloadError("x"), 503, "server_overloaded"),
+        (ModelFilesError("/secret/path is missing"), 503, "model_loading"),
+        (redis.ConnectionError("/secret/socket"), 503, "queue_unavailable"),
+        (OperationalError("secret"), 503, "database_unavailable"),
+        (InterfaceError("secret"), 503, "database_unavailable"),
+        (Http404(), 404, "not_found"),
+        (drf.NotFound(), 404, "not_found"),
+        (drf.MethodNotAllowed("PUT"), 405, "method_not_allowed"),
+        (drf.UnsupportedMediaType("text/plain"), 415, "unsupported_media_type"),
+        (RequestDataTooBig(), 413, "payload_too_large"),
+        (SuspiciousOperation("x"), 400, "invalid_request"),
+        (drf.ValidationError("x"), 400, "invalid_request"),
+        (drf.APIException("x"), 500, "internal_error"),
+        (ZeroDivisionError("secret"), 500, "internal_error"),
+    ],
+)
+def test_every_exception_has_a_place(exc: Exception, status: int, code: str) -> None:
+    error = api_error(exc)
+    assert (error.status_code, error.code) == (status, code)
+    assert "secret" not in error.message
+
+
+def test_unforeseen_exceptions_are_logged(caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.ERROR):
+        api_error(ZeroDivisionError("seen by the operator"))
+    assert "seen by the operator" in caplog.text
+
+
+def test_field_errors_collect_their_path() -> None:
+    error = FieldError("invalid_type", "must be a string.", "type")
+    error.inside("[2]")
+    error.inside("content")
+    error.inside("[0]")
+    error.inside("messages")
+    refused = error.api_error()
+    assert refused.param == "messages[0].content[2].type"
+    assert refused.message == "messages[0].content[2].type: must be a string."
+
+
+@pytest.mark.parametrize(
+    ("code", "status", "told", "retry"),
+    [
+        ("queue_timeout", 504, "queue_timeout", "true"),
+        ("generation_timeout", 504, "generation_timeout", "false"),
+        ("worker_error", 500, "worker_error", None),
+        ("engine_error", 500, "worker_error", None),
+        ("grammar_error", 400, "grammar_error", None),
+        ("invalid_grammar", 400, "invalid_grammar", None),
+        ("something_new", 500, "worker_error", None),
+        ("queue_full", 503, "server_overloaded", None),
+        ("server_shutting_down", 503, "server_shutting_down", None),
+        ("invalid_request", 400, "invalid_value", None),
+        ("context_length_exceeded", 400, "context_length_exceeded", None),
+    ],
+)
+def test_job_errors(code: str, status: int, told: str, retry: str | None) -> None:
+    error = from_job_error(code, "the worker's words")
+    assert (error.status_code, error.code) == (status, told)
+    assert error.headers.get("x-should-retry") == retry
+    assert ("Retry-After" in error.headers) == (status == 503)
+    # The worker's words are for the client only where the client is at fault.
+    assert (error.message == "the worker's words") == (status < 500)
+    assert from_job_error(code).message
+
+
+@pytest.mark.parametrize("path", ["/v1/nothing", "/v1/completions/a/b/c"])
+def test_unknown_paths_of_the_api(client: Client, path: str) -> None:
+    response = client.get(path)
+    assert response.status_code == 404
+    assert response.headers["Content-Type"] == "application/json"
+    assert response.json()["error"]["code"] == "not_found"
+
+
+@pytest.mark.parametrize("path", ["/chat/completions", "/v1", "/v2/models", "/"])
+def test_clients_that_lost_their_way_are_told_the_base_url(client: Client, path: str) -> None:
+    response = client.post(path)
+    assert response.status_code == 404
+    assert "base URL" in response.json()["error"]["message"]
+
+
+def test_unknown_paths_of_browsers_are_pages(client: Client) -> None:
+    response = client.get("/docs/nothing")
+    assert response.status_code == 404
+    assert response.headers["Content-Type"].startswith("text/html")
+
+
+def test_handlers_of_django() -> None:
+    api, page = RequestFactory().get("/v1/x"), RequestFactory().get("/admin/x")
+    for handler, status in ((error_handlers.not_found, 404), (error_handlers.bad_request, 400)):
+        response = handler(api, SuspiciousOperation())
+        assert response.status_code == status
+        assert orjson.loads(response.content)["error"]["code"]
+        assert handler(page, SuspiciousOperation()).headers["Content-Type"].startswith("text/html")
+    response = error_handlers.server_error(api)
+    assert response.status_code == 500
+    assert orjson.loads(response.content)["error"]["type"] == "server_error"
+    assert error_handlers.server_error(page).headers["Content-Type"].startswith("text/html")
+
+
+def test_headers_of_an_error_reach_the_response() -> None:
+    error = APIError(504, "server_error", "x", "y", headers={"x-should-retry": "false"})
+    assert error_handlers.response(error).headers["x-should-retry"] == "false"

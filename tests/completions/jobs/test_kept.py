@@ -1,0 +1,84 @@
+"""Background jobs outlive Redis."""
+
+import time
+from dataclasses import replace
+from datetime import timedelta
+
+import orjson
+import pytest
+from asgiref.sync import async_to_sync
+from django.utils import timezone
+
+from completions.jobs import kept
+from completions.jobs.ended import read_ended
+from completions.jobs.events import Usage
+from completions.jobs.execution import Ending, Execution, reconcile
+from completions.jobs.submission import NewJob
+from completions.models import Job, Organization
+
+pytestmark = [pytest.mark.integration, pytest.mark.django_db(transaction=True)]
+
+PREFIX = "b:"
+REQUEST = {"prompts": [[1]], "sampling": {"n": 1}, "grammar": None}
+
+
+def new_job(tenant, job_id) -> NewJob:
+    view = {"id": job_id, "n": 1}
+    deadline = time.time() + 60
+    return NewJob(
+        job_id,
+        "background",
+        "m",
+        tenant.organization.pk,
+        tenant.key.pk,
+        REQUEST,
+        view,
+        deadline,
+        60,
+    )
+
+
+def test_a_restored_job_is_the_same_to_the_operator(owner, redis_client):
+    """Its lines in the log bear the client's id, and its prompt is kept where prompts are."""
+    Organization.objects.update(store_prompts=True)
+    made = replace(new_job(owner, "traced"), request_id="req_1", prices=(1, 1, 2))
+    async_to_sync(kept.store)(made)
+    kept.resubmit_lost(redis_client, PREFIX, later())
+    worker = Execution(redis_client, PREFIX, "w")
+    (claim,) = worker.claim(["traced"])
+    assert claim.request_id == "req_1"
+    worker.publish([], [Ending("traced", claim.attempt, 1, "completed", None, Usage(1, 2))])
+    (ended,), _ = read_ended(redis_client, PREFIX, 1)
+    assert (ended.request_id, ended.cost) == ("req_1", 5)
+    assert orjson.loads(ended.request) == REQUEST
+
+
+def later():
+    return timezone.now() + timedelta(minutes=1)
+
+
+def test_an_emptied_redis_gets_its_jobs_back(owner, redis_client):
+    for number in range(3):
+        async_to_sync(kept.store)(new_job(owner, f"job-{number}"))
+    assert kept.resubmit_lost(redis_client, PREFIX, timezone.now()) == 0  # still on the way
+    assert kept.resubmit_lost(redis_client, PREFIX, later()) == 3
+    assert kept.resubmit_lost(redis_client, PREFIX, later()) == 0
+    assert {lost.job_id for lost in reconcile(redis_client, PREFIX)} == {"job-0", "job-1", "job-2"}
+    worker = Execution(redis_client, PREFIX, "w")
+    (claim,) = worker.claim(["job-1"])
+    assert claim.request == REQUEST
+    assert claim.seconds_left > 50
+
+
+def test_ended_jobs_stay_ended(owner, redis_client):
+    async_to_sync(kept.store)(new_job(owner, "done"))
+    Job.objects.update(status="completed")
+    assert kept.resubmit_lost(redis_client, PREFIX, later()) == 0
+
+
+def test_a_lost_job_is_still_found_as_queued(owner):
+    async_to_sync(kept.store)(new_job(owner, "lost"))
+    record = async_to_sync(kept.find)("lost", timezone.now())
+    assert (record.state, record.organization_id) == ("queued", owner.organization.pk)
+    async_to_sync(kept.discard)("lost")
+    assert async_to_sync(kept.find)("lost", timezone.now()) is None

@@ -1,0 +1,292 @@
+"""The body of a chat completion: its prompt, its limits, and the grammar that comes of it."""
+
+import shutil
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from asgiref.sync import async_to_sync
+from pytest_django.fixtures import Settings
+
+from completions.accounts.keys import Principal
+from completions.catalog import model_files
+from completions.catalog.model_files import ModelFiles
+from completions.chat.grammar import Thoughts
+from completions.chat.thinking import Marks
+from completions.chat.tools import Choice
+from completions.errors import APIError
+from completions.grammars.composition import FIELD as COMPOSITION
+from completions.requests.chat import ChatRequestSerializer
+from tests.completions.conftest import TINY_CONTEXT
+
+ANYONE = Principal(1, 1, "abcdef", (), None)
+HI = [{"role": "user", "content": "hi"}]
+F = {"type": "function", "function": {"name": "f"}}
+SCHEMA = {"type": "object", "properties": {}, "additionalProperties": False}
+TEMPLATE = (
+    "{% for m in messages %}{{ m.content }}{% endfor %}{{ extra }}|"
+    "{% if on is defined and on %}<s>{% elif on is defined %}</s>{% endif %}"
+)
+
+
+@pytest.fixture(autouse=True)
+def models(served: None, tiny_model: Path, tmp_path: Path, settings: Settings) -> None:
+    """`caller` writes Hermes calls, `thinker` thinks between two special tokens, `worded` between
+    words, `always` has no switch for it."""
+    folder = tmp_path / "thinker"
+    shutil.copytree(tiny_model, folder)
+    (folder / "chat_template.jinja").write_text(TEMPLATE)
+    (folder / "config.json").write_text('{"vocab_size": 260, "max_position_embeddings": 2048}')
+    settings.MODELS_FILE = tmp_path / "more.toml"
+    settings.MODELS_FILE.write_text(
+        f'[models.tiny]\npath = "{tiny_model}"\n'
+        f'[models.caller]\npath = "{folder}"\ntool_format = "hermes"\n'
+        f'[models.thinker]\npath = "{folder}"\nthinking_marks = ["<s>", "</s>"]\n'
+        f'thinking_switch = "on"\ntool_format = "glm"\n'
+        f'[models.worded]\npath = "{folder}"\nthinking_marks = ["<think>", "</think>"]\n'
+        f'[models.bare]\npath = "{tmp_path}/bare"\n'
+    )
+    shutil.copytree(tiny_model, tmp_path / "bare")
+    (tmp_path / "bare" / "chat_template.jinja").unlink()
+    model_files.load.cache_clear()
+
+
+def validate(body: dict[str, Any]) -> dict[str, Any]:
+    full = {"model": "tiny", "messages": HI, **body}
+    return async_to_sync(ChatRequestSerializer.validate_request)(full, ANYONE)
+
+
+def refusal(body: dict[str, Any]) -> tuple[str, str | None]:
+    with pytest.raises(APIError) as caught:
+        validate(body)
+    assert caught.value.message
+    return caught.value.code, caught.value.param
+
+
+def text(validated: dict[str, Any]) -> str:
+    """The prompt: one token per byte."""
+    model = model_files.load(model_files.served_models().choose(validated["model"]))
+    (ids,) = validated["prompt"]
+    return model.tokenizer.decode(ids, skip_special_tokens=False)
+
+
+def test_messages_go_through_the_template() -> None:
+    validated = validate({})
+    assert text(validated).startswith("<s>")
+    assert "<user>hi</s>" in text(validated)
+    assert text(validated).rstrip().endswith("<assistant>")
+    assert validated["max_tokens"] == TINY_CONTEXT - len(validated["prompt"][0])
+    assert validated["constraint"] is None
+    assert (validated["calls"], validated["thoughts"], validated["hidden"]) == (None, None, [])
+
+
+def test_raw_prompts_do_not() -> None:
+    for prompt in ({"prompt": "hi"}, {"prompt": [256, 71, 72]}, {"input_ids": [256, 71, 72]}):
+        validated = validate({"messages": None, **prompt})
+        assert validated["prompt"] == [[256, 71, 72]]
+
+
+@pytest.mark.parametrize(
+    ("body", "max_tokens"),
+    [
+        ({"max_tokens": 5}, 5),
+        ({"max_completion_tokens": 6}, 6),
+        ({"max_tokens": 7, "max_completion_tokens": 7}, 7),
+    ],
+)
+def test_lengths(body: dict[str, Any], max_tokens: int) -> None:
+    assert validate(body)["max_tokens"] == max_tokens
+
+
+@pytest.mark.parametrize(
+    ("body", "error"),
+    [
+        ({"messages": None}, ("missing_required_parameter", "messages")),
+        ({"messages": []}, ("empty_array", "messages")),
+        ({"messages": 3}, ("invalid_type", "messages")),
+        ({"messages": "hi", "thinking": {"type": "auto"}}, ("invalid_value", "thinking")),
+        ({"prompt": "x"}, ("invalid_value", "prompt")),
+        ({"messages": None, "prompt": 3}, ("invalid_type", "prompt")),
+        ({"messages": None, "prompt": []}, ("empty_array", "prompt")),
+        ({"messages": None, "input_ids": []}, ("empty_array", "input_ids")),
+        ({"messages": None, "prompt": [999]}, ("invalid_token_id", "prompt[0]")),
+        (
+            {"messages": None, "prompt": "x", "chat_template_kwargs": {}},
+            ("invalid_value", "chat_template_kwargs"),
+        ),
+        (
+            {"messages": [{"role": "user", "content": "x" * 200}]},
+            ("context_length_exceeded", "messages"),
+        ),
+        ({"max_tokens": TINY_CONTEXT}, ("context_length_exceeded", "messages")),
+        ({"max_tokens": 0}, ("integer_below_min_value", "max_tokens")),
+        (
+            {"max_tokens": 5, "max_completion_tokens": 6},
+            ("invalid_value", "max_completion_tokens"),
+        ),
+        ({"model": "bare"}, ("invalid_value", "messages")),
+        (
+            {"messages": [*HI, {"role": "tool", "content": "x", "tool_call_id": "c"}]},
+            ("invalid_value", "messages[1].tool_call_id"),
+        ),
+        ({"top_logprobs": 2}, ("invalid_value", "top_logprobs")),
+        ({"logprobs": 2}, ("invalid_type", "logprobs")),
+        ({"logprobs": True, "top_logprobs": 21}, ("integer_above_max_value", "top_logprobs")),
+        ({"tools": [F]}, ("unsupported_parameter", "tools")),
+        ({"tools": [F] * 129}, ("array_above_max_length", "tools")),
+        ({"tool_choice": "required"}, ("invalid_value", "tool_choice")),
+        ({"reasoning_effort": "low"}, ("unsupported_parameter", "reasoning_effort")),
+        ({"enable_thinking": True}, ("unsupported_parameter", "enable_thinking")),
+        ({"functions": [F["function"]]}, ("unsupported_parameter", "functions")),
+        ({"modalities": ["text"]}, ("unsupported_parameter", "modalities")),
+        ({"chat_template": "x"}, ("unsupported_parameter", "chat_template")),
+        (
+            {"chat_template_kwargs": {"messages": []}},
+            ("invalid_value", "chat_template_kwargs.messages"),
+        ),
+        ({"thinking": {"type": "enabled"}}, ("unsupported_value", "thinking.type")),
+        ({"thinking": {"type": "maybe"}}, ("invalid_value", "thinking.type")),
+        (
+            {"thinking": {"type": "auto", "budget_tokens": 3}},
+            ("unsupported_value", "thinking.budget_tokens"),
+        ),
+        (
+            {"thinking": {"type": "disabled", "budget_tokens": 3}},
+            ("invalid_value", "thinking.budget_tokens"),
+        ),
+        (
+            {"model": "worded", "thinking": {"type": "disabled"}},
+            ("unsupported_value", "thinking.type"),
+        ),
+        (
+            {"model": "worded", "thinking": {"type": "enabled", "budget_tokens": 3}},
+            ("unsupported_value", "thinking.budget_tokens"),
+        ),
+        (
+            {"model": "thinker", "thinking": {"type": "enabled"},
+             "chat_template_kwargs": {"on": False}},
+            ("invalid_value", "thinking.type"),
+        ),
+        (
+            {"model": "caller", "tools": [F], "tool_choice": "required", "regex": "a"},
+            ("conflicting_constraints", "regex"),
+        ),
+        (
+            {"model": "thinker", "tools": [{"type": "function", "function": {
+                "name": "f", "parameters": {"anyOf": []}, "strict": True}}]},
+            ("invalid_grammar", "tools[0].function.parameters.anyOf"),
+        ),
+    ],
+)  # fmt: skip
+def test_refusals(body: dict[str, Any], error: tuple[str, str]) -> None:
+    assert refusal(body) == error
+
+
+def test_tools_make_a_grammar() -> None:
+    validated = validate({"model": "caller", "tools": [F]})
+    assert validated["calls"].choice == Choice("auto")
+    assert validated["constraint"].field == COMPOSITION
+    assert text(validated).startswith("You may call")
+    silent = validate({"model": "caller", "tools": [F], "tool_choice": "none"})
+    assert (silent["calls"], silent["constraint"], text(silent)) == (None, None, "hi|")
+
+
+def test_a_constraint_beside_tools_is_an_alternative() -> None:
+    validated = validate({"model": "caller", "tools": [F], "regex": "a+"})
+    parts = dict(validated["constraint"].value["parts"])
+    assert parts["client_answer"][:2] == ["regex", "a+"]
+
+
+@pytest.mark.parametrize(
+    ("thinking", "tail", "thoughts"),
+    [
+        (None, "|", (False, False)),
+        ({"type": "auto"}, "|", (False, False)),
+        ({"type": "enabled"}, "|<s>", (True, False)),
+        ({"type": "disabled"}, "|</s>", None),
+    ],
+)
+def test_thinking_is_the_templates_switch(
+    thinking: dict[str, Any] | None, tail: str, thoughts: tuple[bool, bool] | None
+) -> None:
+    validated = validate({"model": "thinker", "thinking": thinking})
+    assert text(validated) == f"hi{tail}"
+    expected = thoughts and Thoughts(Marks("<s>", "</s>"), *thoughts, None, 257)
+    assert validated["thoughts"] == expected
+    # Marks that are special tokens stay in the text for the parser.
+    assert validated["skip_special_tokens"] is (expected is None)
+
+
+def test_thoughts_are_required_where_enabled_and_not_begun() -> None:
+    validated = validate({"model": "worded", "thinking": {"type": "enabled"}, "regex": "a"})
+    assert validated["thoughts"] == Thoughts(Marks("<think>", "</think>"), False, True, None, None)
+    assert validated["constraint"].field == COMPOSITION
+
+
+@pytest.mark.parametrize(
+    ("body", "alternatives"),
+    [({}, None), ({"logprobs": True}, 0), ({"logprobs": True, "top_logprobs": 3}, 3)],
+)
+def test_log_probabilities(body: dict[str, Any], alternatives: int | None) -> None:
+    assert validate(body)["alternatives"] == alternatives
+
+
+def test_variables_of_the_template() -> None:
+    validated = validate({"model": "caller", "chat_template_kwargs": {"extra": "!"}})
+    assert text(validated) == "hi!|"
+    assert validated["unread"] == []
+
+
+def test_variables_that_the_template_does_not_read_are_told() -> None:
+    """They are for other models' templates, so a request is not refused for them."""
+    body = {"model": "caller", "chat_template_kwargs": {"extra": "!", "nobody": 1}}
+    assert validate(body)["unread"] == ["chat_template_kwargs.nobody"]
+
+
+def test_a_message_of_an_earlier_answer_can_be_sent_back() -> None:
+    """As clients dump it, with what was empty."""
+    said = {
+        "role": "assistant", "content": "a", "refusal": None, "annotations": [], "audio": None,
+        "function_call": None, "tool_calls": None, "reasoning_content": None,
+        "provider_specific_fields": {"refusal": None},
+    }  # fmt: skip
+    sent_back = validate({"messages": [*HI, said, *HI]})
+    plain = validate({"messages": [*HI, {"role": "assistant", "content": "a"}, *HI]})
+    assert text(sent_back) == text(plain)
+    assert sent_back["unread"] == ["messages[1].provider_specific_fields"]
+
+
+def test_a_budget_makes_a_grammar() -> None:
+    body = {"model": "thinker", "thinking": {"type": "enabled", "budget_tokens": 3}}
+    validated = validate(body)
+    assert "{0,3} <[257]>" in validated["constraint"].value["lark"]
+
+
+@pytest.mark.parametrize("budget", [9, 10**30])
+def test_a_budget_that_the_length_leaves_unused_is_none(budget: int) -> None:
+    thinking = {"type": "enabled", "budget_tokens": budget}
+    validated = validate({"model": "thinker", "thinking": thinking, "max_tokens": 9})
+    assert validated["thoughts"].budget is None
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        {"messages": HI * (TINY_CONTEXT + 1)},
+        {"messages": [{"role": "user", "content": "x" * 100 * TINY_CONTEXT}]},
+        {"messages": "x" * 100 * TINY_CONTEXT},
+        {"messages": None, "prompt": "x" * 100 * TINY_CONTEXT},
+    ],
+)
+def test_what_never_fits_is_refused_before_it_is_tokenized(
+    body: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def never(*_: Any, **_options: Any) -> None:
+        raise AssertionError
+
+    monkeypatch.setattr(ModelFiles, "longest_token", 4)
+    monkeypatch.setattr(ModelFiles, "tokenizer", SimpleNamespace(encode=never))
+    code, param = refusal(body)
+    assert code == "context_length_exceeded"
+    assert param in body

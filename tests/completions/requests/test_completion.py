@@ -1,0 +1,393 @@
+"""The rules between fields, and the job that comes out."""
+
+import dataclasses
+from typing import Any
+
+import orjson
+import pytest
+from asgiref.sync import async_to_sync
+from hypothesis import given
+from hypothesis import settings as hypothesis_settings
+from hypothesis import strategies as st
+
+from completions.errors import APIError
+from completions.grammars import Constraint
+from completions.requests.completion import CompletionRequestSerializer
+from completions.requests.generation import generation_request, view_fields
+from completions.requests.ignored_fields import ignored
+from completions.responses.completion import View
+from completions.responses.logprobs import Native
+from tests.completions.conftest import TINY_CONTEXT
+from tests.completions.requests.validating import ANYONE, LEAST, OF_THE_WORKER, refusal, validate
+from workers.engine.request import Request, SamplingParams
+
+pytestmark = pytest.mark.usefixtures("served")
+
+
+def test_defaults() -> None:
+    validated = validate(LEAST)
+    assert validated == {
+        "model": "tiny", "prompt": [[1, 2]], "max_tokens": 16, "min_tokens": 0,
+        "temperature": 1.0, "top_p": 1.0, "top_k": -1, "min_p": 0.0, "seed": None, "n": 1,
+        "stop": None, "stop_regex": None, "stop_token_ids": None, "ignore_eos": False,
+        "no_stop_trim": False, "spaces_between_special_tokens": True, "logit_bias": None,
+        "frequency_penalty": 0.0, "presence_penalty": 0.0, "repetition_penalty": 1.0,
+        "stream": False, "stream_options": None, "ebnf": None, "regex": None, "json_schema": None,
+        "structural_tag": None,
+        "response_format": None, "grammar": None, "json_whitespace": None,
+        "return_token_ids": False, "skip_special_tokens": True, "background": False,
+        "return_hidden_states": False, "return_routed_experts": False,
+        "routed_experts_start_len": 0, "return_cached_tokens_details": False, "rid": None,
+        "lora_path": None, "adapter": None, "priority": 0, "cache_salt": None,
+        "max_completion_tokens": None, "truncate_sequence": False, "suffix": None,
+        "echo": False, "logprobs": None, "return_logprob": None, "top_logprobs_num": None,
+        "logprob_start_len": None, "token_ids_logprob": None, "return_text_in_logprobs": False,
+        "user": None, "metadata": None, "store": None, "service_tier": None,
+        "safety_identifier": None, "prompt_cache_key": None, "prompt_cache_retention": None,
+        "parallel_tool_calls": None, "tools": None, "tool_choice": None,
+        "dry_multiplier": 0.0, "dry_base": 1.75, "dry_allowed_length": 2,
+        "dry_sequence_breakers": None, "custom_logit_processor": None, "custom_params": None,
+        "best_of": None, "constraint": None, "adapters": [None], "base_model": "tiny",
+        "truncated_tokens": 0,
+        "native": None, "return_meta_info": False, "default_length": True, "cache": "key:1",
+    }  # fmt: skip
+
+
+def test_null_means_the_default() -> None:
+    nulls = dict.fromkeys(CompletionRequestSerializer().fields.keys() - LEAST.keys())
+    assert validate({**LEAST, **nulls}) == validate(LEAST)
+
+
+def test_stream_options() -> None:
+    options = {"include_usage": True}
+    validated = validate({**LEAST, "stream": True, "stream_options": options})
+    assert validated["stream_options"] == {
+        "include_usage": True, "continuous_usage_stats": False, "include_obfuscation": False,
+    }  # fmt: skip
+    body = {**LEAST, "stream": True, "stream_options": {"include_obfuscation": 1}}
+    assert refusal(body) == ("invalid_type", "stream_options.include_obfuscation")
+
+
+@pytest.mark.parametrize("field", ["model", "prompt"])
+@pytest.mark.parametrize("absent", ["missing", "null"])
+def test_required_fields(field: str, absent: str) -> None:
+    body = {**LEAST, field: None}
+    if absent == "missing":
+        del body[field]
+    assert refusal(body) == ("missing_required_parameter", field)
+
+
+def test_unknown_parameters_suggest_the_nearest_name() -> None:
+    with pytest.raises(APIError, match=r"max_token: .* Did you mean max_tokens\?") as caught:
+        validate({**LEAST, "max_token": 1})
+    assert (caught.value.code, caught.value.param) == ("unknown_parameter", "max_token")
+    assert refusal({**LEAST, "x" * 1000: 1}) == ("unknown_parameter", "x" * 64)
+
+
+@pytest.mark.parametrize(
+    ("name", "advice"),
+    [
+        ("sampling_params", "top level"),
+        ("max_new_tokens", "max_tokens"),
+        ("text", "prompt"),
+        ("input_ids", "prompt"),
+        ("guided_regex", "regex"),
+        ("guided_json", "json_schema"),
+        ("messages", "/v1/chat/completions"),
+    ],
+)
+def test_names_of_other_systems_are_told_apart_from_typos(name: str, advice: str) -> None:
+    """A client that was written for another route or server hears what to send instead."""
+    with pytest.raises(APIError, match=f"{name}: not supported here.*{advice}") as caught:
+        validate({**LEAST, name: "x"})
+    assert (caught.value.code, caught.value.param) == ("unsupported_parameter", name)
+
+
+BANNED = {"custom_logit_processor": "disallowed_tokens"}
+
+
+@pytest.mark.parametrize(
+    ("fields", "code", "param"),
+    [
+        ({"best_of": 2, "n": 3}, "invalid_value", "best_of"),
+        ({"best_of": 2, "stream": True}, "invalid_value", "best_of"),
+        ({"best_of": 129}, "integer_above_max_value", "best_of"),
+        ({"best_of": 128, "prompt": [[1]] * 9}, "integer_above_max_value", "best_of"),
+        ({"dry_multiplier": -1}, "decimal_below_min_value", "dry_multiplier"),
+        ({"dry_base": 0}, "decimal_below_min_value", "dry_base"),
+        ({"dry_allowed_length": -1}, "integer_below_min_value", "dry_allowed_length"),
+        ({"dry_allowed_length": 2**31}, "integer_above_max_value", "dry_allowed_length"),
+        ({"dry_sequence_breakers": [""]}, "invalid_value", "dry_sequence_breakers[0]"),
+        ({"dry_sequence_breakers": ["a"] * 65}, "array_above_max_length", "dry_sequence_breakers"),
+        ({"dry_sequence_breakers": [3]}, "invalid_type", "dry_sequence_breakers[0]"),
+        ({"custom_logit_processor": "nobody"}, "invalid_value", "custom_logit_processor"),
+        (
+            {"custom_logit_processor": '{"callable": "80"}'},
+            "unsupported_value",
+            "custom_logit_processor",
+        ),
+        ({"custom_params": {}}, "invalid_value", "custom_params"),
+        ({**BANNED, "custom_params": {"__a": 1}}, "invalid_value", "custom_params.__a"),
+        ({**BANNED, "custom_params": {"a": 2**64}}, "invalid_value", "custom_params"),
+        ({**BANNED, "custom_params": {"a": [[1]]}}, "invalid_value", "custom_params.a"),
+        ({**BANNED, "custom_params": {"a": {"b": {}}}}, "invalid_value", "custom_params.a"),
+        ({**BANNED, "custom_params": {"a": "x" * 2**14}}, "invalid_value", "custom_params"),
+    ],
+)
+def test_what_best_of_dry_and_processors_refuse(
+    fields: dict[str, Any], code: str, param: str
+) -> None:
+    assert refusal({**LEAST, **fields}) == (code, param)
+
+
+def test_best_of_dry_and_processors_reach_the_worker() -> None:
+    params = {"token_ids": [1, 2], "a": {"b": None}, "c": True}
+    fields = {
+        **BANNED, "custom_params": params, "best_of": 4, "n": 2, "dry_multiplier": 1,
+        "dry_base": 2, "dry_allowed_length": 0, "dry_sequence_breakers": [],
+    }  # fmt: skip
+    job = async_to_sync(generation_request)(validate({**LEAST, **fields}))
+    assert {name: job["sampling"][name] for name in fields} == fields
+    default = async_to_sync(generation_request)(validate(LEAST))["sampling"]
+    assert tuple(default["dry_sequence_breakers"]) == SamplingParams().dry_sequence_breakers
+
+
+def test_the_first_error_in_field_order_is_reported() -> None:
+    body = {"n": 0, "temperature": "hot", "prompt": [999], "model": "tiny"}
+    assert refusal(body) == ("invalid_type", "temperature")
+    assert refusal({**body, "model": "none"}) == ("model_not_found", "model")
+
+
+def test_models() -> None:
+    allowed = dataclasses.replace(ANYONE, allowed_models=("org/slashed",))
+    assert validate({**LEAST, "model": "org/slashed"}, allowed)["model"] == "org/slashed"
+    assert refusal(LEAST, allowed) == ("permission_denied", "model")
+    assert refusal({**LEAST, "model": "none"}) == ("model_not_found", "model")
+
+
+def test_a_model_id_may_name_an_adapter() -> None:
+    validated = validate({**LEAST, "model": "tiny:polite", "prompt": [[1], [2]]})
+    assert (validated["model"], validated["base_model"]) == ("tiny:polite", "tiny")
+    assert validated["adapters"] == ["polite", "polite"]
+    assert refusal({**LEAST, "model": "tiny:rude"}) == ("adapter_not_found", "model")
+    assert refusal({**LEAST, "model": "none:polite"}) == ("model_not_found", "model")
+    allowed = dataclasses.replace(ANYONE, allowed_models=("tiny",))
+    assert validate({**LEAST, "model": "tiny:polite"}, allowed)
+    only = dataclasses.replace(ANYONE, allowed_models=("tiny:polite",))
+    assert validate({**LEAST, "model": "tiny:polite"}, only)
+    assert refusal(LEAST, only) == ("permission_denied", "model")
+
+
+def test_an_adapter_is_named_by_any_of_three_fields() -> None:
+    two = {**LEAST, "prompt": [[1], [2]]}
+    for fields in ({"lora_path": "polite"}, {"adapter": "polite"}, {"lora_path": ["polite"] * 2}):
+        assert validate({**two, **fields})["adapters"] == ["polite", "polite"]
+    assert validate({**two, "lora_path": ["polite", None]})["adapters"] == ["polite", None]
+    body = {**two, "model": "tiny:polite", "lora_path": ["polite", None]}
+    assert refusal(body) == ("invalid_value", "lora_path")
+    assert validate({**body, "lora_path": "polite"})["adapters"] == ["polite", "polite"]
+
+
+def test_a_key_may_be_allowed_to_hurry() -> None:
+    hasty = dataclasses.replace(ANYONE, max_priority=5)
+    assert validate({**LEAST, "priority": 5}, hasty)["priority"] == 5
+    assert refusal({**LEAST, "priority": 6}, hasty) == ("permission_denied", "priority")
+
+
+def test_rids_are_one_per_prompt_and_differ() -> None:
+    two = {**LEAST, "prompt": [[1], [2]]}
+    assert validate({**two, "rid": "a"})
+    assert validate({**two, "rid": ["a", "b"]})
+    assert refusal({**two, "rid": ["a", "a"]}) == ("invalid_value", "rid[1]")
+
+
+def test_no_tokens_are_generated_only_for_an_echo() -> None:
+    body = {**LEAST, "max_tokens": 0}
+    assert refusal(body) == ("integer_below_min_value", "max_tokens")
+    assert validate({**body, "echo": True})["max_tokens"] == 0
+    states = {**body, "echo": True, "return_hidden_states": True}
+    assert refusal(states) == ("invalid_value", "return_hidden_states")
+    full = {**body, "echo": True, "prompt": [1] * TINY_CONTEXT}
+    assert refusal(full) == ("context_length_exceeded", "prompt")
+
+
+@pytest.mark.parametrize(
+    ("fields", "native"),
+    [
+        ({"return_logprob": True}, [Native(True, 0, (), -1)] * 2),
+        ({"return_logprob": [True, False]}, [Native(True, 0, (), -1), None]),
+        ({"return_logprob": False}, None),
+        ({"return_logprob": True, "top_logprobs_num": [0, 3]},
+         [Native(True, 0, (), -1), Native(True, 3, (), -1)]),
+        ({"return_logprob": True, "logprob_start_len": [-1, 1]},
+         [Native(True, 0, (), -1), Native(True, 0, (), 1)]),
+        ({"token_ids_logprob": 7}, [Native(False, 0, [7], -1)] * 2),
+        ({"token_ids_logprob": [7, 8]}, [Native(False, 0, [7, 8], -1)] * 2),
+        ({"token_ids_logprob": [[7], [8, 9]]},
+         [Native(False, 0, [7], -1), Native(False, 0, [8, 9], -1)]),
+        ({"token_ids_logprob": []}, None),
+    ],
+)  # fmt: skip
+def test_native_log_probabilities_may_differ_by_prompt(fields: Any, native: Any) -> None:
+    assert validate({**LEAST, "prompt": [[1], [2, 3]], **fields})["native"] == native
+
+
+def test_what_cannot_be_asked_per_prompt() -> None:
+    two = {**LEAST, "prompt": [[1], [2, 3]], "return_logprob": True}
+    assert refusal({**two, "logprob_start_len": 2}) == (
+        "integer_above_max_value", "logprob_start_len",
+    )  # fmt: skip
+    for name, value in (("logprob_start_len", [0, 1]), ("token_ids_logprob", [[1], [2]])):
+        assert validate({**two, name: value})
+        assert refusal({**two, name: value, "n": 2}) == ("invalid_value", name)
+
+
+def test_a_worker_scores_what_any_field_asks() -> None:
+    body = {
+        **LEAST, "prompt": [[1], [2, 3]], "echo": True, "return_logprob": [False, True],
+        "top_logprobs_num": [0, 5], "logprob_start_len": [-1, 1], "token_ids_logprob": [[], [9]],
+    }  # fmt: skip
+    validated = validate(body)
+    wish = {"top_logprobs_num": 5, "logprob_start_len": 1, "token_ids_logprob": [9]}
+    request = async_to_sync(generation_request)
+    assert request(validated)["logprobs"] == [None, wish]
+    least = {"top_logprobs_num": 2, "logprob_start_len": 0, "token_ids_logprob": []}
+    both = request(validated, 2, from_start=True)["logprobs"]
+    assert both == [least, {**wish, "logprob_start_len": 0}]
+    assert request(validate(LEAST))["logprobs"] is None
+
+
+def test_what_a_response_is_built_from_can_be_stored() -> None:
+    fields = {
+        "prompt": [[1], [2, 3]], "return_logprob": [True, False], "logprob_start_len": [0, -1],
+        "rid": ["a", "b"], "return_token_ids": True,
+    }  # fmt: skip
+    view = View(id="x", **view_fields(validate({**LEAST, **fields})))
+    stored = View(**orjson.loads(orjson.dumps(view.as_dict())))
+    assert [stored.native_of(choice) for choice in (0, 1)] == [Native(True, 0, [], 0), None]
+    assert stored.as_dict() == orjson.loads(orjson.dumps(view.as_dict()))
+
+
+def test_max_completion_tokens_is_max_tokens() -> None:
+    assert validate({**LEAST, "max_completion_tokens": 5})["max_tokens"] == 5
+    both = {**LEAST, "max_completion_tokens": 5, "max_tokens": 5}
+    assert validate(both)["max_tokens"] == 5
+    assert refusal({**both, "max_tokens": 6}) == ("invalid_value", "max_completion_tokens")
+
+
+def test_truncation_keeps_the_tail() -> None:
+    long = [*range(100), *range(100)]
+    body = {**LEAST, "truncate_sequence": True}
+    validated = validate({**body, "prompt": [[1], long], "max_tokens": 28})
+    assert validated["prompt"] == [[1], long[-100:]]
+    assert validated["truncated_tokens"] == 100
+    assert validate({**body, "prompt": long, "max_tokens": 5000})["prompt"] == [[99]]
+
+
+def test_tools_are_named_as_ignored_when_none_may_be_called() -> None:
+    body = {**LEAST, "tool_choice": "none", "tools": [{"type": "function"}], "user": "me"}
+    assert ignored(validate(body), "tools", "tool_choice") == ("user", "tools", "tool_choice")
+
+
+def test_ignore_eos_needs_max_tokens() -> None:
+    assert refusal({**LEAST, "ignore_eos": True}) == ("missing_required_parameter", "max_tokens")
+    for name in ("max_tokens", "max_completion_tokens"):
+        assert validate({**LEAST, "ignore_eos": True, name: 4})["ignore_eos"]
+
+
+def test_choices_of_a_batch_are_bounded() -> None:
+    assert validate({**LEAST, "prompt": [[1]] * 8, "n": 128})["n"] == 128
+    body = {**LEAST, "prompt": [[1]] * 9, "n": 128}
+    assert refusal(body) == ("integer_above_max_value", "n")
+
+
+def test_context_length() -> None:
+    fits = [1] * (TINY_CONTEXT - 16)
+    assert validate({**LEAST, "prompt": fits})
+    assert refusal({**LEAST, "prompt": [*fits, 1]}) == ("context_length_exceeded", "prompt")
+    assert refusal({**LEAST, "prompt": [[1], [*fits, 1]]})[0] == "context_length_exceeded"
+    body = {**LEAST, "prompt": [1] * TINY_CONTEXT, "max_tokens": 1}
+    assert refusal(body) == ("context_length_exceeded", "prompt")
+
+
+@pytest.mark.parametrize(
+    ("fields", "constraint"),
+    [
+        ({"ebnf": "x"}, Constraint("ebnf", "x")),
+        ({"ebnf": "", "regex": "x"}, Constraint("regex", "x")),
+        ({"json_schema": {}}, Constraint("json_schema", {})),
+        ({"json_schema": "", "response_format": {"type": "text"}}, None),
+        ({"regex": "x", "response_format": {"type": "text"}}, Constraint("regex", "x")),
+        ({"structural_tag": "{}"}, Constraint("structural_tag", "{}")),
+        ({"json_schema": {"type": "text"}}, Constraint("json_schema", {"type": "text"})),
+        ({"structural_tag": {"type": "text"}}, Constraint("structural_tag", {"type": "text"})),
+        (
+            {"response_format": {"type": "structural_tag", "format": {"type": "any_text"}}},
+            Constraint(
+                "response_format", {"type": "structural_tag", "format": {"type": "any_text"}}
+            ),
+        ),
+    ],
+)
+def test_constraint(fields: dict[str, Any], constraint: Constraint | None) -> None:
+    assert validate({**LEAST, **fields})["constraint"] == constraint
+
+
+def test_only_one_constraint() -> None:
+    body = {**LEAST, "regex": "x", "json_schema": {}}
+    assert refusal(body) == ("conflicting_constraints", "json_schema")
+    body = {**LEAST, "ebnf": "x", "response_format": {"type": "json_object"}}
+    assert refusal(body) == ("conflicting_constraints", "response_format")
+
+
+def test_a_body_that_is_no_object() -> None:
+    assert refusal([]) == ("invalid_type", None)
+
+
+def test_the_job_holds_the_engines_parameters() -> None:
+    validated = validate({**LEAST, "stop": "x", "logit_bias": {"3": 1}, "seed": -7})
+    job = async_to_sync(generation_request)(validated)
+    assert job["prompts"] == [[1, 2]]
+    assert job["grammar"] is None
+    parameters = {field.name for field in dataclasses.fields(SamplingParams)}
+    assert job["sampling"].keys() == parameters
+    carried = {field.name for field in dataclasses.fields(Request)} - set(OF_THE_WORKER)
+    assert job.keys() == carried
+    assert job["sampling"]["stop"] == ["x"]
+    assert job["sampling"]["logit_bias"] == {"3": 1.0}
+    assert job["sampling"]["seed"] == -7
+
+
+def test_a_seed_is_drawn_when_none_is_given() -> None:
+    validated = validate(LEAST)
+    seeds = {async_to_sync(generation_request)(validated)["sampling"]["seed"] for _ in range(8)}
+    assert len(seeds) == 8
+    assert all(0 <= seed < 2**63 for seed in seeds)
+
+
+def test_the_job_holds_the_judged_grammar() -> None:
+    validated = validate({**LEAST, "ebnf": 'root ::= "A" | "B"'})
+    assert "start:" in async_to_sync(generation_request)(validated)["grammar"]
+
+
+scalars = st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5)
+values = st.recursive(
+    scalars,
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner),
+    max_leaves=6,
+)
+names = st.sampled_from([*CompletionRequestSerializer().fields]) | st.text(max_size=5)
+
+
+@hypothesis_settings(deadline=None)
+@given(st.dictionaries(names, values))
+def test_any_body_is_valid_or_an_api_error(body: dict[str, Any]) -> None:
+    data = {**LEAST, **body}
+    serializer = CompletionRequestSerializer.of(data, ANYONE)
+    try:
+        assert serializer.run_validation(data)
+    except APIError as error:
+        refused = error
+    else:
+        return
+    assert refused.envelope()["error"]["message"]

@@ -1,0 +1,108 @@
+"""tools and tool_choice: what is understood, what goes together, what is refused and where."""
+
+import pytest
+
+from completions.chat.tools import Choice, Tool
+from completions.errors import FieldError
+from completions.requests.tools import ToolChoiceField, ToolSerializer, choice_of, tools_of
+
+F = {"type": "function", "function": {"name": "f", "parameters": {"type": "object"}}}
+TOOLS = (Tool("f"), Tool("g"))
+DEEP: dict = {}
+for _ in range(300):
+    DEEP = {"items": DEEP}
+
+
+def test_tools_keep_their_place():
+    given = [ToolSerializer().to_internal_value(each) for each in (
+        F, {"type": "function", "function": {"name": "g", "description": "d", "strict": True}},
+    )]  # fmt: skip
+    assert tools_of(given) == (
+        Tool("f", None, {"type": "object"}, False, "tools[0]"),
+        Tool("g", "d", None, True, "tools[1]"),
+    )
+    with pytest.raises(FieldError) as caught:
+        tools_of([given[0], given[0]])
+    assert caught.value.path == "tools[1].function.name"
+
+
+@pytest.mark.parametrize(
+    ("tool", "path"),
+    [
+        ({"type": "retrieval"}, "type"),
+        ({"type": "function"}, "function"),
+        ({"type": "function", "function": {"name": "a b"}}, "function.name"),
+        ({"type": "function", "function": {"name": "x" * 65}}, "function.name"),
+        (
+            {"type": "function", "function": {"name": "f", "parameters": {"type": "array"}}},
+            "function.parameters.type",
+        ),
+        (
+            {"type": "function", "function": {"name": "f", "parameters": {"properties": []}}},
+            "function.parameters.properties",
+        ),
+        (
+            {"type": "function", "function": {"name": "f", "parameters": {"maximum": 2**64}}},
+            "function.parameters",
+        ),
+        (
+            {"type": "function", "function": {"name": "f", "parameters": DEEP}},
+            "function.parameters",
+        ),
+    ],
+)
+def test_bad_tools(tool, path):
+    with pytest.raises(FieldError) as caught:
+        ToolSerializer().to_internal_value(tool)
+    assert caught.value.path == path
+
+
+NAMED_G = {"type": "function", "function": {"name": "g"}}
+
+
+@pytest.mark.parametrize(
+    ("given", "parallel", "expected"),
+    [
+        (None, None, Choice("auto", None, True)),
+        ("auto", False, Choice("auto", None, False)),
+        ("required", True, Choice("required", None, True)),
+        ("none", None, Choice("none", None, True)),
+        (NAMED_G, None, Choice("required", ("g",), False)),
+        (
+            {"type": "allowed_tools", "allowed_tools": {"mode": "auto", "tools": [NAMED_G]}},
+            None,
+            Choice("auto", ("g",), True),
+        ),
+    ],
+)
+def test_choices(given, parallel, expected):
+    choice = None if given is None else ToolChoiceField().to_internal_value(given)
+    assert choice_of(choice, parallel, TOOLS) == expected
+
+
+def test_allowed_tools():
+    assert Choice("auto").allowed(TOOLS) == TOOLS
+    assert Choice("auto", ("g",)).allowed(TOOLS) == TOOLS[1:]
+    assert Choice("none").allowed(TOOLS) == ()
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        "any", 3, {"type": "function"}, {"type": "allowed_tools"},
+        {**NAMED_G, "allowed_tools": {"mode": "auto", "tools": [NAMED_G]}},
+        {"type": "allowed_tools", "allowed_tools": {"mode": "none", "tools": [NAMED_G]}},
+        {"type": "allowed_tools", "allowed_tools": {"mode": "auto", "tools": []}},
+    ],
+)  # fmt: skip
+def test_bad_choices(given):
+    with pytest.raises(FieldError):
+        ToolChoiceField().to_internal_value(given)
+
+
+def test_choices_that_need_tools():
+    assert choice_of(None, None, ()) == Choice("none")
+    for choice, tools in [(Choice("required"), ()), (Choice("auto", ("h",)), TOOLS)]:
+        with pytest.raises(FieldError) as caught:
+            choice_of(choice, None, tools)
+        assert caught.value.path == "tool_choice"

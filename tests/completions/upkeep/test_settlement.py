@@ -1,0 +1,185 @@
+"""Ended jobs: usage and results from Redis to SQL, each exactly once."""
+
+import time
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+
+import pytest
+from asgiref.sync import async_to_sync
+from django.db import OperationalError
+from django.utils import timezone
+
+from completions.endpoints import batch_lines
+from completions.jobs import events, kept
+from completions.jobs.ended import read_ended
+from completions.jobs.execution import Ending, Execution
+from completions.jobs.submission import NewJob, submit_kept
+from completions.models import Job, UsageRecord
+from completions.upkeep import settlement
+from completions.usage import ledger
+
+pytestmark = [pytest.mark.integration, pytest.mark.django_db(transaction=True)]
+
+PREFIX = "u:"
+
+
+def run_job(client, tenant, job_id, state="completed", error=None, kind="background", request=None):
+    """A job's whole life in Redis."""
+    job = NewJob(
+        job_id, kind, "m", tenant.organization.pk, tenant.key.pk, request or {}, {},
+        time.time() + 60, 60,
+        request_id=f"req_{job_id}",
+    )  # fmt: skip
+    submit_kept(client, PREFIX, [job])
+    worker = Execution(client, PREFIX, "w")
+    worker.beat("m", {})
+    (claim,) = worker.claim([job_id])
+    ending = Ending(job_id, claim.attempt, 1, state, error, events.Usage(3, 5, 1))
+    worker.publish([], [ending])
+
+
+def settle(client):
+    return settlement.settle(client, PREFIX, batch_lines.respond)
+
+
+def test_ended_jobs_become_records(owner, redis_client):
+    run_job(redis_client, owner, "a")
+    run_job(redis_client, owner, "b", "failed", events.JobError("grammar_error", "no"))
+    assert settle(redis_client) == 2
+    done, failed = UsageRecord.objects.order_by("job_id")
+    assert (done.prompt_tokens, done.completion_tokens, done.cached_tokens) == (3, 5, 1)
+    assert (done.organization, done.api_key, done.model) == (owner.organization, owner.key, "m")
+    assert done.created_at <= done.finished_at
+    assert done.run_ms is not None
+    assert (done.request_id, failed.request_id) == ("req_a", "req_b")
+    assert (failed.status, failed.error_code) == ("failed", "grammar_error")
+    assert settle(redis_client) == 0
+
+
+def test_a_record_holds_no_character_that_postgresql_refuses(owner, redis_client):
+    """One such record would hold up all that end after it."""
+    run_job(redis_client, owner, "a", request={"prompts": [[1]], "sampling": {"stop": ["\0"]}})
+    assert settle(redis_client) == 1
+    assert UsageRecord.objects.get().parameters["stop"] == ["\N{SYMBOL FOR NULL}"]
+
+
+def test_a_clock_that_jumped_makes_no_number_that_postgresql_refuses(owner, redis_client):
+    """Redis's host began in 1970 and learned the date while the job waited."""
+    run_job(redis_client, owner, "a")
+    (job,), _ = read_ended(redis_client, PREFIX, 1)
+    ledger.record([replace(job, created=1.0)])
+    assert UsageRecord.objects.get().queued_ms == 2**31 - 1
+
+
+def test_a_flush_that_died_before_deleting_is_repeated_harmlessly(owner, redis_client, monkeypatch):
+    run_job(redis_client, owner, "a")
+    with monkeypatch.context() as patch:
+        patch.setattr(settlement, "forget", lambda *_: 1 / 0)
+        with pytest.raises(ZeroDivisionError):
+            settle(redis_client)
+    assert settle(redis_client) == 1
+    assert UsageRecord.objects.count() == 1
+
+
+def test_more_than_one_batch(owner, redis_client, monkeypatch):
+    monkeypatch.setattr(settlement, "AT_ONCE", 2)
+    for number in range(5):
+        run_job(redis_client, owner, f"job-{number}")
+    assert settle(redis_client) == 5
+    assert UsageRecord.objects.count() == 5
+
+
+def test_a_job_that_cannot_be_stored_holds_nothing_up_and_is_tried_again(
+    owner, redis_client, monkeypatch, caplog
+):
+    record = ledger.record
+
+    def refuse(jobs):
+        if any(job.id == "b" for job in jobs):
+            raise ValueError("out of range")
+        record(jobs)
+
+    for job_id in "abc":
+        run_job(redis_client, owner, job_id)
+    with monkeypatch.context() as patch:
+        patch.setattr(ledger, "record", refuse)
+        assert settle(redis_client) == 2
+        assert settle(redis_client) == 0
+    assert [record.job_id for record in UsageRecord.objects.order_by("job_id")] == ["a", "c"]
+    assert "job b cannot be settled" in caplog.text
+    assert settle(redis_client) == 1
+    assert UsageRecord.objects.count() == 3
+
+
+def test_a_database_that_is_away_is_no_fault_of_a_job(owner, redis_client, monkeypatch):
+    run_job(redis_client, owner, "a")
+    run_job(redis_client, owner, "b")
+    with monkeypatch.context() as patch:
+
+        def away(jobs):
+            raise OperationalError("the server closed the connection")
+
+        patch.setattr(ledger, "record", away)
+        with pytest.raises(OperationalError):
+            settle(redis_client)
+    assert settle(redis_client) == 2
+
+
+def test_records_of_a_deleted_key_hold_nothing_up(owner, stranger, redis_client):
+    run_job(redis_client, owner, "gone")
+    run_job(redis_client, stranger, "kept")
+    owner.key.delete()
+    assert settle(redis_client) == 2
+    assert [record.job_id for record in UsageRecord.objects.all()] == ["kept"]
+
+
+def store(tenant, job_id):
+    Job.objects.create(
+        id=job_id, organization=tenant.organization, api_key=tenant.key, model="m", request={},
+        view={"id": job_id}, deadline_at=datetime.now(UTC), ttl=60,
+    )  # fmt: skip
+
+
+def test_a_background_job_learns_its_end(owner, redis_client):
+    store(owner, "a")
+    run_job(redis_client, owner, "a", "failed", events.JobError("worker_error", "gone"))
+    settle(redis_client)
+    job = Job.objects.get(id="a")
+    assert (job.status, job.error_code) == ("failed", "worker_error")
+    assert job.expires_at - job.finished_at == timedelta(seconds=60)
+    record = async_to_sync(kept.find)("a", timezone.now())
+    assert record.ended
+    assert record.error == events.JobError("worker_error", "gone")
+    assert record.usage == events.Usage(3, 5, 1)
+    assert record.sequence_number == 1
+    assert [type(event) for event in record.events] == [events.EndEvent]
+
+
+def test_redis_keeps_a_result_until_sql_has_it(owner, redis_client, settings):
+    settings.RESULT_TTL = 50
+    store(owner, "a")
+    run_job(redis_client, owner, "a")
+    keys = [f"{PREFIX}job:a", f"{PREFIX}ev:a"]
+    assert [redis_client.ttl(key) for key in keys] == [-1, -1]
+    settle(redis_client)
+    assert all(0 < redis_client.ttl(key) <= 50 for key in keys)
+    run_job(redis_client, owner, "sync", kind="sync")
+    assert 0 < redis_client.ttl(f"{PREFIX}job:sync") <= 60
+
+
+def test_a_result_expires(owner, redis_client):
+    store(owner, "a")
+    run_job(redis_client, owner, "a")
+    settle(redis_client)
+    late = timezone.now() + timedelta(seconds=61)
+    assert async_to_sync(kept.find)("a", late) is None
+    assert kept.prune(timezone.now()) == 0
+    assert kept.prune(late) == 1
+
+
+def test_a_job_deleted_meanwhile_stays_deleted(owner, redis_client):
+    run_job(redis_client, owner, "a")
+    redis_client.delete(f"{PREFIX}job:a", f"{PREFIX}ev:a")
+    assert settle(redis_client) == 1
+    assert UsageRecord.objects.count() == 1
+    assert not Job.objects.exists()

@@ -1,0 +1,232 @@
+"""The outermost ASGI layer: request ids and the body limit."""
+
+import asyncio
+import gc
+from types import SimpleNamespace
+
+import orjson
+import pytest
+
+from completions.accounts.keys import Principal, Refusal
+from completions.delivery import enqueueing
+from project.server import gateway
+from project.server.gateway import Gateway
+
+
+async def echo(scope, receive, send):
+    size, more = 0, True
+    while more:
+        message = await receive()
+        size += len(message["body"])
+        more = message.get("more_body", False)
+    await send({"type": "http.response.start", "status": 200, "headers": []})
+    await send({"type": "http.response.body", "body": b"%d" % size})
+
+
+async def call(parts, headers=(), limit=10, path="/", uploads=None, application=echo):
+    queue = [
+        {"type": "http.request", "body": part, "more_body": i < len(parts) - 1}
+        for i, part in enumerate(parts)
+    ]
+    sent = []
+
+    async def receive():
+        return queue.pop(0)
+
+    async def send(message):
+        sent.append(message)
+
+    scope = {"type": "http", "method": "POST", "path": path, "headers": list(headers)}
+    await Gateway(application, limit, uploads)(scope, receive, send)
+    start, body = sent
+    return start["status"], dict(start["headers"]), body["body"]
+
+
+async def start_up(monkeypatch):
+    """The lifespan's start, without Redis."""
+    sent, came = asyncio.Event(), asyncio.Queue()
+    came.put_nowait({"type": "lifespan.startup"})
+    monkeypatch.setattr(gateway, "_drain_on_sigterm", lambda here: None)
+
+    async def current():
+        return None
+
+    async def send(message):
+        sent.set()
+
+    monkeypatch.setattr(gateway.runtime, "current", current)
+    lifespan = asyncio.create_task(Gateway(echo, 10)({"type": "lifespan"}, came.get, send))
+    await sent.wait()
+    lifespan.cancel()
+    await asyncio.gather(lifespan, return_exceptions=True)
+
+
+async def test_the_collector_passes_over_what_was_imported(monkeypatch):
+    usual = gc.get_threshold()
+    try:
+        await start_up(monkeypatch)
+        assert gc.get_freeze_count() > 10_000
+        assert gc.get_threshold()[0] == gateway.GARBAGE
+    finally:
+        gc.unfreeze()
+        gc.set_threshold(*usual)
+
+
+async def test_a_body_up_to_the_limit_passes():
+    status, _, body = await call([b"12345", b"67890"])
+    assert (status, body) == (200, b"10")
+
+
+@pytest.mark.parametrize(
+    ("parts", "headers"),
+    [
+        ([b"x"], [(b"content-length", b"11")]),  # refused before it is read
+        ([b"12345", b"678901"], []),  # chunked: nobody declared its length
+        ([b"12345", b"678901"], [(b"content-length", b"2")]),  # a lie
+    ],
+)
+async def test_a_larger_body_is_refused(parts, headers):
+    status, sent, body = await call(parts, headers)
+    assert status == 413
+    assert orjson.loads(body)["error"]["code"] == "payload_too_large"
+    assert sent[b"connection"] == b"close"
+
+
+async def test_every_answer_carries_a_request_id():
+    _, first, _ = await call([b""])
+    _, second, _ = await call([b""])
+    assert first[b"x-request-id"].startswith(b"req_")
+    assert first[b"x-request-id"] != second[b"x-request-id"]
+
+
+@pytest.mark.parametrize(
+    ("given", "kept"), [(b"trace-1:a.b_c", True), (b"a b", False), (b"x" * 65, False), (b"", False)]
+)
+async def test_a_clients_request_id_is_kept_when_it_is_harmless(given, kept):
+    _, headers, _ = await call([b""], [(b"x-request-id", given)])
+    assert (headers[b"x-request-id"] == given) is kept
+
+
+async def test_a_job_carries_the_id_of_its_request(served):
+    made = []
+
+    async def application(scope, receive, send):
+        view = SimpleNamespace(id="cmpl-1", served_model="tiny", as_dict=dict)
+        principal = Principal(1, 2, "abc", (), None)
+        made.append(enqueueing.new_job(view, "sync", {}, principal))
+        await echo(scope, receive, send)
+
+    await call([b""], [(b"x-request-id", b"trace-1")], application=application)
+    assert [job.request_id for job in made] == ["trace-1"]
+
+
+@pytest.fixture
+def good_key(fake_runtime, monkeypatch):
+    async def verify(secret):
+        return Principal(1, 1, "abc", (), None) if secret == "good" else Refusal.INVALID
+
+    monkeypatch.setattr(fake_runtime.key_ring, "verify", verify)
+    return [(b"authorization", b"Bearer good")]
+
+
+async def test_uploads_have_a_limit_of_their_own():
+    uploads = {"/v1/files": 20}
+    status, _, body = await call([b"x" * 15], path="/v1/files", uploads=uploads)
+    assert (status, body) == (200, b"15")
+    status, _, body = await call([b"x" * 21], path="/v1/files", uploads=uploads)
+    assert status == 413
+    assert b"20 bytes" in body
+    status, _, _ = await call([b"x" * 15], path="/v1/other", uploads=uploads)
+    assert status == 413
+
+
+@pytest.mark.parametrize("declared", [True, False])
+async def test_only_holders_of_a_key_may_send_a_large_body(good_key, monkeypatch, declared):
+    monkeypatch.setattr(gateway, "STRANGERS_BYTES", 6)
+
+    async def sent(parts, key):
+        length = b"%d" % sum(map(len, parts))
+        headers = [*key, *([(b"content-length", length)] if declared else [])]
+        return await call(parts, headers, limit=20)
+
+    status, _, body = await sent([b"12345", b"678901"], good_key)
+    assert (status, body) == (200, b"11")
+    status, _, body = await sent([b"12345", b"6"], [])
+    assert (status, body) == (200, b"6")
+    for key in ([], [(b"authorization", b"Bearer bad")]):
+        status, headers, body = await sent([b"12345", b"67"], key)
+        assert status == 401
+        assert headers[b"www-authenticate"] == b"Bearer"
+        assert headers[b"connection"] == b"close"
+
+
+async def test_a_body_that_trickles_is_not_waited_for(monkeypatch):
+    monkeypatch.setattr(gateway, "BODY_SECONDS", 0.05)
+    parts = [{"type": "http.request", "body": b"x", "more_body": True}]
+    sent = []
+
+    async def receive():
+        return parts.pop() if parts else await asyncio.Event().wait()
+
+    async def send(message):
+        sent.append(message)
+
+    scope = {"type": "http", "method": "POST", "path": "/", "headers": []}
+    async with asyncio.timeout(30):
+        await Gateway(echo, 10)(scope, receive, send)
+    assert sent[0]["status"] == 408
+    assert orjson.loads(sent[1]["body"])["error"]["code"] == "request_timeout"
+
+
+async def test_the_answer_to_a_whole_body_takes_its_time(monkeypatch):
+    """The application listens for the client's hanging up meanwhile, which is no body."""
+    parts = [{"type": "http.request", "body": b"x"}]
+    sent = []
+
+    async def receive():
+        return parts.pop() if parts else await asyncio.Event().wait()
+
+    async def application(scope, receive, send):
+        assert (await receive())["body"] == b"x"
+        monkeypatch.setattr(gateway, "BODY_SECONDS", -1.0)
+        with pytest.raises(TimeoutError):  # of this test
+            await asyncio.wait_for(receive(), 0.05)
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+
+    async def send(message):
+        sent.append(message)
+
+    scope = {"type": "http", "method": "POST", "path": "/", "headers": []}
+    await Gateway(application, 10)(scope, receive, send)
+    assert sent[0]["status"] == 200
+
+
+async def test_who_is_cut_because_the_server_stops_is_told():
+    begun = asyncio.Event()
+
+    async def application(scope, receive, send):
+        begun.set()
+        await asyncio.Event().wait()
+
+    calling = asyncio.create_task(call([b""], application=application))
+    await begun.wait()
+    calling.cancel()
+    status, headers, body = await calling
+    assert (status, orjson.loads(body)["error"]["code"]) == (503, "server_shutting_down")
+    assert int(headers[b"retry-after"]) >= 1
+    assert headers[b"x-request-id"].startswith(b"req_")
+
+
+async def test_a_response_that_has_begun_is_cut_when_the_server_stops():
+    begun = asyncio.Event()
+
+    async def application(scope, receive, send):
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+        begun.set()
+        await asyncio.Event().wait()
+
+    calling = asyncio.create_task(call([b""], application=application))
+    await begun.wait()
+    calling.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await calling

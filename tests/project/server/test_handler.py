@@ -1,0 +1,141 @@
+"""A request to the API has a thread only if it uses the database, and leaves it tidy."""
+
+import asyncio
+import threading
+
+import orjson
+import pytest
+from asgiref import sync
+from asgiref.testing import ApplicationCommunicator
+from django.core.signals import request_finished
+
+from completions.accounts.keys import Principal
+from completions.endpoints.health import HealthView
+from completions.http import authentication
+from project.server.handler import ASGIHandler
+
+
+async def answer(path, method="GET", query=b"", headers=(), content=b""):
+    """Status and body."""
+    scope = {
+        "type": "http", "method": method, "path": path, "query_string": query,
+        "headers": list(headers), "http_version": "1.1", "scheme": "http", "server": ("test", 80),
+    }  # fmt: skip
+    client = ApplicationCommunicator(ASGIHandler(), scope)
+    await client.send_input({"type": "http.request", "body": content})
+    start, body = await client.receive_output(10), b""
+    while (message := await client.receive_output(10)).get("more_body"):
+        body += message["body"]
+    await client.wait(10)
+    return start["status"], body + message.get("body", b"")
+
+
+async def test_the_api_starts_no_thread_of_its_own(monkeypatch):
+    def refuse(*_, **__):
+        raise AssertionError("a thread was started")
+
+    monkeypatch.setattr(sync, "ThreadPoolExecutor", refuse)
+    assert (await answer("/healthz"))[0] == 200
+
+
+@pytest.fixture
+def tenants_key(monkeypatch):
+    """The headers of somebody whose key is good."""
+
+    async def verify(_secret):
+        return Principal(1, 1, "abc", (), None)
+
+    monkeypatch.setattr(authentication, "_verify", verify)
+    return [(b"authorization", b"Bearer sk-good")]
+
+
+def refused(body):
+    error = orjson.loads(body)["error"]
+    assert set(error) == {"message", "type", "param", "code"}
+    return error["code"]
+
+
+@pytest.mark.parametrize("query", [b"a=\xff", b"\x80"])
+async def test_a_query_that_is_no_text_is_refused_with_a_word(query):
+    status, body = await answer("/v1/models", query=query)
+    assert (status, refused(body)) == (400, "invalid_request")
+
+
+STRANGE_TYPES = [
+    "application/json; x*=nosuch''a",
+    "application/json; x*=undefined''%41",
+    "application/json; x*=idna''%41",
+    "application/json; charset=base64",
+    "application/json; charset=undefined",
+    "multipart/form-data; boundary=b; charset=base64",
+    "multipart/form-data; boundary=b; x*=nosuch''a",
+    "; charset=utf-8; charset*0=a; charset*1*=b",
+    "a/b;" + "x=y;" * 200,
+]
+
+
+@pytest.mark.parametrize("content_type", STRANGE_TYPES)
+@pytest.mark.parametrize("path", ["/v1/completions", "/v1/files"])
+async def test_no_content_type_is_too_strange_for_an_answer(tenants_key, path, content_type):
+    headers = [
+        (b"content-type", content_type.encode()), (b"content-length", b"100"), *tenants_key,
+    ]  # fmt: skip
+    part = b'--b\r\nContent-Disposition: form-data; name="purpose"\r\n\r\nbatch\r\n--b--\r\n'
+    many = b"&".join(b"a" for _ in range(2000))
+    for query in (b"", many):
+        status, body = await answer(path, "POST", query, headers, part)
+        assert (status, refused(body)) in (
+            (400, "invalid_json"), (400, "missing_required_parameter"), (400, "invalid_request"),
+            (415, "unsupported_media_type"),
+        )  # fmt: skip
+
+
+async def test_a_body_in_chunks_is_read(tenants_key):
+    headers = [
+        (b"content-type", b"application/json"), (b"transfer-encoding", b"chunked"), *tenants_key,
+    ]  # fmt: skip
+    body = orjson.dumps({"model": "nobodys", "prompt": [1]})
+    status, told = await answer("/v1/completions", "POST", b"", headers, body)
+    assert (status, refused(told)) == (404, "model_not_found")
+
+
+@pytest.mark.django_db(transaction=True)
+async def test_a_thread_that_used_the_database_closes_its_connection():
+    finished_in = []
+
+    def note(**_):
+        finished_in.append(threading.current_thread())
+
+    request_finished.connect(note)
+    try:
+        assert (await answer("/readyz"))[0] in (200, 503)  # which asks for migrations
+        assert (await answer("/healthz"))[0] == 200
+    finally:
+        request_finished.disconnect(note)
+    (of_database,) = finished_in  # the other had nothing to tidy up
+    assert of_database is not threading.main_thread()
+
+
+async def test_a_client_that_hangs_up_cancels_the_view(monkeypatch):
+    begun, cancelled = asyncio.Event(), asyncio.Event()
+
+    async def wait_for_ever(self, request):
+        begun.set()
+        try:
+            await asyncio.Event().wait()
+        except asyncio.CancelledError:
+            cancelled.set()
+            raise
+
+    monkeypatch.setattr(HealthView, "get", wait_for_ever)
+    scope = {
+        "type": "http", "method": "GET", "path": "/healthz", "query_string": b"", "headers": [],
+    }  # fmt: skip
+    client = ApplicationCommunicator(ASGIHandler(), scope)
+    await client.send_input({"type": "http.request", "body": b""})
+    async with asyncio.timeout(10):
+        await begun.wait()
+        await client.send_input({"type": "http.disconnect"})
+        await cancelled.wait()
+    await client.wait(10)
+    assert await client.receive_nothing()

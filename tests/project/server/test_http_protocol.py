@@ -1,0 +1,233 @@
+"""A connection whose head never ends, never comes, or is none; and one that ends too early."""
+
+import asyncio
+import json
+from contextvars import ContextVar
+from types import SimpleNamespace
+
+import pytest
+from uvicorn.config import Config
+from uvicorn.server import ServerState
+
+from project.server import http_protocol
+from project.server.http_protocol import Protocol
+from tests.project.server.transport import Transport, until
+
+
+async def application(scope, receive, send):
+    await receive()
+    await send({"type": "http.response.start", "status": 200, "headers": []})
+    await scope["app_may_end"].wait()
+    await send({"type": "http.response.body", "body": b"done"})
+
+
+@pytest.fixture
+async def connection():
+    may_end = asyncio.Event()
+    may_end.set()
+
+    async def app(scope, receive, send):
+        await application({**scope, "app_may_end": may_end}, receive, send)
+
+    config = Config(app, lifespan="off", log_config=None)
+    config.load()
+    protocol, transport = Protocol(config, ServerState(), {}), Transport()
+    protocol.connection_made(transport)
+    yield SimpleNamespace(protocol=protocol, transport=transport, may_end=may_end)
+    protocol.connection_lost(None)
+
+
+def refusal(transport):
+    """Status and code of the one response that was written."""
+    head, _, body = transport.written.partition(b"\r\n\r\n")
+    assert b"content-type: application/json" in head
+    assert transport.ended
+    error = json.loads(body)["error"]
+    assert set(error) == {"message", "type", "param", "code"}
+    return int(head.split()[1]), error["code"]
+
+
+REQUEST = b"GET /a HTTP/1.1\r\nHost: a\r\n\r\n"
+
+
+@pytest.mark.parametrize("piece", [b"x" * 1000, b"a: b\r\n" * 200])
+async def test_a_head_without_end_is_refused(connection, piece):
+    connection.protocol.data_received(b"GET /" if piece[:1] == b"x" else b"GET / HTTP/1.1\r\n")
+    for _ in range(2 * http_protocol.MOST_HEAD_BYTES // len(piece)):
+        if connection.transport.ended:
+            break
+        connection.protocol.data_received(piece)
+    assert refusal(connection.transport) == (431, "headers_too_large")
+
+
+CHUNKED = b"POST /a HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n"
+
+
+@pytest.mark.parametrize("begun", [b"0\r\n", b"0\r\na: ", b"1;", b"1\r\nx\r\n1;"])
+async def test_trailers_and_chunk_extensions_without_end_are_refused(connection, begun):
+    piece = b"x" * 1000 if begun[-1:] in b" ;" else b"a: b\r\n" * 200
+    connection.protocol.data_received(CHUNKED + begun)
+    for _ in range(2 * http_protocol.MOST_HEAD_BYTES // len(piece)):
+        if connection.transport.ended:
+            break
+        connection.protocol.data_received(piece)
+    assert refusal(connection.transport) == (431, "headers_too_large")
+
+
+async def test_a_chunk_that_is_none_is_refused_in_words(connection):
+    connection.protocol.data_received(CHUNKED + b"-5\r\n")
+    assert refusal(connection.transport) == (400, "invalid_request")
+
+
+async def test_trailers_are_no_headers():
+    """A proxy does not look into them, and what it vouches for would come from its client."""
+    seen = []
+
+    async def app(scope, receive, send):
+        seen.append(await receive())
+        seen.append(list(scope["headers"]))
+        await application({**scope, "app_may_end": asyncio.Event()}, receive, send)
+
+    config = Config(app, lifespan="off", log_config=None)
+    config.load()
+    protocol, transport = Protocol(config, ServerState(), {}), Transport()
+    protocol.connection_made(transport)
+    trailers = b"X-Forwarded-For: 10.0.0.1\r\nX-Forwarded-Proto: https\r\n"
+    protocol.data_received(CHUNKED + b"1\r\nx\r\n0\r\n" + trailers + b"\r\n")
+    await until(lambda: len(seen) > 1)
+    assert seen[0]["body"] == b"x"
+    assert seen[1] == [(b"host", b"a"), (b"transfer-encoding", b"chunked")]
+    protocol.connection_lost(None)
+
+
+async def test_bodies_and_many_requests_do_not_count_as_heads(connection):
+    long = b"x" * 4 * http_protocol.MOST_HEAD_BYTES
+    chunk = b"%x\r\n%b\r\n" % (len(long), long)
+    for part in (CHUNKED, chunk, chunk + b"1", b"\r\nx\r\n", b"0\r\n\r\n"):
+        connection.protocol.data_received(part)
+    await until(lambda: b"done" in connection.transport.written)
+    head = b"POST /a HTTP/1.1\r\nHost: a\r\nContent-Length: %d\r\n\r\n" % len(long)
+    for part in (head, long[:1000], long[1000:]):
+        connection.protocol.data_received(part)
+    await until(lambda: connection.transport.written.count(b"done") == 2)
+    for number in range(3, 40):
+        connection.protocol.data_received(REQUEST[:9])
+        connection.protocol.data_received(REQUEST[9:])
+        await until(lambda n=number: connection.transport.written.count(b"done") == n)
+    assert not connection.transport.closed
+
+
+@pytest.mark.parametrize("begun", [b"", b"\r\n", b"GET /a HTTP/1.1\r\nHost:"])
+async def test_a_head_that_does_not_come_is_not_waited_for(monkeypatch, begun):
+    monkeypatch.setattr(http_protocol, "HEAD_SECONDS", 0.05)
+    config = Config(application, lifespan="off", log_config=None)
+    config.load()
+    protocol, transport = Protocol(config, ServerState(), {}), Transport()
+    protocol.connection_made(transport)
+    if begun:
+        protocol.data_received(begun)
+    await until(lambda: transport.ended)
+    assert refusal(transport) == (408, "request_timeout")
+    protocol.connection_lost(None)
+
+
+async def test_a_late_head_never_stands_in_a_response(connection, monkeypatch):
+    """The first answer takes longer than the second request's head may."""
+    monkeypatch.setattr(http_protocol, "HEAD_SECONDS", 0.02)
+    connection.may_end.clear()
+    connection.protocol.data_received(REQUEST + b"GET /b")
+    await until(lambda: b"200 OK" in connection.transport.written)
+    await asyncio.sleep(0.1)
+    assert not connection.transport.closed
+    connection.may_end.set()
+    await until(lambda: connection.transport.ended)
+    first, second = connection.transport.written.split(b"HTTP/1.1 408 Request Timeout")
+    assert first.endswith(b"0\r\n\r\n")
+    assert b"request_timeout" in second
+
+
+async def test_a_kept_connection_that_sends_a_blank_line_does_not_stay(connection, monkeypatch):
+    connection.protocol.data_received(REQUEST)
+    await until(lambda: b"done" in connection.transport.written)
+    monkeypatch.setattr(http_protocol, "HEAD_SECONDS", 0.02)
+    connection.protocol.data_received(b"\r\n")  # which ends the wait for the next request
+    await until(lambda: connection.transport.closed)
+
+
+async def test_what_is_not_http_gets_an_envelope(connection):
+    connection.protocol.data_received(b"\x16\x03\x01\x02\x00\r\n\r\n")
+    assert refusal(connection.transport) == (400, "invalid_request")
+
+
+async def test_rubbish_after_a_request_only_ends_its_connection(connection):
+    connection.may_end.clear()
+    connection.protocol.data_received(REQUEST + b"\x00\x01\r\n\r\n")
+    assert connection.transport.closed
+    assert b"400" not in connection.transport.written
+
+
+@pytest.fixture
+async def unanswered():
+    """A connection whose first request is never answered, and what becomes of its requests."""
+    told = []
+
+    async def app(scope, receive, _send):
+        await receive()
+        told.append((scope["path"], "begun"))
+        told.append((scope["path"], (await receive())["type"]))
+
+    config = Config(app, lifespan="off", log_config=None)
+    config.load()
+    protocol, transport = Protocol(config, ServerState(), {}), Transport()
+    protocol.connection_made(transport)
+    protocol.data_received(REQUEST)
+    await until(lambda: told == [("/a", "begun")])
+    return SimpleNamespace(protocol=protocol, transport=transport, told=told)
+
+
+async def test_a_hang_up_is_told_to_the_request_that_runs_not_to_the_one_behind_it(unanswered):
+    unanswered.protocol.data_received(REQUEST.replace(b"/a", b"/b"))
+    assert unanswered.transport.reading  # or nobody would notice
+    unanswered.protocol.connection_lost(None)
+    await until(lambda: len(unanswered.told) > 1)
+    assert unanswered.told[1:] == [("/a", "http.disconnect")]
+
+
+async def test_what_is_sent_ahead_is_not_read_without_end(unanswered):
+    most = http_protocol.MOST_AHEAD_BYTES // len(REQUEST) + 1
+    for _ in range(most):
+        assert unanswered.transport.reading
+        unanswered.protocol.data_received(REQUEST)
+    assert not unanswered.transport.reading
+    unanswered.protocol.connection_lost(None)
+    await until(lambda: len(unanswered.told) > 1)
+
+
+async def test_requests_sent_ahead_are_answered_in_their_order(connection):
+    connection.may_end.clear()
+    ahead = 2 * http_protocol.MOST_AHEAD_BYTES // len(REQUEST)
+    connection.protocol.data_received(REQUEST * ahead)
+    connection.may_end.set()
+    await until(lambda: connection.transport.written.count(b"done") == ahead)
+    assert connection.transport.reading
+
+
+async def test_a_request_knows_nothing_of_the_one_that_it_waited_behind():
+    """Else it would run in a database thread of that one, which nobody ends."""
+    mark, seen = ContextVar("mark", default=None), []
+
+    async def app(scope, receive, send):
+        await receive()
+        seen.append(mark.get())
+        mark.set(scope["path"])
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+        await send({"type": "http.response.body", "body": b"done"})
+
+    config = Config(app, lifespan="off", log_config=None)
+    config.load()
+    protocol, transport = Protocol(config, ServerState(), {}), Transport()
+    protocol.connection_made(transport)
+    protocol.data_received(REQUEST * 3)
+    await until(lambda: transport.written.count(b"done") == 3)
+    assert seen == [None] * 3
+    protocol.connection_lost(None)

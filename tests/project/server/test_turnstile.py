@@ -1,0 +1,52 @@
+"""How many requests may begin in a turn of the event loop, and in which order."""
+
+import asyncio
+
+from project.server.turnstile import Turnstile
+
+
+async def burst(turnstile, count):
+    """Which requests began in which turn."""
+    turn, began = 0, {}
+
+    async def request(number):
+        await turnstile.enter()
+        began[number] = turn
+
+    tasks = [asyncio.create_task(request(number)) for number in range(count)]
+    while not all(task.done() for task in tasks):
+        await asyncio.sleep(0)
+        turn += 1
+    return began
+
+
+async def test_a_burst_is_let_in_bit_by_bit_and_in_order():
+    began = await burst(Turnstile(3), 10)
+    turns = list(began.values())
+    assert list(began) == list(range(10))
+    assert turns == sorted(turns)
+    assert max(turns.count(turn) for turn in turns) == 3
+
+
+async def test_few_do_not_wait():
+    turnstile = Turnstile(3)
+    for _ in range(5):
+        began = await burst(turnstile, 2)
+        assert set(began.values()) == {0}
+        for _ in range(3):
+            await asyncio.sleep(0)
+
+
+async def test_who_hangs_up_takes_nobodys_place():
+    turnstile = Turnstile(1)
+    entered = []
+
+    async def request(name):
+        await turnstile.enter()
+        entered.append(name)
+
+    first, leaving, last = (asyncio.create_task(request(n)) for n in ("first", "leaving", "last"))
+    await asyncio.sleep(0)
+    leaving.cancel()
+    await asyncio.gather(first, last)
+    assert entered == ["first", "last"]

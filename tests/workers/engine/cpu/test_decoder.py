@@ -1,0 +1,170 @@
+"""Models small enough for a test and large enough in every dimension for the kernels."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from transformers import AutoModelForCausalLM
+
+from tests.workers.engine import greedy
+from tests.workers.engine.adapters import save_adapter
+from tests.workers.engine.tiny_models import save_model
+from workers.engine.config import EngineConfig
+from workers.engine.cpu.decoder import NativeDecoder
+from workers.engine.cpu.library import load_library, why_no_int8
+from workers.engine.engine import Engine
+from workers.engine.request import Request, SamplingParams
+
+pytestmark = pytest.mark.skipif(load_library() is None, reason="needs AVX512 and a C compiler")
+
+SHAPE: dict[str, Any] = {
+    "vocab_size": 416,
+    "hidden_size": 192,
+    "intermediate_size": 96,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 3,
+    "num_key_value_heads": 1,
+    "head_dim": 64,
+    "max_position_embeddings": 512,
+    "initializer_range": 0.15,
+}
+WIDE = {"num_attention_heads": 6, "head_dim": 128}
+RECOGNISED: dict[str, dict[str, Any]] = {
+    "llama": {},
+    "llama of wide heads": WIDE,
+    "llama scaled": {
+        "rope_parameters": {
+            "rope_type": "llama3", "rope_theta": 10000.0, "factor": 4.0, "low_freq_factor": 1.0,
+            "high_freq_factor": 4.0, "original_max_position_embeddings": 128,
+        }
+    },
+    "mistral": {"sliding_window": 37},
+    "qwen3": {},
+    "llama with biases": {"attention_bias": True, "mlp_bias": True},
+}  # fmt: skip
+OTHERS: dict[str, dict[str, Any]] = {
+    "granite": {"residual_multiplier": 0.3},  # of the same structure, but not the same
+    "gemma2": {"query_pre_attn_scalar": 64, "sliding_window": 20},
+    "qwen3_moe": {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 32},
+}
+_TIE = 0.3
+"""What bfloat16 makes of the logits: through the modules the worst of these tokens falls short by
+0.25."""
+_TIES = {"bfloat16": _TIE, "int8": 1.5}
+"""In int8 by 1.1, of these models, whose weights are random and tell likely tokens hardly apart."""
+
+
+def save(folder: Path, name: str, options: dict[str, Any]) -> Path:
+    path = save_model(folder, {**SHAPE, **options, "model_type": name.split()[0]})
+    model = AutoModelForCausalLM.from_pretrained(path)
+    with torch.no_grad():  # transformers begins with weights of norms and biases that hide them
+        for parameter in model.parameters():
+            if parameter.dim() == 1:
+                parameter += torch.randn_like(parameter) * 0.3
+    model.save_pretrained(path)
+    return path
+
+
+def engine_of(path: Path, **settings: Any) -> Engine:
+    config = {
+        "dtype": "bfloat16",
+        "max_num_seqs": 40,
+        "max_num_batched_tokens": 48,
+        "kv_cache_bytes": 2**23,
+    }
+    return Engine.from_pretrained(path, EngineConfig(**{**config, **settings}))
+
+
+def skip_without(dtype: str) -> None:
+    if dtype == "int8" and (reason := why_no_int8()) is not None:
+        pytest.skip(reason)
+
+
+def native_of(engine: Engine) -> NativeDecoder | None:
+    return engine._runner._model.native
+
+
+@torch.inference_mode()
+def shortfall(path: Path, prompt: tuple[int, ...], token_ids: list[int]) -> float:
+    """By how much the worst of ``token_ids`` falls short of the likeliest, if the same
+    weights are computed with in float32."""
+    model = AutoModelForCausalLM.from_pretrained(path, dtype=torch.bfloat16).float()
+    logits = model(torch.tensor([[*prompt, *token_ids]])).logits[0, len(prompt) - 1 : -1]
+    chosen = logits.gather(1, torch.tensor(token_ids)[:, None])
+    return float((logits.amax(-1, keepdim=True) - chosen).max())
+
+
+@pytest.mark.parametrize("dtype", sorted(_TIES))
+@pytest.mark.parametrize("name", sorted(RECOGNISED))
+def test_tokens_are_the_likeliest_within_rounding(tmp_path: Path, name: str, dtype: str) -> None:
+    """Prompts over chunk and block borders, mixed with decoding rows: 40 rows fill more than two
+    tiles."""
+    skip_without(dtype)
+    path = save(tmp_path, name, RECOGNISED[name])
+    engine = engine_of(path, dtype=dtype)
+    assert native_of(engine) is not None
+    lengths = (1, 15, 16, 17, 130, *(3 for _ in range(35)))
+    prompts = [greedy.prompt(length, salt) for salt, length in enumerate(lengths)]
+    params = SamplingParams(max_tokens=24, temperature=0, ignore_eos=True)
+    requests = [Request(str(i), (p,), params) for i, p in enumerate(prompts)]
+    for prompt, completion in list(zip(prompts, engine.generate(requests), strict=True))[:8]:
+        [choice] = completion.choices
+        assert len(choice.token_ids) == 24
+        assert shortfall(path, prompt, choice.token_ids) < _TIES[dtype]
+
+
+def test_a_step_that_asks_for_no_logits(tmp_path: Path) -> None:
+    """All but the last chunk of a prompt that is alone."""
+    path = save(tmp_path, "llama", {})
+    engine = engine_of(path)
+    assert native_of(engine) is not None
+    prompt = greedy.prompt(200)
+    params = SamplingParams(max_tokens=4, temperature=0, ignore_eos=True)
+    [completion] = engine.generate([Request("r", (prompt,), params)])
+    assert shortfall(path, prompt, completion.choices[0].token_ids) < _TIE
+
+
+@pytest.mark.parametrize("name", sorted(OTHERS))
+def test_other_models_run_through_their_modules(tmp_path: Path, name: str) -> None:
+    path = save(tmp_path, name, OTHERS[name])
+    engine = engine_of(path)
+    assert native_of(engine) is None
+    prompt = greedy.prompt(20)
+    params = SamplingParams(max_tokens=8, temperature=0, ignore_eos=True)
+    [completion] = engine.generate([Request("r", (prompt,), params)])
+    assert shortfall(path, prompt, completion.choices[0].token_ids) < _TIE
+
+
+def test_float32_runs_through_the_modules(tmp_path: Path) -> None:
+    assert native_of(engine_of(save(tmp_path, "llama", {}), dtype="float32")) is None
+
+
+@pytest.mark.parametrize("dtype", sorted(_TIES))
+def test_watched_steps_and_adapters_run_through_the_modules(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, dtype: str
+) -> None:
+    skip_without(dtype)
+    path = save(tmp_path / "model", "llama", {})
+    adapter = save_adapter(tmp_path / "adapter", path)
+    engine = engine_of(path, dtype=dtype, adapters={"a": adapter})
+    native = native_of(engine)
+    assert native is not None
+    rows: list[int] = []
+    forward = NativeDecoder.__call__
+
+    def note(self: NativeDecoder, ids: torch.Tensor, *rest: Any) -> torch.Tensor:
+        rows.append(len(ids))
+        return forward(self, ids, *rest)
+
+    monkeypatch.setattr(NativeDecoder, "__call__", note)
+    prompt = greedy.prompt(9)
+    params = SamplingParams(max_tokens=3, temperature=0, ignore_eos=True)
+    [plain] = engine.generate([Request("plain", (prompt,), params)])
+    assert rows == [9, 1, 1]
+    rows.clear()
+    [adapted] = engine.generate([Request("adapted", (prompt,), params, adapters=("a",))])
+    [watched] = engine.generate([Request("watched", (prompt,), params, return_hidden_states=True)])
+    assert rows == []
+    assert adapted.choices[0].token_ids != plain.choices[0].token_ids
+    assert watched.choices[0].hidden_states is not None

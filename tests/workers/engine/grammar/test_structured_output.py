@@ -1,0 +1,412 @@
+import json
+import random
+import threading
+from collections.abc import Iterator
+from typing import Any
+from unittest.mock import Mock
+
+import pytest
+import torch
+from tokenizers import Tokenizer
+
+from completions.grammars.compiler import limits as judged_limits
+from tests.workers.engine import tiny_models
+from tests.workers.engine.rows import row
+from workers.engine.exceptions import EngineError, GrammarError
+from workers.engine.grammar import structured_output as module
+from workers.engine.grammar.mask import GrammarMask
+from workers.engine.grammar.structured_output import GrammarMatcher, StructuredOutput
+from workers.engine.text.detokenizer import Vocabulary
+
+PADDING = 7
+EOS_IDS = frozenset({0, 5})
+
+
+@pytest.fixture(scope="module")
+def structured_output() -> Iterator[StructuredOutput]:
+    tokenizer = tiny_models.byte_level_tokenizer()
+    vocabulary = Vocabulary(tokenizer, tokenizer.get_vocab_size() + PADDING)
+    structured_output = StructuredOutput(vocabulary, EOS_IDS, num_threads=1)
+    yield structured_output
+    structured_output.close()
+
+
+def compile_now(
+    structured_output: StructuredOutput, grammar: str, count: int = 1
+) -> list[GrammarMatcher] | EngineError:
+    done = threading.Event()
+    results: list[Any] = []
+
+    def finish(result: Any) -> None:
+        results.append(result)
+        done.set()
+
+    structured_output.compile(grammar, count, finish)
+    assert done.wait(30)
+    return results[0]  # type: ignore[no-any-return]
+
+
+def matcher(structured_output: StructuredOutput, grammar: str) -> GrammarMatcher:
+    result = compile_now(structured_output, grammar)
+    assert not isinstance(result, EngineError), result
+    return result[0]
+
+
+def mask(structured_output: StructuredOutput, *rows: Any) -> GrammarMask:
+    filling = structured_output.start_mask(list(rows))
+    assert filling is not None
+    return filling.result()
+
+
+def allowed(structured_output: StructuredOutput, *rows: Any) -> torch.Tensor:
+    return ~mask(structured_output, *rows).forbidden
+
+
+def accepts(structured_output: StructuredOutput, grammar: str, token_ids: list[int]) -> bool:
+    """Whether every token is allowed where it stands; checked mask by mask."""
+    state = matcher(structured_output, grammar)
+    for token_id in token_ids:
+        if not allowed(structured_output, row(grammar=state))[0, token_id]:
+            return False
+        state.consume(token_id)
+    return True
+
+
+def schema(**properties: Any) -> str:
+    body = {
+        "type": "object",
+        "properties": properties,
+        "required": list(properties),
+        "additionalProperties": False,
+        "x-guidance": {"whitespace_flexible": False},
+    }
+    return json.dumps({"grammars": [{"json_schema": body}]})
+
+
+@pytest.mark.parametrize(
+    ("grammar", "text", "accepted"),
+    [
+        ('start: "A" | "B"', "A", True),
+        ('start: "A" | "B"', "C", False),
+        (r"start: /[0-9]{3}-[0-9]{2}/", "123-45", True),
+        (r"start: /[0-9]{3}-[0-9]{2}/", "12-345", False),
+        ('start: item+\nitem: "<" /[a-z]+/ ">"', "<ab><c>", True),
+        (schema(age={"type": "integer"}), '{"age":36}', True),
+        (schema(age={"type": "integer"}), '{"age":"x"}', False),
+        (schema(name={"enum": ["東京", "Ελλάδα"]}), '{"name":"東京"}', True),
+    ],
+)
+def test_masks_admit_what_the_grammar_says(
+    structured_output: StructuredOutput,
+    tokenizer: Tokenizer,
+    grammar: str,
+    text: str,
+    accepted: bool,
+) -> None:
+    assert accepts(structured_output, grammar, tokenizer.encode(text).ids) is accepted
+
+
+def test_nothing_may_follow_a_complete_grammar(
+    structured_output: StructuredOutput, tokenizer: Tokenizer
+) -> None:
+    state = matcher(structured_output, 'start: "A" | "B"')
+    assert not state.is_complete
+    assert state.consume(tokenizer.token_to_id("A"))
+    assert state.is_complete
+
+
+def test_every_end_of_sequence_is_allowed_where_the_grammar_may_end(
+    structured_output: StructuredOutput, tokenizer: Tokenizer
+) -> None:
+    state = matcher(structured_output, "start: /[ab]+/")
+    assert not allowed(structured_output, row(grammar=state))[0, list(EOS_IDS)].any()
+    assert not state.consume(tokenizer.token_to_id("a"))
+    assert allowed(structured_output, row(grammar=state))[0, list(EOS_IDS)].all()
+
+
+def test_padding_of_the_vocabulary_is_never_allowed(
+    structured_output: StructuredOutput, tokenizer: Tokenizer
+) -> None:
+    state = matcher(structured_output, "start: /(.|\\n)*/")
+    assert not allowed(structured_output, row(grammar=state))[0, tokenizer.get_vocab_size() :].any()
+
+
+@pytest.mark.parametrize(
+    "grammar",
+    ['start: "<tool>"', json.dumps({"grammars": [{"json_schema": {"const": "<tool>"}}]})],
+)
+def test_text_that_spells_a_special_token_stays_text(
+    structured_output: StructuredOutput, grammar: str
+) -> None:
+    state = matcher(structured_output, grammar)
+    complete = False
+    while not complete:
+        possible = allowed(structured_output, row(grammar=state))[0]
+        complete = state.consume(int(possible.nonzero()[-1]))
+
+
+def test_words_that_begin_with_a_mark() -> None:
+    tokenizer = tiny_models.sentencepiece_tokenizer()
+    vocabulary = Vocabulary(tokenizer, tokenizer.get_vocab_size() + PADDING)
+    words = StructuredOutput(vocabulary, frozenset({1}), num_threads=1)
+    for text in (tiny_models.EOS, "a b"):
+        state = matcher(words, f'start: "{text}"')
+        forced = plan(state)
+        assert state.is_complete
+        assert 1 not in forced
+        assert tokenizer.decode(forced) == text
+    words.close()
+
+
+def test_a_special_token_can_be_asked_for_by_name(
+    structured_output: StructuredOutput, tokenizer: Tokenizer
+) -> None:
+    ids = [tokenizer.token_to_id(token) for token in ("a", tiny_models.TOOL, "b")]
+    assert accepts(structured_output, 'start: "a" <tool> "b"', ids)
+
+
+@pytest.mark.parametrize("grammar", ['start: "a" nope', "", "{", "start: /(/"])
+def test_a_bad_grammar_is_that_requests_error(
+    structured_output: StructuredOutput, grammar: str
+) -> None:
+    assert isinstance(compile_now(structured_output, grammar), GrammarError)
+
+
+def test_a_deep_grammar_does_not_overflow_the_stack(structured_output: StructuredOutput) -> None:
+    depth = 3_000
+    chain = "\n".join(f'r{i}: "(" r{i + 1} ")"' for i in range(depth))
+    compile_now(structured_output, f'start: r0\n{chain}\nr{depth}: "x"')
+    assert not isinstance(compile_now(structured_output, 'start: "A"'), EngineError)
+
+
+def test_a_token_that_was_not_allowed_is_an_error_and_not_an_end(
+    structured_output: StructuredOutput, tokenizer: Tokenizer
+) -> None:
+    state = matcher(structured_output, 'start: "A" | "B"')
+    with pytest.raises(GrammarError):
+        state.consume(tokenizer.token_to_id("C"))
+    with pytest.raises(GrammarError):
+        _ = state.is_complete
+
+
+def test_a_matcher_in_error_is_named_and_its_neighbours_are_not(
+    structured_output: StructuredOutput, tokenizer: Tokenizer
+) -> None:
+    good, bad = (matcher(structured_output, 'start: "A" "B"') for _ in range(2))
+    with pytest.raises(GrammarError):
+        bad.consume(tokenizer.token_to_id("C"))
+    filled = mask(structured_output, row(), row(grammar=bad), row(grammar=good))
+    assert filled.rows == [1, 2]
+    assert list(filled.faults) == [1]
+    assert (~filled.forbidden[1]).nonzero().flatten().tolist() == [tokenizer.token_to_id("A")]
+
+
+def test_choices_of_a_request_advance_apart(
+    structured_output: StructuredOutput, tokenizer: Tokenizer
+) -> None:
+    states = compile_now(structured_output, 'start: "A" "B" | "B" "A"', count=2)
+    assert not isinstance(states, EngineError)
+    a, b = (tokenizer.token_to_id(char) for char in "AB")
+    assert [states[0].consume(a), states[1].consume(b)] == [False, False]
+    assert [states[0].consume(b), states[1].consume(a)] == [True, True]
+
+
+def plan(state: GrammarMatcher) -> list[int]:
+    """Follow the grammar for as long as it leaves no choice."""
+    token_ids = []
+    while (token_id := state.forced) is not None:
+        token_ids.append(token_id)
+        state.consume(token_id)
+    return token_ids
+
+
+def test_forced_text_is_cut_as_the_tokenizer_cuts_it(
+    structured_output: StructuredOutput, tokenizer: Tokenizer
+) -> None:
+    text = 'the quick brown fox; "naïve" café'
+    state = matcher(structured_output, f"start: {json.dumps(text, ensure_ascii=False)}")
+    assert plan(state) == tokenizer.encode(text).ids
+    assert state.is_complete
+
+
+def test_nothing_is_forced_where_the_text_may_end_or_fork(
+    structured_output: StructuredOutput,
+) -> None:
+    for grammar in ('start: "A" | "B"', 'start: "A"?', "start: /[é東]/", 'start: ""'):
+        assert matcher(structured_output, grammar).forced is None
+
+
+def test_a_plan_is_followed_to_its_end_or_dropped(
+    structured_output: StructuredOutput, tokenizer: Tokenizer
+) -> None:
+    grammar = 'start: "the quick brown " /[a-z]/'
+    whole = plan(matcher(structured_output, grammar))
+    assert len(whole) > 2
+    state = matcher(structured_output, grammar)
+    state.consume(whole[0])
+    assert plan(state) == whole[1:]
+    other = matcher(structured_output, grammar)
+    other.consume(tokenizer.token_to_id("t"))  # allowed by the grammar, but another cut
+    assert other.forced not in (None, whole[0])
+
+
+def test_without_jump_forward_nothing_is_planned(tokenizer: Tokenizer) -> None:
+    vocabulary = Vocabulary(tokenizer, tokenizer.get_vocab_size())
+    structured_output = StructuredOutput(vocabulary, EOS_IDS, num_threads=1, jump_forward=False)
+    assert matcher(structured_output, 'start: "the quick"').forced is None
+    structured_output.close()
+
+
+def test_a_row_inside_a_plan_may_sample_nothing_else(structured_output: StructuredOutput) -> None:
+    grammar = 'start: "the quick brown " /[a-z]/'
+    state = matcher(structured_output, grammar)
+    for token_id in plan(matcher(structured_output, grammar)):
+        assert allowed(structured_output, row(grammar=state))[0].nonzero().flatten() == token_id
+        state.consume(token_id)
+    assert allowed(structured_output, row(grammar=state))[0].sum() > 1
+
+
+def test_a_grammar_that_stops_before_it_accepts_is_an_error(
+    structured_output: StructuredOutput,
+) -> None:
+    stopped = Mock(spec=["is_error", "is_stopped", "is_accepting", "stop_reason"])
+    stopped.is_error.return_value = stopped.is_accepting.return_value = False
+    stopped.stop_reason.return_value = "LexerTooComplex"
+    with pytest.raises(GrammarError, match="LexerTooComplex"):
+        _ = GrammarMatcher(stopped).is_complete
+
+
+def test_unconstrained_rows_need_no_mask(structured_output: StructuredOutput) -> None:
+    assert structured_output.start_mask([row(), row()]) is None
+
+
+def test_min_tokens_and_ignore_eos_keep_ends_out_while_anything_else_may_follow(
+    structured_output: StructuredOutput, tokenizer: Tokenizer
+) -> None:
+    a = tokenizer.token_to_id("a")
+    states = [matcher(structured_output, "start: /[a]{0,1}/") for _ in range(2)]
+    rows = [row(grammar=states[0], min_tokens=2), row(grammar=states[1], ignore_eos=True)]
+    ends = list(EOS_IDS)
+    before = allowed(structured_output, *rows)
+    assert before[:, a].all()
+    assert not before[0, 0]
+    assert not before[1, 0]
+    for state in states:
+        if not state.consume(a):
+            assert allowed(structured_output, row(grammar=state, min_tokens=9))[0, ends].any()
+
+
+def test_a_wildcard_does_not_mean_padding(
+    structured_output: StructuredOutput, tokenizer: Tokenizer
+) -> None:
+    state = matcher(structured_output, "start: <[*]>")
+    ids = allowed(structured_output, row(grammar=state))[0].nonzero().flatten().tolist()
+    assert ids == list(range(tokenizer.get_vocab_size()))
+
+
+@pytest.mark.parametrize("threaded", [False, True])
+def test_a_mask_that_cannot_be_filled_is_a_fault_of_its_row_only(
+    structured_output: StructuredOutput, monkeypatch: pytest.MonkeyPatch, threaded: bool
+) -> None:
+    broken, sound = (matcher(structured_output, "start: /[ab]+/") for _ in range(2))
+    monkeypatch.setattr(broken, "matcher", Mock(spec=broken.matcher))
+    broken.matcher.unsafe_compute_mask_ptr.side_effect = ValueError("Invalid buffer size")
+    broken.matcher.is_error.return_value = False
+    monkeypatch.setattr(structured_output, "_slow_steps", int(threaded))
+    filled = mask(structured_output, row(grammar=sound), row(grammar=broken))
+    [(failed, error)] = filled.faults.items()
+    assert failed == 1
+    assert isinstance(error, (ValueError, TypeError))
+    assert (~filled.forbidden[0]).any()
+
+
+def test_a_choice_whose_masks_are_slow_ends_and_its_neighbours_do_not(
+    structured_output: StructuredOutput, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "_SLOW_FILL_SECONDS", 0.0)
+    slow, quick = (matcher(structured_output, "start: /[ab]+/") for _ in range(2))
+    assert mask(structured_output, row(grammar=slow)).faults == {}
+    monkeypatch.setattr(slow, "_slow_seconds", module._PATIENCE_SECONDS + 0.1)
+    filled = mask(structured_output, row(grammar=quick), row(grammar=slow))
+    assert list(filled.faults) == [1]
+    with pytest.raises(GrammarError, match="takes too long to follow"):
+        slow.check()
+    quick.check()
+
+
+def test_masks_are_filled_beside_the_forward_after_slow_ones_only(
+    structured_output: StructuredOutput, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    threads: list[str] = []
+    compute = structured_output._compute
+
+    def note(*args: Any) -> Any:
+        threads.append(threading.current_thread().name)
+        return compute(*args)
+
+    monkeypatch.setattr(structured_output, "_compute", note)
+    monkeypatch.setattr(structured_output, "_slow_steps", 0)
+    monkeypatch.setattr(module, "_SLOW_STEPS", 2)
+    constrained = row(grammar=matcher(structured_output, "start: /[ab]+/"))
+    monkeypatch.setattr(module, "_QUICK_FILL_SECONDS", -1.0)
+    mask(structured_output, constrained)
+    monkeypatch.setattr(module, "_QUICK_FILL_SECONDS", 60.0)
+    for _ in range(4):
+        mask(structured_output, constrained)
+    own = threading.current_thread().name
+    assert [name == own for name in threads] == [True, False, False, True, True]
+
+
+def test_rows_are_timed_after_a_slow_mask_only(
+    structured_output: StructuredOutput, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "_SLOW_SECONDS", 0.0)
+    state = matcher(structured_output, "start: /[ab]+/")
+    monkeypatch.setattr(module, "_SLOW_FILL_SECONDS", 10.0)
+    mask(structured_output, row(grammar=state))  # timed or not as the one before was slow
+    before = state._slow_seconds
+    mask(structured_output, row(grammar=state))
+    assert state._slow_seconds == before
+    monkeypatch.setattr(module, "_SLOW_FILL_SECONDS", 0.0)
+    mask(structured_output, row(grammar=state))
+    mask(structured_output, row(grammar=state))
+    assert state._slow_seconds > before
+
+
+def test_what_the_web_tier_admits_the_engine_can_follow() -> None:
+    judged = judged_limits()
+    for name in ("max_items_in_row", "initial_lexer_fuel", "step_lexer_fuel", "step_max_items",
+                 "max_lexer_states", "max_grammar_size"):  # fmt: skip
+        assert getattr(module._LIMITS, name) >= getattr(judged, name), name
+
+
+@pytest.mark.parametrize(
+    "grammar",
+    ["start: /(.*a.{18}b|.*b.{18}c|.*c.{18}d|.*d.{18}e)/", 'start: s\ns: s s s | /[a-e]/ | ""'],
+)
+def test_a_limit_hit_on_the_way_is_named(
+    structured_output: StructuredOutput, tokenizer: Tokenizer, grammar: str
+) -> None:
+    """Grammars that the web tier refuses; an engine used by itself may meet them."""
+    state = matcher(structured_output, grammar)
+    chosen = random.Random(0).choices("abcde", k=2_000)  # noqa: S311
+    with pytest.raises(GrammarError, match=r"too complex on the way|takes too long"):
+        follow(structured_output, state, map(tokenizer.token_to_id, chosen))
+
+
+def follow(
+    structured_output: StructuredOutput, state: GrammarMatcher, token_ids: Iterator[int]
+) -> None:
+    """Mask and consume, as a step does. Raises GrammarError."""
+    for token_id in token_ids:
+        if fault := mask(structured_output, row(grammar=state)).faults.get(0):
+            raise fault
+        state.consume(token_id)
+
+
+def test_half_characters_that_are_forced_are_left_open(
+    structured_output: StructuredOutput,
+) -> None:
+    state = matcher(structured_output, 'start: "é" | "è"')
+    assert state.forced is None
+    assert allowed(structured_output, row(grammar=state))[0].any()

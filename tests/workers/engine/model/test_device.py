@@ -1,0 +1,74 @@
+from collections.abc import Callable
+
+import pytest
+import torch
+
+from workers.engine.config import EngineConfig
+from workers.engine.model import device
+from workers.engine.model.device import adapt, resolve_device
+
+
+@pytest.fixture
+def machine(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
+    """A machine with so many GPUs, and with the paged kernel or not."""
+
+    def pretend(gpus: int, kernel: bool = True) -> None:
+        monkeypatch.setattr(torch.cuda, "is_available", lambda: gpus > 0)
+        monkeypatch.setattr(torch.cuda, "device_count", lambda: gpus)
+        monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
+        monkeypatch.setattr(device, "has_paged_kernel", lambda _device: kernel)
+
+    return pretend
+
+
+@pytest.mark.parametrize(
+    ("gpus", "wanted", "found"),
+    [
+        (0, "auto", "cpu"),
+        (0, "cpu", "cpu"),
+        (2, "auto", "cuda:0"),
+        (2, "cpu", "cpu"),
+        (2, "cuda", "cuda:0"),
+        (2, "cuda:1", "cuda:1"),
+    ],
+)
+def test_the_device(machine: Callable[..., None], gpus: int, wanted: str, found: str) -> None:
+    machine(gpus)
+    assert resolve_device(wanted) == torch.device(found)
+    assert adapt(EngineConfig(device=wanted)).device == found
+
+
+def test_int8_is_for_cpus(machine: Callable[..., None]) -> None:
+    machine(1)
+    assert adapt(EngineConfig(device="cpu", dtype="int8")).dtype == "int8"
+    with pytest.raises(ValueError, match="int8 is for CPUs"):
+        adapt(EngineConfig(device="auto", dtype="int8"))
+
+
+@pytest.mark.parametrize(
+    ("gpus", "wanted", "complaint"),
+    [(0, "cuda", "needs an NVIDIA GPU"), (2, "cuda:2", "there are 2 GPUs")],
+)
+def test_a_device_that_is_not_there_is_refused(
+    machine: Callable[..., None], gpus: int, wanted: str, complaint: str
+) -> None:
+    machine(gpus)
+    with pytest.raises(ValueError, match=complaint):
+        resolve_device(wanted)
+
+
+@pytest.mark.parametrize(
+    ("gpus", "kernel", "dtype", "wanted", "block_size"),
+    [
+        (1, True, "bfloat16", 16, 256),
+        (1, True, "auto", 300, 512),
+        (1, True, "float32", 16, 16),
+        (1, False, "bfloat16", 16, 16),
+        (0, True, "bfloat16", 16, 16),
+    ],
+)
+def test_blocks_are_as_large_as_the_kernel_needs(
+    machine: Callable[..., None], gpus: int, kernel: bool, dtype: str, wanted: int, block_size: int
+) -> None:
+    machine(gpus, kernel)
+    assert adapt(EngineConfig(dtype=dtype, block_size=wanted)).block_size == block_size

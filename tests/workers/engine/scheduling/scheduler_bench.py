@@ -1,0 +1,85 @@
+"""A scheduler without an engine."""
+
+from dataclasses import dataclass, field
+from itertools import count
+from unittest.mock import Mock
+
+from workers.engine.request import SamplingParams
+from workers.engine.scheduling.block_pool import BlockPool
+from workers.engine.scheduling.prefix_cache import PrefixCache, chain_salt
+from workers.engine.scheduling.scheduler import Scheduler, SchedulerOutput
+from workers.engine.sequence import Sequence
+
+BLOCK_SIZE = 4
+NUM_BLOCKS = 12
+MAX_NUM_SEQS = 4
+BUDGET = 10
+
+_unique = count(1000)
+
+
+def sequence(
+    prompt: int | list[int], max_tokens: int = 4, priority: int = 0, organization: str = ""
+) -> Sequence:
+    """A sequence of these tokens, or of so many that no other has."""
+    tokens = [next(_unique) for _ in range(prompt)] if isinstance(prompt, int) else list(prompt)
+    return Sequence(
+        prompt_index=0,
+        choice_index=0,
+        sampling=SamplingParams(max_tokens=max_tokens),
+        choice=Mock(),
+        token_ids=tokens,
+        prompt_len=len(tokens),
+        max_total_tokens=len(tokens) + max_tokens,
+        priority=priority,
+        organization=organization,
+        cache_salt=chain_salt(organization),
+    )
+
+
+@dataclass
+class Bench:
+    """A scheduler whose model answers every sampled sequence, and ends those that are full."""
+
+    num_blocks: int = NUM_BLOCKS
+    budget: int = BUDGET
+    slots: int = MAX_NUM_SEQS
+    caching: bool = True
+    pool: BlockPool = field(init=False)
+    cache: PrefixCache | None = field(init=False)
+    scheduler: Scheduler = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.pool = BlockPool(self.num_blocks + 1)
+        self.cache = PrefixCache(self.pool, BLOCK_SIZE) if self.caching else None
+        self.scheduler = Scheduler(self.pool, self.cache, BLOCK_SIZE, self.slots, self.budget)
+
+    def add(self, *sequences: Sequence) -> None:
+        for seq in sequences:
+            self.scheduler.add(seq)
+
+    def step(self, faulty: tuple[Sequence, ...] = ()) -> SchedulerOutput:
+        output = self.scheduler.schedule()
+        sampled = [s for s, n in output.chunks if s.num_computed + n == s.num_tokens]
+        spoilt = [seq for seq in sampled if seq in faulty]
+        self.scheduler.advance(output, spoilt)
+        for seq in sampled:
+            seq.token_ids.append(1)
+            if seq in spoilt or seq.num_tokens == seq.max_total_tokens:
+                self.scheduler.finish(seq)
+        return output
+
+    def run(self, most: int = 5_000) -> list[SchedulerOutput]:
+        outputs = []
+        while self.scheduler.has_work:
+            outputs.append(self.step())
+            assert len(outputs) < most
+        return outputs
+
+
+def sizes(output: SchedulerOutput) -> list[int]:
+    return [size for _, size in output.chunks]
+
+
+def prefix(length: int, start: int = 0) -> list[int]:
+    return list(range(start, start + length))

@@ -1,0 +1,1 @@
+"""Grammars become masks of allowed tokens, through llguidance."""

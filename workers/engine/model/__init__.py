@@ -1,0 +1,1 @@
+"""A transformers model over a paged KV cache."""

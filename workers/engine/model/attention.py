@@ -1,0 +1,249 @@
+"""The attention function that every model runs through: it reads and writes the paged KV cache.
+
+Registered with transformers under the name ``ATTENTION``. Transformers builds no mask for a name
+that its mask interface does not know, which is what a flat batch wants: the tokens of a step
+belong to many sequences, and which sees which follows from the metadata.
+"""
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import scaled_dot_product_attention
+from transformers import AttentionInterface
+
+from workers.engine.exceptions import UnsupportedModel
+from workers.engine.model.kv_cache import AttentionRule, CacheProbe, KVCache, LayerCache
+
+ATTENTION = "quire_paged"
+
+_HARMLESS = frozenset({"position_ids", "use_cache", "output_attentions", "output_hidden_states"})
+"""Arguments of a model's attention layer that change nothing here."""
+
+
+@dataclass(slots=True)
+class DecodeGroup:
+    """Rows ``start`` to ``end`` of the flat batch: one token each of sequences of similar length.
+
+    ``blocks`` [rows, blocks] are their block tables, padded with the null block; ``positions``
+    [rows] are their tokens' places in their sequences.
+    """
+
+    start: int
+    end: int
+    blocks: Tensor
+    positions: Tensor
+    _derived: dict[Any, Tensor] = field(default_factory=dict)
+
+    def pages(self, layer: LayerCache) -> Tensor:
+        """The index of these blocks in the layer's head-major pages; the same for equal layers."""
+        heads, num_blocks = layer.shape.num_kv_heads, layer.num_blocks
+        if (index := self._derived.get(heads)) is None:
+            first = torch.arange(heads)[:, None] * num_blocks
+            index = self._derived[heads] = (first + self.blocks.flatten()).flatten()
+        return index
+
+    def bias(self, layer: LayerCache, window: int | None, dtype: torch.dtype) -> Tensor:
+        """0 where a row may look and -inf elsewhere, [heads * rows, 1, tokens]."""
+        heads = layer.shape.num_kv_heads
+        if (bias := self._derived.get((heads, window))) is None:
+            length = self.blocks.shape[1] * layer.block_size
+            rows = visibility_bias(self.positions, length, window, dtype)
+            bias = self._derived[heads, window] = rows.repeat(heads, 1)[:, None]
+        return bias
+
+
+@dataclass(slots=True)
+class PrefillChunk:
+    """Rows ``start`` to ``end`` of the flat batch: consecutive tokens of one sequence, the first
+    at ``position``. ``blocks`` [1, blocks] hold the sequence up to the last of them."""
+
+    start: int
+    end: int
+    position: int
+    blocks: Tensor
+    _biases: dict[int | None, Tensor] = field(default_factory=dict)
+
+    @property
+    def length(self) -> int:
+        """Tokens of the sequence up to the last of these."""
+        return self.position + self.end - self.start
+
+    def bias(self, window: int | None, dtype: torch.dtype) -> Tensor:
+        """0 where a row may look and -inf elsewhere, [rows, tokens]; made once for all layers."""
+        if (bias := self._biases.get(window)) is None:
+            positions = torch.arange(self.position, self.length)
+            bias = self._biases[window] = visibility_bias(positions, self.length, window, dtype)
+        return bias
+
+
+@dataclass(slots=True)
+class AttentionMetadata:
+    """Where each token of the flat batch is stored (``slots`` [tokens]) and what it attends to.
+
+    Handed through the model's keyword arguments to every attention layer. ``tables`` [sequences,
+    blocks] and each token's line in them (``owners`` [tokens]) say the same as groups and chunks.
+    ``through_modules``: somebody watches or changes what passes between the model's modules.
+    """
+
+    cache: KVCache | CacheProbe
+    slots: Tensor
+    groups: list[DecodeGroup]
+    chunks: list[PrefillChunk]
+    tables: Tensor
+    owners: Tensor
+    through_modules: bool = False
+
+
+def paged_attention(
+    module: nn.Module,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attention_mask: Tensor | None,
+    **options: Any,
+) -> tuple[Tensor, None]:
+    """Attend over the cache: ``query`` [1, heads, tokens, dim] to [1, tokens, heads, dim].
+
+    ``key`` and ``value`` [1, kv_heads, tokens, dim] are stored first, so that a token sees
+    itself and its chunk as it sees what came before.
+    """
+    metadata: AttentionMetadata = options["attention_metadata"]
+    rule, query, key, value = take_up(module, (query, key, value), attention_mask, options)
+    if isinstance(metadata.cache, CacheProbe):
+        layer = None
+    else:
+        layer = metadata.cache.layers[module]
+        layer.write(metadata.slots, key, value)
+    output = query.new_empty(query.shape[0], query.shape[1], value.shape[2])
+    for group in metadata.groups:
+        assert layer is not None
+        rows = slice(group.start, group.end)
+        _decode(query[rows], group, layer, rule, output[rows])
+    for chunk in metadata.chunks:
+        rows = slice(chunk.start, chunk.end)
+        if chunk.position == 0 or layer is None:
+            keys, values = key[rows].transpose(0, 1), value[rows].transpose(0, 1)
+        else:
+            keys, values = _context(chunk, layer)
+        _prefill(query[rows], chunk, (keys, values), rule, output[rows])
+    return output[None], None
+
+
+AttentionInterface.register(ATTENTION, paged_attention)
+
+
+def take_up(
+    module: nn.Module,
+    tensors: tuple[Tensor, Tensor, Tensor],
+    attention_mask: Tensor | None,
+    options: dict[str, Any],
+) -> tuple[AttentionRule, Tensor, Tensor, Tensor]:
+    """What an attention function is told, apart from its metadata: by which rule to attend, and
+    query, key and value, each [tokens, its heads, dim]. While the model is being probed it is
+    noted, and what paged attention cannot do refused."""
+    query, key, value = (x.squeeze(0).transpose(0, 1) for x in tensors)
+    metadata = options.pop("attention_metadata")
+    rule = AttentionRule.pop(options, query.shape[-1])
+    if isinstance(metadata.cache, CacheProbe):
+        refuse_unknown(module, attention_mask, options)
+        metadata.cache.note(module, key, value, rule)
+    return rule, query, key, value
+
+
+def _decode(
+    query: Tensor, group: DecodeGroup, layer: LayerCache, rule: AttentionRule, output: Tensor
+) -> None:
+    """One query per sequence, [rows, heads, dim]: the query heads that share a key head are the
+    rows of one matrix product per sequence and key head."""
+    rows, heads, dim = query.shape
+    kv_heads = layer.shape.num_kv_heads
+    keys, values = layer.gather(group.pages(layer), rows)
+    grouped = query.view(rows, kv_heads, heads // kv_heads, dim).transpose(0, 1)
+    grouped = grouped.reshape(kv_heads * rows, heads // kv_heads, dim)
+    bias = group.bias(layer, rule.window, query.dtype)
+    if rule.softcap is None:
+        scores = torch.baddbmm(bias, grouped, keys.transpose(1, 2), alpha=rule.scale)
+    else:
+        scores = _cap(grouped @ keys.transpose(1, 2) * rule.scale, rule.softcap) + bias
+    mixed = torch.bmm(scores.softmax(-1), values)
+    output.view(rows, kv_heads, heads // kv_heads, -1).copy_(
+        mixed.view(kv_heads, rows, heads // kv_heads, -1).transpose(0, 1)
+    )
+
+
+def _context(chunk: PrefillChunk, layer: LayerCache) -> tuple[Tensor, Tensor]:
+    """All keys and values [kv_heads, tokens, dim] up to the chunk's last token."""
+    pages = DecodeGroup(0, 1, chunk.blocks, torch.empty(0)).pages(layer)
+    keys, values = layer.gather(pages, 1)
+    return keys[:, : chunk.length], values[:, : chunk.length]
+
+
+def _prefill(
+    query: Tensor,
+    chunk: PrefillChunk,
+    context: tuple[Tensor, Tensor],
+    rule: AttentionRule,
+    output: Tensor,
+) -> None:
+    """The tokens of one chunk, [tokens, heads, dim], over their sequence so far."""
+    keys, values = context
+    query = query.transpose(0, 1)
+    if rule.softcap is not None:
+        output.copy_(_prefill_capped(query, chunk, context, rule).transpose(0, 1))
+        return
+    whole = chunk.position == 0 and (rule.window is None or rule.window >= chunk.length)
+    mixed = scaled_dot_product_attention(
+        query[None],
+        keys[None],
+        values[None],
+        attn_mask=None if whole else chunk.bias(rule.window, query.dtype),
+        is_causal=whole,
+        scale=rule.scale,
+        enable_gqa=query.shape[0] != keys.shape[0],
+    )
+    output.copy_(mixed[0].transpose(0, 1))
+
+
+def _prefill_capped(
+    query: Tensor, chunk: PrefillChunk, context: tuple[Tensor, Tensor], rule: AttentionRule
+) -> Tensor:
+    """Scores capped as in Gemma 2 (Gemma Team, 2024, section 2), which fused kernels lack."""
+    assert rule.softcap is not None
+    keys, values = (x.repeat_interleave(query.shape[0] // x.shape[0], 0) for x in context)
+    scores = _cap(query @ keys.transpose(1, 2) * rule.scale, rule.softcap)
+    return (scores + chunk.bias(rule.window, query.dtype)).softmax(-1) @ values
+
+
+def _cap(scores: Tensor, softcap: float) -> Tensor:
+    return torch.tanh(scores / softcap) * softcap
+
+
+def visibility_bias(
+    positions: Tensor, length: int, window: int | None, dtype: torch.dtype
+) -> Tensor:
+    """What a token at each of ``positions`` [...] sees of ``length`` places: 0 for itself and the
+    ``window`` - 1 nearest earlier ones, or all of them, and -inf elsewhere, [..., length]."""
+    places = torch.arange(length, device=positions.device)
+    hidden = places > positions[..., None]
+    if window is not None:
+        hidden |= places <= positions[..., None] - window
+    bias = torch.zeros(hidden.shape, dtype=dtype, device=positions.device)
+    return bias.masked_fill_(hidden, -torch.inf)
+
+
+def refuse_unknown(
+    module: nn.Module, attention_mask: Tensor | None, options: dict[str, Any]
+) -> None:
+    """Refuse, while the model is being loaded, what this function would silently leave out."""
+    name = type(module).__name__
+    if attention_mask is not None:
+        raise UnsupportedModel(f"{name} builds an attention mask of its own")
+    if not getattr(module, "is_causal", True) or options.pop("is_causal", True) is False:
+        raise UnsupportedModel(f"{name} does not attend causally")
+    if options.pop("dropout", 0.0):
+        raise UnsupportedModel(f"{name} drops out at inference")
+    for option, setting in options.items():
+        if option not in _HARMLESS and setting is not None and setting is not False:
+            raise UnsupportedModel(f"{name} needs {option}, which paged attention does not do")

@@ -1,0 +1,121 @@
+"""Watches what passes between a model's modules, for the sequences that want it recorded.
+
+Nothing here knows an architecture: the final hidden state is what enters the output head, and
+which modules are told the experts of each token is learnt from a first forward. Hooks are there
+only during the forward of a step in which somebody asks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor, nn
+
+if TYPE_CHECKING:
+    from workers.engine.model.runner import ModelInput
+
+
+@contextmanager
+def finding_routed_modules(model: nn.Module) -> Iterator[list[nn.Module]]:
+    """The modules that are told which experts each token goes to, once a forward of two or more
+    tokens has run inside: none if they differ in top_k. Of modules inside each other only the
+    outermost counts."""
+    modules: list[nn.Module] = []
+    names: list[str] = []
+    widths: set[int] = set()
+
+    def look(name: str, module: nn.Module, args: Any, kwargs: Mapping[str, Any]) -> None:
+        ids = _expert_ids(args, kwargs)
+        if ids is not None and not any(name.startswith(f"{outer}.") for outer in names):
+            modules.append(module)
+            names.append(name)
+            widths.add(ids.shape[1])
+
+    hooks = [
+        module.register_forward_pre_hook(partial(look, name), with_kwargs=True)
+        for name, module in model.named_modules()
+    ]
+    try:
+        yield modules
+    finally:
+        for hook in hooks:
+            hook.remove()
+        if len(widths) > 1:
+            modules.clear()
+
+
+class Recorder:
+    """Fills the records of a step's sequences. ``routed`` are the model's routed modules."""
+
+    def __init__(self, head: nn.Module, routed: list[nn.Module]) -> None:
+        self._head = head
+        self._routed = routed
+
+    @property
+    def sees_experts(self) -> bool:
+        return bool(self._routed)
+
+    @contextmanager
+    def watching(self, batch: ModelInput) -> Iterator[None]:
+        """Record what the forward of ``batch`` inside the context computes, if anybody asked."""
+        if not batch.is_recorded:
+            yield
+            return
+        hidden: list[Tensor] = []
+        experts: list[Tensor] = []
+
+        def note_hidden(module: nn.Module, args: tuple[Tensor, ...]) -> None:
+            hidden.append(args[0].flatten(0, -2))
+
+        def note_experts(module: nn.Module, args: Any, kwargs: Mapping[str, Any]) -> None:
+            if (ids := _expert_ids(args, kwargs)) is not None:
+                experts.append(ids)
+
+        hooks = [self._head.register_forward_pre_hook(note_hidden)]
+        if any(seq.record and seq.record.experts_from is not None for seq, _, _ in batch.layout):
+            hooks += [
+                module.register_forward_pre_hook(note_experts, with_kwargs=True)
+                for module in self._routed
+            ]
+        try:
+            yield
+        finally:
+            for hook in hooks:
+                hook.remove()
+        _store_hidden(batch, hidden[0])
+        if experts:
+            _store_experts(batch, torch.stack(experts, dim=1))
+
+
+def _store_hidden(batch: ModelInput, hidden: Tensor) -> None:
+    """``hidden`` has the rows of the logits, or of the whole batch where the model cannot leave
+    rows out of its head."""
+    if len(hidden) != len(batch.logits_rows):
+        hidden = hidden[batch.logits_rows]
+    for row, seq in enumerate(batch.sampled):
+        if seq.record is not None and seq.record.hidden_states:
+            seq.record.note_hidden(hidden[row].float().cpu().numpy())
+
+
+def _store_experts(batch: ModelInput, experts: Tensor) -> None:
+    """``experts`` [tokens, layers, top_k] of the flat batch, which may be padded at its end."""
+    ids = experts.to(torch.int32).cpu().numpy()
+    row = 0
+    for seq, position, size in batch.layout:
+        if seq.record is not None and seq.record.experts_from is not None:
+            seq.record.note_experts(position, ids[row : row + size])
+        row += size
+
+
+def _expert_ids(args: Any, kwargs: Mapping[str, Any]) -> Tensor | None:
+    """The integers [tokens, top_k] that a module got along with the hidden states of as many
+    tokens: nothing but a choice of experts looks like that."""
+    given = [x for x in (*args, *kwargs.values()) if isinstance(x, Tensor) and x.dim() == 2]
+    ids = [x for x in given if not x.is_floating_point() and x.dtype != torch.bool]
+    if len(ids) != 1 or len(ids) == len(given) or any(len(x) != len(ids[0]) for x in given):
+        return None
+    return ids[0]

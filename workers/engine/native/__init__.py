@@ -1,1 +1,0 @@
-"""The forward in C for CPUs with AVX512; everything runs without it too."""

@@ -1,0 +1,1 @@
+"""Logits become tokens: processors, draws and log probabilities."""

@@ -1,0 +1,1 @@
+"""Which sequences run in a step, and which blocks they hold. No tensors."""

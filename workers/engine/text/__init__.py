@@ -1,0 +1,1 @@
+"""Tokens become text, and text ends at a stop. No tensors."""

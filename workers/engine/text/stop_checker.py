@@ -1,0 +1,89 @@
+"""When a choice ends: stop strings and regexes, end and stop ids, length. Pure functions of its
+tokens."""
+
+from typing import NamedTuple
+
+from completions.contract.stop_regex.automaton import RegexSearch, compile_all
+from workers.engine.request import FinishReason, SamplingParams
+from workers.engine.text.stop_text import StopText, StringSearch, compile_string
+
+
+class Finish(NamedTuple):
+    """Why a choice ended. ``matched_stop`` is the stop string, the pattern or the token id that
+    did it, None for a length limit or the end of a grammar; ``matched_text`` is what the pattern
+    matched."""
+
+    reason: FinishReason
+    matched_stop: int | str | None = None
+    matched_text: str | None = None
+
+
+class StopChecker:
+    """The stop rules of one choice that look at its tokens and its text.
+
+    No rule but the length ends a choice before ``min_tokens``. ``max_output_tokens`` is the
+    smaller of ``max_tokens`` and the room that the prompt leaves in the context. Raises RegexError.
+    """
+
+    def __init__(
+        self, sampling: SamplingParams, eos_token_ids: frozenset[int], max_output_tokens: int
+    ) -> None:
+        stop_ids = frozenset(sampling.stop_token_ids)
+        self.end_ids = stop_ids if sampling.ignore_eos else stop_ids | eos_token_ids
+        self._ignored_ids = eos_token_ids if sampling.ignore_eos else frozenset[int]()
+        self._early_ids = self.end_ids | self._ignored_ids
+        self._text = _stop_text(sampling) if sampling.stop or sampling.stop_regex else None
+        self.trims = not sampling.no_stop_trim
+        self._min_tokens = sampling.min_tokens
+        self._max_output_tokens = max_output_tokens
+        self._num_tokens = 0
+
+    def count(self) -> None:
+        """One more token was sampled."""
+        self._num_tokens += 1
+
+    @property
+    def may_end(self) -> bool:
+        return self._num_tokens >= self._min_tokens
+
+    def ids_to_avoid(self) -> frozenset[int]:
+        """What a grammar, for which any end of sequence ends the text, should not offer next."""
+        if self._num_tokens < self._min_tokens:
+            return self._early_ids
+        return self._ignored_ids
+
+    def ends(self, token_id: int) -> bool:
+        return token_id in self.end_ids and self.may_end
+
+    def check_text(self, text: str) -> tuple[str, Finish | None]:
+        """Add text; return what may be shown of it and of what was held back."""
+        if self._text is None:
+            return text, None
+        shown, stop = self._text.push(text, armed=self.may_end)
+        return shown, None if stop is None else Finish(FinishReason.STOP, *stop)
+
+    def peek_text(self, text: str) -> tuple[str, Finish | None]:
+        """As :meth:`check_text`, but leave the state as it is."""
+        kept = self._text
+        if kept is None:
+            return text, None
+        self._text = kept.copy()
+        try:
+            return self.check_text(text)
+        finally:
+            self._text = kept
+
+    def check_length(self) -> Finish | None:
+        if self._num_tokens < self._max_output_tokens:
+            return None
+        return Finish(FinishReason.LENGTH)
+
+    def flush(self) -> str:
+        """The text that was held back for a stop that can no longer come."""
+        return self._text.flush() if self._text is not None else ""
+
+
+def _stop_text(sampling: SamplingParams) -> StopText:
+    regexes = [RegexSearch(regex) for regex in compile_all(sampling.stop_regex)]
+    strings = [StringSearch(compile_string(stop)) for stop in sampling.stop]
+    return StopText(strings, regexes, trim=not sampling.no_stop_trim)

@@ -1,0 +1,155 @@
+"""Stop strings and stop regexes in a text that arrives in pieces, and what to hold back of it."""
+
+from collections.abc import Sequence
+from functools import lru_cache
+from typing import NamedTuple, Protocol, Self
+
+from completions.contract.stop_regex.automaton import RegexSearch
+
+
+class TextSearch(Protocol):
+    """The search for one stop in one text."""
+
+    @property
+    def name(self) -> str:
+        """The stop string, or the pattern."""
+
+    @property
+    def num_held(self) -> int:
+        """How many of the last characters may be part of a match that is yet to end."""
+
+    def step(self, char: str) -> int:
+        """Add a character; the length of the match that ends with it, or 0."""
+
+    def copy(self) -> Self: ...
+
+
+class StopString:
+    """A stop string as an automaton (Knuth, Morris and Pratt, 1977).
+
+    The state is the length of the longest suffix of the text so far that begins the string.
+    """
+
+    def __init__(self, text: str) -> None:
+        self.text = text
+        self._borders = [0] * (len(text) + 1)
+        for length in range(1, len(text)):
+            self._borders[length + 1] = self.step(self._borders[length], text[length])
+
+    @property
+    def restart(self) -> int:
+        """The state from which to go on after a complete match."""
+        return self._borders[-1]
+
+    def step(self, state: int, char: str) -> int:
+        """The state after one more character; ``len(text)`` means that the string is complete."""
+        while state and self.text[state] != char:
+            state = self._borders[state]
+        return state + (self.text[state] == char)
+
+
+@lru_cache(maxsize=1024)
+def compile_string(text: str) -> StopString:
+    return StopString(text)
+
+
+class StringSearch:
+    """Where one text stands in the search for one stop string."""
+
+    def __init__(self, stop: StopString) -> None:
+        self._stop = stop
+        self.num_held = 0
+
+    @property
+    def name(self) -> str:
+        return self._stop.text
+
+    def step(self, char: str) -> int:
+        state = self._stop.step(self.num_held, char)
+        complete = state == len(self._stop.text)
+        self.num_held = self._stop.restart if complete else state
+        return state if complete else 0
+
+    def copy(self) -> Self:
+        clone = type(self)(self._stop)
+        clone.num_held = self.num_held
+        return clone
+
+
+class TextStop(NamedTuple):
+    """What ended a text: the stop string, or the pattern and the text that it matched."""
+
+    name: str
+    text: str | None = None
+
+
+class StopText:
+    """Finds the first stop in a text that arrives in pieces of any size.
+
+    The first is the one whose last character comes first. If several end there: a string goes
+    before a regex, the longest string before others, regexes go in their order. With ``trim`` the
+    text ends before the stop, so nothing that could still turn out to be part of one is released,
+    and nothing else is held back; without, it ends behind the stop and nothing is held.
+    """
+
+    def __init__(
+        self, strings: Sequence[StringSearch], regexes: Sequence[RegexSearch], trim: bool = True
+    ) -> None:
+        self._strings, self._regexes = strings, regexes
+        self._trim = trim
+        self._tail = ""
+
+    def push(self, text: str, armed: bool = True) -> tuple[str, TextStop | None]:
+        """Add text; return what may be shown now and the stop that ended it, if any.
+
+        While not ``armed`` a completed stop counts as ordinary text.
+        """
+        pending = self._tail + text
+        released = self._num_released
+        for end, char in enumerate(text, len(self._tail) + 1):
+            search, length = self._step(char)
+            if search is not None and armed:
+                start = end - length
+                stop = TextStop(search.name)
+                if isinstance(search, RegexSearch):
+                    stop = TextStop(search.name, pending[start:end])
+                self._tail = ""
+                return pending[released : start if self._trim else end], stop
+        start = len(pending) - self._num_held
+        self._tail = pending[start:]
+        return pending[released : start if self._trim else None], None
+
+    def flush(self) -> str:
+        """The text still held back, once no more can follow."""
+        held, self._tail = self._tail[self._num_released :], ""
+        return held
+
+    def copy(self) -> Self:
+        clone = type(self)(
+            [search.copy() for search in self._strings],
+            [search.copy() for search in self._regexes],
+            self._trim,
+        )
+        clone._tail = self._tail
+        return clone
+
+    @property
+    def _num_released(self) -> int:
+        """How much of the tail was shown already: it may be part of a stop all the same."""
+        return 0 if self._trim else len(self._tail)
+
+    @property
+    def _num_held(self) -> int:
+        searches: list[TextSearch] = [*self._strings, *self._regexes]
+        return max((search.num_held for search in searches), default=0)
+
+    def _step(self, char: str) -> tuple[TextSearch | None, int]:
+        first: TextSearch | None = None
+        length = 0
+        for string in self._strings:
+            if (found := string.step(char)) > length:
+                first, length = string, found
+        for regex in self._regexes:
+            if (found := regex.step(char)) and first is None:
+                first, length = regex, found
+        return first, length
