@@ -1,4 +1,4 @@
-from tests.workers.engine.scheduler_bench import MAX_NUM_SEQS, Bench, sequence, sizes
+from tests.workers.engine.scheduling.scheduler_bench import MAX_NUM_SEQS, Bench, sequence, sizes
 
 
 class TestBudget:

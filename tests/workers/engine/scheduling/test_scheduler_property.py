@@ -2,7 +2,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from tests.workers.engine.scheduler_bench import (
+from tests.workers.engine.scheduling.scheduler_bench import (
     BLOCK_SIZE,
     BUDGET,
     MAX_NUM_SEQS,

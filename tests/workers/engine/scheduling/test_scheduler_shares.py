@@ -1,6 +1,6 @@
 from collections.abc import Callable
 
-from tests.workers.engine.scheduler_bench import (
+from tests.workers.engine.scheduling.scheduler_bench import (
     BUDGET,
     Bench,
     prefix,
