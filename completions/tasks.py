@@ -14,7 +14,6 @@ from kombu.exceptions import OperationalError
 
 from completions.accounts import last_use
 from completions.batches import feeding, progress, states, validation, writing
-from completions.endpoints import batch_lines
 from completions.jobs import kept
 from completions.jobs.connection import connect
 from completions.jobs.ended import any_ended
@@ -68,7 +67,7 @@ def settle() -> int:
     with _alone("settle") as mine:
         if not mine:
             return 0
-        return settlement.settle(_client(), settings.REDIS_PREFIX, batch_lines.respond)
+        return settlement.settle(_client(), settings.REDIS_PREFIX)
 
 
 @shared_task
@@ -150,7 +149,7 @@ def validate_batch(batch_id: str) -> None:
             return mine.alive() and place.alive()
 
         try:
-            validation.validate(batch, batch_lines.prepare, alive, _rids(batch))
+            validation.validate(batch, alive, _rids(batch))
         except validation.InterruptedValidationError:
             logger.warning("another worker validates %s", batch_id)
 

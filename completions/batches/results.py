@@ -1,7 +1,7 @@
 """Results of lines: each is stored once, and in the same transaction counted."""
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,9 +11,7 @@ from completions.batches import lines
 from completions.jobs.ended import EndedJob
 from completions.jobs.events import Usage
 from completions.models import OPEN_LINES, Batch, BatchLine, BatchStatus, LineState
-
-Respond = Callable[[EndedJob], tuple[int, dict[str, Any]]]
-"""The HTTP status and body with which a live request would have been answered."""
+from completions.responses.ended import whole_response
 
 _TIMEOUTS = ("queue_timeout", "generation_timeout")
 """Codes of jobs whose deadline has passed: a line's is the end of the completion window."""
@@ -36,13 +34,13 @@ class Answer:
     """How often a worker began it."""
 
 
-def answer(job: EndedJob, respond: Respond) -> Answer:
+def answer(job: EndedJob) -> Answer:
     """What is to be stored of a line's job."""
     batch_id, number = lines.place_of(job.id)
     timed_out = job.error is not None and job.error.code in _TIMEOUTS
     result, succeeded, reasoning = None, False, 0
     if job.state != "cancelled" and not timed_out:
-        status, body = respond(job)
+        status, body = whole_response(job)
         response = {"status_code": status, "request_id": f"req_{job.id}", "body": body}
         result = lines.pack(lines.answered(response, job.attempts))
         succeeded = status < 300

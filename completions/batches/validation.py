@@ -4,7 +4,8 @@ import asyncio
 import hashlib
 import tempfile
 from array import array
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
+from http import HTTPStatus
 from typing import IO, Any
 
 import orjson
@@ -19,10 +20,12 @@ from completions.batches import lines, states, writing
 from completions.batches.lines import PreparedLine
 from completions.batches.writing import Alive
 from completions.contract import strict_json
+from completions.errors import APIError
 from completions.jobs.rids import BatchRids
 from completions.models import UNFINISHED, ApiKey, Batch, BatchLine, BatchStatus, File
 from completions.models.parts import parts
 from completions.models.storable import without_nul
+from completions.requests import preparation
 
 SHOWN_ERRORS = 100
 """Of a file's errors, in the batch object; the error file has them all."""
@@ -53,8 +56,6 @@ class LineError(Exception):
         return {name: getattr(self, name) for name in ("code", "message", "param", "line")}
 
 
-Prepare = Callable[[str, str, Any, Principal], Awaitable[PreparedLine]]
-"""Endpoint, job id, body, principal: a line's job. Raises LineError."""
 _Checked = LineError | tuple[str, PreparedLine]
 """A line's fault, or its custom_id and job."""
 
@@ -67,14 +68,14 @@ class _ClosedError(Exception):
     """The batch was cancelled, or its window is over."""
 
 
-def validate(batch: Batch, prepare: Prepare, alive: Alive, rids: BatchRids) -> None:
+def validate(batch: Batch, alive: Alive, rids: BatchRids) -> None:
     """Check every line and store it, then let the batch begin, or fail with all that is wrong.
 
     What an interrupted validation has stored is thrown away first.
     """
     writing.delete_lines(batch)
     with asyncio.Runner() as loop, tempfile.TemporaryFile(dir=settings.FILE_UPLOAD_TEMP_DIR) as log:
-        check = _Check(batch, prepare, loop, log, rids)
+        check = _Check(batch, loop, log, rids)
         try:
             check.run(alive)
             if not check.errors:
@@ -96,13 +97,11 @@ class _Check:
     def __init__(
         self,
         batch: Batch,
-        prepare: Prepare,
         loop: asyncio.Runner,
         log: IO[bytes],
         rids: BatchRids,
     ) -> None:
         self._batch = batch
-        self._prepare = prepare
         self._loop = loop
         self._log = log
         self._rids = rids
@@ -166,7 +165,7 @@ class _Check:
             self._require_unique(request["custom_id"], number)
             where = self._batch.endpoint, self._batch.job_id(number)
             async with turns:
-                prepared = await self._prepare(*where, request["body"], self._principal)
+                prepared = await prepare_line(*where, request["body"], self._principal)
         except LineError as error:
             return error
         return request["custom_id"], prepared
@@ -213,6 +212,23 @@ class _Check:
         if first != number:
             message = f"custom_id: line {first} has the same one; each must be unique in the file."
             raise LineError("duplicate_custom_id", message, "custom_id")
+
+
+async def prepare_line(endpoint: str, job_id: str, body: Any, principal: Principal) -> PreparedLine:
+    """A line's job. Raises LineError for the client's faults, APIError for the service's."""
+    try:
+        prepared = await preparation.prepare(endpoint, body, principal, job_id)
+    except APIError as error:
+        if error.status_code >= HTTPStatus.INTERNAL_SERVER_ERROR:
+            raise
+        param = f"body.{error.param}" if error.param else "body"
+        raise LineError(error.code, error.message, param) from error
+    for name, given in (("stream", prepared.stream), ("background", prepared.background)):
+        if given:
+            message = f"{name}: a line of a batch is neither streamed nor polled; leave it out."
+            raise LineError("invalid_request", message, f"body.{name}")
+    view = prepared.view
+    return PreparedLine(view.served_model, view.as_dict(), prepared.request)
 
 
 def _begin(batch: Batch) -> None:

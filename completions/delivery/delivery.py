@@ -131,7 +131,7 @@ async def answer(view: View, job: NewJob, meta: bool = False) -> HttpResponse:
             here.spawn(here.cancel_job(view.id))
     body = _whole(view, outcome)
     if meta:
-        body["meta"] = await meta_of(view, outcome.collected.finish_reasons())
+        body["meta"] = await _meta(view, outcome.collected.finish_reasons())
     return rendered(body)
 
 
@@ -213,7 +213,7 @@ async def polled(
         return Response(status=304, headers=headers)
     body = outcome.collected.polled(job)
     if meta and job.ended:
-        body["meta"] = await meta_of(view, outcome.collected.finish_reasons())
+        body["meta"] = await _meta(view, outcome.collected.finish_reasons())
     return Response(body, headers=headers)
 
 
@@ -255,8 +255,8 @@ async def frames(
                     if number > wish.after
                 ]
                 if wish.meta and isinstance(event, EndEvent) and event.error is None:
-                    told = await meta_of(view, chunks.finish_reasons())
-                    wire.append(sse.frame({**chunks.envelope(), "usage": None, "meta": told}))
+                    meta = await _meta(view, chunks.finish_reasons())
+                    wire.append(sse.frame({**chunks.envelope(), "usage": None, "meta": meta}))
                 if wire:
                     yield wire[0] if len(wire) == 1 else b"".join(wire)
     except ReaderLostError:
@@ -265,6 +265,15 @@ async def frames(
         if watched and not isinstance(event, EndEvent):
             here.spawn(here.cancel_job(view.id))
     yield sse.DONE
+
+
+async def _meta(view: View, finish_reasons: Sequence[str | None]) -> dict[str, Any]:
+    here = await runtime.current()
+    try:
+        times = await here.submission.times(view.id)
+    except (RedisError, OSError):
+        times = None
+    return meta_of(view, finish_reasons, times)
 
 
 def _padded(view: View, chunk: dict[str, Any]) -> dict[str, Any]:

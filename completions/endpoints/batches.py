@@ -14,7 +14,6 @@ from rest_framework.response import Response
 from completions.accounts.keys import Principal
 from completions.batches import progress, resubmission, states
 from completions.delivery import idempotency
-from completions.endpoints.batch_lines import ENDPOINTS
 from completions.endpoints.files import KEEP_SECONDS, find_file
 from completions.errors import (
     DO_NOT_RETRY,
@@ -35,6 +34,7 @@ from completions.requests.fields import (
     StrictSerializer,
     TextField,
 )
+from completions.requests.preparation import ROUTES
 
 DEFAULT_LISTED, MOST_LISTED = 20, 100
 WINDOW_HOURS = range(1, 168 + 1)
@@ -53,7 +53,7 @@ class BatchRequestSerializer(StrictSerializer):
     """The body of POST /v1/batches."""
 
     input_file_id = TextField(help_text="Of an uploaded file with one request per line.")
-    endpoint = ChoiceField(choices=list(ENDPOINTS), help_text="To which all requests go.")
+    endpoint = ChoiceField(choices=list(ROUTES), help_text="To which all requests go.")
     completion_window = TextField(
         default="24h", help_text="1h to 168h; what is not done by then ends as batch_expired."
     )
@@ -181,7 +181,7 @@ async def _created(batch: Batch, file: File, principal: Principal) -> Response:
             headers={"Retry-After": "60"},
         )  # fmt: skip
     owner = principal.organization_id, principal.key_id
-    states.place(batch, file, owner, ENDPOINTS[batch.endpoint].view_type.id_prefix)
+    states.place(batch, file, owner, ROUTES[batch.endpoint].view_type.id_prefix)
     try:
         await batch.asave(force_insert=True)
     except IntegrityError as error:

@@ -27,10 +27,10 @@ from completions.errors import (
     NotFound,
     payload_too_large,
 )
-from completions.http import turns
 from completions.http.base import APIRequest, AsyncAPIView
 from completions.http.pages import Page
 from completions.models import UNFINISHED, Batch, File, FilePurpose, FileQuerySet, Scope
+from completions.requests import turns
 
 MOST_LISTED = 10_000
 KEEP_SECONDS = range(3600, 2_592_000 + 1)

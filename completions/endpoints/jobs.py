@@ -1,7 +1,7 @@
 """What one does with a request that becomes a job: submit, poll, stream again, cancel."""
 
 from http import HTTPStatus
-from typing import Any, NamedTuple
+from typing import Any
 
 from django.db.models import Q
 from django.http.response import HttpResponseBase
@@ -9,7 +9,6 @@ from django.utils import timezone
 from redis.exceptions import RedisError
 from rest_framework.response import Response
 
-from completions.accounts.keys import Principal
 from completions.delivery import delivery, idempotency, rate_limits
 from completions.delivery.enqueueing import enqueue, new_job, queue_unavailable
 from completions.delivery.preferences import Preferences, cursor, flag, seconds, wants_meta
@@ -21,22 +20,12 @@ from completions.jobs import kept
 from completions.jobs.submission import Kind
 from completions.models import Job, Scope
 from completions.requests import ignored_fields
+from completions.requests.preparation import Prepared, prepare
 from completions.responses import sse
 from completions.responses.completion import STATUS, View
 
 MAX_POLL_WAIT = 30.0
 DEFAULT_LISTED, MOST_LISTED = 20, 100
-
-
-class Prepared(NamedTuple):
-    """A validated body: how its responses look, and what a worker is to do."""
-
-    view: View
-    request: dict[str, Any]
-    background: bool
-    stream: bool
-    ignored: tuple[str, ...] = ()
-    """Names of fields that were given and have no effect."""
 
 
 class SubmitView(AsyncAPIView):
@@ -46,10 +35,6 @@ class SubmitView(AsyncAPIView):
     scope = Scope.INFERENCE
     view_type = View
 
-    async def prepare(self, body: Any, principal: Principal) -> Prepared:
-        """Validate a body. Raises APIError and GrammarError."""
-        raise NotImplementedError
-
     async def post(self, request: APIRequest) -> HttpResponseBase:
         preferences = Preferences.of(request)
         wish = delivery.StreamWish(ids=flag(request, "sse_ids"), meta=preferences.meta)
@@ -57,7 +42,7 @@ class SubmitView(AsyncAPIView):
         key = idempotency.key_of(request, self.view_type.path)
         if key is not None and (first := await idempotency.first_job(key, principal.key_id)):
             return await self._answered_again(first, request)
-        prepared = await self.prepare(request.data, principal)
+        prepared = await prepare(self.view_type.path, request.data, principal)
         request.checked()
         if prepared.ignored:
             self.headers[ignored_fields.HEADER] = ", ".join(prepared.ignored)

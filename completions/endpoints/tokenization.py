@@ -8,9 +8,9 @@ from completions.catalog.model_files import ModelFiles
 from completions.chat import template
 from completions.chat.template import ChatTemplateError
 from completions.errors import FieldError, InvalidRequest
-from completions.http import turns
 from completions.http.base import APIRequest, AsyncAPIView
 from completions.models import Scope
+from completions.requests import turns
 from completions.requests.fields import (
     BooleanField,
     ChoiceField,

@@ -11,9 +11,9 @@ from rest_framework.views import APIView
 
 from completions.accounts.keys import Principal
 from completions.errors import InvalidRequest
-from completions.http import turns
 from completions.http.authentication import authenticate, permit
 from completions.models import Scope
+from completions.requests import turns
 
 LARGE_BODY = 256 * 1024
 """Bytes from which a body waits for its turn, and is parsed in a thread: other requests go on

@@ -33,18 +33,13 @@ from completions.errors import (
     PermissionDenied,
     payload_too_large,
 )
-from completions.grammars.exceptions import GrammarError, GrammarOverloadError
+from completions.grammars.exceptions import GrammarError
 from completions.http import access_log
+from completions.requests import constraint
 
 logger = logging.getLogger(__name__)
 
 _FOR_BROWSERS = ("/admin", "/docs", "/static")
-
-
-def _grammar(exc: GrammarError) -> APIError:
-    if isinstance(exc, GrammarOverloadError):
-        return Overloaded("server_overloaded", str(exc))
-    return InvalidRequest(exc.code, str(exc), exc.field)
 
 
 def _model_files(exc: ModelFilesError) -> APIError:
@@ -120,7 +115,7 @@ def _drf(exc: drf.APIException) -> APIError:
 
 _Kinds = type[Exception] | tuple[type[Exception], ...]
 _TRANSLATIONS: tuple[tuple[_Kinds, Callable[[Any], APIError]], ...] = (
-    (GrammarError, _grammar),
+    (GrammarError, constraint.refusal),
     (ModelFilesError, _model_files),
     (RedisError, _unreachable("queue_unavailable", "The queue cannot be reached")),
     (

@@ -17,7 +17,7 @@ from completions.chat.template import ChatTemplateError
 from completions.chat.thinking import AUTO, DISABLED, ENABLED, Marks
 from completions.chat.tools import NONE, REQUIRED
 from completions.errors import FieldError
-from completions.http import turns
+from completions.requests import turns
 from completions.requests.fields import (
     SHOWN_NAME,
     BooleanField,

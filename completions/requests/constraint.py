@@ -10,8 +10,9 @@ from django.conf import settings
 
 from completions.catalog.entries import JSON_WHITESPACES
 from completions.catalog.model_files import ModelFiles
-from completions.errors import FieldError
+from completions.errors import APIError, FieldError, InvalidRequest, Overloaded
 from completions.grammars import Constraint, Judge, Limits, Question, Verdict, Vocabulary
+from completions.grammars.exceptions import GrammarError, GrammarOverloadError
 from completions.grammars.grammar_object import TYPES
 from completions.requests.fields import (
     BooleanField,
@@ -157,8 +158,18 @@ def _writes_json(field: str, value: Any) -> bool:
 
 
 async def judge(constraint: Constraint, model: ModelFiles) -> str:
-    """The llguidance grammar text for a job. Raises GrammarError."""
-    return await _judge().judge(constraint, vocabulary(model))
+    """The llguidance grammar text for a job. Raises APIError."""
+    try:
+        return await _judge().judge(constraint, vocabulary(model))
+    except GrammarError as error:
+        raise refusal(error) from error
+
+
+def refusal(error: GrammarError) -> APIError:
+    """What a client sees of a constraint that cannot be used, or not now."""
+    if isinstance(error, GrammarOverloadError):
+        return Overloaded("server_overloaded", str(error))
+    return InvalidRequest(error.code, str(error), error.field)
 
 
 async def examine(constraint: Constraint, model: ModelFiles, text: str | None) -> Verdict:

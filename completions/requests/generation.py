@@ -129,7 +129,7 @@ def check_length(
 async def generation_request(
     validated: dict[str, Any], alternatives: int | None = None, from_start: bool = False
 ) -> dict[str, Any]:
-    """The job for a worker. Raises GrammarError when the constraint cannot be used.
+    """The job for a worker. Raises APIError when the constraint cannot be used.
 
     How long that was judged is added to `validated`, as `grammar_compile_ms`.
 

@@ -9,7 +9,7 @@ from completions.catalog import model_files
 from completions.catalog.entries import ModelEntry
 from completions.catalog.model_files import ModelFiles
 from completions.errors import NotFound, PermissionDenied
-from completions.http import turns
+from completions.requests import turns
 from completions.requests.fields import StrictField, StrictSerializer, TextField
 
 _LONG_TEXT = 2000

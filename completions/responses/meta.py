@@ -3,9 +3,6 @@
 from collections.abc import Sequence
 from typing import Any
 
-from redis.exceptions import RedisError
-
-from completions.http import runtime
 from completions.jobs.submission import Times
 from completions.responses.completion import View
 
@@ -15,13 +12,10 @@ MAX_TOKENS_DEFAULT = "max_tokens_default"
 """A choice ended at a length that the request did not ask for."""
 
 
-async def meta_of(view: View, finish_reasons: Sequence[str | None]) -> dict[str, Any]:
+def meta_of(
+    view: View, finish_reasons: Sequence[str | None], times: Times | None
+) -> dict[str, Any]:
     """The object of contract 3.4. Times are null where Redis does not know them any more."""
-    here = await runtime.current()
-    try:
-        times = await here.submission.times(view.id)
-    except (RedisError, OSError):
-        times = None
     return {
         **_times(times),
         "truncated_prompt_tokens": view.truncated_tokens,

@@ -14,7 +14,6 @@ from redis import Redis
 
 from completions.batches import results
 from completions.batches.lines import RESULT_TTL
-from completions.batches.results import Respond
 from completions.jobs import kept
 from completions.jobs.ended import FIRST, EndedJob, forget, read_ended
 from completions.usage import ledger
@@ -25,14 +24,14 @@ AT_ONCE = 100
 """Jobs of one transaction: results of 2,000 tokens each are some 10 MB."""
 
 
-def settle(client: Redis, prefix: str, respond: Respond) -> int:
+def settle(client: Redis, prefix: str) -> int:
     """Move everything there is. Returns how many jobs were moved."""
     settled = 0
     since: str | None = FIRST
     while since is not None:
         jobs, since = read_ended(client, prefix, AT_ONCE, since)
         try:
-            stored = _store_all(jobs, respond)
+            stored = _store_all(jobs)
         except IntegrityError as error:
             # The lock was lost and another worker stored some of them: the next turn sees that.
             logger.warning("jobs were settled twice at a time, left to the next turn: %s", error)
@@ -45,19 +44,19 @@ def settle(client: Redis, prefix: str, respond: Respond) -> int:
     return settled
 
 
-def _store_all(jobs: Sequence[EndedJob], respond: Respond) -> Sequence[EndedJob]:
+def _store_all(jobs: Sequence[EndedJob]) -> Sequence[EndedJob]:
     """Store these together, or where one of them cannot be stored, each by itself.
 
     Returns those that were. The others stay where they are and are tried again, so that nothing is
     lost and none of them holds up those that ended after it.
     """
     try:
-        _store(jobs, respond)
+        _store(jobs)
     except (IntegrityError, OperationalError, InterfaceError):
         raise  # SQL's fault, not that of a job
     except Exception:
         if len(jobs) > 1:
-            return [job for each in jobs for job in _store_all([each], respond)]
+            return [job for each in jobs for job in _store_all([each])]
         logger.exception(
             "job %s cannot be settled", jobs[0].id,
             extra={"job_id": jobs[0].id, "request_id": jobs[0].request_id},
@@ -66,8 +65,8 @@ def _store_all(jobs: Sequence[EndedJob], respond: Respond) -> Sequence[EndedJob]
     return jobs
 
 
-def _store(jobs: Sequence[EndedJob], respond: Respond) -> None:
-    lines = [results.answer(job, respond) for job in jobs if job.kind == "batch" and job.view]
+def _store(jobs: Sequence[EndedJob]) -> None:
+    lines = [results.answer(job) for job in jobs if job.kind == "batch" and job.view]
     with transaction.atomic():
         ledger.record(jobs)
         kept.keep_results([job for job in jobs if job.kept and job.kind != "batch"])

@@ -5,7 +5,6 @@ import json
 
 from django.test import AsyncClient
 
-from completions.endpoints import batch_lines
 from completions.upkeep import settlement
 from tests.completions.fake_worker import FakeWorker
 
@@ -53,4 +52,4 @@ class Live:
         )
 
     def settle(self):
-        return settlement.settle(self.redis, PREFIX, batch_lines.respond)
+        return settlement.settle(self.redis, PREFIX)

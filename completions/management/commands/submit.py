@@ -15,10 +15,10 @@ from django.utils import timezone
 from completions.accounts import changes
 from completions.accounts.audit import Actor
 from completions.batches import files, progress, states
-from completions.endpoints.batch_lines import ENDPOINTS
 from completions.endpoints.files import DEFAULT_KEEP
 from completions.management.commands.create_api_key import DEFAULT_ORGANIZATION
 from completions.models import ApiKey, Batch, BatchStatus, File
+from completions.requests.preparation import ROUTES
 
 KEY_NAME = "manage.py submit"
 """Of the API key on whose account such batches run. Nobody has its secret."""
@@ -39,7 +39,7 @@ class Command(BaseCommand):
     def add_arguments(self, parser: ArgumentParser) -> None:
         parser.add_argument("file", type=Path, help="one request per line, as for POST /v1/batches")
         parser.add_argument("--wait", action="store_true", help="show progress, fetch the results")
-        parser.add_argument("--endpoint", choices=list(ENDPOINTS), default=next(iter(ENDPOINTS)))
+        parser.add_argument("--endpoint", choices=list(ROUTES), default=next(iter(ROUTES)))
         parser.add_argument(
             "--window", type=int, default=24, metavar="HOURS", choices=range(1, 169)
         )
@@ -120,7 +120,7 @@ def _submit(
         output_seconds=int(DEFAULT_KEEP.total_seconds()),
         metadata=origin,
     )
-    states.place(batch, stored, (owner.pk, key.pk), ENDPOINTS[endpoint].view_type.id_prefix)
+    states.place(batch, stored, (owner.pk, key.pk), ROUTES[endpoint].view_type.id_prefix)
     batch.save(force_insert=True)
     return batch
 

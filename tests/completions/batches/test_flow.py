@@ -11,7 +11,7 @@ from django.utils import timezone
 from completions import tasks
 from completions.accounts import changes
 from completions.accounts.audit import SERVICE
-from completions.batches import states, validation, writing
+from completions.batches import results, states, validation, writing
 from completions.models import Batch, BatchLine, File, LineState, UsageRecord
 from tests.completions.batches.conftest import PREFIX, request
 
@@ -98,14 +98,14 @@ def test_when_every_line_fails_there_is_no_output_file(bench):
 
 
 def test_thoughts_are_counted(bench, monkeypatch):
-    respond = tasks.batch_lines.respond
+    whole_response = results.whole_response
 
     def thoughtful(job):
-        status, body = respond(job)
+        status, body = whole_response(job)
         body["usage"]["reasoning_tokens"] = 1
         return status, body
 
-    monkeypatch.setattr(tasks.batch_lines, "respond", thoughtful)
+    monkeypatch.setattr(results, "whole_response", thoughtful)
     usage = bench.run_to_end(bench.create([request("a"), request("b")]))["usage"]
     assert usage["output_tokens_details"] == {"reasoning_tokens": 2}
     assert usage["output_tokens"] == 4

@@ -139,16 +139,10 @@ def test_an_interrupted_validation_begins_anew(bench, monkeypatch):
     answers = iter([True, True, False])
     rids = BatchRids(bench.client, PREFIX, found.api_key_id)
     with pytest.raises(validation.InterruptedValidationError):
-        validation.validate(found, validation_prepare(), lambda: next(answers), rids)
+        validation.validate(found, lambda: next(answers), rids)
     assert BatchLine.objects.count() == 4
     done = bench.run_to_end(batch)
     assert done["request_counts"] == {"total": 6, "completed": 6, "failed": 0}
-
-
-def validation_prepare():
-    from completions.endpoints import batch_lines
-
-    return batch_lines.prepare
 
 
 def test_a_fault_of_the_service_is_not_the_lines(bench, monkeypatch):

@@ -9,7 +9,6 @@ from asgiref.sync import async_to_sync
 from django.db import OperationalError
 from django.utils import timezone
 
-from completions.endpoints import batch_lines
 from completions.jobs import events, kept
 from completions.jobs.ended import read_ended
 from completions.jobs.execution import Ending, Execution
@@ -39,7 +38,7 @@ def run_job(client, tenant, job_id, state="completed", error=None, kind="backgro
 
 
 def settle(client):
-    return settlement.settle(client, PREFIX, batch_lines.respond)
+    return settlement.settle(client, PREFIX)
 
 
 def test_ended_jobs_become_records(owner, redis_client):

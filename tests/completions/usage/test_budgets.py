@@ -6,7 +6,6 @@ from datetime import timedelta
 import pytest
 from django.utils import timezone
 
-from completions.endpoints import batch_lines
 from completions.jobs import events
 from completions.jobs.execution import Ending, Execution
 from completions.jobs.submission import NewJob, submit_kept
@@ -40,7 +39,7 @@ def seeded(client, scope):
 
 def test_settled_and_unsettled_jobs_count_once(owner, stranger, redis_client) -> None:
     run_job(redis_client, owner, "a")
-    settlement.settle(redis_client, PREFIX, batch_lines.respond)
+    settlement.settle(redis_client, PREFIX)
     run_job(redis_client, owner, "b")
     run_job(redis_client, stranger, "c")
     for scope in (f"k{owner.key.pk}", f"o{owner.organization.pk}"):
@@ -49,7 +48,7 @@ def test_settled_and_unsettled_jobs_count_once(owner, stranger, redis_client) ->
 
 def test_an_emptied_redis_is_told(owner, redis_client) -> None:
     run_job(redis_client, owner, "a")
-    settlement.settle(redis_client, PREFIX, batch_lines.respond)
+    settlement.settle(redis_client, PREFIX)
     redis_client.flushall()
     assert seeded(redis_client, f"k{owner.key.pk}") == [8, 8, 53, 53]
 

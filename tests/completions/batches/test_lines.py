@@ -7,10 +7,10 @@ import pytest
 from asgiref.sync import async_to_sync
 
 from completions.accounts.keys import Principal
-from completions.batches.validation import LineError
-from completions.endpoints.batch_lines import prepare, respond
+from completions.batches.validation import LineError, prepare_line
 from completions.jobs.ended import EndedJob
 from completions.jobs.events import Usage, encode_choices, encode_end
+from completions.responses.ended import whole_response
 
 pytestmark = pytest.mark.usefixtures("served")
 
@@ -19,7 +19,7 @@ HI = {"model": "tiny", "messages": [{"role": "user", "content": "hi"}], "max_tok
 
 
 def line(endpoint, job_id, body):
-    return async_to_sync(prepare)(endpoint, job_id, body, ANYONE)
+    return async_to_sync(prepare_line)(endpoint, job_id, body, ANYONE)
 
 
 @pytest.mark.parametrize(
@@ -36,7 +36,7 @@ def test_both_endpoints(endpoint, job_id, body, kind):
     events = [
         encode_choices(1, [(0, [5], "yes", "stop", None)]), encode_end(2, "completed", None, usage),
     ]  # fmt: skip
-    status, answer = respond(ended(job_id, prepared.view, events, usage))
+    status, answer = whole_response(ended(job_id, prepared.view, events, usage))
     assert (status, answer["id"], answer["object"]) == (200, job_id, kind)
     (choice,) = answer["choices"]
     assert choice.get("text", choice.get("message", {}).get("content")) == "yes"

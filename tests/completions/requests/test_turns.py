@@ -3,8 +3,8 @@
 import asyncio
 import threading
 
-from completions.http import turns
-from completions.http.turns import Checks, Turns
+from completions.requests import turns
+from completions.requests.turns import Checks, Turns
 
 
 async def settled(rounds=10):

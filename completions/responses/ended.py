@@ -1,0 +1,28 @@
+"""The response that an ended job would have given a client that waited for it."""
+
+from collections.abc import Mapping
+from http import HTTPStatus
+from typing import Any
+
+from completions.jobs.ended import EndedJob
+from completions.jobs.events import EndEvent, decode
+from completions.responses.chat import ChatView
+from completions.responses.completion import View
+from completions.responses.job_errors import from_job_error
+
+_VIEW_TYPES: Mapping[str, type[View]] = {each.id_prefix: each for each in (View, ChatView)}
+
+
+def whole_response(job: EndedJob) -> tuple[int, dict[str, Any]]:
+    """The HTTP status and the body."""
+    if job.error is not None:
+        error = from_job_error(job.error.code, job.error.message)
+        return error.status_code, error.envelope()
+    prefix, dash, _ = job.id.partition("-")
+    view = _VIEW_TYPES[prefix + dash](**(job.view or {}))
+    collected = view.collected()
+    for data in job.events:
+        event = decode(data)
+        if not isinstance(event, EndEvent):
+            collected.add(event)
+    return HTTPStatus.OK, collected.response(job.usage)
