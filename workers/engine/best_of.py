@@ -1,4 +1,4 @@
-"""``best_of``: more candidates than choices, of which the likeliest become the choices."""
+"""``best_of``: more candidates run than choices are returned."""
 
 from collections.abc import Iterable
 
@@ -7,21 +7,21 @@ from workers.engine.sequence import Sequence
 
 
 class BestOf:
-    """Holds the candidates of each prompt back until all of them have ended, then lets the ``n``
-    with the highest mean log probability per token through, the best first; of equal ones the
-    first. As OpenAI's API defines it.
+    """Selects each prompt's choices among its candidates, as OpenAI's API defines ``best_of``.
 
-    Prompts of which an earlier run published anything are counted, and told no more.
+    Once all candidates of a prompt have ended, the ``n`` with the highest mean log probability per
+    token become its choices, the best first; among equals, the earlier one. A prompt whose choices
+    an earlier run published returns nothing.
     """
 
     def __init__(self, request: Request) -> None:
         self._n = request.sampling.n
-        self._told = {index // self._n for index in request.published}
+        self._published = {index // self._n for index in request.published}
         self._candidates: list[dict[Sequence, ChoiceDelta]] = [{} for _ in request.prompts]
         self._unfinished = [request.sampling.num_candidates] * len(request.prompts)
 
     def choose(self, gained: Iterable[tuple[Sequence, ChoiceDelta]]) -> list[ChoiceDelta]:
-        """Take what candidates gained; the choices of prompts that are complete with it."""
+        """Add what candidates gained. Return the choices of prompts that are now complete."""
         complete = []
         for seq, delta in gained:
             whole = self._candidates[seq.prompt_index].setdefault(seq, ChoiceDelta(0))
@@ -34,7 +34,7 @@ class BestOf:
 
     def _best(self, prompt: int) -> list[ChoiceDelta]:
         candidates, self._candidates[prompt] = self._candidates[prompt], {}
-        if prompt in self._told:
+        if prompt in self._published:
             return []
         in_order = sorted(candidates, key=lambda seq: seq.choice_index)
         best = sorted(in_order, key=_mean_logprob, reverse=True)[: self._n]

@@ -1,4 +1,4 @@
-"""What one choice has said so far: its tokens become text, and something ends it."""
+"""One choice: its tokens become text, and a stop rule ends it."""
 
 from collections.abc import Iterable
 from typing import Protocol
@@ -9,7 +9,7 @@ from workers.engine.text.stop_checker import Finish, StopChecker
 
 
 class GrammarState(Protocol):
-    """Where a choice stands in its grammar."""
+    """A choice's position in its grammar."""
 
     @property
     def is_complete(self) -> bool:
@@ -17,16 +17,17 @@ class GrammarState(Protocol):
 
     @property
     def forced(self) -> int | None:
-        """The token that the grammar leaves no choice about, if it is so."""
+        """The only token that the grammar allows next, or None if there are several."""
 
     def consume(self, token_id: int) -> bool:
-        """Advance; True once nothing more may follow. Raises GrammarError."""
+        """Advance. Return True once nothing more may follow. Raises GrammarError."""
 
 
 class Choice:
-    """Order of what may end it: stop string, regex, stop id or end of sequence, grammar, length.
+    """The output of one sequence as a client sees it.
 
-    Deterministic in its tokens, so replaying those of an earlier run restores it exactly.
+    It ends by the first of: stop string, stop regex, stop id or end of sequence, grammar, length.
+    It is a pure function of its tokens, so replaying those of an earlier run restores it exactly.
     """
 
     def __init__(
@@ -38,7 +39,7 @@ class Choice:
     ) -> None:
         self.index = index
         self.finish: Finish | None = None
-        self.num_characters = 0  # of the text of all tokens, shown or not
+        self.num_characters = 0  # in the text of all tokens, shown or held back
         self.num_forced = 0  # tokens that the grammar left no choice about
         self.grammar = grammar
         self.stop_checker = stop_checker
@@ -48,11 +49,11 @@ class Choice:
 
     @property
     def forced_token(self) -> int | None:
-        """What must come next, if the choice goes on and its grammar leaves one possibility."""
+        """The only token that the grammar allows next, or None if there are several or none."""
         return self.grammar.forced if self.grammar is not None and self.finish is None else None
 
     def append(self, token_id: int) -> Finish | None:
-        """Take a token, sampled or forced; return why the choice ends, if it does.
+        """Append a token, sampled or forced. Return why the choice ends, if it does.
 
         Raises GrammarError.
         """
@@ -64,20 +65,22 @@ class Choice:
         return finish
 
     def replay(self, token_ids: Iterable[int]) -> Finish | None:
-        """Take tokens that an earlier run already delivered: nothing of them is given again."""
+        """Append tokens that an earlier run delivered. No delta returns them again."""
         for token_id in token_ids:
             self.num_forced += token_id == self.forced_token
             if self.append(token_id) is not None:
                 break
         self._token_ids, self._text = [], []
         if self.finish is None and self.grammar is not None and self.grammar.is_complete:
-            self.finish = self._close(Finish(FinishReason.STOP))  # the empty text is all it allows
+            self.finish = self._close(Finish(FinishReason.STOP))  # it allows only the empty text
         if self.finish is None:
-            self.finish = self.stop_checker.check_length()  # of a choice without tokens
+            self.finish = (
+                self.stop_checker.check_length()
+            )  # a choice without tokens may be complete
         return self.finish
 
     def take_delta(self) -> ChoiceDelta | None:
-        """What is new since the last call, or None."""
+        """Return what is new since the last call, or None."""
         text = "".join(self._text)
         if not self._token_ids and not text and self.finish is None:
             return None
@@ -99,8 +102,8 @@ class Choice:
         return finish and self._close(finish)
 
     def _end(self, token_id: int) -> Finish:
-        """End at a stop id: its own text is shown if stops are not trimmed, or if it completes a
-        stop of the text."""
+        """End at a stop id. Its own text is shown if stops are not trimmed, or if it completes a
+        stop string or regex."""
         if not self.stop_checker.trims:
             finish = self._show(self._detokenizer.push(token_id))
             return finish or self._close(Finish(FinishReason.STOP, token_id))
@@ -111,7 +114,7 @@ class Choice:
         return finish
 
     def _close(self, finish: Finish) -> Finish:
-        """Release what was held back; even that may complete a stop string."""
+        """Release the text held back. Even that may complete a stop string."""
         matched = self._show(self._detokenizer.flush())
         if matched is not None:
             return matched

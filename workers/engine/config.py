@@ -12,47 +12,50 @@ PENALTY_SCOPES = ("output", "all")
 
 @dataclass(frozen=True, slots=True)
 class EngineConfig:
-    """Settings of one engine; ``None`` means "derive it from the model or the machine".
+    """Settings of one engine. None means: derive the value from the model or the machine.
 
-    ``max_num_batched_tokens`` bounds the tokens of one step, so it bounds how long a prompt's
-    chunk can hold up the sequences that are decoding beside it. ``num_threads`` fixes the number
-    of threads; without it the engine uses all cores, or one less while neighbours need it.
-    ``dtype`` is the type of weights and activations, ``auto`` that of the model's files; ``int8``
-    rounds the weights of linear layers to 8 bits, on CPUs only, and leaves the rest in bfloat16.
-    ``device`` is ``auto`` (the GPU if there is one), ``cpu``, ``cuda`` or ``cuda:N``. On a GPU,
-    ``block_size`` is rounded up to what its attention kernel takes, the KV cache leaves free what
-    exceeds ``gpu_memory_utilization``, decoding runs from captured graphs unless
-    ``enforce_eager``, and with ``async_scheduling`` a step is launched before the tokens of the one
-    before it are known, where it depends on nothing else.
-    ``adapters`` are the PEFT folders of LoRA adapters, by the name that requests use.
-    ``stop_token_ids`` end every text, beside those that the model's own files name.
-    ``logit_processors`` are those that requests may name, as ``module:attribute``.
-    ``jump_forward`` appends the tokens that a grammar forces without a step for each.
-    ``repetition_penalty_scope`` says which tokens that penalty is for: ``output``, as in SGLang,
-    or ``all``, the prompt's too, as in vLLM.
-    ``max_waiting`` bounds the sequences that wait beside the running ones; their token ids are
-    what a queue costs, about 16 KiB for each 2,000 tokens.
+    Raises ValueError for a value out of range.
     """
 
     device: str = "auto"
+    """``auto`` (the GPU if there is one), ``cpu``, ``cuda`` or ``cuda:N``."""
     dtype: str = "auto"
+    """The type of weights and activations; ``auto`` is that of the model's files. ``int8`` rounds
+    the weights of linear layers to 8 bits, on CPUs only, and leaves the rest in bfloat16."""
     max_model_len: int | None = None
     max_num_seqs: int = 64
     max_num_batched_tokens: int = 512
+    """Bounds the tokens of one step, and so how long a prompt's chunk delays the sequences that
+    decode beside it."""
     block_size: int = 16
+    """On a GPU it is rounded up to what the attention kernel takes."""
     kv_cache_bytes: int | None = None
     gpu_memory_utilization: float = 0.9
+    """The share of a GPU's memory that the engine may use."""
     enforce_eager: bool = False
+    """On a GPU, decode without captured graphs."""
     async_scheduling: bool = True
+    """On a GPU, launch a step before the tokens of the previous one are known, if it depends on
+    nothing else."""
     num_threads: int | None = None
+    """A fixed number of threads. By default the engine uses all cores, or one less while other
+    processes need it."""
     grammar_threads: int = 1
     adapters: Mapping[str, Path] = field(default_factory=dict)
+    """PEFT folders of LoRA adapters, by the name that requests use."""
     stop_token_ids: tuple[int, ...] = ()
+    """Ids that end every text, beside those that the model's files name."""
     logit_processors: Mapping[str, str] = field(default_factory=dict)
+    """What requests may name as ``custom_logit_processor``: name to ``module:attribute``."""
     jump_forward: bool = True
+    """Append the tokens that a grammar forces without a step for each."""
     enable_prefix_caching: bool = True
     repetition_penalty_scope: str = "output"
+    """Which tokens the repetition penalty counts: ``output`` as in SGLang, or ``all``, the
+    prompt's too, as in vLLM."""
     max_waiting: int = 4096
+    """Bounds the sequences that wait. A waiting sequence costs the memory of its token ids, about
+    16 KiB for each 2,000 tokens."""
 
     def __post_init__(self) -> None:
         if not DEVICES.fullmatch(self.device):

@@ -1,4 +1,4 @@
-"""The engine: takes requests from any thread, steps on one, and hands out what each gained."""
+"""The engine: accepts requests from any thread, steps on one, and returns what each gained."""
 
 import logging
 import threading
@@ -48,10 +48,10 @@ logger = logging.getLogger(__name__)
 class Engine:
     """Continuous batching over one model.
 
-    Either :meth:`start` it, and it steps on a thread of its own, asleep while there is nothing
-    to do; or call :meth:`generate`, which steps in the caller's. ``submit``, ``abort`` and
-    ``stats`` may be called from any thread; all other state belongs to the stepping one, which
-    is told of changes through the inbox.
+    After :meth:`start`, it steps on a thread of its own and sleeps while it has no work.
+    :meth:`generate` steps in the caller's thread instead. Any thread may call ``submit``,
+    ``abort`` and ``stats``; all other state belongs to the stepping thread, which other threads
+    reach through the inbox.
     """
 
     def __init__(
@@ -107,14 +107,16 @@ class Engine:
 
     @classmethod
     def from_pretrained(cls, path: str | Path, config: EngineConfig) -> Self:
-        """Load a model folder or hub name. Raises UnsupportedModel and UnsupportedAdapter, and
-        ValueError for a device or a logit processor that is not there."""
+        """Load a model from a folder or by its hub name.
+
+        Raises UnsupportedModel, UnsupportedAdapter, and ValueError for a device or a logit
+        processor that does not exist.
+        """
         config = adapt(config)
         if config.num_threads is not None:
             torch.set_num_threads(config.num_threads)
-        # On a thread that ends: OpenMP keeps a pool of threads for each thread that computed,
-        # and once the pools together outnumber the cores it lets waiting threads sleep instead of
-        # spin, which halves the speed of a step.
+        # On a thread that ends: OpenMP keeps a pool for each thread that computed. Once the pools
+        # outnumber the cores, waiting threads sleep instead of spin, which halves a step's speed.
         with ThreadPoolExecutor(1, "model-loader") as loading:
             loaded = loading.submit(load_model, path, config).result()
         return cls(loaded, config)
@@ -136,9 +138,11 @@ class Engine:
         on_outputs: Callable[[list[RequestOutput]], None],
         on_fatal: Callable[[BaseException], None] | None = None,
     ) -> None:
-        """Begin to step on a thread. ``on_outputs`` is called from it, once per step that has
-        something to say, and must not block. ``on_fatal`` is told why the thread ended, after
-        every live request got its error."""
+        """Begin to step on a thread.
+
+        The thread calls ``on_outputs`` after each step with outputs; it must not block. If a step
+        fails, the thread ends every live request with an error, then calls ``on_fatal``.
+        """
         assert self._thread is None, "the engine was started before"
         self._thread = threading.Thread(
             target=self._serve, args=(on_outputs, on_fatal), name="engine", daemon=True
@@ -146,7 +150,7 @@ class Engine:
         self._thread.start()
 
     def stop(self) -> None:
-        """End the thread after the current step. Live requests get no further output."""
+        """End the thread after its current step. Live requests get no further output."""
         self._live.close()
         self._inbox.put(lambda: None)
         if self._thread is not None and self._thread is not threading.current_thread():
@@ -156,8 +160,8 @@ class Engine:
     def submit(self, request: Request) -> None:
         """Queue a request and return at once.
 
-        Raises InvalidRequest, EngineStopped, or EngineOverloaded when with its sequences more
-        than ``max_waiting`` would wait: it may be submitted again later.
+        Raises InvalidRequest, EngineStopped, and EngineOverloaded if more than ``max_waiting``
+        sequences would wait: the caller may submit it again later.
         """
         self._enter(request, self._max_live)
 
@@ -169,9 +173,9 @@ class Engine:
         self._inbox.put(partial(self._begin, state))
 
     def abort(self, request_id: str) -> Usage | None:
-        """Drop a request, if it is live: no further output, and its memory free within a step.
+        """Drop a live request: it gets no further output, and a step later its memory is free.
 
-        Returns what it has used so far, of which a step's output may still be on its way.
+        Returns its usage so far, or None if it is not live.
         """
         state = self._live.drop(request_id)
         if state is None:
@@ -199,8 +203,8 @@ class Engine:
     def generate(self, requests: Sequence[Request]) -> list[Completion]:
         """Run requests to their end in this thread, on an engine that was not started.
 
-        A failed request carries its error; a failed step raises it and ends the engine. However
-        many requests there are, none is refused for that.
+        A failed request's completion has its error. A failed step raises and ends the engine. The
+        number of requests is not limited.
         """
         assert self._thread is None, "a started engine answers through on_outputs"
         completions = {r.request_id: Completion.begin(r) for r in requests}
@@ -218,13 +222,13 @@ class Engine:
 
     @torch.inference_mode()
     def step(self) -> list[RequestOutput]:
-        """Compute one flat batch and take one token for every sequence whose tokens it completes.
+        """Compute one flat batch, and sample a token for each sequence that has no other left.
 
-        Grammar masks depend on tokens only, so they are filled while the model runs. On a GPU the
-        next step begins before the tokens of this one are known here, where it needs nothing else.
+        Grammar masks depend on tokens only, so they can be filled while the model runs. On a GPU,
+        the next step starts before this one's tokens are known here, if it needs nothing else.
         """
         lap = self._step_seconds.start()
-        self._last_step_at = self._clock()  # a watchdog must not count the sleep before as a step
+        self._last_step_at = self._clock()  # a watchdog must not count the sleep before it
         for state in self._deadlines.passed(self._last_step_at):
             self._live.fail(state, DeadlineExceeded() if state.started else NeverStarted())
         flight = self._ahead or self._launch(lap)
@@ -262,7 +266,7 @@ class Engine:
         return Flight(scheduled, batch, mask, self._sampler.sample(logits[: len(rows)], rows, mask))
 
     def _launch_ahead(self, flight: Flight, lap: Callable[[str], None]) -> Flight | None:
-        """The step after ``flight``, if it can be computed before its tokens are known here."""
+        """Launch the step after ``flight`` if it needs nothing but the tokens on the device."""
         rows, tokens = flight.batch.sampled, flight.tokens
         if not rows or not isinstance(tokens, PendingTokens):
             return None
@@ -280,7 +284,7 @@ class Engine:
         return Flight(scheduled, batch, None, pending)
 
     def _append(self, rows: list[Seq], sampled: SamplerOutput, mask: GrammarMask | None) -> None:
-        """Give each row its token, or its request the error that the row ran into."""
+        """Append each row's token, or end its request with the row's error."""
         faults: dict[int, Exception] = {row: InvalidLogits() for row in sampled.invalid}
         faults.update(sampled.faults)
         faults.update(mask.faults if mask is not None else {})
@@ -288,14 +292,14 @@ class Engine:
             if seq.finished:
                 continue  # an earlier row ended its request
             if row in faults:
-                self._live.blame(seq.state, faults[row])
+                self._live.blame(self._live.owner(seq), faults[row])
                 continue
             self._generated_tokens += 1
             try:
                 seq.append(token_id)
                 self._jump_forward(seq)
             except Exception as error:  # noqa: BLE001 - one request's fault must not end the others
-                self._live.blame(seq.state, error)
+                self._live.blame(self._live.owner(seq), error)
                 continue
             self._live.touch(seq)
             for sibling in seq.held:
@@ -305,8 +309,8 @@ class Engine:
                 self._live.finish(seq)
 
     def _jump_forward(self, seq: Seq) -> int:
-        """Append the tokens that the grammar forces next, to be computed together with the step
-        that samples what follows them; return how many."""
+        """Append the tokens that the grammar forces next. The step that samples the token after
+        them computes them too. Return how many there are."""
         num_tokens = 0
         while not seq.every_position and (token_id := seq.choice.forced_token) is not None:
             seq.append(token_id)
@@ -335,7 +339,7 @@ class Engine:
                     on_fatal(error)
 
     def _take_inbox(self, wait: bool) -> None:
-        """Run what other threads asked for; sleep until they ask, or a deadline, if told to."""
+        """Run the calls of other threads. With ``wait``, sleep until there is one or a deadline."""
         try:
             if wait:
                 self._inbox.get(timeout=self._deadlines.seconds_left(self._clock()))()
@@ -345,7 +349,7 @@ class Engine:
             return
 
     def _begin(self, state: RequestState) -> None:
-        """Take a submitted request in; its grammar, if any, is compiled first."""
+        """Queue a submitted request, after compiling its grammar if it has one."""
         request = state.request
         self._deadlines.add(state)
         if request.grammar is None:
@@ -366,8 +370,8 @@ class Engine:
         self._queue(state)
 
     def _queue(self, state: RequestState) -> None:
-        """Hand sequences to the scheduler, once they stand where an earlier run left them and
-        hold what their grammar begins with."""
+        """Hand a request's sequences to the scheduler, after replaying what an earlier run
+        published and appending what their grammar forces."""
         if state.released:  # while its grammar was compiled
             return
         try:
@@ -388,7 +392,7 @@ class Engine:
                 self._place(seq)
 
     def _place(self, seq: Seq) -> None:
-        """Have a sequence run, unless there is nothing to compute."""
+        """Schedule a sequence, or end it if it has nothing to compute."""
         if seq.choice.finish is None or seq.withhold_end():
             self._scheduler.add(seq)
         else:

@@ -1,4 +1,4 @@
-"""A step between its launch and the moment when its tokens are known here."""
+"""A launched step whose tokens are not known here yet."""
 
 from dataclasses import dataclass
 from typing import Self
@@ -16,8 +16,10 @@ _INVALID = -1
 
 @dataclass(frozen=True, slots=True)
 class PendingTokens:
-    """Tokens that the device is to choose, or has chosen: ``token_ids`` [rows] are there, and on
-    their way here, INVALID where the logits of a row were not finite."""
+    """Tokens that the device chooses: ``token_ids`` [rows], on the device and on their way here.
+
+    A copied token is -1 if the logits of its row were not finite.
+    """
 
     token_ids: Tensor
     _arriving: Tensor
@@ -25,7 +27,7 @@ class PendingTokens:
 
     @classmethod
     def send(cls, token_ids: Tensor, finite: Tensor) -> Self:
-        """Begin to copy tokens from the device, and do not wait for it."""
+        """Begin to copy tokens from the device, without waiting for it."""
         arriving = torch.where(finite, token_ids, _INVALID).to("cpu", non_blocking=True)
         arrival = None
         if token_ids.device.type == "cuda":
@@ -43,7 +45,7 @@ class PendingTokens:
 
 @dataclass(frozen=True, slots=True)
 class Flight:
-    """A launched step. Tokens are pending only where the step after it can be launched, too."""
+    """A launched step. Its tokens are pending only if the next step may start before it ends."""
 
     scheduled: SchedulerOutput
     batch: ModelInput
@@ -51,6 +53,6 @@ class Flight:
     tokens: SamplerOutput | PendingTokens
 
     def land(self) -> SamplerOutput:
-        """Wait for the tokens, if need be."""
+        """Return the tokens; wait for pending ones."""
         tokens = self.tokens
         return tokens.wait() if isinstance(tokens, PendingTokens) else tokens

@@ -1,4 +1,4 @@
-"""A request at the door: refuse it, or take it apart into sequences."""
+"""Checks a request against the model, and splits it into sequences."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
@@ -20,21 +20,22 @@ from workers.engine.text.stop_checker import StopChecker
 
 @dataclass(frozen=True, slots=True)
 class Intake:
-    """What this model and this cache can take. ``max_cached_tokens`` is the size of the cache,
-    ``penalizes_prompt`` that the repetition penalty is for the prompt's tokens, too."""
+    """The limits of one model and its KV cache."""
 
     vocabulary: Vocabulary
     vocab_size: int
     eos_token_ids: frozenset[int]
     max_model_len: int
     max_cached_tokens: int
+    """The size of the KV cache in tokens."""
     adapters: frozenset[str] = frozenset()
     sees_experts: bool = False
     processors: Mapping[str, Factory] = field(default_factory=dict)
     penalizes_prompt: bool = False
+    """The repetition penalty counts the prompt's tokens too."""
 
     def accept(self, request: Request) -> RequestState:
-        """Raises InvalidRequest; otherwise the request can run to its end."""
+        """Return the request as sequences that can run to their end. Raises InvalidRequest."""
         self._check(request)
         candidates = range(request.sampling.num_candidates)
         try:
@@ -51,7 +52,7 @@ class Intake:
         sampling = request.sampling
         prompt = request.prompts[prompt_index]
         index = prompt_index * sampling.num_candidates + choice_index
-        selects = sampling.num_candidates > sampling.n  # then nothing of a candidate was published
+        selects = sampling.num_candidates > sampling.n  # candidates are never published
         published = () if selects else request.published.get(index, ())
         max_total = min(len(prompt) + sampling.max_tokens, self.max_model_len)
         choice = Choice(
@@ -97,7 +98,9 @@ class Intake:
             return None
         if name not in self.processors:
             known = ", ".join(sorted(self.processors)) or "none"
-            raise InvalidRequest(f"There is no custom_logit_processor {name!r}; known: {known}")
+            raise InvalidRequest(
+                f"custom_logit_processor {name!r} does not exist; registered: {known}"
+            )
         context = ChoiceContext(
             self.vocabulary.tokenizer, self.vocab_size, self.eos_token_ids, prompt_len
         )
@@ -116,10 +119,10 @@ class Intake:
         sampling = request.sampling
         self._check_adapters(request)
         if not request.prompts:
-            raise InvalidRequest("The request has no prompt")
+            raise InvalidRequest("prompts is empty: send at least one prompt")
         for prompt in request.prompts:
             if not prompt:
-                raise InvalidRequest("A prompt is empty")
+                raise InvalidRequest("A prompt is empty: send at least one token id")
             self._check_ids("prompt", prompt)
             self._check_length(len(prompt), sampling.max_tokens)
         self._check_routed_experts(request)
@@ -136,17 +139,17 @@ class Intake:
 
     def _check_adapters(self, request: Request) -> None:
         if request.adapters and len(request.adapters) != len(request.prompts):
-            raise InvalidRequest("There must be one adapter, or None, for every prompt")
+            raise InvalidRequest("adapters must have one entry, a name or None, for every prompt")
         for adapter in request.adapters:
             if adapter is not None and adapter not in self.adapters:
                 known = ", ".join(sorted(self.adapters)) or "none"
-                raise InvalidRequest(f"There is no adapter {adapter!r}; the model's are: {known}")
+                raise InvalidRequest(f"adapter {adapter!r} does not exist; the model has: {known}")
 
     def _check_routed_experts(self, request: Request) -> None:
         if not request.return_routed_experts:
             return
         if not self.sees_experts:
-            raise InvalidRequest("return_routed_experts: this model routes no tokens to experts")
+            raise InvalidRequest("return_routed_experts: this model has no experts")
         shortest = min(map(len, request.prompts))
         if not 0 <= request.routed_experts_start_len <= shortest:
             raise InvalidRequest(
@@ -170,8 +173,8 @@ class Intake:
     def _check_length(self, prompt_len: int, max_tokens: int) -> None:
         if prompt_len >= self.max_model_len:
             raise ContextLengthExceeded(
-                f"The prompt has {prompt_len} tokens and the context {self.max_model_len}: "
-                "no room for one more"
+                f"The prompt has {prompt_len} tokens and leaves no room in the context of "
+                f"{self.max_model_len}"
             )
         if min(prompt_len + max_tokens, self.max_model_len) > self.max_cached_tokens:
             raise ContextLengthExceeded(
@@ -196,11 +199,11 @@ def _record(request: Request, capacity: int) -> Record | None:
 
 
 def _logprobs(request: Request, prompt_index: int, choice_index: int) -> LogprobRecord | None:
-    """The prompt is scored for its first choice, and not again once anything of that is told."""
+    """The record of one choice. The prompt is scored once, with its first choice."""
     params = request.logprobs[prompt_index] if request.logprobs else None
     if params is None:
         selects = request.sampling.num_candidates > request.sampling.n
-        return LogprobRecord(LogprobParams(), is_told=False) if selects else None
+        return LogprobRecord(LogprobParams(), is_returned=False) if selects else None
     told = choice_index > 0 or prompt_index * request.sampling.n in request.published
     if told or params.logprob_start_len < 0:
         return LogprobRecord(params)

@@ -1,4 +1,4 @@
-"""The requests that an engine has taken in and that have not ended."""
+"""The requests that an engine has accepted and that have not ended."""
 
 import logging
 import threading
@@ -20,16 +20,16 @@ logger = logging.getLogger(__name__)
 
 
 class LiveRequests:
-    """What becomes of each request: a step changes it, it fails, is dropped or ends.
+    """Tracks each request from its acceptance to its end, failure or abort.
 
-    ``enter``, ``drop`` and ``close`` may be called from any thread; all else belongs to the
-    stepping one.
+    Any thread may call ``enter``, ``drop`` and ``close``; the rest belongs to the engine's thread.
     """
 
     def __init__(self, scheduler: Scheduler) -> None:
         self._scheduler = scheduler
         self._lock = threading.Lock()
         self._states: dict[str, RequestState] = {}
+        self._owners: dict[Sequence, RequestState] = {}
         self._changed: dict[RequestState, None] = {}
         self.closed = False
 
@@ -43,8 +43,11 @@ class LiveRequests:
         return request_id in self._states
 
     def enter(self, state: RequestState, max_sequences: int | None = None) -> None:
-        """Take a request in. Raises EngineStopped once closed, InvalidRequest for an id that is
-        taken, and EngineOverloaded when more than ``max_sequences`` would not have ended."""
+        """Accept a request.
+
+        Raises EngineStopped after :meth:`close`, InvalidRequest for an id in use, and
+        EngineOverloaded if more than ``max_sequences`` sequences would be live.
+        """
         request_id = state.request.request_id
         with self._lock:
             if self.closed:
@@ -56,9 +59,14 @@ class LiveRequests:
                 if unfinished + len(state.sequences) > max_sequences:
                     raise EngineOverloaded
             self._states[request_id] = state
+            self._owners.update(dict.fromkeys(state.sequences, state))
+
+    def owner(self, seq: Sequence) -> RequestState:
+        """The request that a live sequence belongs to."""
+        return self._owners[seq]
 
     def drop(self, request_id: str) -> RequestState | None:
-        """Forget a request, if it is live, and say which; :meth:`release` frees what it holds."""
+        """Forget a request. Return it for :meth:`release`, or None if it is not live."""
         with self._lock:
             return self._states.pop(request_id, None)
 
@@ -67,24 +75,25 @@ class LiveRequests:
             self.closed = True
 
     def touch(self, seq: Sequence) -> None:
-        """A sequence has something to say."""
-        seq.state.changed.append(seq)
-        self._changed[seq.state] = None
+        """Note that a sequence gained something."""
+        state = self._owners[seq]
+        state.changed.append(seq)
+        self._changed[state] = None
 
     def finish(self, seq: Sequence) -> None:
-        """A sequence has come to its end."""
+        """End a sequence."""
         self._scheduler.finish(seq)
-        seq.state.num_unfinished -= 1
+        self._owners[seq].num_unfinished -= 1
 
     def fail(self, state: RequestState, error: EngineError) -> None:
-        """End a request with an error, and free all it holds."""
+        """End a request with an error and free all it holds."""
         if not state.ended:
             state.error = error
             self._changed[state] = None
             self.release(state)
 
     def blame(self, state: RequestState, error: Exception) -> None:
-        """End a request with whatever its own processing raised."""
+        """End a request with the error that its own processing raised."""
         if not isinstance(error, EngineError):
             name = state.request.request_id
             logger.error("request %s failed", name, exc_info=error, extra={"engine_request": name})
@@ -92,7 +101,7 @@ class LiveRequests:
         self.fail(state, error)
 
     def fail_all(self, cause: BaseException) -> list[RequestOutput]:
-        """Close, and end every request because of what ended the engine."""
+        """Close, and end every request with the error that ended the engine."""
         with self._lock:
             self.closed = True
             live = list(self._states.values())
@@ -101,13 +110,13 @@ class LiveRequests:
         return self.collect()
 
     def release(self, state: RequestState) -> None:
-        """Free all that a request holds."""
+        """Free the slots and blocks that a request holds."""
         for seq in state.sequences:
             self._scheduler.finish(seq)
+            self._owners.pop(seq, None)
 
     def collect(self) -> list[RequestOutput]:
-        """One output for each request that changed and was not dropped meanwhile; forget those
-        that ended."""
+        """Return an output for each changed request that is still live. Forget those that ended."""
         changed, self._changed = self._changed, {}
         outputs = []
         for state in changed:
@@ -117,5 +126,8 @@ class LiveRequests:
                     continue
                 if state.ended:
                     del self._states[request_id]
+            if state.ended:
+                for seq in state.sequences:
+                    self._owners.pop(seq, None)
             outputs.append(state.take_output())
         return outputs

@@ -13,7 +13,7 @@ from completions.contract.stop_regex.automaton import MAX_PATTERN_BYTES, MAX_PAT
 from workers.engine.exceptions import EngineError
 
 GREEDY_TEMPERATURE = 1e-5
-"""Below this temperature the most likely token is taken; dividing by less would overflow."""
+"""Below this temperature the engine takes the likeliest token: division would overflow."""
 
 MAX_TOP_LOGPROBS = 20
 _LARGEST = float(np.finfo(np.float32).max)
@@ -27,49 +27,57 @@ class FinishReason(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class SamplingParams:
-    """How tokens are chosen, when a choice ends, and what is told about it.
+    """How tokens are chosen and when a choice ends. Raises ValueError for a value out of range."""
 
-    Penalties count output tokens only, DRY the prompt's too. ``top_k <= 0``, ``min_p == 0`` and
-    ``dry_multiplier == 0`` are off. ``custom_logit_processor`` is one of the names that the engine
-    has registered, and reads ``custom_params``.
-
-    With ``best_of`` above ``n`` that many candidates run for each prompt, and the ``n`` with the
-    highest mean log probability per token are its choices.
-
-    ``ignore_eos`` ignores the model's own end-of-sequence ids, never ``stop_token_ids``; under a
-    grammar, where they can only end the text, they are not sampled while anything else may follow.
-    ``min_tokens`` defers every stop condition except a complete grammar. ``max_tokens`` 0 computes
-    only what is told of the prompt. With ``no_stop_trim`` the text includes the stop that ended it.
-    ``spaces_between_special_tokens`` False drops the space that some decoders put between special
-    tokens. ``seed`` counts modulo 2**64.
-    """
-
+    # Length
     max_tokens: int = 16
+    """0 computes only what the request asks about its prompt."""
     min_tokens: int = 0
+    """Defers every stop condition except a complete grammar."""
+
+    # Which token
     temperature: float = 1.0
     top_p: float = 1.0
     top_k: int = -1
+    """Zero or less is off."""
     min_p: float = 0.0
     presence_penalty: float = 0.0
+    """This and the next two penalties count output tokens only."""
     frequency_penalty: float = 0.0
     repetition_penalty: float = 1.0
     logit_bias: Mapping[int, float] = field(default_factory=dict)
     dry_multiplier: float = 0.0
+    """Zero switches DRY off. DRY counts the prompt's tokens too."""
     dry_base: float = 1.75
     dry_allowed_length: int = 2
     dry_sequence_breakers: tuple[str, ...] = ("\n", ":", '"', "*")
     custom_logit_processor: str | None = None
+    """A name that the engine's configuration registers."""
     custom_params: Mapping[str, Any] = field(default_factory=dict)
+    """What the custom logit processor reads."""
+    seed: int = 0
+    """Counts modulo 2**64."""
+
+    # How many
     n: int = 1
     best_of: int | None = None
-    seed: int = 0
+    """Above ``n``, this many candidates run for each prompt, and the ``n`` with the highest mean
+    log probability per token become its choices."""
+
+    # When it ends
     stop: tuple[str, ...] = ()
     stop_regex: tuple[str, ...] = ()
     stop_token_ids: tuple[int, ...] = ()
     ignore_eos: bool = False
+    """Ignores the model's own end-of-sequence ids, never ``stop_token_ids``. Under a grammar,
+    where these ids can only end the text, they are not sampled while anything else may follow."""
+
+    # What the text shows
     no_stop_trim: bool = False
+    """The text includes the stop that ended it."""
     skip_special_tokens: bool = True
     spaces_between_special_tokens: bool = True
+    """False drops the space that some decoders put between special tokens."""
 
     def __post_init__(self) -> None:
         for name, valid in {**self._valid_choice(), **self._valid_end()}.items():
@@ -82,12 +90,12 @@ class SamplingParams:
 
     @property
     def filters(self) -> bool:
-        """Whether some of the tokens are left out before one is drawn."""
+        """Whether a filter removes tokens before the draw."""
         return self.top_k > 0 or self.top_p < 1 or self.min_p > 0
 
     @property
     def penalizes(self) -> bool:
-        """Whether tokens that occurred become less likely, repetitions of several not counted."""
+        """Whether a penalty other than DRY applies to tokens that have occurred."""
         penalties = (self.frequency_penalty, self.presence_penalty, self.repetition_penalty)
         return penalties != (0.0, 0.0, 1.0)
 
@@ -129,16 +137,17 @@ class SamplingParams:
 
 @dataclass(frozen=True, slots=True)
 class LogprobParams:
-    """What is told about the probabilities of one prompt's tokens, and of its choices'.
+    """Which log probabilities a request wants for one prompt and its choices.
 
-    Of each output token the log probability; with it the ``top_logprobs_num`` likeliest in its
-    place, and those of ``token_ids_logprob``. A ``logprob_start_len`` that is not negative asks
-    the same of the prompt's tokens from that position on. The names are those of SGLang's API.
+    Each output token comes with its own log probability. The names are those of SGLang's API.
     """
 
     top_logprobs_num: int = 0
+    """How many of the likeliest tokens at each position come with it."""
     logprob_start_len: int = -1
+    """The position from which the prompt's tokens are scored too; negative: none of them."""
     token_ids_logprob: tuple[int, ...] = ()
+    """Token ids whose log probabilities come with every position."""
 
     def __post_init__(self) -> None:
         if not 0 <= self.top_logprobs_num <= MAX_TOP_LOGPROBS:
@@ -151,77 +160,77 @@ class LogprobParams:
 class Request:
     """One call: one or more prompts, each completed ``sampling.n`` times.
 
-    Choice ``i * n + j`` is the ``j``-th choice of prompt ``i``. ``deadline`` is on the clock of
-    ``time.monotonic()``. ``published`` maps a choice to the output tokens that an earlier run of
-    the same request already delivered: they are replayed, not generated, and never emitted again.
-    Of the choices in ``published_ends`` their end was delivered, too: nothing is told of them.
-    ``adapters`` names a LoRA adapter of the engine, or None, for every prompt; empty: none at all.
-
-    A larger ``priority`` goes sooner. Inside a priority the engine serves ``organization``s, of
-    which "" is nobody's, equal numbers of tokens. Cached prefixes are shared among requests with
-    the same ``organization``, ``cache_salt`` and adapter.
-
-    ``return_hidden_states`` asks for each choice's last hidden state, ``return_routed_experts``
-    for the experts of its tokens from ``routed_experts_start_len`` on (see :class:`ChoiceDelta`).
-    ``logprobs`` is empty, or says for each prompt what is told of probabilities, if anything is.
-    Any of these makes a step of every token that a grammar forces.
+    Choice ``i * n + j`` is the ``j``-th choice of prompt ``i``. Hidden states, routed experts and
+    log probabilities need logits for every token, so a grammar's forced tokens then take a step
+    each.
     """
 
     request_id: str
     prompts: tuple[tuple[int, ...], ...]
     sampling: SamplingParams = field(default_factory=SamplingParams)
     grammar: str | None = None
+    """In llguidance's own text format."""
     priority: int = 0
+    """A larger one runs sooner."""
     organization: str = ""
+    """Within a priority, organizations get equal numbers of tokens."""
     cache_salt: str = ""
+    """Requests share cached prefixes if organization, salt and adapter are equal."""
     deadline: float | None = None
+    """On the clock of ``time.monotonic()``."""
     published: Mapping[int, tuple[int, ...]] = field(default_factory=dict)
+    """Output tokens by choice that an earlier run of this request delivered. The engine replays
+    them and never emits them again."""
     published_ends: frozenset[int] = frozenset()
+    """Choices whose end was delivered too. The engine emits nothing for them."""
     adapters: tuple[str | None, ...] = ()
+    """A LoRA adapter of the engine, or None, for every prompt; empty: none at all."""
     return_hidden_states: bool = False
+    """Asks for each choice's last hidden state (see :class:`ChoiceDelta`)."""
     return_routed_experts: bool = False
     routed_experts_start_len: int = 0
+    """The position from which experts are returned."""
     logprobs: tuple[LogprobParams | None, ...] = ()
+    """One entry for every prompt, or empty."""
 
 
 @dataclass(frozen=True, slots=True)
 class Usage:
-    """Token counts of a request: a prompt counts once, completions over all choices.
-
-    ``cached_tokens`` are those of the prompts that were in the prefix cache when they first ran.
-    ``completion_tokens`` includes a sampled end or stop token and what was already published;
-    ``forced_tokens`` are those among them that the grammar left no choice about.
-    """
+    """Token counts of a request."""
 
     prompt_tokens: int
+    """Each prompt counts once, however many choices it has."""
     cached_tokens: int
+    """Prompt tokens that were in the prefix cache when the prompt first ran."""
     completion_tokens: int
+    """Over all choices, with a sampled end or stop token and with what was already published."""
     forced_tokens: int = 0
+    """Completion tokens that the grammar left no choice about."""
 
 
 @dataclass(slots=True, eq=False)
 class TokenLogprobs:
-    """Natural logarithms of the probabilities of consecutive tokens, a row each.
+    """Natural logarithms of the probabilities of n consecutive tokens, one row for each.
 
-    They are taken from the model's raw logits, before penalties, masks and temperature, so they
-    compare between requests; none is below -9999.
-
-    ``chosen`` [n] are those of the tokens themselves; ``top`` [n, k] those of the likeliest
-    tokens ``top_ids`` [n, k] in their place, in descending order, the lower id first among equals;
-    ``named`` [n, m] those of the ids that were named. ``offsets`` say how many characters of the
-    choice's text stand before each token, none for a prompt. The first row of a prompt has no
-    probabilities: it is NaN, and its ``top_ids`` are -1.
+    They come from the model's raw logits, before penalties, masks and temperature, so they are
+    comparable between requests. None is below -9999. The first row of a prompt has no
+    probabilities: its values are NaN and its ``top_ids`` -1.
     """
 
     chosen: NDArray[np.float32]
+    """[n], of the tokens themselves."""
     top_ids: NDArray[np.int64]
+    """[n, k], the likeliest tokens in descending order, the lower id first among equals."""
     top: NDArray[np.float32]
+    """[n, k], of ``top_ids``."""
     named: NDArray[np.float32]
+    """[n, m], of the ids that the request names."""
     offsets: list[int] = field(default_factory=list)
+    """Characters of the choice's text before each token; empty for a prompt."""
 
     @classmethod
     def unknown(cls, num_rows: int, params: LogprobParams) -> Self:
-        """Rows that are to be filled in."""
+        """Rows for the caller to fill in."""
         top, named = params.top_logprobs_num, len(params.token_ids_logprob)
         return cls(
             np.full(num_rows, np.nan, np.float32),
@@ -232,7 +241,7 @@ class TokenLogprobs:
 
     @classmethod
     def joined(cls, parts: Sequence[Self]) -> Self:
-        """All rows of ``parts``, of which there must be one at least."""
+        """All rows of ``parts``, which must not be empty."""
         if len(parts) == 1:
             return parts[0]
         return cls(
@@ -251,34 +260,30 @@ class TokenLogprobs:
 
 @dataclass(slots=True)
 class ChoiceDelta:
-    """What one choice gained in one step. ``token_ids`` include a sampled end or stop token,
-    ``text`` does not.
-
-    ``matched_stop_text`` is what a stop regex matched.
-
-    ``logprobs`` are those of ``token_ids``, if they were asked for. ``prompt_logprobs``, of the
-    prompt's tokens from ``logprob_start_len`` on, come with the first delta of the first choice
-    of a prompt, before anything of its other choices.
-
-    The first delta says how much of the prompt was in the prefix cache.
-
-    With the finish come, if they were asked for: ``hidden_states`` [hidden], the output of the
-    model's last layer and final norm from which the last token was chosen (None for a choice
-    without tokens), and ``routed_experts`` [positions, layers, top_k] of prompt and output but
-    for the last token, which was never computed; layers without experts are left out.
-    """
+    """What one choice gained in one step."""
 
     index: int
     token_ids: list[int] = field(default_factory=list)
+    """Includes a sampled end or stop token."""
     text: str = ""
+    """Excludes the text of a sampled end or stop token."""
     finish_reason: FinishReason | None = None
     matched_stop: int | str | None = None
     matched_stop_text: str | None = None
+    """What a stop regex matched."""
     hidden_states: list[float] | None = None
+    """[hidden], with the finish: the output of the last layer and final norm from which the last
+    token was chosen. None for a choice without tokens."""
     routed_experts: NDArray[np.int32] | None = field(default=None, compare=False)
+    """[positions, layers with experts, top_k], with the finish: of prompt and output, except for
+    the last token, which is never computed."""
     logprobs: TokenLogprobs | None = None
+    """Of ``token_ids``."""
     prompt_logprobs: TokenLogprobs | None = None
+    """Of the prompt from ``logprob_start_len`` on, with the first delta of a prompt's first choice
+    and before any delta of its other choices."""
     cached_tokens: int = field(default=0, compare=False)
+    """Prompt tokens that were in the prefix cache; only in the first delta."""
 
     def add(self, later: Self) -> None:
         """Append what the choice gained next."""
@@ -295,9 +300,10 @@ class ChoiceDelta:
 
 @dataclass(slots=True)
 class RequestOutput:
-    """What one request gained in one step; the last one has ``finished`` and ``usage``.
+    """What one request gained in one step.
 
-    With ``error`` the whole request failed and ``deltas`` hold what came before.
+    The last output has ``finished`` and ``usage``. With ``error``, the whole request failed and
+    ``deltas`` hold what came before the failure.
     """
 
     request_id: str
@@ -318,7 +324,7 @@ class Completion:
 
     @classmethod
     def begin(cls, request: Request) -> Self:
-        """Of a request that has no output yet."""
+        """The completion of a request without output so far."""
         num_choices = len(request.prompts) * request.sampling.n
         return cls(request.request_id, [ChoiceDelta(i) for i in range(num_choices)])
 

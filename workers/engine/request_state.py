@@ -1,4 +1,4 @@
-"""One live request: its sequences, what they gained in this step, and its final account."""
+"""One live request: its sequences, what they gained in this step, and its final usage."""
 
 from dataclasses import dataclass, field
 
@@ -10,11 +10,12 @@ from workers.engine.sequence import Sequence
 
 @dataclass(slots=True, eq=False)
 class RequestState:
-    """``changed`` are the sequences that have something to say since the last output."""
+    """Collects what a request's sequences gain until the engine takes it as an output."""
 
     request: Request
     sequences: list[Sequence]
     changed: list[Sequence] = field(default_factory=list)
+    """Sequences that gained something since the last output."""
     error: EngineError | None = None
     num_unfinished: int = 0
     _begun: set[Sequence] = field(default_factory=set)
@@ -24,8 +25,6 @@ class RequestState:
         self.num_unfinished = len(self.sequences)
         if self.request.sampling.num_candidates > self.request.sampling.n:
             self._best_of = BestOf(self.request)
-        for seq in self.sequences:
-            seq.state = self
 
     @property
     def ended(self) -> bool:
@@ -33,31 +32,31 @@ class RequestState:
 
     @property
     def started(self) -> bool:
-        """Whether anything of it was computed."""
+        """Whether any of its tokens was computed."""
         return any(seq.num_computed or seq.num_output_tokens for seq in self.sequences)
 
     @property
     def released(self) -> bool:
-        """Whether it holds nothing any more: it ended or was aborted."""
+        """Whether it holds no slot and no block: it ended or was aborted."""
         return all(seq.finished for seq in self.sequences)
 
     def take_output(self) -> RequestOutput:
-        """What is new since the last call; the final account once the request ended."""
+        """What is new since the last call, and the usage once the request has ended."""
         gained = [(seq, delta) for seq in self.changed if (delta := self._take_delta(seq))]
         self.changed = []
         best_of = self._best_of
         deltas = best_of.choose(gained) if best_of else [delta for _, delta in gained]
-        told = self.request.published_ends
+        delivered = self.request.published_ends
         return RequestOutput(
             request_id=self.request.request_id,
-            deltas=[delta for delta in deltas if delta.index not in told],
+            deltas=[delta for delta in deltas if delta.index not in delivered],
             finished=self.ended,
             error=self.error,
             usage=self.usage() if self.ended else None,
         )
 
     def _take_delta(self, seq: Sequence) -> ChoiceDelta | None:
-        """What a sequence gained, with all that was recorded of it."""
+        """What a sequence gained, with what was recorded for it."""
         delta = seq.choice.take_delta()
         if delta is None:
             return None
@@ -71,9 +70,9 @@ class RequestState:
         return delta
 
     def usage(self) -> Usage:
-        """What it has used so far."""
-        # Forced tokens are appended before they are counted: asked in this order, by another thread
-        # too, they are never more than all.
+        """The tokens it has used so far."""
+        # A token is appended before it is counted as forced. Read in this order, even by another
+        # thread, the forced tokens never exceed the completion's.
         forced = sum(seq.choice.num_forced for seq in self.sequences)
         return Usage(
             prompt_tokens=sum(map(len, self.request.prompts)),

@@ -1,20 +1,15 @@
-"""One choice of one request: its tokens, how many are computed, and what memory it holds."""
-
-from __future__ import annotations
+"""One prompt with the output of one candidate: its tokens and the memory they hold."""
 
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any, Self
 
 from workers.engine.choice import Choice
 from workers.engine.model.record import Record
 from workers.engine.request import SamplingParams
 from workers.engine.sampling.logprob_record import LogprobRecord
 from workers.engine.text.stop_checker import Finish
-
-if TYPE_CHECKING:
-    from workers.engine.request_state import RequestState
 
 UNPLACED = -1
 
@@ -24,63 +19,70 @@ Processor = Callable[[list[int], Any], None]
 
 @dataclass(slots=True, eq=False)
 class Sequence:
-    """``token_ids`` is the prompt followed by the output; the first ``num_computed`` of them are
-    in the KV cache. There is no prefill or decode phase: each step computes some of the rest, and
-    when none is left the next token is sampled. ``every_position`` asks that each output token
-    be sampled from logits of its own, even one that the grammar forces. ``record`` and
-    ``logprobs`` are there if the request asks for more than tokens. Where a prompt is scored, the
-    other choices of the prompt are ``held`` back until that is done, and then share its blocks.
-    ``processor`` is the request's custom one; DRY counts no repetition across ``dry_breakers``.
-    ``penalizes_prompt``: the repetition penalty is for the prompt's tokens, too.
+    """Tokens that a step computes and extends.
 
-    A preempted sequence computes all its tokens again. ``cache_salt`` begins the hashes under
-    which its blocks are cached (``block_hashes``; ``num_stored`` full blocks are). Tokens from
-    ``cache_reuse_limit`` on are computed even if they are cached, for somebody who needs their
-    logits. ``cached_tokens`` is how much of the prompt was cached when the sequence first ran.
-
-    ``arrival`` orders sequences of one rank: the priority, or more than any if ``promoted``, after
-    it was passed over too often. ``passed_over`` counts the starts of others that went before the
-    rest of its prompt. ``num_charged`` is the number of its tokens that
-    its organization has paid for, those that were cached included. ``num_in_flight`` is how many
-    tokens behind ``token_ids`` a step that is under way will give it.
+    There is no prefill or decode phase: each step computes some of the tokens that are not in the
+    KV cache yet, and samples the next one when none is left. A preempted sequence computes all
+    its tokens again.
     """
 
-    state: RequestState = field(init=False)
+    # What the request asks for
     prompt_index: int
     choice_index: int
+    """The candidate's number among those of its prompt."""
     sampling: SamplingParams
     choice: Choice
     token_ids: list[int]
+    """The prompt, then the output."""
     prompt_len: int
     max_total_tokens: int
     priority: int = 0
     every_position: bool = False
+    """Every output token needs logits of its own, even one that the grammar forces."""
     organization: str = ""
     adapter: str | None = None
     cache_salt: bytes = b""
+    """The beginning of the hashes under which its blocks are cached."""
     cache_reuse_limit: int | None = None
+    """Tokens from this position on are computed even if cached: their logits are needed."""
     record: Record | None = None
+    """Collects hidden states and routed experts, if the request asks for them."""
     logprobs: LogprobRecord | None = None
-    held: list[Sequence] = field(default_factory=list)
+    """Collects log probabilities, if the request asks for them."""
+    held: list[Self] = field(default_factory=list)
+    """Other choices of this prompt. They wait until the prompt is scored, then share its blocks."""
     processor: Processor | None = None
+    """The request's custom logit processor."""
     dry_breakers: frozenset[int] = frozenset()
+    """Tokens that end what DRY takes for a repetition."""
     penalizes_prompt: bool = False
+    """The repetition penalty counts the prompt's tokens too."""
+
+    # What the scheduler keeps
     num_computed: int = 0
+    """Tokens in the KV cache, from the first on."""
     block_ids: list[int] = field(default_factory=list)
     slot: int = UNPLACED
     finished: bool = False
     block_hashes: list[bytes] = field(default_factory=list)
     num_stored: int = 0
+    """Full blocks that the prefix cache knows."""
     cached_tokens: int = 0
+    """Prompt tokens that were in the prefix cache when the sequence first ran."""
     arrival: int = UNPLACED
+    """Orders sequences of one rank."""
     promoted: bool = False
+    """Ranks above every priority, since others passed it too often."""
     passed_over: int = 0
+    """How many others started while the rest of its prompt waited."""
     num_charged: int = 0
+    """Tokens that its organization has been charged for, cached ones included."""
     num_in_flight: int = 0
+    """Tokens beyond ``token_ids`` that a launched step is about to add."""
     _withheld: list[int] = field(default_factory=list)
 
     def append(self, token_id: int) -> Finish | None:
-        """Take an output token; return why the choice ends, if it does. Raises GrammarError."""
+        """Append an output token. Return why the choice ends, if it does. Raises GrammarError."""
         if self.choice.finish is not None:
             self.token_ids += self._withheld
             return self.choice.finish
@@ -90,11 +92,12 @@ class Sequence:
         return self.choice.append(token_id)
 
     def withhold_end(self) -> bool:
-        """Whether a choice that has ended, in an earlier run or before its first token, must be
-        computed for what is still to be told of it.
+        """Prepare an ended choice for a step that it still needs. Return False if it needs none.
 
-        It steps back before its last token, if it has any: what led to that token is computed,
-        and then it is taken, whatever is sampled.
+        A choice may end in an earlier run or before its first token, and its record or its
+        prompt's log probabilities may still be missing. It then steps back before its last token:
+        the step computes what led to that token, and :meth:`append` restores the token whatever
+        was sampled.
         """
         if self.record is not None and self.num_output_tokens:
             self._withheld = [self.token_ids.pop()]
@@ -119,14 +122,14 @@ class Sequence:
 
     @property
     def next_output(self) -> int:
-        """Which token of the output the next one to be sampled is, counted from 0."""
+        """The index in the output, from 0, of the next token to sample."""
         return len(self.token_ids) - self.prompt_len + self.num_in_flight
 
     @property
     def below_min_tokens(self) -> bool:
-        """Whether the next token comes too early to end the choice."""
+        """Whether ``min_tokens`` keeps the next token from ending the choice."""
         return self.next_output < self.sampling.min_tokens
 
 
 Piece = tuple[Sequence, int, int]
-"""Tokens of a sequence that are next to each other: the position of the first, and how many."""
+"""Adjacent tokens of a sequence: the position of the first, and how many."""

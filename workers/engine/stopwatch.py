@@ -1,4 +1,4 @@
-"""Where the time of a loop goes, by phase."""
+"""Measures the time of a loop by phase."""
 
 import time
 from collections.abc import Callable
@@ -13,12 +13,12 @@ class Stopwatch:
         self._since = 0.0
 
     def start(self) -> Callable[[str], None]:
-        """Begin a round; the result is :meth:`lap`."""
+        """Begin a round. Returns :meth:`lap`."""
         self._since = self._clock()
         return self.lap
 
     def lap(self, name: str) -> None:
-        """Count the time since the last lap, or the start, as ``name``."""
+        """Add the time since the last lap, or since the start, to ``name``."""
         now = self._clock()
         self._totals[name] = self._totals.get(name, 0.0) + now - self._since
         self._since = now

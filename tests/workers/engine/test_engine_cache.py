@@ -181,7 +181,10 @@ class TestPrefixCache:
         def spoilt(batch: Any) -> torch.Tensor:
             logits: torch.Tensor = forward(batch)
             for row, seq in enumerate(batch.sampled):
-                if seq.state.request.request_id == "bad" and seq.num_output_tokens == 6:
+                if (
+                    engine._live.owner(seq).request.request_id == "bad"
+                    and seq.num_output_tokens == 6
+                ):
                     logits[row] = torch.nan
                     own = seq.block_ids[-1]  # what it shares is as good as its neighbour's tokens
                     for layer in engine._runner.cache.layers.values():

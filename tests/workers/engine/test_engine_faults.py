@@ -43,7 +43,10 @@ class TestFaults:
         def spoilt(batch: Any) -> torch.Tensor:
             logits: torch.Tensor = forward(batch)
             for row, seq in enumerate(batch.sampled):
-                if seq.state.request.request_id == "bad" and seq.num_output_tokens == 2:
+                if (
+                    engine._live.owner(seq).request.request_id == "bad"
+                    and seq.num_output_tokens == 2
+                ):
                     logits[row] = torch.nan
             return logits
 

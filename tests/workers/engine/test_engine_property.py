@@ -91,7 +91,7 @@ class EngineMachine(RuleBasedStateMachine):
         logits: torch.Tensor = type(self.engine._runner).forward(self.engine._runner, batch)
         if self.spoils_next and batch.sampled:
             logits[0] = torch.nan
-            self.spoilt.add(batch.sampled[0].state.request.request_id)
+            self.spoilt.add(self.engine._live.owner(batch.sampled[0]).request.request_id)
             self.spoils_next = False
         return logits
 

@@ -122,7 +122,7 @@ def test_a_row_without_a_distribution_harms_nobody_else(
     def spoiled(batch: Any) -> Tensor:
         logits = forward(batch)
         for row, seq in enumerate(batch.sampled):
-            if seq.state.request.request_id == "1" and len(launched) >= 4:
+            if engine._live.owner(seq).request.request_id == "1" and len(launched) >= 4:
                 logits[row] = torch.nan
         return logits
 

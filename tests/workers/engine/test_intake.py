@@ -76,4 +76,3 @@ def test_a_sequence_per_choice_in_the_order_of_the_contract() -> None:
     assert places == [(0, 0, 0), (1, 0, 1), (2, 1, 0), (3, 1, 1)]
     assert [s.token_ids for s in state.sequences] == [[1, 2], [1, 2], [3], [3, 7, 8]]
     assert [s.prompt_len for s in state.sequences] == [2, 2, 1, 1]
-    assert all(s.state is state for s in state.sequences)

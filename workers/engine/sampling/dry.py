@@ -1,4 +1,4 @@
-"""DRY ("don't repeat yourself"): tokens that would go on with a repetition become less likely."""
+"""DRY ("don't repeat yourself"): a penalty for tokens that would continue a repetition."""
 
 from collections.abc import Iterable
 from collections.abc import Sequence as Rows
@@ -12,16 +12,16 @@ from torch import Tensor
 from workers.engine.sequence import Sequence
 
 _LONGEST = 50
-"""Repetitions count as no longer than this, as in mistral.rs."""
+"""The longest repetition that counts, as in mistral.rs."""
 
 _LARGEST = 1e30
-"""A penalty beyond it would make a token impossible, even the only one that a grammar allows."""
+"""The largest penalty. A larger one would forbid even the only token that a grammar allows."""
 
 Ints = NDArray[np.int64]
 
 
 def breaker_ids(tokenizer: Tokenizer, breakers: Iterable[str]) -> frozenset[int]:
-    """The last token of each breaker, encoded behind a letter so that it begins no word."""
+    """The last token of each breaker, encoded after a letter so that it does not begin a word."""
     return frozenset(
         tokenizer.encode(f"a{breaker}", add_special_tokens=False).ids[-1] for breaker in breakers
     )
@@ -32,10 +32,10 @@ class Dry:
 
     z(next) -= multiplier * base ** (length - allowed_length)   where length >= allowed_length
 
-    over prompt and output: a token is penalised if it followed upon an earlier occurrence of the
-    last token, and ``length`` is the number of tokens up to there that repeat those at the end.
-    The count goes no further back than a sequence breaker; of several occurrences the longest
-    counts. Breakers are never penalised.
+    over prompt and output. A token is penalised if it followed an earlier occurrence of the last
+    token; ``length`` is how many tokens before it equal those at the end of the sequence. The
+    count stops at a sequence breaker. Among several occurrences the longest counts. Breakers are
+    never penalised.
     """
 
     def __init__(self) -> None:
@@ -64,7 +64,7 @@ class Dry:
 
 
 class Repetitions:
-    """Where the end of a sequence occurred before, and how much of it.
+    """Earlier occurrences of a sequence's end, and how long each of them is.
 
     The common length at a place is one more than at the place before it a step earlier, so a
     step costs one comparison with each token and an addition for each occurrence of the last one.
@@ -80,7 +80,7 @@ class Repetitions:
         self._places: Ints = np.empty(0, dtype=np.int64)
 
     def penalties(self) -> tuple[Ints, NDArray[np.float32]]:
-        """Ids of tokens to penalise and what to subtract, once up to date with the sequence."""
+        """Read the sequence's new tokens. Return ids to penalise and the penalty of each."""
         self._update()
         params = self._sequence.sampling
         following = self._tokens[self._places + 1]
@@ -98,7 +98,7 @@ class Repetitions:
         first, end = self._num_tokens, self._sequence.num_tokens
         self._tokens[first:end] = self._sequence.token_ids[first:end]
         self._num_tokens = end
-        if end - first > _LONGEST:  # what lies further back can no longer make a difference
+        if end - first > _LONGEST:  # tokens further back no longer matter
             self._lengths[self._places] = 0
             self._places = self._places[:0]
             first = end - _LONGEST
@@ -106,7 +106,7 @@ class Repetitions:
             self._extend(last)
 
     def _extend(self, last: int) -> None:
-        """Go on to the common lengths with the tokens up to ``last``."""
+        """Update the common lengths for the tokens up to ``last``."""
         places = np.flatnonzero(self._tokens[:last] == self._tokens[last])
         lengths = np.ones(len(places), dtype=np.int64)
         if last > 0 and self._tokens[last - 1] not in self._breakers:

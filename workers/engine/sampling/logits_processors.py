@@ -1,7 +1,6 @@
-"""Adjustments of logits for the rows that ask for them; the other rows are not touched.
+"""Changes to the logits of the rows that ask for them. Other rows stay untouched.
 
-Each processor is told the rows of a step when they change, and reads the rest from the sequences
-themselves. Their order is the sampler's.
+The sampler calls ``set_rows`` when the rows of a step change, and ``apply`` in every step.
 """
 
 from collections.abc import Sequence as Rows
@@ -74,8 +73,8 @@ class Penalties:
 
 
 class TokenCounts:
-    """How often each distinct token occurred in a sequence's output, in growing arrays; those of
-    its prompt are among them if they are penalised."""
+    """How often each distinct token occurs in a sequence's output, in growing arrays. The prompt's
+    tokens count too if the sequence penalises them."""
 
     def __init__(self, sequence: Sequence) -> None:
         self.ids: NDArray[np.int64] = np.empty(64, dtype=np.int64)
@@ -136,9 +135,9 @@ class LogitBias:
 
 
 class MinTokens:
-    """Stop ids and ends of sequence are impossible before ``min_tokens``.
+    """Forbids stop ids and ends of sequence before ``min_tokens``.
 
-    Rows under a grammar are left to the grammar mask, which must not be emptied.
+    The grammar mask does this for rows under a grammar, since it must not become empty.
     """
 
     def __init__(self) -> None:

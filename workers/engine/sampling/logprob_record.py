@@ -1,5 +1,4 @@
-"""The log probabilities of one sequence's tokens, collected step by step until they are told.
-No torch."""
+"""The log probabilities of one sequence's tokens, collected until a delta takes them. No torch."""
 
 from dataclasses import dataclass, field
 
@@ -7,10 +6,10 @@ from workers.engine.request import ChoiceDelta, LogprobParams, TokenLogprobs
 
 
 class PromptLogprobs:
-    """Of a prompt's tokens from position ``logprob_start_len`` on, of which the first has none.
+    """The log probabilities of a prompt's tokens from position ``logprob_start_len`` on.
 
-    The logits of a position say how likely the next token was. Those of the last one belong to
-    the first output token, so a prompt is scored once the positions before it are.
+    The logits at a position score the next token. Those at the last position score the first
+    output token, so a prompt is complete once all positions before the last are scored.
     """
 
     def __init__(self, params: LogprobParams, prompt_len: int) -> None:
@@ -24,13 +23,13 @@ class PromptLogprobs:
         return self._next >= self._end
 
     def due(self, position: int, size: int) -> tuple[int, int]:
-        """Of ``size`` positions that are computed together, those whose logits are still to be
-        scored: the first, and how many."""
+        """The positions still to score among ``size`` positions of one step: the first, and how
+        many."""
         first = max(position, self._next)
         return first, max(0, min(position + size, self._end) - first)
 
     def note(self, position: int, scores: TokenLogprobs) -> None:
-        """Of the tokens that follow upon ``position`` and the positions after it."""
+        """Add the scores of the tokens that follow ``position`` and the positions after it."""
         first = position + 1 - self.start
         rows = self.rows.rows(first, first + len(scores.chosen))
         rows.chosen[:], rows.top_ids[:], rows.top[:] = scores.chosen, scores.top_ids, scores.top
@@ -40,33 +39,35 @@ class PromptLogprobs:
 
 @dataclass(slots=True, eq=False)
 class LogprobRecord:
-    """``prompt`` is there until it is told. Of the output, what is not told yet is kept, and the
-    sum over all tokens, which may be all that is wanted: then nothing ``is_told``."""
+    """The log probabilities of one sequence."""
 
     params: LogprobParams
     prompt: PromptLogprobs | None = None
-    is_told: bool = True
+    """Until the first delta takes it."""
+    is_returned: bool = True
+    """False if the request wants only ``total``, to select the best candidates."""
     total: float = 0.0
-    _untold: list[TokenLogprobs] = field(default_factory=list)
+    """The sum over all output tokens."""
+    _untaken: list[TokenLogprobs] = field(default_factory=list)
 
     @property
     def prompt_is_due(self) -> bool:
         return self.prompt is not None and not self.prompt.is_complete
 
     def note(self, scores: TokenLogprobs) -> None:
-        """One row, of the token that was sampled last."""
-        self._untold.append(scores)
+        """Add one row, for the token that was sampled last."""
+        self._untaken.append(scores)
         self.total += float(scores.chosen[0])
 
     def note_offset(self, num_characters: int) -> None:
-        """How many characters of the text stand before that token."""
-        self._untold[-1].offsets = [num_characters]
+        """Set how many characters of the text precede that token."""
+        self._untaken[-1].offsets = [num_characters]
 
     def write(self, delta: ChoiceDelta) -> None:
-        """Tell of the delta's tokens, and of the prompt the first time."""
-        if delta.token_ids and self.is_told:
-            delta.logprobs = TokenLogprobs.joined(self._untold)
-        self._untold = []
+        """Move what was collected into the delta; the prompt's scores go into the first one."""
+        if delta.token_ids and self.is_returned:
+            delta.logprobs = TokenLogprobs.joined(self._untaken)
+        self._untaken = []
         if self.prompt is not None:
             delta.prompt_logprobs = self.prompt.rows
             self.prompt = None

@@ -1,4 +1,4 @@
-"""Raw logits to log probabilities: of the tokens that came, of the likeliest and of named ones."""
+"""Log probabilities from raw logits: of the chosen tokens, the likeliest and named ones."""
 
 from collections.abc import Iterable
 from collections.abc import Sequence as Rows
@@ -13,17 +13,17 @@ from workers.engine.sampling.single_buffer import SingleBuffer
 from workers.engine.sequence import Piece, Sequence
 
 _LOWEST = -9999.0
-"""Stands for the logarithm of nothing, as in OpenAI's API."""
+"""Replaces the logarithm of zero, as in OpenAI's API."""
 
 _ROWS = 64
-"""Rows of a prompt that are scored at a time, so that their float32 copy stays small."""
+"""Rows of a prompt to score at a time: their float32 copy stays small."""
 
 _CHUNK = 128
-"""Width of the pieces whose maxima say where the likeliest tokens are."""
+"""Width of the pieces whose maxima locate the likeliest tokens."""
 
 
 class Scorer:
-    """Tells the rows of a step that want it how likely their token was."""
+    """Records the log probabilities of a step's tokens for the rows that want them."""
 
     def __init__(self) -> None:
         self._groups: list[tuple[LogprobParams, list[int], list[LogprobRecord]]] = []
@@ -32,8 +32,8 @@ class Scorer:
         self._single = SingleBuffer()
 
     def set_rows(self, rows: Rows[Sequence]) -> None:
-        """Row ``i`` of the logits that follow belongs to ``rows[i]``. Rows that want the same are
-        scored together, so that none pays for the wishes of another."""
+        """Set the owners of the logits' rows. Rows with equal parameters are scored together, so
+        that no row pays for the parameters of another."""
         groups: dict[LogprobParams, list[tuple[int, LogprobRecord]]] = {}
         for row, seq in enumerate(rows):
             if seq.logprobs is not None:
@@ -45,13 +45,13 @@ class Scorer:
         self._num_rows = len(rows)
 
     def keep(self, logits: Tensor) -> Tensor:
-        """The logits as they are now; those in float32 are about to be changed in place."""
+        """Return the logits as they are now: a copy if they are float32 and about to change."""
         if self._groups and logits.dtype == torch.float32:
             return self._kept.copy(logits)
         return logits
 
     def note(self, raw: Tensor, token_ids: Tensor) -> None:
-        """Record each row's token, out of what :meth:`keep` returned."""
+        """Record each row's token under the logits that :meth:`keep` returned."""
         for params, rows, records in self._groups:
             everyone = len(rows) == self._num_rows
             scores = self.score(
@@ -61,8 +61,8 @@ class Scorer:
                 record.note(scores.rows(i, i + 1))
 
     def score_prompts(self, pieces: Iterable[Piece], logits: Tensor) -> None:
-        """Record the prompt tokens that follow upon those of ``pieces``, whose ``logits``
-        [positions, vocabulary] are in the same order."""
+        """Record the prompt tokens that follow those of ``pieces``. ``logits``
+        [positions, vocabulary] have the same order."""
         row = 0
         for seq, position, size in pieces:
             record = seq.logprobs
@@ -74,7 +74,7 @@ class Scorer:
             row += size
 
     def score(self, logits: Tensor, token_ids: Tensor, params: LogprobParams) -> TokenLogprobs:
-        """Of ``token_ids`` [n] under ``logits`` [n, vocabulary] of any floating type."""
+        """The log probabilities of ``token_ids`` [n] under ``logits`` [n, vocabulary]."""
         token_ids = token_ids.to(logits.device)
         pieces = zip(torch.split(logits, _ROWS), torch.split(token_ids, _ROWS), strict=True)
         return TokenLogprobs.joined(
@@ -83,7 +83,7 @@ class Scorer:
 
 
 def _score(logits: Tensor, token_ids: Tensor, params: LogprobParams) -> TokenLogprobs:
-    """The ``logits`` are overwritten."""
+    """Score, and overwrite ``logits``."""
     top, top_ids = likeliest(logits, params.top_logprobs_num)
     named = logits[:, list(params.token_ids_logprob)]
     found = torch.cat([logits.gather(1, token_ids[:, None]), top, named], dim=1)

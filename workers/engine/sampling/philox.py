@@ -1,4 +1,4 @@
-"""Random numbers as a pure function of what they are for, so that neighbours never matter.
+"""Random numbers as a pure function of seed, prompt, choice and position.
 
 Philox4x32-10, the counter-based generator of Salmon, Moraes, Dror and Shaw, "Parallel random
 numbers: as easy as 1, 2, 3" (SC 2011), vectorised over rows.
@@ -29,7 +29,7 @@ def philox4x32(counter: Words, key: Words) -> Words:
 
 
 def stream_keys(seeds: list[int]) -> Words:
-    """Philox keys [n, 2] of seeds, which count modulo 2**64."""
+    """Philox keys [n, 2] for seeds, taken modulo 2**64."""
     values = np.array([seed & 0xFFFFFFFFFFFFFFFF for seed in seeds], dtype=np.uint64)
     return np.stack([values & _LOW, values >> _WORD], axis=1).astype(np.uint32)
 

@@ -1,4 +1,4 @@
-"""Logits to token ids, vectorised over rows with each row's own parameters."""
+"""Chooses a token for each row of logits, vectorised, with each row's own parameters."""
 
 from collections.abc import Mapping
 from collections.abc import Sequence as Rows
@@ -29,30 +29,36 @@ _CHUNK = 128
 
 _LEVELS = 128
 _LEVELS_PER_OCTAVE = 4
-"""Resolution of the histogram that bounds a nucleus: a token that lies 2**-32 below the most
-likely one, or deeper, falls into the last level."""
+"""The resolution of the histogram that bounds a nucleus. A token whose probability is 2**-32 of the
+likeliest one, or less, falls into the last level."""
 
 _TINY = torch.finfo(torch.float32).tiny
-"""The smallest normal number: candidates below it could not be told from impossible ones."""
+"""The smallest normal number. Weights below it are indistinguishable from zero."""
 
 
 @dataclass(frozen=True, slots=True)
 class SamplerOutput:
-    """One token per row; the tokens of ``invalid`` rows, whose logits were not finite, mean
-    nothing, nor do those of rows that have ``faults`` of their own request."""
+    """One token for each row of a step."""
 
     token_ids: list[int]
+    """Meaningless for the rows in ``invalid`` and ``faults``."""
     invalid: list[int]
+    """Rows whose logits were not finite."""
     faults: Mapping[int, EngineError]
+    """Rows whose own request failed."""
 
 
 class Sampler:
-    """DRY, frequency and presence, repetition, logit bias, a custom processor, min_tokens, grammar
-    mask; then the most likely token, the lower id if two are equal, or: temperature, top-k, top-p
-    over what top-k left, min-p keeping p >= min_p * p_max, and a draw.
+    """Changes logits and chooses tokens, in this order:
 
-    The draw of a row depends on its logits and on (seed, prompt, choice, position), nothing else:
-    every reduction is along the row, in an order that the number of rows cannot change.
+    1. DRY, frequency and presence penalties, repetition penalty, logit bias, the custom processor,
+       ``min_tokens``, the grammar mask;
+    2. for a greedy row, the likeliest token, the lower id among equals;
+    3. for any other row, temperature, top-k, top-p over what top-k left, min-p (which keeps
+       p >= min_p * p_max), and a draw.
+
+    A row's draw depends on its logits and on (seed, prompt, choice, position) alone: every
+    reduction runs along the row, in an order that the number of rows does not change.
     """
 
     def __init__(self) -> None:
@@ -70,8 +76,10 @@ class Sampler:
     def sample(
         self, logits: Tensor, rows: list[Sequence], mask: GrammarMask | None = None
     ) -> SamplerOutput:
-        """Choose a token for each of ``rows`` from ``logits`` [rows, vocabulary], which may be
-        overwritten, and record how likely it was where a row wants to know."""
+        """Choose a token for each of ``rows`` from ``logits`` [rows, vocabulary].
+
+        Overwrites the logits. Records the token's log probability for rows that want it.
+        """
         if rows != self._rows:
             self._set_rows(rows, logits.device)
         raw = self.scorer.keep(logits)
@@ -93,16 +101,18 @@ class Sampler:
         return SamplerOutput(token_ids.tolist(), invalid, faults)
 
     def is_plain(self, rows: list[Sequence], device: torch.device) -> bool:
-        """Whether :meth:`launch` can choose the tokens of ``rows``: nobody filters, scores or
-        changes logits by what was said before."""
+        """Whether :meth:`launch` can choose the tokens of ``rows``: no row filters, scores or
+        changes logits by its earlier tokens."""
         if rows != self._rows:
             self._set_rows(rows, device)
         return self._plain
 
     def launch(self, logits: Tensor, rows: list[Sequence]) -> tuple[Tensor, Tensor]:
-        """As :meth:`sample` for plain rows, which may be further by ``num_in_flight`` tokens than
-        is known: on the device of ``logits``, without waiting for it. The tokens [rows], and
-        whether the logits of each row were finite."""
+        """Sample plain rows on the device of ``logits``, without waiting for the device.
+
+        The rows may be ``num_in_flight`` tokens ahead of what is known here. Returns the tokens
+        [rows], and whether each row's logits were finite [rows].
+        """
         assert self.is_plain(rows, logits.device)
         if logits.dtype != torch.float32:
             logits = self._single.copy(logits)
@@ -143,8 +153,8 @@ _NO_BITS = np.empty((0, 0), dtype=np.int32)
 
 
 def _choose(logits: Tensor, mask: GrammarMask | None) -> tuple[Tensor, Tensor]:
-    """Make what ``mask`` forbids impossible, in place; the highest logit of each row, NaN if it
-    holds one, and the first token that has it."""
+    """Apply ``mask`` in place. Return each row's highest logit, NaN if the row holds one, and the
+    first token that has it."""
     rows, allowed = (mask.rows, mask.allowed) if mask is not None else ([], _NO_BITS)
     if (chosen := native_logits.choose(logits, rows, allowed)) is not None:
         return chosen
@@ -154,7 +164,7 @@ def _choose(logits: Tensor, mask: GrammarMask | None) -> tuple[Tensor, Tensor]:
 
 
 def _ranks(top_k: int) -> int:
-    """No vocabulary has as many tokens as 32 bits count; a request may name any number."""
+    """``top_k`` within int64: a request may name any number, and no vocabulary has 2**31 tokens."""
     return min(max(top_k, 0), 2**31)
 
 
@@ -235,17 +245,17 @@ def draw(weights: Tensor, uniform: Tensor) -> Tensor:
 
 
 def draw_filtered(weights: Tensor, limits: Filter, uniform: Tensor) -> Tensor:
-    """As :func:`draw`, after top-k, top-p and min-p. The largest weight of each row must be 1.
+    """Draw as :func:`draw` does, after top-k, top-p and min-p. Each row's largest weight must be 1.
 
-    Only tokens that can survive are sorted: bounds on the weight that follow from the parameters
-    leave few, and never drop one that the filters would keep.
+    Sorts only tokens that can survive: a lower bound on the weight follows from the parameters,
+    leaves few tokens, and never drops one that the filters would keep.
     """
     totals = _in_chunks(weights).sum(-1).double().sum(-1)
     bound = _lower_bound(weights, limits, totals)
     rows, ids = (weights >= bound[:, None]).nonzero(as_tuple=True)
     found = weights[rows, ids]
     nucleus = limits.top_p * totals
-    nucleus[limits.top_k > 0] = torch.inf  # few already, and their mass is another
+    nucleus[limits.top_k > 0] = torch.inf  # top-k leaves few, and top-p counts only those
     close = found >= _nucleus_bound(rows, found, nucleus)[rows]
     ids, kept = _sorted_rows(rows[close], ids[close], found[close], len(weights))
     off = limits.top_k <= 0
@@ -315,8 +325,8 @@ def _in_chunks(weights: Tensor) -> Tensor:
 def _search(cumulative: Tensor, target: Tensor) -> Tensor:
     """The first column [n, 1] whose cumulative weight exceeds ``target`` [n, 1].
 
-    Rounding may lift a target to the total: it is held below, so that a column of weight zero is
-    never chosen.
+    Rounding may lift a target to the total. The target stays below it, so that no column of
+    weight zero is chosen.
     """
     total = cumulative[:, -1:]
     below_total = torch.nextafter(total, torch.zeros_like(total))

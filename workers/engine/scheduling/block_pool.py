@@ -1,20 +1,20 @@
-"""Physical KV cache blocks: which are free, which are held how often, which are kept. No torch."""
+"""Allocates the blocks of the KV cache and counts their holders. No torch."""
 
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Sequence
 
 NULL_BLOCK = 0
-"""Never allocated: block tables are padded with it, so its contents stay zero."""
+"""Never allocated. It pads block tables, so its contents stay zero."""
 
 
 class BlockPool:
-    """Hands out blocks 1 to ``num_blocks - 1`` and counts who holds them.
+    """Allocates blocks 1 to ``num_blocks - 1`` with reference counts.
 
-    A block that its last holder lets go of is free, unless it is kept: then it waits, contents
-    and all, until somebody shares it again or nothing else is left to allocate. Free blocks go
-    out most recently freed first, while warm; kept ones least recently used first.
+    A block without holders is free, or idle if it is kept. An idle block keeps its contents until
+    a sequence shares it again or no free block is left. Free blocks are reused most recently freed
+    first, while they are warm; idle ones least recently used first.
 
-    Not thread-safe: the engine thread owns it. Whoever allocates or shares frees exactly once.
+    Not thread-safe: the engine's thread owns it. Each allocation and each share is freed once.
     """
 
     def __init__(self, num_blocks: int) -> None:
@@ -25,25 +25,25 @@ class BlockPool:
         self._tainted: set[int] = set()
         self.num_blocks = num_blocks - 1
         self.on_evict: Callable[[int], None] = lambda block: None
-        """Told of each kept block whose contents are given up."""
+        """Called with each kept block that is evicted."""
 
     @property
     def num_free(self) -> int:
-        """Blocks that :meth:`allocate` can hand out, those that are only kept included."""
+        """Blocks that :meth:`allocate` can return, idle ones included."""
         return len(self._free) + len(self._idle)
 
     @property
     def num_used(self) -> int:
-        """Blocks that somebody holds."""
+        """Blocks with at least one holder."""
         return self.num_blocks - self.num_free
 
     @property
     def num_idle(self) -> int:
-        """Blocks that nobody holds and that are kept."""
+        """Kept blocks without a holder."""
         return len(self._idle)
 
     def allocate(self, count: int) -> list[int] | None:
-        """Take ``count`` blocks, or None and no change when there are not that many."""
+        """Return ``count`` blocks, or None without any change if fewer are available."""
         if count > self.num_free:
             return None
         while count > len(self._free):
@@ -56,7 +56,7 @@ class BlockPool:
         return blocks
 
     def share(self, blocks: Iterable[int]) -> None:
-        """Hold blocks that others hold, or that are kept."""
+        """Add a holder to blocks that have one or that are kept."""
         for block in blocks:
             if self._references[block] == 0:
                 assert block in self._kept, f"block {block} is free"
@@ -64,7 +64,7 @@ class BlockPool:
             self._references[block] += 1
 
     def free(self, blocks: Sequence[int]) -> None:
-        """Let go of blocks; the last one of a sequence is the first to be given up."""
+        """Remove a holder from blocks. A sequence's last block becomes the first to evict."""
         for block in reversed(blocks):
             assert self._references[block] > 0, f"block {block} is not held"
             self._references[block] -= 1
@@ -75,23 +75,24 @@ class BlockPool:
                     self._free.append(block)
 
     def keep(self, block: int) -> None:
-        """Do not forget a held block's contents when its last holder lets go."""
+        """Keep a held block's contents beyond its last holder."""
         assert self._references[block] > 0, f"block {block} is not held"
         self._kept.add(block)
 
     def unkeep(self, block: int) -> None:
-        """Undo :meth:`keep`; a block that nobody holds is free at once."""
+        """Undo :meth:`keep`. A block without holders becomes free at once."""
         self._kept.discard(block)
         if block in self._idle:
             del self._idle[block]
             self._free.append(block)
 
     def taint(self, blocks: Iterable[int]) -> None:
-        """Note that the contents of held blocks must not reach another holder."""
+        """Mark held blocks whose contents must not reach another holder."""
         self._tainted.update(blocks)
 
     def take_tainted(self, blocks: Iterable[int]) -> list[int]:
-        """Those of newly allocated blocks that must be scrubbed before use; asks but once."""
+        """Return the tainted ones among newly allocated blocks, which must be scrubbed, and
+        unmark them."""
         if not self._tainted:
             return []
         tainted = [block for block in blocks if block in self._tainted]

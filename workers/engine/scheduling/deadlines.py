@@ -1,4 +1,4 @@
-"""Which requests must have ended when. No clock, no torch."""
+"""The deadlines of live requests, in a heap. No clock, no torch."""
 
 import heapq
 from itertools import count
@@ -6,7 +6,7 @@ from itertools import count
 from workers.engine.request_state import RequestState
 
 _MAX_ENDED = 64
-"""Entries of ended requests that may lie around beside as many as those of live ones."""
+"""How many entries of ended requests may stay, beside as many as there are live ones."""
 
 
 class Deadlines:
@@ -32,7 +32,7 @@ class Deadlines:
         heapq.heappush(self._heap, (deadline, next(self._tiebreak), state))
 
     def passed(self, now: float) -> list[RequestState]:
-        """Live requests whose deadline has come, the earliest first; each is named once."""
+        """Return live requests whose deadline has passed, the earliest first, each of them once."""
         states = []
         while self._heap and self._heap[0][0] <= now:
             state = heapq.heappop(self._heap)[2]
@@ -41,5 +41,5 @@ class Deadlines:
         return states
 
     def seconds_left(self, now: float) -> float | None:
-        """Until the earliest deadline, or None without any."""
+        """Seconds until the earliest deadline, or None if there is none."""
         return max(0.0, self._heap[0][0] - now) if self._heap else None

@@ -1,7 +1,7 @@
-"""Which blocks hold the keys and values of which tokens, so that a common prefix is computed once.
+"""Finds blocks by the tokens they hold, so that a common prefix is computed once. No torch.
 
-Blocks are found by a hash of all tokens up to their end: that of a block is taken over the hash
-of the one before it and its own tokens, and the first follows upon a salt. No torch.
+A block's key is a hash of all tokens up to its end: SHA-256 over the previous block's hash and the
+block's own tokens. The first block's hash begins with a salt.
 """
 
 import hashlib
@@ -12,17 +12,16 @@ from workers.engine.sequence import Sequence
 
 
 def chain_salt(organization: str, cache_salt: str = "", adapter: str | None = None) -> bytes:
-    """What the hashes of a request begin with: requests that differ in any of this never share a
-    block. An adapter changes what is in it; and nobody can learn from a fast answer what a
-    stranger has sent."""
+    """The salt of a request's hashes. Requests with different salts never share a block.
+
+    An adapter changes a block's contents. Organization and ``cache_salt`` keep a client from
+    learning what another one has sent from the time its own answer takes.
+    """
     return hashlib.sha256(repr((organization, cache_salt, adapter)).encode()).digest()
 
 
 class PrefixCache:
-    """Full blocks by the SHA-256 of their chain. Only blocks that the pool holds or keeps are here.
-
-    ``queries`` and ``hits`` count the tokens that were looked up and those that were found.
-    """
+    """Maps chain hashes to full blocks, all of which the pool holds or keeps."""
 
     def __init__(self, pool: BlockPool, block_size: int) -> None:
         self._pool = pool
@@ -30,11 +29,13 @@ class PrefixCache:
         self._blocks: dict[bytes, int] = {}
         self._hashes: dict[int, bytes] = {}
         self.queries = 0
+        """Tokens that were looked up."""
         self.hits = 0
+        """Tokens that were found."""
         pool.on_evict = self._forget
 
     def hashes(self, sequence: Sequence) -> list[bytes]:
-        """One hash for each full block of the sequence's tokens, in order."""
+        """Return one hash for each full block of the sequence's tokens, in order."""
         size, hashes = self._block_size, sequence.block_hashes
         for start in range(len(hashes) * size, sequence.num_tokens - size + 1, size):
             chain = hashes[-1] if hashes else sequence.cache_salt
@@ -43,15 +44,15 @@ class PrefixCache:
         return hashes
 
     def usable_hashes(self, sequence: Sequence) -> list[bytes]:
-        """The hashes of the blocks that a sequence could do without computing. Its last token is
-        never among them: it must be computed for its logits."""
+        """Return the hashes of the blocks that a sequence may take from the cache. They never
+        reach its last token, which must be computed for its logits."""
         limit = sequence.num_tokens - 1
         if sequence.cache_reuse_limit is not None:
             limit = min(limit, sequence.cache_reuse_limit)
         return self.hashes(sequence)[: limit // self._block_size]
 
     def match(self, sequence: Sequence) -> list[int]:
-        """The cached blocks that a sequence begins with, of those that it can use."""
+        """Return the cached blocks at the beginning of a sequence, as far as it may use them."""
         blocks: list[int] = []
         for digest in self.usable_hashes(sequence):
             if (block := self._blocks.get(digest)) is None:
@@ -60,7 +61,7 @@ class PrefixCache:
         return blocks
 
     def store(self, sequence: Sequence) -> None:
-        """Remember the sequence's computed full blocks. Of equal blocks the first one stays."""
+        """Add the sequence's computed full blocks. Of equal blocks the first one stays."""
         hashes = self.hashes(sequence)
         num_full = sequence.num_computed // self._block_size
         for index in range(sequence.num_stored, num_full):
@@ -72,7 +73,7 @@ class PrefixCache:
         sequence.num_stored = num_full
 
     def discard(self, blocks: list[int]) -> None:
-        """Let nobody find these blocks any more; those who hold them keep them."""
+        """Remove blocks from the cache. Their holders keep them."""
         for block in blocks:
             if block in self._hashes:
                 self._forget(block)

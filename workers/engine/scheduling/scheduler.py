@@ -1,4 +1,4 @@
-"""Which sequences compute how many tokens in a step. No torch, no text, no clock."""
+"""Decides which sequences compute how many tokens in a step. No torch, no text, no clock."""
 
 from bisect import insort
 from collections.abc import Collection
@@ -11,44 +11,45 @@ from workers.engine.scheduling.waiting_queue import MAX_PASSED_OVER, WaitingQueu
 from workers.engine.sequence import UNPLACED, Sequence
 
 _PAID_AHEAD = 64
-"""Output tokens that a sequence is charged for when it starts, and each time it has used them up:
-many that start at once must count before they have generated anything."""
+"""Output tokens that a sequence is charged for in advance, when it starts and whenever it has used
+them up. Many sequences that start at once must count before they generate anything."""
 
 
 @dataclass(slots=True)
 class SchedulerOutput:
-    """One step's decision; the only thing the model runner sees of the scheduler.
-
-    ``chunks`` gives each sequence that takes part the number of tokens it computes, counted from
-    ``num_computed``. ``admitted`` are those whose slot and blocks are new, ``grown`` those that
-    got more blocks. ``tainted`` blocks are to be scrubbed first.
-    """
+    """One step's decision, and all that the model runner sees of the scheduler."""
 
     chunks: list[tuple[Sequence, int]] = field(default_factory=list)
+    """The sequences of the step, each with the number of tokens it computes from
+    ``num_computed`` on."""
     admitted: list[Sequence] = field(default_factory=list)
+    """Sequences with a new slot and new blocks."""
     grown: list[Sequence] = field(default_factory=list)
+    """Running sequences with additional blocks."""
     tainted: list[int] = field(default_factory=list)
+    """Blocks to scrub before the step."""
 
 
 class Scheduler:
     """Continuous batching under a token budget.
 
-    Every running sequence with one token left computes it; what remains of the budget goes to
-    tokens that a grammar forced, then to prompts, cut into chunks where it does not suffice; then
-    the waiting are admitted, in the order of :class:`WaitingQueue`.
+    Every running sequence with one token left computes it. The rest of the budget goes to tokens
+    that a grammar forced, then to prompts, in chunks if necessary, then to waiting sequences in
+    the order of :class:`WaitingQueue`.
 
-    Seniority is rank, which is the priority except for a promoted sequence, then arrival. A
-    sequence is admitted with the blocks of the tokens it has and gets more as it grows. When there
-    are none, the most junior sequence is preempted: its blocks go, and it waits, first of its
-    organization, to compute its tokens again. So the most senior sequence always runs, and since
-    no sequence can need more than the whole pool, every sequence ends. The head of the queue is
-    not overtaken by smaller ones that would fit, and a sequence of a higher priority takes slot
-    and blocks from those of lower ones. However many arrive with higher priorities, each of a
-    lower one has its turn: to start, as :class:`WaitingQueue` says, and to compute a chunk of its
+    Seniority is rank, then arrival. Rank is the priority, except for a promoted sequence. A
+    sequence starts with the blocks for the tokens it has and gets more as it grows. When the pool
+    is empty, the most junior sequence is preempted: it loses its blocks, waits at the head of its
+    organization, and computes its tokens again. So the most senior sequence always runs, and since
+    no sequence needs more than the whole pool, every sequence ends.
+
+    Smaller sequences that would fit do not overtake the head of the queue. A sequence of a higher
+    priority takes slot and blocks from lower ones. However many of these arrive, a lower priority
+    still has its turn to start, as :class:`WaitingQueue` describes, and to compute a chunk of its
     prompt.
 
-    A sequence whose prompt begins like one that is being computed waits until that is done, and
-    then shares its blocks.
+    A sequence whose prompt begins like one that is being computed waits for it, then shares its
+    blocks.
     """
 
     def __init__(
@@ -89,7 +90,7 @@ class Scheduler:
         self._queue.add(sequence)
 
     def schedule(self) -> SchedulerOutput:
-        """Decide one step. Admits and preempts, but advances nobody: that is :meth:`advance`."""
+        """Decide one step: admit and preempt sequences. :meth:`advance` records progress."""
         output = SchedulerOutput()
         preemptions = self.preemptions
         self._grow(output)
@@ -117,11 +118,11 @@ class Scheduler:
         return output
 
     def look_ahead(self, rows: list[Sequence]) -> SchedulerOutput | None:
-        """The step after the one that is giving a token to each of ``rows``, before it has: every
+        """Decide the step after the one in flight, which adds a token to each of ``rows``: every
         running sequence computes that token, whatever it will be.
 
-        None if more is to be decided: somebody could be admitted, is at its last token, has more
-        to compute, or would need a block of others.
+        Returns None if the step needs a real decision: a sequence could be admitted, is at its
+        last token, has more to compute, or needs a block that others hold.
         """
         if len(rows) != len(self._running) or (self._queue and self._free_slots):
             return None
@@ -140,8 +141,8 @@ class Scheduler:
     def advance(self, output: SchedulerOutput, faulty: Collection[Sequence] = ()) -> None:
         """Record that the step's tokens are in the KV cache.
 
-        What led to a token that could be sampled may be shared; what led to logits that are no
-        distribution, those of ``faulty`` sequences, must not reach anybody else.
+        Blocks that led to a sampled token may be shared. Those of ``faulty`` sequences, whose
+        logits were not finite, must not reach another sequence.
         """
         for sequence, num_tokens in output.chunks:
             if sequence.finished:  # while the step was under way
@@ -174,8 +175,8 @@ class Scheduler:
     # Running ------------------------------------------------------------------------------------
 
     def _grow(self, output: SchedulerOutput) -> None:
-        """Give running sequences the blocks that their tokens need, the most senior first; where
-        there are none, the most junior lose theirs."""
+        """Give running sequences the blocks that their tokens need, the most senior first. When
+        none is left, the most junior sequences lose theirs."""
         for sequence in tuple(self._running):
             if sequence.slot == UNPLACED:
                 return  # preempted, like all after it
@@ -191,7 +192,7 @@ class Scheduler:
                 self._preempt(self._running[-1])
 
     def _make_way(self) -> None:
-        """Preempt sequences whose slot or blocks one of a higher priority waits for."""
+        """Preempt sequences whose slot or blocks a waiting sequence of a higher priority needs."""
         while self._running and (top := self._queue.top_priority) is not None:
             if self._running[-1].rank >= top:
                 return
@@ -215,7 +216,7 @@ class Scheduler:
         self._dismiss_followers(sequence)
 
     def _confirm(self, sequence: Sequence) -> None:
-        """All tokens of a sequence are computed and led to a next one."""
+        """Store a sequence's blocks: all its tokens are computed and the next one is sampled."""
         if self._cache is not None:
             if sequence.num_computed // self._block_size > sequence.num_stored:
                 self._cache.store(sequence)
@@ -240,7 +241,7 @@ class Scheduler:
     # Waiting ------------------------------------------------------------------------------------
 
     def _admit(self, output: SchedulerOutput, budget: int, above: float | None = None) -> int:
-        """Start waiting sequences, of ranks ``above`` one if given; return what is left."""
+        """Start waiting sequences, only of ranks ``above`` one if given. Return the budget left."""
         while budget > 0 and self._free_slots:
             sequence = self._next(above)
             if sequence is None:
@@ -251,7 +252,8 @@ class Scheduler:
         return budget
 
     def _next(self, above: float | None) -> Sequence | None:
-        """Start whose turn it is, once nobody computes what it could share, if there is room."""
+        """Start the sequence whose turn it is, if there is room and no running sequence computes a
+        prefix that it could share. Return it, or None."""
         while (top := self._queue.top_rank) is not None and (above is None or top > above):
             sequence = self._queue.peek()
             assert sequence is not None
@@ -268,7 +270,7 @@ class Scheduler:
         return None
 
     def _has_room(self, sequence: Sequence, matched: list[int]) -> bool:
-        """Whether there are blocks for a sequence's tokens, and one more for each that runs."""
+        """Whether the pool has blocks for a sequence's tokens and one more for each running one."""
         self._pool.share(matched)
         needed = self._blocks_needed(sequence) - len(matched) + len(self._running)
         has_room = needed <= self._pool.num_free
@@ -300,7 +302,8 @@ class Scheduler:
                 self._computing.setdefault(digest, sequence)
 
     def _leader(self, sequence: Sequence, num_matched: int) -> Sequence | None:
-        """Who is computing blocks that are worth waiting for: most of what either has to do."""
+        """Return the sequence that computes blocks worth waiting for, if any: at least half of what
+        either sequence still has to compute."""
         if self._cache is None or not self._followers:
             return None
         usable = self._cache.usable_hashes(sequence)[num_matched:]
@@ -316,7 +319,7 @@ class Scheduler:
         return leader if 2 * shared >= max(to_do, leader.num_uncomputed) else None
 
     def _dismiss_followers(self, leader: Sequence) -> None:
-        """What a sequence computed is cached by now, or will not be: nobody waits for it more."""
+        """Put sequences back that wait for a leader's blocks: these are cached now or never."""
         if leader not in self._followers:
             return
         for sequence in reversed(self._followers.pop(leader)):
@@ -341,8 +344,8 @@ def _seniority(sequence: Sequence) -> tuple[float, int]:
 
 
 def _turn(sequence: Sequence) -> tuple[bool, bool]:
-    """Who decodes, and has several tokens at once because they were forced, goes before prompts;
-    of these, who was passed over too often."""
+    """Sort key: sequences that decode forced tokens come before prompts, and among prompts those
+    that others passed too often come first."""
     is_prefill = sequence.num_computed < sequence.prompt_len
     return is_prefill, not _is_overdue(sequence)
 

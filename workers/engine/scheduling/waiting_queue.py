@@ -1,4 +1,4 @@
-"""Who runs next: by priority, as long as that starves nobody, then by fair shares of
+"""Decides which sequence runs next: by priority, without starvation, then by fair shares of
 organizations, then by arrival. No torch."""
 
 import math
@@ -10,57 +10,57 @@ from itertools import islice
 from workers.engine.sequence import Sequence
 
 QUANTUM = 256
-"""Tokens that every organization with waiting sequences is granted per round."""
+"""Tokens granted to every waiting organization per round."""
 
 _LOOK_AHEAD = 8
-"""Waiting sequences of one organization among which the one with the longest cached prefix goes
-first."""
+"""How far into an organization's queue a longer cached prefix may overtake the head."""
 
 _MAX_OVERTAKEN = 16
-"""Times that the head of an organization's queue is overtaken before it is its turn whatever is
-cached."""
+"""How often others overtake the head of an organization's queue before it must go first."""
 
 MAX_PASSED_OVER = 32
-"""Sequences that start before others of lower priority that have waited longer; then it is the
-turn of one of these."""
+"""How many sequences of higher priorities may start before a waiting one of a lower priority."""
 
 
 @dataclass(slots=True, eq=False)
 class _Tenant:
-    """One organization inside one priority, while it has sequences that have not ended.
-
-    ``credit`` is what it may still spend in this round, in tokens, and negative after sequences
-    that took more; ``members`` counts its sequences, waiting and running.
-    """
+    """One organization within one priority, while it has sequences that have not ended."""
 
     waiting: OrderedDict[Sequence, None] = field(default_factory=OrderedDict)
     members: int = 0
+    """Its sequences, waiting and running."""
     credit: int = 0
+    """Tokens that it may still spend in this round; negative if its sequences took more."""
     overtaken: int = 0
+    """How often others overtook the head of its queue."""
 
 
 @dataclass(slots=True)
 class _Level:
-    """One priority. ``ring`` are the tenants with waiting sequences, in order of their turns, and
-    ``passed_over`` counts the sequences of higher priorities that started since it had a turn."""
+    """One priority."""
 
     tenants: dict[str, _Tenant] = field(default_factory=dict)
     ring: deque[_Tenant] = field(default_factory=deque)
+    """Tenants with waiting sequences, in the order of their turns."""
     passed_over: int = 0
+    """Sequences of higher priorities that started since its last turn."""
 
 
 class WaitingQueue:
-    """A larger priority goes first, but one that is passed over too often has a turn: one of its
-    sequences starts next and is *promoted*, so that it keeps what it got until it ends. There is
-    one promoted sequence at most, which bounds what the higher priorities lose.
+    """Waiting sequences in the order of their turns.
 
-    Inside a priority, deficit round robin (Shreedhar and
-    Varghese, 1995) over organizations: each round grants every waiting organization the same
-    number of tokens, whoever has credit left has its sequences started, and what they compute and
-    generate is charged to it, so that backlogged organizations get the same number of tokens.
+    A larger priority goes first. A priority that others passed too often gets a turn: one of its
+    sequences starts next and is *promoted*, so that it keeps its slot and blocks until it ends. At
+    most one sequence is promoted at a time, which bounds what the higher priorities lose.
 
-    Credit is not saved up: an organization that begins to wait stands no better than the best of
-    those that wait already.
+    Within a priority, organizations take turns by deficit round robin (Shreedhar and Varghese,
+    "Efficient fair queueing using deficit round robin", SIGCOMM 1995). Each round grants every
+    waiting organization the same number of tokens. An organization with credit starts sequences
+    and pays for the tokens that they compute and generate, so that backlogged organizations get
+    equal numbers of tokens.
+
+    Credit does not accumulate: an organization that begins to wait has no more than the best of
+    those already waiting.
     """
 
     def __init__(self, cached_tokens: Callable[[Sequence], int]) -> None:
@@ -78,24 +78,24 @@ class WaitingQueue:
 
     @property
     def top_rank(self) -> float | None:
-        """The rank that whose turn it is will have."""
+        """The rank of the sequence whose turn it is."""
         return math.inf if self._overdue() is not None else self.top_priority
 
     def add(self, sequence: Sequence) -> None:
-        """Take in a new sequence, which :meth:`forget` must end."""
+        """Add a new sequence. The caller must :meth:`forget` it when it ends."""
         level = self._levels.setdefault(sequence.priority, _Level())
         tenant = level.tenants.setdefault(sequence.organization, _Tenant())
         tenant.members += 1
         self._insert(level, tenant, sequence)
 
     def put_back(self, sequence: Sequence) -> None:
-        """Take in again, before all others of its organization, what :meth:`remove` gave away."""
+        """Add a removed sequence again, at the head of its organization's queue."""
         level, tenant = self._find(sequence)
         self._insert(level, tenant, sequence)
         tenant.waiting.move_to_end(sequence, last=False)
 
     def remove(self, sequence: Sequence) -> bool:
-        """Take a sequence out; False when it does not wait here."""
+        """Remove a sequence. Return False if it is not waiting."""
         if sequence.priority not in self._levels:
             return False
         level = self._levels[sequence.priority]
@@ -115,7 +115,7 @@ class WaitingQueue:
         return True
 
     def start(self, sequence: Sequence) -> None:
-        """Take out the sequence whose turn it is, to run."""
+        """Remove the sequence whose turn it is, and count its start."""
         level = self._levels[sequence.priority]
         if level is self._overdue():
             sequence.promoted, self._promoted = True, sequence
@@ -126,7 +126,7 @@ class WaitingQueue:
                 other.passed_over += 1
 
     def forget(self, sequence: Sequence) -> None:
-        """A sequence has ended, which does not wait any more."""
+        """Drop a sequence that has ended and is not waiting."""
         if sequence is self._promoted:
             self._promoted = None
         level, tenant = self._find(sequence)
@@ -137,12 +137,12 @@ class WaitingQueue:
             del self._levels[sequence.priority]
 
     def charge(self, sequence: Sequence, num_tokens: int) -> None:
-        """Count tokens against a sequence's organization, or give some back."""
+        """Charge tokens to a sequence's organization; a negative number gives some back."""
         _, tenant = self._find(sequence)
         tenant.credit -= num_tokens
 
     def peek(self) -> Sequence | None:
-        """Whose turn it is; the same until something changes."""
+        """Return the sequence whose turn it is: the same one until something changes."""
         level = self._overdue()
         if level is None:
             if (priority := self.top_priority) is None:
@@ -151,11 +151,11 @@ class WaitingQueue:
         tenant = self._turn(level.ring)
         if tenant.overtaken >= _MAX_OVERTAKEN or len(tenant.waiting) == 1:
             return next(iter(tenant.waiting))
-        # max takes the first of equals, so without a cached prefix the order is that of arrival.
+        # max returns the first of equals, so without cached prefixes the order of arrival holds.
         return max(islice(tenant.waiting, _LOOK_AHEAD), key=self._cached_tokens)
 
     def _overdue(self) -> _Level | None:
-        """The priority that was passed over too often, if nobody is promoted at the moment."""
+        """The priority that others passed too often, if no sequence is promoted now."""
         if self._promoted is not None:
             return None
         overdue = [x for x in self._levels.values() if x.passed_over >= MAX_PASSED_OVER]
@@ -165,7 +165,7 @@ class WaitingQueue:
     def _turn(ring: deque[_Tenant]) -> _Tenant:
         best = max(tenant.credit for tenant in ring)
         if best <= 0:
-            rounds = -best // QUANTUM + 1  # in fewer, nobody would have credit
+            rounds = -best // QUANTUM + 1  # fewer would leave every tenant without credit
             for tenant in ring:
                 tenant.credit += rounds * QUANTUM
         while ring[0].credit <= 0:

@@ -1,4 +1,4 @@
-"""Token ids to text, a piece at a time, never splitting a character. No torch.
+"""Turns token ids into text piece by piece, without splitting a character. No torch.
 
 Byte-level vocabularies (GPT-2, Llama 3, Qwen, SmolLM) are decoded from a table of each token's
 bytes; any other decoder through the tokenizer itself, over a window of recent tokens.
@@ -17,25 +17,27 @@ _CONTEXT_TOKENS = 6
 
 
 class Detokenizer(Protocol):
-    """The text of one choice. The pieces together equal the decoding of all its tokens at once,
-    a character that never became whole being U+FFFD. (One decoder makes that impossible: byte
-    fallback turns a run of byte tokens into U+FFFD when a later one spoils it, so there whole
-    characters that were already given stand.)"""
+    """The text of one choice.
+
+    The pieces together equal the decoding of all tokens at once; a character that stays
+    incomplete becomes U+FFFD. Byte fallback is the exception: there, a later token can turn
+    earlier bytes into U+FFFD, but characters that were already returned stay as they are.
+    """
 
     def push(self, token_id: int) -> str:
-        """The characters that this token completed."""
+        """Add a token. Return the characters that it completes."""
 
     def flush(self) -> str:
-        """What is left of an unfinished character, once no more tokens can follow."""
+        """Return what is left of an incomplete character once no more tokens follow."""
 
     def copy(self) -> Self: ...
 
 
 class Vocabulary:
-    """A tokenizer's tokens as the engine needs them: built once per model, then only read.
+    """A tokenizer's tokens as the engine reads them. Built once per model, then constant.
 
-    ``token_bytes[i]`` is what token ``i`` contributes to a text, or None altogether when tokens
-    cannot be decoded one by one.
+    ``token_bytes[i]`` is what token ``i`` contributes to a text; ``token_bytes`` is None if
+    tokens cannot be decoded one by one.
     """
 
     def __init__(self, tokenizer: Tokenizer, size: int) -> None:
@@ -58,8 +60,8 @@ class Vocabulary:
     ) -> Detokenizer:
         """Start the text that follows ``prompt``.
 
-        Some decoders put a space between any two tokens; ``spaces_between_special_tokens`` False
-        takes it away where both are special, as in vLLM.
+        Some decoders put a space between any two tokens. With ``spaces_between_special_tokens``
+        False, no space separates two special tokens, as in vLLM.
         """
         table = self._visible_bytes if skip_special_tokens else self.token_bytes
         if table is not None:
@@ -95,8 +97,8 @@ class ByteLevelDetokenizer:
 class WindowedDetokenizer:
     """Decodes a window of recent tokens with and without the newest and takes the difference.
 
-    A window, because decoders such as SentencePiece's drop a space in front of their first token.
-    A token of ``joined_ids`` follows another one without a space.
+    The window exists because decoders such as SentencePiece's drop a space before their first
+    token. A token of ``joined_ids`` follows another one without a space.
     """
 
     def __init__(

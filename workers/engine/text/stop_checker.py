@@ -1,5 +1,7 @@
-"""When a choice ends: stop strings and regexes, end and stop ids, length. Pure functions of its
-tokens."""
+"""Decides when a choice ends: stop strings and regexes, end and stop ids, length.
+
+The decision is a pure function of the choice's tokens.
+"""
 
 from typing import NamedTuple
 
@@ -9,20 +11,20 @@ from workers.engine.text.stop_text import StopText, StringSearch, compile_string
 
 
 class Finish(NamedTuple):
-    """Why a choice ended. ``matched_stop`` is the stop string, the pattern or the token id that
-    did it, None for a length limit or the end of a grammar; ``matched_text`` is what the pattern
-    matched."""
+    """Why a choice ended."""
 
     reason: FinishReason
     matched_stop: int | str | None = None
+    """The stop string, pattern or token id; None for a length limit or a complete grammar."""
     matched_text: str | None = None
+    """What the pattern matched."""
 
 
 class StopChecker:
     """The stop rules of one choice that look at its tokens and its text.
 
-    No rule but the length ends a choice before ``min_tokens``. ``max_output_tokens`` is the
-    smaller of ``max_tokens`` and the room that the prompt leaves in the context. Raises RegexError.
+    Before ``min_tokens``, only the length ends a choice. ``max_output_tokens`` is the smaller of
+    ``max_tokens`` and the room that the prompt leaves in the context. Raises RegexError.
     """
 
     def __init__(
@@ -39,7 +41,7 @@ class StopChecker:
         self._num_tokens = 0
 
     def count(self) -> None:
-        """One more token was sampled."""
+        """Count one more sampled token."""
         self._num_tokens += 1
 
     @property
@@ -47,7 +49,7 @@ class StopChecker:
         return self._num_tokens >= self._min_tokens
 
     def ids_to_avoid(self) -> frozenset[int]:
-        """What a grammar, for which any end of sequence ends the text, should not offer next."""
+        """Ids that a grammar should not offer next, since any end of sequence ends its text."""
         if self._num_tokens < self._min_tokens:
             return self._early_ids
         return self._ignored_ids
@@ -56,14 +58,14 @@ class StopChecker:
         return token_id in self.end_ids and self.may_end
 
     def check_text(self, text: str) -> tuple[str, Finish | None]:
-        """Add text; return what may be shown of it and of what was held back."""
+        """Add text. Return what may be shown of it and of the text held back before."""
         if self._text is None:
             return text, None
         shown, stop = self._text.push(text, armed=self.may_end)
         return shown, None if stop is None else Finish(FinishReason.STOP, *stop)
 
     def peek_text(self, text: str) -> tuple[str, Finish | None]:
-        """As :meth:`check_text`, but leave the state as it is."""
+        """Return what :meth:`check_text` would, without changing the state."""
         kept = self._text
         if kept is None:
             return text, None
@@ -79,7 +81,7 @@ class StopChecker:
         return Finish(FinishReason.LENGTH)
 
     def flush(self) -> str:
-        """The text that was held back for a stop that can no longer come."""
+        """Return the text held back for a stop that can no longer come."""
         return self._text.flush() if self._text is not None else ""
 
 

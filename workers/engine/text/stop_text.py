@@ -1,4 +1,4 @@
-"""Stop strings and stop regexes in a text that arrives in pieces, and what to hold back of it."""
+"""Finds stop strings and stop regexes in a text that arrives in pieces."""
 
 from collections.abc import Sequence
 from functools import lru_cache
@@ -16,10 +16,10 @@ class TextSearch(Protocol):
 
     @property
     def num_held(self) -> int:
-        """How many of the last characters may be part of a match that is yet to end."""
+        """How many of the last characters may belong to a match that has not ended."""
 
     def step(self, char: str) -> int:
-        """Add a character; the length of the match that ends with it, or 0."""
+        """Add a character. Return the length of the match that ends with it, or 0."""
 
     def copy(self) -> Self: ...
 
@@ -38,7 +38,7 @@ class StopString:
 
     @property
     def restart(self) -> int:
-        """The state from which to go on after a complete match."""
+        """The state after a complete match."""
         return self._borders[-1]
 
     def step(self, state: int, char: str) -> int:
@@ -54,7 +54,7 @@ def compile_string(text: str) -> StopString:
 
 
 class StringSearch:
-    """Where one text stands in the search for one stop string."""
+    """The progress of the search for one stop string in one text."""
 
     def __init__(self, stop: StopString) -> None:
         self._stop = stop
@@ -86,10 +86,10 @@ class TextStop(NamedTuple):
 class StopText:
     """Finds the first stop in a text that arrives in pieces of any size.
 
-    The first is the one whose last character comes first. If several end there: a string goes
-    before a regex, the longest string before others, regexes go in their order. With ``trim`` the
-    text ends before the stop, so nothing that could still turn out to be part of one is released,
-    and nothing else is held back; without, it ends behind the stop and nothing is held.
+    The first stop is the one whose last character comes first. If several end at one character,
+    a string wins over a regex, the longest string over others, and the earlier regex over later
+    ones. With ``trim``, the text ends before the stop, so it holds back exactly what may become
+    part of a stop. Without, the text ends after the stop, and nothing is held back.
     """
 
     def __init__(
@@ -100,7 +100,7 @@ class StopText:
         self._tail = ""
 
     def push(self, text: str, armed: bool = True) -> tuple[str, TextStop | None]:
-        """Add text; return what may be shown now and the stop that ended it, if any.
+        """Add text. Return what may be shown now and the stop that ended it, or None.
 
         While not ``armed`` a completed stop counts as ordinary text.
         """
@@ -120,7 +120,7 @@ class StopText:
         return pending[released : start if self._trim else None], None
 
     def flush(self) -> str:
-        """The text still held back, once no more can follow."""
+        """Return the text still held back once no more text follows."""
         held, self._tail = self._tail[self._num_released :], ""
         return held
 
@@ -135,7 +135,7 @@ class StopText:
 
     @property
     def _num_released(self) -> int:
-        """How much of the tail was shown already: it may be part of a stop all the same."""
+        """How much of the tail was shown already. It may still become part of a stop."""
         return 0 if self._trim else len(self._tail)
 
     @property
