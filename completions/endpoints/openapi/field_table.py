@@ -1,4 +1,4 @@
-"""The README's tables of request fields, written from the fields themselves."""
+"""The tables of request fields in docs/api.md, written from the fields themselves."""
 
 from typing import Any
 
