@@ -18,8 +18,10 @@ from typing import NamedTuple
 from llguidance import LLMatcher
 from tokenizers import Tokenizer
 
-from completions.grammars import Constraint, Vocabulary, translate, vocabulary
-from completions.grammars.compiler import Compiler, limits
+from completions.contract.llguidance_limits import JUDGE_LIMITS
+from completions.grammars import Constraint, TokenSource, translate
+from completions.grammars import tokens as model_tokens
+from completions.grammars.compiler import Compiler
 
 _DEMO_MODEL = "var/models/smollm2-135m-instruct"
 _SCHEMA = Path(__file__).with_name("record_schema.json")
@@ -70,9 +72,9 @@ def main() -> None:
     arguments = parser.parse_args()
     tokenizer = Tokenizer.from_file(f"{arguments.model}/tokenizer.json")
     size = json.loads(Path(arguments.model, "config.json").read_text())["vocab_size"]
-    tokens = Vocabulary(f"{arguments.model}/tokenizer.json", size, (2,))
+    tokens = TokenSource(f"{arguments.model}/tokenizer.json", size, (2,))
     compiler = Compiler(tokens)
-    vocabulary.load(tokens)  # not part of any figure
+    model_tokens.load(tokens)  # not part of any figure
     print("| constraint | tokens | judged ms | compiled ms | mask us: median | p99 |")
     print("|---|---|---|---|---|---|")
     for case in _cases():
@@ -94,14 +96,14 @@ def _cases() -> list[Case]:
 def _row(case: Case, compiler: Compiler, tokenizer: Tokenizer, passes: int) -> str:
     judged, compiled, masks = [], [], []
     documents = [tokenizer.encode(text, add_special_tokens=False).ids for text in case.texts]
-    tokens = vocabulary.load(compiler.vocabulary)
+    tokens = model_tokens.load(compiler.tokens)
     for _ in range(passes):
         began = time.thread_time()
         grammar = translate(case.constraint, compiler).grammar
         judged.append(time.thread_time() - began)
         for document in documents:
             began = time.thread_time()
-            matcher = LLMatcher(tokens, grammar, log_level=0, limits=limits())
+            matcher = LLMatcher(tokens, grammar, log_level=0, limits=JUDGE_LIMITS)
             compiled.append(time.thread_time() - began)
             masks += _mask_seconds(matcher, document)
     masks.sort()

@@ -4,7 +4,7 @@ from completions.grammars.constraint import Constraint
 from completions.grammars.examination import Question, Verdict
 from completions.grammars.judging import Judge
 from completions.grammars.limits import Limits
+from completions.grammars.tokens import TokenSource
 from completions.grammars.translation import translate
-from completions.grammars.vocabulary import Vocabulary
 
-__all__ = ["Constraint", "Judge", "Limits", "Question", "Verdict", "Vocabulary", "translate"]
+__all__ = ["Constraint", "Judge", "Limits", "Question", "TokenSource", "Verdict", "translate"]

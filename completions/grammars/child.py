@@ -13,7 +13,7 @@ from typing import Any
 
 from completions.grammars.examination import Question, examine
 from completions.grammars.limits import Limits
-from completions.grammars.vocabulary import load
+from completions.grammars.tokens import load
 
 STACK_BYTES = 256 * 1024 * 1024
 MEMORY_BYTES = 2 * 1024 * 1024 * 1024
@@ -35,7 +35,7 @@ def main() -> None:
 def _serve(limits: Limits) -> None:
     for line in sys.stdin.buffer:
         question = Question.from_json(json.loads(line))
-        load(question.vocabulary)
+        load(question.tokens)
         # The kernel ends it, also where native code listens to nobody and the parent is gone.
         signal.setitimer(signal.ITIMER_PROF, limits.seconds)
         answer: dict[str, Any] = examine(question, limits).to_json()

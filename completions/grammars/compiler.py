@@ -4,14 +4,14 @@ import re
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from functools import lru_cache
 
-from llguidance import LLMatcher, LLParserLimits
+from llguidance import LLMatcher
 
-from completions.grammars import vocabulary
+from completions.contract.llguidance_limits import JUDGE_LIMITS, TOO_MANY_ITEMS, TOO_MANY_STATES
+from completions.grammars import tokens
 from completions.grammars.exceptions import Finding
 from completions.grammars.limits import DEFAULT_LIMITS, Limits
-from completions.grammars.vocabulary import Vocabulary
+from completions.grammars.tokens import TokenSource
 
 # Locations and excerpts in its messages speak of generated text that the client never saw.
 _LOCATION = re.compile(r"^(at )?\d+\(\d+\): ")
@@ -32,26 +32,6 @@ _STOP_REASONS = {
     "LexerTooComplex": _LEXER,
     "ParserTooComplex": TOO_MANY_ALTERNATIVES,
 }
-# Messages about llguidance's limits advise to raise them, which clients cannot.
-_TOO_MANY_ITEMS = re.compile(r"parser error: (too many items|current row has)", re.IGNORECASE)
-_TOO_MANY_STATES = re.compile(
-    r"too many (expressions constructed|states)|lexer precomputation failed"
-    r"|fuel exhausted|unable to determine if regex is empty",
-    re.IGNORECASE,
-)
-
-
-@lru_cache
-def limits() -> LLParserLimits:
-    """Never looser than the engine's, so that what passes here passes there.
-
-    Tighter than llguidance's own: a lexer state takes 1-2 kB, 10,000 items some 5 ms, and no
-    ordinary grammar needs half of any of these for a token.
-    """
-    return LLParserLimits(
-        max_lexer_states=50_000, initial_lexer_fuel=500_000, step_lexer_fuel=50_000,
-        step_max_items=10_000, verbose_errors=False,
-    )  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +56,7 @@ class Compiled:
 class Compiler:
     """Compiles for one model's tokens; without a model, for bytes."""
 
-    vocabulary: Vocabulary | None = None
+    tokens: TokenSource | None = None
     limits: Limits = field(default=DEFAULT_LIMITS)
     compiled: dict[str, Compiled] | None = None
     """Keeps what was compiled last, if set: by one thread, which will ask for it again."""
@@ -97,9 +77,9 @@ class Compiler:
         return found or self._compile(grammar)
 
     def _compile(self, grammar: str) -> Compiled:
-        tokenizer = vocabulary.load(self.vocabulary)
+        tokenizer = tokens.load(self.tokens)
         began = time.thread_time()
-        matcher = LLMatcher(tokenizer, grammar, log_level=0, limits=limits())
+        matcher = LLMatcher(tokenizer, grammar, log_level=0, limits=JUDGE_LIMITS)
         compiled = time.thread_time()
         if not matcher.is_error():
             matcher.compute_bitmask()
@@ -116,7 +96,7 @@ def complaint(grammar: str) -> str:
 
 def accepts_nothing(grammar: str) -> bool:
     """Whether the empty text is in the language."""
-    matcher = LLMatcher(vocabulary.load(None), grammar, log_level=0, limits=limits())
+    matcher = LLMatcher(tokens.load(None), grammar, log_level=0, limits=JUDGE_LIMITS)
     return not matcher.is_error() and bool(matcher.is_accepting())
 
 
@@ -127,8 +107,8 @@ def brief(message: str) -> str:
     if found := _LOOK_AROUND.search(message):
         return f"invalid pattern: {_ANCHORS[found[1]]}"
     first = _LOCATION.sub("", message).partition("\n")[0].strip()
-    if _TOO_MANY_ITEMS.search(first):
+    if TOO_MANY_ITEMS.search(first):
         return TOO_MANY_ALTERNATIVES
-    if _TOO_MANY_STATES.search(first):
+    if TOO_MANY_STATES.search(first):
         return _LEXER
     return _STOP_REASONS.get(first, _INTERNALS.sub("", first))

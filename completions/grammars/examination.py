@@ -14,8 +14,8 @@ from completions.grammars.limits import Limits
 from completions.grammars.matching import Match, match
 from completions.grammars.rehearsal import rehearse
 from completions.grammars.screening import screen
+from completions.grammars.tokens import TokenSource
 from completions.grammars.translation import translate
-from completions.grammars.vocabulary import Vocabulary
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,22 +23,20 @@ class Question:
     """A constraint, whose tokens it is for, and a text to try if any."""
 
     constraint: Constraint
-    vocabulary: Vocabulary | None = None
+    tokens: TokenSource | None = None
     text: str | None = None
 
     def to_json(self) -> dict[str, Any]:
         # Not asdict, which copies the constraint object by object.
-        vocabulary = self.vocabulary and asdict(self.vocabulary)
-        return {
-            "constraint": list(self.constraint), "vocabulary": vocabulary, "text": self.text,
-        }  # fmt: skip
+        tokens = self.tokens and asdict(self.tokens)
+        return {"constraint": list(self.constraint), "tokens": tokens, "text": self.text}
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> "Question":
-        words = value["vocabulary"]
-        if words is not None:
-            words = Vocabulary(**words | {"eos_token_ids": tuple(words["eos_token_ids"])})
-        return cls(Constraint(*value["constraint"]), words, value["text"])
+        tokens = value["tokens"]
+        if tokens is not None:
+            tokens = TokenSource(**tokens | {"eos_token_ids": tuple(tokens["eos_token_ids"])})
+        return cls(Constraint(*value["constraint"]), tokens, value["text"])
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +78,7 @@ class Verdict:
 
 def examine(question: Question, limits: Limits) -> Verdict:
     """Never raises for what a client sent."""
-    compiler = Compiler(question.vocabulary, limits, compiled={})
+    compiler = Compiler(question.tokens, limits, compiled={})
     findings: tuple[Finding, ...] = ()
     try:
         translated = translate(question.constraint, compiler)

@@ -26,7 +26,7 @@ from completions.grammars.exceptions import (
 )
 from completions.grammars.isolation import START_SECONDS, Children, step_back, too_busy, too_slow
 from completions.grammars.limits import DEFAULT_LIMITS, Limits, depth
-from completions.grammars.vocabulary import Vocabulary
+from completions.grammars.tokens import TokenSource
 
 T = TypeVar("T")
 
@@ -98,9 +98,9 @@ class Judge:
         self._askers = ThreadPoolExecutor(limits.processes, "grammar-child")
         self._examining: dict[tuple[asyncio.AbstractEventLoop, str], asyncio.Task[Verdict]] = {}
 
-    async def judge(self, constraint: Constraint, vocabulary: Vocabulary | None = None) -> str:
+    async def judge(self, constraint: Constraint, tokens: TokenSource | None = None) -> str:
         """The llguidance grammar text of a constraint. Raises GrammarError."""
-        return (await self.ask(Question(constraint, vocabulary))).result()
+        return (await self.ask(Question(constraint, tokens))).result()
 
     async def ask(self, question: Question) -> Verdict:
         """Faults of all kinds are in the verdict."""

@@ -5,10 +5,11 @@ from dataclasses import dataclass
 
 from llguidance import LLMatcher
 
-from completions.grammars import vocabulary
-from completions.grammars.compiler import Compiler, brief, limits
+from completions.contract.llguidance_limits import JUDGE_LIMITS
+from completions.grammars import tokens
+from completions.grammars.compiler import Compiler, brief
 from completions.grammars.exceptions import GrammarError, GrammarTimeoutError
-from completions.grammars.vocabulary import ByteView
+from completions.grammars.tokens import ByteView
 
 _CHUNK = 100
 """Bytes between two looks at the clock."""
@@ -25,8 +26,8 @@ class Match:
 def match(grammar: str, text: str, compiler: Compiler) -> Match:
     """Raises GrammarError when the grammar becomes too complex on the way, GrammarTimeoutError
     when the whole text takes too much of a processor: nobody could stop a thread here."""
-    view = vocabulary.load_byte_view(compiler.vocabulary)
-    matcher = LLMatcher(view.tokenizer, grammar, log_level=0, limits=limits())
+    view = tokens.load_byte_view(compiler.tokens)
+    matcher = LLMatcher(view.tokenizer, grammar, log_level=0, limits=JUDGE_LIMITS)
     encoded = text.encode()
     fitting = _consume(matcher, encoded, view, compiler.limits.seconds)
     if matcher.is_error():

@@ -10,7 +10,7 @@ import time
 
 from llguidance import LLMatcher, LLTokenizer
 
-from completions.grammars import vocabulary
+from completions.grammars import tokens
 from completions.grammars.compiler import Compiler, brief
 from completions.grammars.exceptions import GrammarError
 
@@ -32,7 +32,7 @@ def rehearse(grammar: str, compiler: Compiler) -> None:
     if len(matcher.compute_ff_bytes()) > compiler.limits.max_forced:
         message = f"leaves no choice for more than {compiler.limits.max_forced} bytes of text"
         raise GrammarError(message)
-    taken = _follow(matcher, vocabulary.load(compiler.vocabulary))
+    taken = _follow(matcher, tokens.load(compiler.tokens))
     if matcher.is_error():
         raise GrammarError(brief(matcher.get_error()))
     mean = (compiled.mask_seconds + time.thread_time() - began) / max(taken, 1)

@@ -11,7 +11,7 @@ from django.conf import settings
 from completions.catalog.entries import JSON_WHITESPACES
 from completions.catalog.model_files import ModelFiles
 from completions.errors import APIError, FieldError, InvalidRequest, Overloaded
-from completions.grammars import Constraint, Judge, Limits, Question, Verdict, Vocabulary
+from completions.grammars import Constraint, Judge, Limits, Question, TokenSource, Verdict
 from completions.grammars.exceptions import GrammarError, GrammarOverloadError
 from completions.grammars.grammar_object import TYPES
 from completions.requests.fields import (
@@ -160,7 +160,7 @@ def _writes_json(field: str, value: Any) -> bool:
 async def judge(constraint: Constraint, model: ModelFiles) -> str:
     """The llguidance grammar text for a job. Raises APIError."""
     try:
-        return await _judge().judge(constraint, vocabulary(model))
+        return await _judge().judge(constraint, token_source(model))
     except GrammarError as error:
         raise refusal(error) from error
 
@@ -174,12 +174,12 @@ def refusal(error: GrammarError) -> APIError:
 
 async def examine(constraint: Constraint, model: ModelFiles, text: str | None) -> Verdict:
     """The same with all that there is to say about it; faults are in the verdict."""
-    return await _judge().ask(Question(constraint, vocabulary(model), text))
+    return await _judge().ask(Question(constraint, token_source(model), text))
 
 
-def vocabulary(model: ModelFiles) -> Vocabulary:
+def token_source(model: ModelFiles) -> TokenSource:
     path = str(model.folder / "tokenizer.json")
-    return Vocabulary(path, model.vocab_size, model.eos_token_ids)
+    return TokenSource(path, model.vocab_size, model.eos_token_ids)
 
 
 @lru_cache

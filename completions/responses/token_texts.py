@@ -1,7 +1,5 @@
 """The text and the bytes of single tokens, as log probabilities show them."""
 
-import json
-import re
 from collections.abc import Sequence
 from functools import lru_cache
 
@@ -9,9 +7,7 @@ from tokenizers.decoders import DecodeStream
 
 from completions.catalog import model_files
 from completions.catalog.model_files import ModelFiles
-from completions.grammars.vocabulary import byte_alphabet
-
-_BYTE_TOKEN = re.compile(r"<0x([0-9A-F]{2})>")
+from completions.contract.token_bytes import TokenBytes
 
 
 class TokenTexts:
@@ -19,10 +15,7 @@ class TokenTexts:
 
     def __init__(self, model: ModelFiles) -> None:
         self._tokenizer = model.tokenizer
-        decoder = json.loads(model.tokenizer.to_str())["decoder"]
-        byte_level = decoder is not None and decoder["type"] == "ByteLevel"
-        alphabet = {char: byte for byte, char in byte_alphabet().items()} if byte_level else None
-        self._alphabet = alphabet
+        self._bytes = TokenBytes(model.tokenizer)
         self._known: dict[int, str] = {}
 
     def text(self, token_id: int) -> str:
@@ -38,13 +31,8 @@ class TokenTexts:
         return known
 
     def raw(self, token_id: int) -> bytes:
-        """What the token contributes to a text; nothing for an id that is no token's."""
-        token: str = self._tokenizer.id_to_token(token_id) or ""
-        if self._alphabet is not None and all(char in self._alphabet for char in token):
-            return bytes(map(self._alphabet.__getitem__, token))
-        if (byte := _BYTE_TOKEN.fullmatch(token)) is not None:
-            return bytes.fromhex(byte[1])
-        return token.replace("▁", " ").encode()
+        """What the token contributes to a text; nothing for an id without a token."""
+        return self._bytes.of(token_id)
 
     def offsets(self, token_ids: Sequence[int]) -> list[int]:
         """Characters of the whole text, special tokens left out, before each token."""

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from tokenizers import Tokenizer
 
-from completions.grammars import Vocabulary
+from completions.grammars import TokenSource
 from completions.grammars.compiler import Compiler
 from tests.conformance.check import write
 from tests.conformance.corpus import everything
@@ -29,7 +29,7 @@ def main() -> int:
     options = parser.parse_args()
     engine = Engine.from_pretrained(options.model, EngineConfig(max_num_seqs=options.batch))
     ends = tuple(sorted(engine.eos_token_ids))
-    words = Vocabulary(str(options.model / "tokenizer.json"), engine.vocab_size, ends)
+    words = TokenSource(str(options.model / "tokenizer.json"), engine.vocab_size, ends)
     tokenizer = Tokenizer.from_file(words.tokenizer_file)
     began = time.monotonic()
     outcomes = list(write(engine, tokenizer, Compiler(words), everything(), options.max_tokens))

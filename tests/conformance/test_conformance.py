@@ -7,7 +7,7 @@ import pytest
 import torch
 from tokenizers import Tokenizer
 
-from completions.grammars import Vocabulary, json_schema
+from completions.grammars import TokenSource, json_schema
 from completions.grammars.compiler import Compiler
 from tests.conformance.check import fault, write
 from tests.conformance.corpus import Schema, everything
@@ -35,7 +35,7 @@ def engine(model: Path) -> Iterator[Engine]:
 def test_what_is_finished_is_an_instance(model: Path, engine: Engine) -> None:
     tokenizer = Tokenizer.from_file(str(model / "tokenizer.json"))
     ends = tuple(sorted(engine.eos_token_ids))
-    words = Vocabulary(str(model / "tokenizer.json"), engine.vocab_size, ends)
+    words = TokenSource(str(model / "tokenizer.json"), engine.vocab_size, ends)
     outcomes = list(write(engine, tokenizer, Compiler(words), SAMPLE, max_tokens=48))
     engine.stop()
     assert [outcome for outcome in outcomes if outcome.fault] == []

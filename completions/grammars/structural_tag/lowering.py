@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from completions.grammars import regex, vocabulary
+from completions.grammars import regex, tokens
 from completions.grammars.compiler import Compiler
 from completions.grammars.exceptions import Finding, GrammarError
 from completions.grammars.structural_tag import formats, json_values
@@ -167,10 +167,10 @@ class Lowering:
             found.append(id)
         return found
 
-    def _table(self, node: Format) -> vocabulary.TokenTable:
-        if self._compiler.vocabulary is None:
+    def _table(self, node: Format) -> tokens.TokenTable:
+        if self._compiler.tokens is None:
             raise GrammarError("tokens need a model", pointer=node.pointer)
-        return vocabulary.load_table(self._compiler.vocabulary)
+        return tokens.load_table(self._compiler.tokens)
 
 
 _LOWERINGS: Mapping[type[Format], Callable[[Lowering, Any, Ends], Part]] = {

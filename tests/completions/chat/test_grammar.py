@@ -13,7 +13,7 @@ from completions.chat.grammar import BudgetError, Calls, Thoughts, answer_constr
 from completions.chat.lark import Spelling, UnenforceableError
 from completions.chat.thinking import Marks
 from completions.chat.tools import Call, Choice, Tool
-from completions.grammars import Constraint, Limits, Vocabulary, translate, vocabulary
+from completions.grammars import Constraint, Limits, TokenSource, tokens, translate
 from completions.grammars.compiler import Compiler
 from completions.grammars.exceptions import GrammarError
 
@@ -52,7 +52,7 @@ class Bench:
         self.tokenizer = made = tokenizer(specials)
         made.save(str(path))
         size = made.get_vocab_size()
-        self.compiler = Compiler(Vocabulary(str(path), size + 3, (256,)), Limits())
+        self.compiler = Compiler(TokenSource(str(path), size + 3, (256,)), Limits())
         ids = {text: made.token_to_id(text) for text in ("</s>", *specials)}
         self.spelling = Spelling(ids, size, frozenset({256}))
 
@@ -67,7 +67,7 @@ class Bench:
         if wanted is None:
             return True
         grammar = translate(wanted, self.compiler).grammar
-        matcher = LLMatcher(vocabulary.load(self.compiler.vocabulary), grammar, log_level=0)
+        matcher = LLMatcher(tokens.load(self.compiler.tokens), grammar, log_level=0)
         ids = self.tokenizer.encode(text, add_special_tokens=False).ids
         consumed = matcher.try_consume_tokens(ids)
         assert not matcher.is_error(), matcher.get_error()

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from completions.grammars import Constraint, Limits, Question, Vocabulary, isolation
+from completions.grammars import Constraint, Limits, Question, TokenSource, isolation
 from completions.grammars.examination import examine
 from completions.grammars.exceptions import (
     GrammarError,
@@ -30,7 +30,7 @@ def question(value: str, text: str | None = None) -> Question:
 
 
 def test_verdicts_are_the_same_as_in_the_own_process(children: Children, tiny_model: Path) -> None:
-    words = Vocabulary(str(tiny_model / "tokenizer.json"), 260, (257,))
+    words = TokenSource(str(tiny_model / "tokenizer.json"), 260, (257,))
     schema = {"items": {"not": {}}, "x": 1}
     for asked in (
         question("a+", "aab"),

@@ -4,16 +4,16 @@ from pathlib import Path
 
 import pytest
 
-from completions.grammars import Constraint, Limits, Vocabulary, translate
+from completions.grammars import Constraint, Limits, TokenSource, translate
 from completions.grammars.compiler import Compiler
 from completions.grammars.exceptions import GrammarError, GrammarTimeoutError
 from completions.grammars.matching import Match, match
-from completions.grammars.vocabulary import load
+from completions.grammars.tokens import load
 
 
 @pytest.fixture
 def compiler(tiny_model: Path) -> Compiler:
-    return Compiler(Vocabulary(str(tiny_model / "tokenizer.json"), 260, (257,)))
+    return Compiler(TokenSource(str(tiny_model / "tokenizer.json"), 260, (257,)))
 
 
 @pytest.mark.parametrize(
@@ -53,7 +53,7 @@ def test_a_text_that_takes_too_long_is_given_up() -> None:
 
 
 def test_only_the_models_own_tokens_exist(compiler: Compiler) -> None:
-    assert load(compiler.vocabulary).vocab_size == 260  # padding included
+    assert load(compiler.tokens).vocab_size == 260  # padding included
     for lark, reason in (("<|im_start|>", "unknown special token"), ("<[260]>", "too large")):
         value = {"type": "lark", "value": f"start: {lark}"}
         with pytest.raises(GrammarError, match=reason):

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from completions.grammars import Limits, Vocabulary, json_schema
+from completions.grammars import Limits, TokenSource, json_schema
 from completions.grammars.compiler import Compiler
 from completions.grammars.exceptions import GrammarError
 from completions.grammars.rehearsal import rehearse
@@ -23,7 +23,7 @@ ALTERNATIVES = {
 )  # fmt: skip
 def test_ordinary_grammars_pass(grammar: str, tiny_model: Path) -> None:
     rehearse(grammar, Compiler())
-    rehearse(grammar, Compiler(Vocabulary(str(tiny_model / "tokenizer.json"), 260, (257,))))
+    rehearse(grammar, Compiler(TokenSource(str(tiny_model / "tokenizer.json"), 260, (257,))))
 
 
 def test_a_grammar_that_fails_after_its_first_token() -> None:

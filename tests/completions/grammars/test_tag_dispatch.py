@@ -9,8 +9,8 @@ from completions.grammars import Constraint, ebnf
 from completions.grammars.compiler import Compiler
 from completions.grammars.exceptions import GrammarError
 from completions.grammars.rehearsal import rehearse
+from completions.grammars.tokens import TokenSource
 from completions.grammars.translation import translate
-from completions.grammars.vocabulary import Vocabulary
 from tests.completions.grammars.byte_matcher import accepts
 
 NESTED = 'body ::= "(" (body | [a-z]*) ")"'
@@ -40,7 +40,7 @@ def test_the_same_texts_as_character_by_character(body: str, options: str) -> No
 
 def test_many_tags_with_a_models_tokens(tiny_model: Path) -> None:
     text = f"{dispatch([f'<t{number}>' for number in range(200)])}\n{NESTED}"
-    compiler = Compiler(Vocabulary(str(tiny_model / "tokenizer.json"), 260, (257,)))
+    compiler = Compiler(TokenSource(str(tiny_model / "tokenizer.json"), 260, (257,)))
     grammar = translate(Constraint("ebnf", text), compiler).grammar
     rehearse(grammar, compiler)
     assert accepts(grammar, "so <t17>((ab)) and <t199>() end")

@@ -1,8 +1,6 @@
 """Grammars to token masks, through llguidance: compile, mask, advance, and tell errors apart."""
 
-import json
 import os
-import re
 import sys
 import threading
 import time
@@ -14,8 +12,13 @@ import llguidance
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from tokenizers import Tokenizer
 
+from completions.contract import llguidance_tokenizer
+from completions.contract.llguidance_limits import (
+    ENGINE_LIMITS,
+    TOO_MANY_ITEMS,
+    TOO_MANY_STATES,
+)
 from workers.engine.exceptions import EngineError, GrammarError
 from workers.engine.grammar.mask import Bits, GrammarMask, allow_only, forbid
 from workers.engine.sequence import Sequence
@@ -23,12 +26,6 @@ from workers.engine.text.detokenizer import Vocabulary
 
 _COMPILE_STACK_BYTES = 256 * 2**20
 """llguidance compiles recursively; a long chain of references overflows an ordinary stack."""
-
-_LIMITS = llguidance.LLParserLimits(
-    max_lexer_states=50_000, step_lexer_fuel=50_000, step_max_items=10_000, verbose_errors=False
-)
-"""At 1-2 kB a lexer state and some 5 ms for a step; ordinary grammars need a tenth of either.
-Terse errors, since verbose ones quote the grammar and the output."""
 
 _COMPILERS = 2
 """Threads, so that a grammar that takes half a second to compile does not hold up all others."""
@@ -42,10 +39,6 @@ _SLOW_SECONDS = 0.005
 _PATIENCE_SECONDS = 0.25
 """Of one processor, that masks slower than the above may take a choice in all: the whole batch
 waits for them."""
-
-_TOO_COMPLEX = re.compile(
-    r"too many (items|states|expressions constructed)|current row has", re.IGNORECASE
-)
 
 
 class GrammarMatcher:
@@ -149,7 +142,9 @@ class StructuredOutput:
         self._eos_token_ids = eos_token_ids
         self._device = device or torch.device("cpu")
         self._jump_forward = jump_forward
-        self._tokenizer = _build_tokenizer(vocabulary, sorted(eos_token_ids))
+        self._tokenizer = llguidance_tokenizer.build(
+            vocabulary.bytes, vocabulary.token_bytes, sorted(eos_token_ids)
+        )
         self._executor = llguidance.LLExecutor(num_threads=num_threads)
         self._words = -(-vocabulary.size // 32)
         self._filler = ThreadPoolExecutor(1, thread_name_prefix="grammar-mask")
@@ -193,7 +188,9 @@ class StructuredOutput:
 
     def _compile(self, grammar: str, count: int) -> list[GrammarMatcher] | EngineError:
         try:
-            first = llguidance.LLMatcher(self._tokenizer, grammar, log_level=0, limits=_LIMITS)
+            first = llguidance.LLMatcher(
+                self._tokenizer, grammar, log_level=0, limits=ENGINE_LIMITS
+            )
             # The first mask is the dearest, and shows grammars too complex.
             allowed = np.frombuffer(first.compute_bitmask(), dtype=np.uint8)
             only_empty = first.is_accepting() and self._is_eos_only(allowed)
@@ -321,67 +318,6 @@ def _step_back() -> None:
 
 def _explain(message: str) -> str:
     """What llguidance says, but for advice about limits that a client cannot raise."""
-    if _TOO_COMPLEX.search(message):
+    if TOO_MANY_ITEMS.search(message) or TOO_MANY_STATES.search(message):
         return "The grammar became too complex on the way: it allows too much at once"
     return message
-
-
-def _build_tokenizer(vocabulary: Vocabulary, eos_token_ids: list[int]) -> llguidance.LLTokenizer:
-    """llguidance's view of the vocabulary, with every end-of-sequence id the model has.
-
-    Text that spells a special token must be encoded as plain text: given the tokenizer's own
-    file, llguidance forces the special token there, and then fails on it.
-    """
-    plain = _PlainTextTokenizer(vocabulary, eos_token_ids[0])
-    return llguidance.LLTokenizer(
-        llguidance.TokenizerWrapper(plain), n_vocab=vocabulary.size, eos_token=eos_token_ids
-    )
-
-
-class _PlainTextTokenizer:
-    """The attributes that llguidance reads from a wrapped tokenizer."""
-
-    bos_token_id = None
-
-    def __init__(self, vocabulary: Vocabulary, eos_token_id: int) -> None:
-        # A token for every row of the output layer: llguidance sizes its masks by these, and
-        # many models have more rows than their tokenizer has tokens.
-        self.tokens = vocabulary.token_bytes or _decoded_tokens(vocabulary)
-        self.special_token_ids = sorted(vocabulary.special_ids)
-        self.eos_token_id = eos_token_id
-        self._tokenizer = _without_prefix(vocabulary.tokenizer)
-        self._tokenizer.no_truncation()
-        self._tokenizer.no_padding()
-        self._tokenizer.encode_special_tokens = True
-
-    def __call__(self, text: str | bytes) -> list[int]:
-        if isinstance(text, bytes):
-            text = text.decode("utf-8")
-        ids: list[int] = self._tokenizer.encode(text, add_special_tokens=False).ids
-        return ids
-
-
-def _decoded_tokens(vocabulary: Vocabulary) -> list[bytes]:
-    """What each token contributes to a text, as llguidance reads a vocabulary whose words begin
-    with a mark (SentencePiece, as of Llama 2)."""
-    tokenizer = vocabulary.tokenizer
-    reader = llguidance.LLTokenizer(tokenizer.to_str(), n_vocab=vocabulary.size)
-    table = [b""] * vocabulary.size
-    for token_id in tokenizer.get_vocab(with_added_tokens=True).values():
-        table[token_id] = reader.decode_bytes([token_id])
-    for token_id, token in tokenizer.get_added_tokens_decoder().items():
-        table[token_id] = token.content.encode()
-    return table
-
-
-def _without_prefix(tokenizer: Tokenizer) -> Tokenizer:
-    """A copy that puts no space in front of a text: what a grammar forces stands behind another."""
-    state = json.loads(tokenizer.to_str())
-    normalizer = state["normalizer"] or {"type": "Sequence", "normalizers": []}
-    steps = [s for s in normalizer.get("normalizers", [normalizer]) if s["type"] != "Prepend"]
-    state["normalizer"] = {"type": "Sequence", "normalizers": steps}
-    splitter = state["pre_tokenizer"] or {}
-    for step in splitter.get("pretokenizers", [splitter]):
-        if step.get("type") == "Metaspace":
-            step["prepend_scheme"] = "never"
-    return Tokenizer.from_str(json.dumps(state))

@@ -5,11 +5,12 @@ bytes; any other decoder through the tokenizer itself, over a window of recent t
 """
 
 import codecs
-import json
 from collections.abc import Sequence
 from typing import Protocol, Self
 
 from tokenizers import Tokenizer
+
+from completions.contract.token_bytes import TokenBytes, num_ids
 
 _REPLACEMENT = "\ufffd"
 _CONTEXT_TOKENS = 6
@@ -34,22 +35,20 @@ class Detokenizer(Protocol):
 
 
 class Vocabulary:
-    """A tokenizer's tokens as the engine reads them. Built once per model, then constant.
-
-    ``token_bytes[i]`` is what token ``i`` contributes to a text; ``token_bytes`` is None if
-    tokens cannot be decoded one by one.
-    """
+    """A tokenizer's tokens as the engine reads them. Built once per model, then constant."""
 
     def __init__(self, tokenizer: Tokenizer, size: int) -> None:
+        """``size`` is the number of rows of the output layer, which may be more than there are
+        tokens."""
         self.tokenizer = tokenizer
-        self.size = size
-        added = tokenizer.get_added_tokens_decoder()
-        self.special_ids = frozenset(i for i, token in added.items() if token.special)
-        decoder = json.loads(tokenizer.to_str())["decoder"]
-        byte_level = decoder is not None and decoder["type"] == "ByteLevel"
-        self.token_bytes = _byte_level_table(tokenizer, size) if byte_level else None
-        self._visible_bytes = self.token_bytes and [
-            b"" if i in self.special_ids else text for i, text in enumerate(self.token_bytes)
+        self.size = max(size, num_ids(tokenizer))
+        """Ids below it are a token's, or nothing's."""
+        self.bytes = TokenBytes(tokenizer)
+        self.token_bytes = self.bytes.table(self.size)
+        """What each id contributes to a text."""
+        special = self.bytes.special_ids
+        self._visible_bytes = [
+            b"" if i in special else text for i, text in enumerate(self.token_bytes)
         ]
 
     def detokenizer(
@@ -63,15 +62,15 @@ class Vocabulary:
         Some decoders put a space between any two tokens. With ``spaces_between_special_tokens``
         False, no space separates two special tokens, as in vLLM.
         """
-        table = self._visible_bytes if skip_special_tokens else self.token_bytes
-        if table is not None:
+        if self.bytes.is_byte_level:
+            table = self._visible_bytes if skip_special_tokens else self.token_bytes
             return ByteLevelDetokenizer(table)
         joined = not (skip_special_tokens or spaces_between_special_tokens)
         return WindowedDetokenizer(
             self.tokenizer,
             prompt[-_CONTEXT_TOKENS:],
             skip_special_tokens,
-            self.special_ids if joined else frozenset(),
+            self.bytes.special_ids if joined else frozenset(),
         )
 
 
@@ -146,24 +145,3 @@ class WindowedDetokenizer:
     def _decode(self, token_ids: list[int]) -> str:
         text: str = self._tokenizer.decode(token_ids, skip_special_tokens=self._skip_special_tokens)
         return text
-
-
-def _byte_level_table(tokenizer: Tokenizer, size: int) -> list[bytes]:
-    """The bytes of every token under the ByteLevel decoder; ids without a token have none."""
-    byte_of = {char: byte for byte, char in _byte_alphabet().items()}
-    table = [b""] * size
-    for token, token_id in tokenizer.get_vocab(with_added_tokens=True).items():
-        if token_id < size:
-            # A token outside the byte alphabet is an added one and stands for its own text.
-            raw = all(char in byte_of for char in token)
-            table[token_id] = bytes(map(byte_of.__getitem__, token)) if raw else token.encode()
-    return table
-
-
-def _byte_alphabet() -> dict[int, str]:
-    """GPT-2's printable stand-in for each byte: itself if visible in Latin-1, else from U+0100."""
-    visible = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
-    hidden = [byte for byte in range(256) if byte not in visible]
-    alphabet = {byte: chr(byte) for byte in visible}
-    alphabet.update((byte, chr(0x100 + i)) for i, byte in enumerate(hidden))
-    return alphabet

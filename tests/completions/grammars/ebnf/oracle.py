@@ -18,8 +18,8 @@ from pathlib import Path
 
 from llguidance import LLMatcher
 
+from completions.contract.llguidance_limits import JUDGE_LIMITS
 from completions.grammars import ebnf
-from completions.grammars.compiler import limits
 from completions.grammars.exceptions import GrammarError
 from tests.completions.grammars.byte_matcher import BYTES, accepts
 from tests.completions.grammars.ebnf.random_grammars import random_grammar, random_text
@@ -92,7 +92,7 @@ def _strings(rng: random.Random, lark: str, known: list[str], count: int) -> Ite
 
 def _generated(rng: random.Random, lark: str) -> str:
     """A random walk along what our matcher allows; it may end before the grammar does."""
-    matcher = LLMatcher(BYTES, lark, log_level=0, limits=limits())
+    matcher = LLMatcher(BYTES, lark, log_level=0, limits=JUDGE_LIMITS)
     written = bytearray()
     while len(written) < MOST_BYTES and not matcher.is_stopped():
         mask = int.from_bytes(matcher.compute_bitmask(), "little")

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from completions.grammars import Vocabulary, structural_tag
+from completions.grammars import TokenSource, structural_tag
 from completions.grammars.compiler import Compiler
 from completions.grammars.exceptions import GrammarError
 from tests.completions.grammars.structural_tag.nodes import (
@@ -177,7 +177,7 @@ def test_text_before_alternatives_does_not_explode() -> None:
 @pytest.fixture
 def compiler(tiny_model: Path) -> Compiler:
     """Ids 0-255 are bytes, 256 is <s>, 257 is </s> and ends the text, 258 and 259 are no tokens."""
-    return Compiler(Vocabulary(str(tiny_model / "tokenizer.json"), 260, (257,)))
+    return Compiler(TokenSource(str(tiny_model / "tokenizer.json"), 260, (257,)))
 
 
 def token(token: int | str) -> dict[str, Any]:

@@ -6,9 +6,9 @@ import pytest
 from llguidance import LLMatcher
 from tokenizers import AddedToken, Tokenizer, decoders, models, normalizers, pre_tokenizers
 
-from completions.grammars import Constraint, Vocabulary, translate
+from completions.grammars import Constraint, TokenSource, translate
 from completions.grammars.compiler import Compiler
-from completions.grammars.vocabulary import TokenTable, load
+from completions.grammars.tokens import TokenTable, load
 
 DEMO = Path("var/models/smollm2-135m-instruct/tokenizer.json")
 PADDED_TO = 49_200
@@ -20,7 +20,7 @@ IM_END = 2
 def compiler() -> Compiler:
     if not DEMO.exists():
         pytest.skip("the demo model is not there: run make models")
-    return Compiler(Vocabulary(str(DEMO), PADDED_TO, ENDS))
+    return Compiler(TokenSource(str(DEMO), PADDED_TO, ENDS))
 
 
 def sentencepiece(*, prepends: bool) -> Tokenizer:
@@ -57,7 +57,7 @@ def allowed(matcher: LLMatcher) -> set[int]:
 
 def matcher(compiler: Compiler, field: str, value: object) -> LLMatcher:
     grammar = translate(Constraint(field, value), compiler).grammar
-    return LLMatcher(load(compiler.vocabulary), grammar, log_level=0)
+    return LLMatcher(load(compiler.tokens), grammar, log_level=0)
 
 
 @pytest.mark.parametrize(
@@ -79,7 +79,7 @@ def test_text_that_spells_a_special_token_is_text(
 ) -> None:
     """It is forced, cut as plain text, and consumed to the end."""
     following = matcher(compiler, field, value)
-    tokenizer = load(compiler.vocabulary)
+    tokenizer = load(compiler.tokens)
     forced: list[int] = []
     while not following.is_stopped():
         ids = following.compute_ff_tokens() or sorted(allowed(following))[-1:]
@@ -96,7 +96,7 @@ def test_words_that_begin_with_a_mark(tmp_path: Path, prepends: bool) -> None:
     made.save(str(tmp_path / "tokenizer.json"))
     end = made.token_to_id("</s>")
     size = made.get_vocab_size() + 4
-    words = Compiler(Vocabulary(str(tmp_path / "tokenizer.json"), size, (end,)))
+    words = Compiler(TokenSource(str(tmp_path / "tokenizer.json"), size, (end,)))
     for text in ("<tool>", "</s>a b", "a b é"):
         following = matcher(words, "ebnf", f'root ::= "{text}"')
         forced: list[int] = []
@@ -104,7 +104,7 @@ def test_words_that_begin_with_a_mark(tmp_path: Path, prepends: bool) -> None:
             ids = following.compute_ff_tokens() or sorted(allowed(following))[-1:]
             assert following.consume_tokens(ids), following.get_error()
             forced += ids
-        assert load(words.vocabulary).decode_bytes(forced).decode() == text
+        assert load(words.tokens).decode_bytes(forced).decode() == text
         assert set(forced).isdisjoint((end, made.token_to_id("<tool>")))
     assert forced[1] == made.token_to_id("▁b")
     free = allowed(matcher(words, "regex", "(?s:.*)"))
@@ -115,13 +115,13 @@ def test_words_that_begin_with_a_mark(tmp_path: Path, prepends: bool) -> None:
 def test_every_end_is_allowed_where_the_text_may_end(compiler: Compiler) -> None:
     following = matcher(compiler, "regex", "a+")
     assert allowed(following).isdisjoint(ENDS)
-    following.consume_tokens(load(compiler.vocabulary).tokenize_str("a"))
+    following.consume_tokens(load(compiler.tokens).tokenize_str("a"))
     assert set(ENDS) <= allowed(following)
 
 
 def test_neither_special_tokens_nor_padding_are_text(compiler: Compiler) -> None:
     ids = allowed(matcher(compiler, "regex", "(?s:.*)"))
-    special = {id for id in range(17) if load(compiler.vocabulary).is_special_token(id)}
+    special = {id for id in range(17) if load(compiler.tokens).is_special_token(id)}
     assert len(special) > 10
     assert ids & special == set(ENDS)
     assert max(ids) < 49_152

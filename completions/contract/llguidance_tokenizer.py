@@ -1,0 +1,79 @@
+"""A vocabulary as llguidance reads it."""
+
+import json
+from collections.abc import Collection, Iterator, Sequence
+from typing import Any
+
+from llguidance import LLTokenizer, TokenizerWrapper
+from tokenizers import Tokenizer
+
+from completions.contract.token_bytes import TokenBytes
+
+
+class _PlainTextTokenizer:
+    """The attributes that llguidance reads from a wrapped tokenizer.
+
+    Text that spells a special token is encoded as text: given the tokenizer's own file, llguidance
+    would force the special token there and then fail on it.
+    """
+
+    bos_token_id = None
+
+    def __init__(
+        self, tokenizer: Tokenizer, tokens: list[bytes], special_ids: Collection[int], eos_id: int
+    ) -> None:
+        self.tokens = tokens
+        self.special_token_ids = sorted(id for id in special_ids if id < len(tokens))
+        self.eos_token_id = eos_id
+        self._tokenizer = tokenizer
+
+    def __call__(self, text: bytes | str) -> list[int]:
+        text = text.decode() if isinstance(text, bytes) else text
+        ids: list[int] = self._tokenizer.encode(text, add_special_tokens=False).ids
+        return ids
+
+
+def build(
+    read: TokenBytes,
+    tokens: list[bytes],
+    eos_token_ids: Sequence[int],
+    special_ids: Collection[int] | None = None,
+) -> LLTokenizer:
+    """llguidance's tokenizer for a model whose output layer has a row for each of `tokens`.
+
+    `special_ids`, by default the tokenizer's own, are the tokens that no text matches. Raises
+    ValueError for a tokenizer whose tokens have no bytes of their own.
+    """
+    if not read.is_exact:
+        raise ValueError("grammars need a tokenizer that decodes bytes or word marks")
+    special_ids = read.special_ids if special_ids is None else special_ids
+    text_tokenizer = _without_prefix(read.tokenizer)
+    plain = _PlainTextTokenizer(text_tokenizer, tokens, special_ids, eos_token_ids[0])
+    return LLTokenizer(TokenizerWrapper(plain), n_vocab=len(tokens), eos_token=list(eos_token_ids))
+
+
+def _without_prefix(tokenizer: Tokenizer) -> Tokenizer:
+    """A copy for text that follows other text: no space in front, special tokens spelled out."""
+    state = json.loads(tokenizer.to_str())
+    steps = _steps(state["normalizer"], "normalizers")
+    kept = [step for step in steps if step["type"] != "Prepend"]
+    state["normalizer"] = {"type": "Sequence", "normalizers": kept}
+    for step in _steps(state["pre_tokenizer"], "pretokenizers"):
+        if step["type"] == "Metaspace":
+            step["prepend_scheme"] = "never"
+    copy = Tokenizer.from_str(json.dumps(state))
+    copy.no_truncation()
+    copy.no_padding()
+    copy.encode_special_tokens = True
+    return copy
+
+
+def _steps(step: dict[str, Any] | None, inside: str) -> Iterator[dict[str, Any]]:
+    """A step of a tokenizer, or the steps of a sequence and of those inside it."""
+    if step is None:
+        return
+    if step["type"] != "Sequence":
+        yield step
+        return
+    for each in step[inside]:
+        yield from _steps(each, inside)
