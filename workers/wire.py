@@ -70,7 +70,7 @@ def _rows(scores: TokenLogprobs) -> dict[str, Any]:
 
 
 def job_error(error: EngineError, completion_tokens: int) -> JobError:
-    """A grammar that fails before its first token is the client's, however it got past the door."""
-    if isinstance(error, GrammarError) and not completion_tokens:
-        return JobError("invalid_grammar", str(error))
-    return JobError(error.code, str(error))
+    """An engine's error as events carry it. A grammar that fails before the first token is invalid,
+    although the web tier let it pass."""
+    failed_at_once = isinstance(error, GrammarError) and not completion_tokens
+    return JobError("invalid_grammar" if failed_at_once else error.code, str(error))

@@ -14,8 +14,8 @@ from django.utils.safestring import SafeString
 from completions.admin.base import ReadOnlyAdmin, acts, page
 from completions.admin.formats import NONE, ago, code, compact, exact, label, money, seconds, two
 from completions.batches import lines, progress, states
+from completions.errors import from_job_error
 from completions.models import Batch, BatchStatus, File, UsageRecord
-from completions.responses.job_errors import from_job_error
 
 _LINES_NAMED = 12
 """Of each error, with links to their jobs."""

@@ -30,11 +30,11 @@ from completions.batches import lines
 from completions.catalog import model_files
 from completions.catalog.entries import CatalogError
 from completions.catalog.model_files import ModelFilesError
+from completions.errors import from_job_error
 from completions.jobs import live
 from completions.jobs.live import JobDetails, LiveJob
 from completions.jobs.metering import parameters_of
 from completions.models import ApiKey, Job, Organization, StoredPrompt, UsageRecord
-from completions.responses.job_errors import from_job_error
 
 _SHOWN = 200
 _PROMPT_TOKENS = 4000

@@ -15,9 +15,8 @@ from redis.exceptions import RedisError
 from rest_framework.response import Response
 
 from completions.accounts.keys import Principal
-from completions.delivery.enqueueing import queue_unavailable
 from completions.delivery.preferences import Preferences
-from completions.errors import NotFound
+from completions.errors import APIError, from_job_error
 from completions.http import runtime
 from completions.http.renderers import rendered
 from completions.jobs import kept
@@ -26,7 +25,6 @@ from completions.jobs.events import EndEvent, Event
 from completions.jobs.submission import JobRecord, NewJob
 from completions.responses import sse
 from completions.responses.completion import Collected, View
-from completions.responses.job_errors import from_job_error
 from completions.responses.meta import meta_of
 from completions.responses.obfuscation import obfuscation
 
@@ -97,7 +95,7 @@ async def _follow(
     except TimeoutError:
         pass
     except ReaderLostError as error:
-        raise queue_unavailable() from error
+        raise APIError("queue_unavailable") from error
     return outcome
 
 
@@ -111,7 +109,7 @@ async def _call(view: View, patience: float) -> _Outcome:
     except TimeoutError:
         return outcome
     except ReaderLostError as error:
-        raise queue_unavailable() from error
+        raise APIError("queue_unavailable") from error
     for event in events:
         outcome.add(event)
     return outcome
@@ -143,7 +141,7 @@ async def answer_again(view: View, job: JobRecord) -> HttpResponse:
 def _whole(view: View, outcome: _Outcome) -> dict[str, Any]:
     end = outcome.end
     if end is None:
-        raise from_job_error("queue_timeout")
+        raise APIError("queue_timeout")
     if end.error is not None:
         error = from_job_error(end.error.code, end.error.message)
         error.headers["Location"] = view.location  # what there is stays readable
@@ -180,14 +178,12 @@ async def find(view_type: type[View], job_id: str, principal: Principal) -> JobR
     try:
         job = await here.submission.fetch(job_id)
     except (RedisError, OSError) as error:
-        raise queue_unavailable() from error
+        raise APIError("queue_unavailable") from error
     if job is None:
         job = await kept.find(job_id, timezone.now())
     of_this_route = job_id.startswith(view_type.id_prefix)
     if job is None or job.organization_id != principal.organization_id or not of_this_route:
-        raise NotFound(
-            "completion_not_found", "No such completion, or its result has expired.", "id"
-        )
+        raise APIError("completion_not_found", param="id")
     return job
 
 
@@ -240,10 +236,10 @@ async def frames(
         async with aclosing(_events(view.id, stored, sse.KEEP_ALIVE_INTERVAL)) as events:
             async for event in events:
                 if here.is_closing:
-                    yield sse.frame(from_job_error("server_shutting_down").envelope())
+                    yield sse.frame(APIError("server_shutting_down").envelope())
                     break
                 if event is None and clock() > over_at:
-                    yield sse.frame(from_job_error("queue_timeout").envelope())
+                    yield sse.frame(APIError("queue_timeout").envelope())
                     break
                 if event is None:
                     yield sse.KEEP_ALIVE
@@ -260,7 +256,7 @@ async def frames(
                 if wire:
                     yield wire[0] if len(wire) == 1 else b"".join(wire)
     except ReaderLostError:
-        yield sse.frame(queue_unavailable().envelope())
+        yield sse.frame(APIError("queue_unavailable").envelope())
     finally:
         if watched and not isinstance(event, EndEvent):
             here.spawn(here.cancel_job(view.id))

@@ -14,7 +14,7 @@ from redis.exceptions import RedisError
 from completions.accounts.keys import Principal
 from completions.catalog import model_files
 from completions.delivery import idempotency, rate_limits
-from completions.errors import APIError, InvalidRequest, Overloaded
+from completions.errors import APIError
 from completions.http import access_log, request_ids, runtime
 from completions.jobs import kept, tracing
 from completions.jobs.limits import (
@@ -34,7 +34,6 @@ from completions.jobs.submission import (
     QueueFullError,
 )
 from completions.responses.completion import View
-from completions.responses.job_errors import from_job_error
 from completions.usage import budgets
 
 _NOT_QUEUED = (
@@ -89,9 +88,9 @@ async def enqueue(job: NewJob) -> Remaining:
     access_log.note(job_id=job.id, model=job.model)
     here = await runtime.current()
     if here.is_closing:
-        raise from_job_error("server_shutting_down")
+        raise APIError("server_shutting_down")
     if here.is_full:
-        raise from_job_error("queue_full")
+        raise APIError("server_overloaded")
     if job.kept or _rids(job):
         return await _enqueue_in_steps(here, job)
     try:
@@ -153,13 +152,13 @@ def _expect(here: runtime.Runtime, job: NewJob) -> None:
 
 
 def _require_storable(job: NewJob) -> None:
-    """SQL keeps JSON, in which PostgreSQL takes every character but one. Raises InvalidRequest."""
+    """SQL keeps JSON, in which PostgreSQL takes every character but one. Raises APIError."""
     if _NUL.search(orjson.dumps([job.request, job.view])):
         message = (
             "A text of this request holds U+0000. Send it without background and Idempotency-Key, "
             "or without that character."
         )
-        raise InvalidRequest("invalid_value", message)
+        raise APIError("invalid_value", message)
 
 
 async def _withdraw(
@@ -185,9 +184,9 @@ async def _take_rids(here: runtime.Runtime, job: NewJob) -> None:
         await here.rids.take(job.api_key_id, rids, job.id)
     except RidTakenError as error:
         message = f"rid: {error} was used before by this API key; ids are taken for 24 hours."
-        raise InvalidRequest("invalid_value", message, "rid") from error
+        raise APIError("invalid_value", message, "rid") from error
     except (RedisError, OSError) as error:
-        raise queue_unavailable() from error
+        raise APIError("queue_unavailable") from error
 
 
 async def _free_rids(here: runtime.Runtime, job: NewJob) -> None:
@@ -208,17 +207,7 @@ def _refusal(error: Exception, job: NewJob) -> APIError:
     if isinstance(error, KeyQueueFullError):
         return rate_limits.crowded_refusal(settings.MAX_QUEUED_PER_KEY)
     if isinstance(error, QueueFullError):
-        return from_job_error("queue_full")
+        return APIError("server_overloaded")
     if isinstance(error, ModelUnservedError):
-        return Overloaded(
-            "model_loading",
-            "No worker serves this model at the moment. Retry later, or send "
-            '"background": true to have it run once one does.',
-            retry_after=5,
-        )
-    return queue_unavailable()
-
-
-def queue_unavailable() -> Overloaded:
-    """What a client hears while Redis does not answer."""
-    return Overloaded("queue_unavailable", "The queue cannot be reached. Retry in a moment.")
+        return APIError("model_loading")
+    return APIError("queue_unavailable")

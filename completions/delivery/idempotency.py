@@ -7,11 +7,10 @@ sent again, corrected, with the same key.
 
 import hashlib
 import json
-from http import HTTPStatus
 
 from django.utils import timezone
 
-from completions.errors import INVALID_REQUEST, RETRY_SOON, APIError, InvalidRequest
+from completions.errors import APIError
 from completions.http.base import APIRequest
 from completions.jobs import kept
 from completions.jobs.submission import IdempotencyKey
@@ -22,13 +21,13 @@ MAX_LENGTH = 255
 
 
 def key_of(request: APIRequest, route: str) -> IdempotencyKey | None:
-    """The key with what tells bodies apart. Raises InvalidRequest."""
+    """The key with what tells bodies apart. Raises APIError."""
     key = request.META.get("HTTP_IDEMPOTENCY_KEY")  # `request.headers` would be a table of them all
     if key is None:
         return None
     if not 1 <= len(key) <= MAX_LENGTH:
         message = f"{HEADER} must have 1-{MAX_LENGTH} characters."
-        raise InvalidRequest("invalid_value", message, HEADER)
+        raise APIError("invalid_value", message, HEADER)
     body = json.dumps(request.data, sort_keys=True).encode()  # integers of any size
     return IdempotencyKey(route, key, hashlib.sha256(body).hexdigest())
 
@@ -46,24 +45,16 @@ async def first_job(key: IdempotencyKey, api_key_id: int) -> str | None:
 
 def reused() -> APIError:
     """422: one key, two different requests."""
-    return APIError(
-        HTTPStatus.UNPROCESSABLE_ENTITY, INVALID_REQUEST, "idempotency_key_reused",
-        f"This {HEADER} was used for another request. Draw a new one for each request.",
-        param=HEADER,
-    )  # fmt: skip
+    return APIError("idempotency_key_reused", param=HEADER)
 
 
 def in_progress() -> APIError:
     """409: the first request with this key has not been answered yet."""
-    return APIError(
-        HTTPStatus.CONFLICT, INVALID_REQUEST, "idempotency_in_progress",
-        f"The first request with this {HEADER} is still running. Retry to get its answer.",
-        param=HEADER, headers=RETRY_SOON,
-    )  # fmt: skip
+    return APIError("idempotency_in_progress", param=HEADER)
 
 
 def refuse(request: APIRequest) -> None:
     """For routes that do not know the header: a client that sent it would rely on it."""
     if HEADER in request.headers:
         message = f"{HEADER} is not supported on this route; send the request without it."
-        raise InvalidRequest("unsupported_parameter", message, HEADER)
+        raise APIError("unsupported_parameter", message, HEADER)

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from rest_framework.request import Request
 
-from completions.errors import InvalidRequest
+from completions.errors import APIError
 
 META_HEADER = "x-include-meta"
 _WAIT = re.compile(r"wait=\"?(\d{1,6})\"?$", re.IGNORECASE)
@@ -46,7 +46,7 @@ def wants_meta(request: Request) -> bool:
 def _truth(given: str | None, name: str) -> bool:
     word = "false" if given is None else given.lower()
     if word not in ("true", "1", "false", "0"):
-        raise InvalidRequest("invalid_value", f"{name} must be true or false.", name)
+        raise APIError("invalid_value", f"{name} must be true or false.", name)
     return word in ("true", "1")
 
 
@@ -54,7 +54,7 @@ def seconds(request: Request, name: str, most: float) -> float:
     """A query parameter in seconds, at most `most`; 0 when absent."""
     given = request.query_params.get(name, "0")
     if not re.fullmatch(r"\d{1,6}(\.\d+)?", given):
-        raise InvalidRequest("invalid_value", f"{name} must be a number of seconds.", name)
+        raise APIError("invalid_value", f"{name} must be a number of seconds.", name)
     return min(float(given), most)
 
 
@@ -66,6 +66,6 @@ def cursor(request: Request) -> int:
     ):
         if given is not None:
             if not re.fullmatch(r"\d{1,15}", given):
-                raise InvalidRequest("invalid_value", f"{name} must be a sequence number.", name)
+                raise APIError("invalid_value", f"{name} must be a sequence number.", name)
             return int(given)
     return 0

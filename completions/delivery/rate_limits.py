@@ -4,9 +4,9 @@ https://platform.openai.com/docs/guides/rate-limits#rate-limits-in-headers
 """
 
 import math
-from http import HTTPStatus
 
-from completions.errors import DO_NOT_RETRY, RETRY_SOON, APIError, RateLimited
+from completions.contract.errors import NEVER
+from completions.errors import APIError
 from completions.jobs.limits import (
     Allowance,
     BudgetReachedError,
@@ -18,9 +18,15 @@ from completions.jobs.submission import NewJob
 from completions.models.usage import NANOS
 
 _TOO_MANY = {
-    "requests": "This API key may send {limit} requests per minute.",
-    "tokens": "This API key may use {limit} tokens per minute, and this request can use {asked}.",
-    "concurrency": "This API key may have {limit} requests running at a time.",
+    "requests": ("request_rate_exceeded", "This API key may send {limit} requests per minute."),
+    "tokens": (
+        "token_rate_exceeded",
+        "This API key may use {limit} tokens per minute, and this request can use {asked}.",
+    ),
+    "concurrency": (
+        "concurrency_limit_exceeded",
+        "This API key may have {limit} requests running at a time.",
+    ),
 }
 
 
@@ -36,21 +42,22 @@ def headers(remaining: Remaining) -> dict[str, str]:
     return shown
 
 
-def refusal(reached: LimitReachedError, limits: Limits, most_tokens: int) -> RateLimited:
+def refusal(reached: LimitReachedError, limits: Limits, most_tokens: int) -> APIError:
     """The 429 for a request that can use `most_tokens` tokens."""
     limit = {
         "requests": limits.requests_per_minute,
         "tokens": limits.tokens_per_minute,
         "concurrency": limits.max_concurrency,
     }[reached.limit]
-    message = _TOO_MANY[reached.limit].format(limit=limit, asked=most_tokens)
+    name, message = _TOO_MANY[reached.limit]
+    message = message.format(limit=limit, asked=most_tokens)
     never = reached.limit == "tokens" and limit is not None and most_tokens > limit
     advice = " Shorten the prompt, lower max_tokens or n, or ask your administrator for more."
     wait = f" Retry in {duration(reached.retry_after)}."
-    error = RateLimited(reached.limit, message + (advice if never else wait))
+    error = APIError(name, message + (advice if never else wait))
     error.headers.update(headers(reached.remaining))
     if never:
-        error.headers["x-should-retry"] = "false"
+        error.headers.update(NEVER)
     else:
         error.headers["Retry-After"] = str(max(1, math.ceil(reached.retry_after)))
         error.headers["retry-after-ms"] = str(max(1, math.ceil(reached.retry_after * 1000)))
@@ -81,20 +88,16 @@ def quota_refusal(reached: BudgetReachedError, job: NewJob) -> APIError:
         f", of which {used} are used or reserved, and this request can use {asked_text}. Ask for "
         "less, or ask your administrator for more."
     )
-    return APIError(
-        HTTPStatus.TOO_MANY_REQUESTS, "insufficient_quota", "insufficient_quota", message,
-        headers=DO_NOT_RETRY,
-    )  # fmt: skip
+    return APIError("insufficient_quota", message)
 
 
 def crowded_refusal(most: int) -> APIError:
     """The 429 for a key that has filled its part of the queue."""
     return APIError(
-        HTTPStatus.TOO_MANY_REQUESTS, "overloaded_error", "queue_full",
+        "queue_full",
         f"This API key has {most} requests waiting or running, as many as one key may have. Wait "
         "until some have ended, or send them as a batch.",
-        headers=RETRY_SOON,
-    )  # fmt: skip
+    )
 
 
 def _money(nanos: int) -> str:

@@ -1,7 +1,6 @@
 """/v1/batches: create, retrieve, list, cancel, send the unfinished lines again."""
 
 import re
-from http import HTTPStatus
 from typing import Any
 
 from asgiref.sync import sync_to_async
@@ -15,14 +14,7 @@ from completions.accounts.keys import Principal
 from completions.batches import progress, resubmission, states
 from completions.delivery import idempotency
 from completions.endpoints.files import KEEP_SECONDS, find_file
-from completions.errors import (
-    DO_NOT_RETRY,
-    INVALID_REQUEST,
-    APIError,
-    FieldError,
-    InvalidRequest,
-    NotFound,
-)
+from completions.errors import APIError, FieldError
 from completions.http.base import APIRequest, AsyncAPIView
 from completions.http.pages import Page
 from completions.jobs.submission import IdempotencyKey
@@ -104,7 +96,7 @@ class BatchesView(AsyncAPIView):
         file = await find_file(wanted["input_file_id"], request.auth, "input_file_id")
         if file.purpose != FilePurpose.BATCH:
             message = "input_file_id: this file was not uploaded for a batch."
-            raise InvalidRequest("invalid_file_purpose", message, "input_file_id")
+            raise APIError("invalid_file_purpose", message, "input_file_id")
         keep = wanted["output_expires_after"] or {"seconds": KEEP_SECONDS[-1]}
         batch = Batch(
             endpoint=wanted["endpoint"],
@@ -151,16 +143,12 @@ class ResubmitBatchView(AsyncAPIView):
         idempotency.refuse(request)
         batch = await _find(batch_id, request.auth)
         if not batch.ended or not batch.failed:
-            raise APIError(
-                HTTPStatus.CONFLICT, INVALID_REQUEST, "nothing_to_resubmit",
-                "Only a batch that has ended with unfinished lines can be sent again.",
-                param="id", headers=DO_NOT_RETRY,
-            )  # fmt: skip
+            raise APIError("nothing_to_resubmit", param="id")
         try:
             again, file = await sync_to_async(resubmission.prepare)(batch, timezone.now())
         except File.DoesNotExist as error:
             message = "The input file or the error file of this batch was deleted or has expired."
-            raise NotFound("file_not_found", message, "id") from error
+            raise APIError("file_not_found", message, "id") from error
         return await _created(again, file, request.auth)
 
 
@@ -174,12 +162,11 @@ async def _created(batch: Batch, file: File, principal: Principal) -> Response:
     waiting = await unfinished.filter(status=BatchStatus.VALIDATING).acount()
     if queued >= settings.MAX_QUEUED_LINES or waiting >= settings.MAX_VALIDATING_BATCHES:
         raise APIError(
-            HTTPStatus.TOO_MANY_REQUESTS, "requests", "batch_limit_exceeded",
+            "batch_limit_exceeded",
             f"{queued} lines of your organization wait and {waiting} batches are being validated, "
             f"of {settings.MAX_QUEUED_LINES} and {settings.MAX_VALIDATING_BATCHES} at most. Wait "
             "until some are done.",
-            headers={"Retry-After": "60"},
-        )  # fmt: skip
+        )
     owner = principal.organization_id, principal.key_id
     states.place(batch, file, owner, ROUTES[batch.endpoint].view_type.id_prefix)
     try:
@@ -204,7 +191,7 @@ async def _find(batch_id: str, principal: Principal) -> Batch:
     owned = Batch.objects.filter(organization_id=principal.organization_id)
     batch = await owned.filter(id=batch_id).afirst()
     if batch is None:
-        raise NotFound("batch_not_found", "No such batch.", "id")
+        raise APIError("batch_not_found", param="id")
     return batch
 
 

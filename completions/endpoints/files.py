@@ -2,7 +2,6 @@
 
 import re
 from datetime import timedelta
-from http import HTTPStatus
 from typing import Any
 from urllib.parse import quote
 
@@ -19,14 +18,7 @@ from rest_framework.response import Response
 from completions.accounts.keys import Principal
 from completions.batches import files, writing
 from completions.delivery import idempotency
-from completions.errors import (
-    DO_NOT_RETRY,
-    INVALID_REQUEST,
-    APIError,
-    InvalidRequest,
-    NotFound,
-    payload_too_large,
-)
+from completions.errors import APIError, payload_too_large
 from completions.http.base import APIRequest, AsyncAPIView
 from completions.http.pages import Page
 from completions.models import UNFINISHED, Batch, File, FilePurpose, FileQuerySet, Scope
@@ -73,7 +65,7 @@ class FilesView(AsyncAPIView):
             )
             file = await turns.to_its_end(storing)
         except files.StorageLimitError as error:
-            raise InvalidRequest(
+            raise APIError(
                 "storage_limit_exceeded",
                 f"Your organization's files may take {settings.MAX_STORED_BYTES} bytes. "
                 "Delete some first.",
@@ -90,9 +82,9 @@ class FilesView(AsyncAPIView):
     def handle_exception(self, exc: Exception) -> Response:
         if isinstance(exc, drf.UnsupportedMediaType):
             exc = APIError(
-                HTTPStatus.UNSUPPORTED_MEDIA_TYPE, INVALID_REQUEST, "unsupported_media_type",
+                "unsupported_media_type",
                 "Send the file as multipart/form-data, with the parts purpose and file.",
-            )  # fmt: skip
+            )
         return super().handle_exception(exc)
 
 
@@ -151,18 +143,15 @@ async def _being_written(file_id: str, principal: Principal) -> Batch | None:
 
 
 def _in_use(message: str) -> APIError:
-    return APIError(
-        HTTPStatus.CONFLICT, INVALID_REQUEST, "file_in_use", message,
-        param="id", headers=DO_NOT_RETRY,
-    )  # fmt: skip
+    return APIError("file_in_use", message, "id")
 
 
 async def find_file(file_id: str, principal: Principal, param: str = "id") -> File:
-    """The file, if it is this organization's and has not expired. Raises NotFound."""
+    """The file, if it is this organization's and has not expired. Raises APIError."""
     asked = _visible(principal).filter(id=file_id)
     file = None if "\x00" in file_id else await asked.afirst()  # PostgreSQL would choke on it
     if file is None:
-        raise NotFound("file_not_found", "No such file, or it has expired.", param)
+        raise APIError("file_not_found", param=param)
     return file
 
 
@@ -179,15 +168,15 @@ class _Upload:
         for name in data:
             if name not in _PARTS:
                 message = f"there is no such part. Send {' and '.join(_PARTS[:2])}."
-                raise InvalidRequest("unknown_parameter", f"{name[:64]}: {message}", name[:64])
+                raise APIError("unknown_parameter", f"{name[:64]}: {message}", name[:64])
             if len(data.getlist(name)) > 1:
-                raise InvalidRequest("invalid_value", f"{name}: send one only.", name)
+                raise APIError("invalid_value", f"{name}: send one only.", name)
         self._check_purpose()
         self.keep = self._keep()
         content = uploads.get("file")
         if content is None:
             message = "file: this part is required, with a file name."
-            raise InvalidRequest("missing_required_parameter", message, "file")
+            raise APIError("missing_required_parameter", message, "file")
         if (content.size or 0) > settings.MAX_FILE_BYTES:
             raise payload_too_large(settings.MAX_FILE_BYTES)
         self.content = content
@@ -197,10 +186,10 @@ class _Upload:
         purpose = self._data.get("purpose")
         if purpose is None:
             message = 'purpose: this part is required; send "batch".'
-            raise InvalidRequest("missing_required_parameter", message, "purpose")
+            raise APIError("missing_required_parameter", message, "purpose")
         if purpose != FilePurpose.BATCH:
             message = 'purpose: this server takes files for "batch" only.'
-            raise InvalidRequest("unsupported_value", message, "purpose")
+            raise APIError("unsupported_value", message, "purpose")
 
     def _keep(self) -> timedelta:
         anchor, seconds = map(self._data.get, _PARTS[2:])
@@ -208,7 +197,7 @@ class _Upload:
             return DEFAULT_KEEP
         if anchor != "created_at":
             message = f'{_PARTS[2]}: must be "created_at".'
-            raise InvalidRequest("invalid_value", message, _PARTS[2])
+            raise APIError("invalid_value", message, _PARTS[2])
         return timedelta(seconds=check_keep_seconds(seconds, _PARTS[3]))
 
 
@@ -217,5 +206,5 @@ def check_keep_seconds(value: Any, param: str) -> int:
     digits = value if type(value) in (str, int) else ""
     if not re.fullmatch(r"\d{1,9}", str(digits)) or int(digits) not in KEEP_SECONDS:
         message = f"{param}: must be from {KEEP_SECONDS[0]} to {KEEP_SECONDS[-1]} seconds."
-        raise InvalidRequest("invalid_value", message, param)
+        raise APIError("invalid_value", message, param)
     return int(digits)

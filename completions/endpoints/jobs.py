@@ -1,6 +1,5 @@
 """What one does with a request that becomes a job: submit, poll, stream again, cancel."""
 
-from http import HTTPStatus
 from typing import Any
 
 from django.db.models import Q
@@ -10,9 +9,9 @@ from redis.exceptions import RedisError
 from rest_framework.response import Response
 
 from completions.delivery import delivery, idempotency, rate_limits
-from completions.delivery.enqueueing import enqueue, new_job, queue_unavailable
+from completions.delivery.enqueueing import enqueue, new_job
 from completions.delivery.preferences import Preferences, cursor, flag, seconds, wants_meta
-from completions.errors import DO_NOT_RETRY, INVALID_REQUEST, APIError
+from completions.errors import APIError
 from completions.http import runtime
 from completions.http.base import APIRequest, AsyncAPIView
 from completions.http.pages import Page
@@ -126,10 +125,7 @@ class JobView(AsyncAPIView):
     async def delete(self, request: APIRequest, job_id: str) -> Response:
         job = await delivery.find(self.view_type, job_id, request.auth)
         if not job.ended:
-            raise APIError(
-                HTTPStatus.CONFLICT, INVALID_REQUEST, "completion_in_progress",
-                "It has not ended. Cancel it first.", param="id", headers=DO_NOT_RETRY,
-            )  # fmt: skip
+            raise APIError("completion_in_progress", param="id")
         await kept.discard(job_id)
         here = await runtime.current()
         await here.submission.remove(job_id)
@@ -151,7 +147,7 @@ class CancelView(AsyncAPIView):
         try:
             await here.submission.cancel(job_id)
         except (RedisError, OSError) as error:
-            raise queue_unavailable() from error
+            raise APIError("queue_unavailable") from error
         # The worker confirms within a step; a client that looks at once should see it.
         return await delivery.polled(view, request.auth, wait=5.0)
 

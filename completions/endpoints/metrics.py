@@ -15,7 +15,7 @@ from prometheus_client.registry import Collector
 from redis.exceptions import RedisError
 
 from completions.catalog import model_files
-from completions.errors import InvalidRequest, PermissionDenied, Unauthorized
+from completions.errors import APIError
 from completions.http import runtime, web_metrics
 from completions.http.authentication import bearer
 from completions.http.base import APIRequest, AsyncAPIView
@@ -38,7 +38,7 @@ class MetricsView(AsyncAPIView):
         _require_token(request.META.get("HTTP_AUTHORIZATION", ""))
         part = request.query_params.get("part")
         if part not in (None, *PARTS):
-            raise InvalidRequest("invalid_value", f"part is one of {', '.join(PARTS)}", "part")
+            raise APIError("invalid_value", f"part is one of {', '.join(PARTS)}", "part")
         text = b""
         if part != "service":
             text += prometheus_client.generate_latest(web_metrics.registry)
@@ -51,13 +51,10 @@ def _require_token(header: str) -> None:
     """Raises APIError. Names of models and the load are nobody else's business."""
     wanted = settings.METRICS_TOKEN
     if not wanted:
-        raise PermissionDenied(
-            "Metrics are off. Set QUIRE_METRICS_TOKEN and send it as a bearer token."
-        )
+        message = "Metrics are off. Set QUIRE_METRICS_TOKEN and send it as a bearer token."
+        raise APIError("permission_denied", message)
     if not hmac.compare_digest(bearer(header).encode(), wanted.encode()):
-        raise Unauthorized(
-            "invalid_metrics_token", "Send QUIRE_METRICS_TOKEN in Authorization: Bearer ..."
-        )
+        raise APIError("invalid_metrics_token")
 
 
 async def _service() -> bytes:

@@ -7,7 +7,7 @@ from rest_framework.response import Response
 from completions.catalog.model_files import ModelFiles
 from completions.chat import template
 from completions.chat.template import ChatTemplateError
-from completions.errors import FieldError, InvalidRequest
+from completions.errors import APIError, FieldError
 from completions.http.base import APIRequest, AsyncAPIView
 from completions.models import Scope
 from completions.requests import turns
@@ -98,7 +98,7 @@ def _tokenize(model: ModelFiles, validated: dict[str, Any]) -> list[int]:
                 add_generation_prompt=validated["add_generation_prompt"],
             )
         except ChatTemplateError as error:
-            raise InvalidRequest("invalid_value", f"messages: {error}.", "messages") from error
+            raise APIError("invalid_value", f"messages: {error}.", "messages") from error
     path = "prompt" if validated["messages"] is None else "messages"
     try:
         return token_ids(model, text, path, validated["add_special_tokens"], MOST_CHARACTERS)

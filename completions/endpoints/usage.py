@@ -11,7 +11,7 @@ from django.utils import timezone
 from rest_framework.response import Response
 
 from completions.accounts.keys import Principal
-from completions.errors import InvalidRequest
+from completions.errors import APIError
 from completions.http.base import APIRequest, AsyncAPIView
 from completions.models import ApiKey, Scope, UsageHour
 from completions.usage import report
@@ -42,17 +42,17 @@ class Wanted:
 
     @classmethod
     def of(cls, request: APIRequest) -> "Wanted":
-        """Raises InvalidRequest."""
+        """Raises APIError."""
         width = request.query_params.get("bucket_width", "1d")
         if width not in WIDTHS:
             message = f"bucket_width must be one of {', '.join(WIDTHS)}."
-            raise InvalidRequest("invalid_value", message, "bucket_width")
+            raise APIError("invalid_value", message, "bucket_width")
         now = timezone.now()
         begin = _time(request, "start_time") or now - WIDTHS[width] * (LIMITS[width][0] - 1)
         begin = report.bucket_of(begin, width)
         end = _time(request, "end_time") or now + timedelta(seconds=1)
         if end <= begin:
-            raise InvalidRequest("invalid_value", "end_time must be after start_time.", "end_time")
+            raise APIError("invalid_value", "end_time must be after start_time.", "end_time")
         return cls(
             width=width,
             begin=max(begin, report.bucket_of(_page(request) or begin, width)),
@@ -163,7 +163,7 @@ def _time(request: APIRequest, name: str) -> datetime | None:
     if given is None:
         return None
     if not re.fullmatch(r"\d{1,12}", given) or int(given) > _LATEST:
-        raise InvalidRequest("invalid_value", f"{name} must be a Unix time in seconds.", name)
+        raise APIError("invalid_value", f"{name} must be a Unix time in seconds.", name)
     return datetime.fromtimestamp(int(given), UTC)
 
 
@@ -173,7 +173,7 @@ def _page(request: APIRequest) -> datetime | None:
         return None
     match = _PAGE.fullmatch(given)
     if match is None:
-        raise InvalidRequest("invalid_value", "page must be a next_page of this list.", "page")
+        raise APIError("invalid_value", "page must be a next_page of this list.", "page")
     return datetime.fromtimestamp(int(match[1]), UTC)
 
 
@@ -182,7 +182,7 @@ def _limit(request: APIRequest, width: str) -> int:
     given = request.query_params.get("limit", str(default))
     if not re.fullmatch(r"\d{1,6}", given) or not 1 <= int(given) <= most:
         message = f"limit must be from 1 to {most} with bucket_width {width}."
-        raise InvalidRequest("invalid_value", message, "limit")
+        raise APIError("invalid_value", message, "limit")
     return int(given)
 
 
@@ -191,7 +191,7 @@ def _groups(request: APIRequest) -> tuple[str, ...]:
     for name in given:
         if name not in GROUPS:
             message = f"group_by must be some of {', '.join(GROUPS)}."
-            raise InvalidRequest("invalid_value", message, "group_by")
+            raise APIError("invalid_value", message, "group_by")
     asked = {"group_by", "group_by[]"} & request.query_params.keys()
     return tuple(dict.fromkeys(given)) if asked else DEFAULT_GROUPS
 
@@ -202,5 +202,5 @@ def _several(request: APIRequest, name: str) -> list[str]:
     names = [part for text in given for part in text.split(",") if part]
     if len(names) > _MOST_NAMES:
         message = f"{name} may list {_MOST_NAMES} names at most."
-        raise InvalidRequest("invalid_value", message, name)
+        raise APIError("invalid_value", message, name)
     return names

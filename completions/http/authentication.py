@@ -3,7 +3,7 @@
 from rest_framework.request import Request
 
 from completions.accounts import keys
-from completions.errors import PermissionDenied, Unauthorized
+from completions.errors import APIError
 from completions.http import access_log, runtime
 from completions.models import Scope
 
@@ -16,34 +16,36 @@ _MESSAGES = {
 
 
 async def authenticate(request: Request) -> keys.Principal:
-    """The caller. Raises Unauthorized."""
+    """The caller. Raises APIError."""
     return await authenticate_header(request.META.get("HTTP_AUTHORIZATION", ""))
 
 
 def permit(principal: keys.Principal, scope: Scope | None, address: str) -> None:
-    """Raises PermissionDenied unless the key has the scope, if any, and may come from the client's
+    """Raises APIError unless the key has the scope, if any, and may come from the client's
     IP address, which is empty where it is not known."""
     if scope is not None and scope not in principal.scopes:
-        raise PermissionDenied(
+        raise APIError(
+            "permission_denied",
             f"This API key lacks the scope {scope.value!r}, which this route needs. Use another "
-            "key, or ask your administrator."
+            "key, or ask your administrator.",
         )
     if not principal.may_come_from(address):
-        raise PermissionDenied(
+        raise APIError(
+            "permission_denied",
             f"This API key may not be used from {address or 'here'}. Call from one of its "
-            "networks, or ask your administrator."
+            "networks, or ask your administrator.",
         )
 
 
 async def authenticate_header(header: str) -> keys.Principal:
-    """The same from the Authorization header alone. Raises Unauthorized."""
+    """The same from the Authorization header alone. Raises APIError."""
     secret = bearer(header)
     verdict = await _verify(secret) if secret else keys.Refusal.MISSING
     if isinstance(verdict, keys.Principal):
         access_log.note(api_key=verdict.key_id, organization=verdict.organization_id)
         return verdict
     message = _MESSAGES[verdict].format(masked=keys.masked(secret))
-    raise Unauthorized(verdict.value, message)
+    raise APIError(verdict.value, message)
 
 
 async def _verify(secret: str) -> keys.Principal | keys.Refusal:

@@ -10,7 +10,7 @@ from rest_framework.response import Response
 from rest_framework.views import APIView
 
 from completions.accounts.keys import Principal
-from completions.errors import InvalidRequest
+from completions.errors import APIError
 from completions.http.authentication import authenticate, permit
 from completions.models import Scope
 from completions.requests import turns
@@ -102,7 +102,7 @@ def _refuse_nul(request: Request) -> None:
         for name, value in request.query_params.items():
             if "\x00" in f"{name}{value}":
                 name = name.replace("\x00", "")
-                raise InvalidRequest("invalid_value", f"{name} must not hold U+0000.", name)
+                raise APIError("invalid_value", f"{name} must not hold U+0000.", name)
 
 
 def _parse(request: Request) -> None:

@@ -8,13 +8,7 @@ from typing import Any
 
 import orjson
 from django.conf import settings
-from django.core.exceptions import (
-    PermissionDenied as DjangoPermissionDenied,
-)
-from django.core.exceptions import (
-    RequestDataTooBig,
-    SuspiciousOperation,
-)
+from django.core.exceptions import PermissionDenied, RequestDataTooBig, SuspiciousOperation
 from django.db import InterfaceError, OperationalError
 from django.http import Http404, HttpRequest, HttpResponse, HttpResponseBase
 from django.views import defaults
@@ -23,16 +17,7 @@ from rest_framework import exceptions as drf
 from rest_framework.response import Response
 
 from completions.catalog.model_files import ModelFilesError
-from completions.errors import (
-    INVALID_REQUEST,
-    APIError,
-    InternalError,
-    InvalidRequest,
-    NotFound,
-    Overloaded,
-    PermissionDenied,
-    payload_too_large,
-)
+from completions.errors import APIError, payload_too_large
 from completions.grammars.exceptions import GrammarError
 from completions.http import access_log
 from completions.requests import constraint
@@ -44,15 +29,14 @@ _FOR_BROWSERS = ("/admin", "/docs", "/static")
 
 def _model_files(exc: ModelFilesError) -> APIError:
     logger.error("%s", exc)
-    return Overloaded(
-        "model_loading", "The model's files are not in place yet. Retry in a minute.", 60
-    )
+    message = "The model's files are not in place yet. Retry in a minute."
+    return APIError("model_loading", message, headers={"Retry-After": "60"})
 
 
 def _unreachable(code: str, what: str) -> Callable[[Exception], APIError]:
     def translate(exc: Exception) -> APIError:
         logger.error("%s: %s", what, exc)
-        return Overloaded(code, f"{what}. Retry in a moment.")
+        return APIError(code)
 
     return translate
 
@@ -67,22 +51,18 @@ def is_disk_full(exc: BaseException) -> bool:
 def _os_error(exc: OSError) -> APIError:
     if not is_disk_full(exc):
         logger.error("unforeseen %s", type(exc).__name__, exc_info=exc)
-        return InternalError()
+        return APIError("internal_error")
     logger.error("no room for files: %s", exc)
-    return Overloaded(
-        "storage_full", "There is no room for files at the moment. Retry later.", retry_after=60
-    )
+    return APIError("storage_full")
 
 
 def _not_found(exc: Http404) -> APIError:
-    return NotFound(
-        "not_found", "There is nothing at this path. GET /v1/openapi.json lists all that there are."
-    )
+    return APIError("not_found")
 
 
 def _astray() -> APIError:
     """A path that the API does not have."""
-    return NotFound(
+    return APIError(
         "not_found",
         "There is nothing at this path: those of the API begin with /v1/. Clients are given a base "
         "URL that ends with /v1.",
@@ -90,17 +70,11 @@ def _astray() -> APIError:
 
 
 def _method_not_allowed(exc: drf.MethodNotAllowed) -> APIError:
-    return APIError(
-        HTTPStatus.METHOD_NOT_ALLOWED, INVALID_REQUEST, "method_not_allowed",
-        f"{exc.detail} The Allow header lists what is.",
-    )  # fmt: skip
+    return APIError("method_not_allowed", f"{exc.detail} The Allow header lists what is.")
 
 
 def _unsupported_media_type(exc: drf.UnsupportedMediaType) -> APIError:
-    return APIError(
-        HTTPStatus.UNSUPPORTED_MEDIA_TYPE, INVALID_REQUEST, "unsupported_media_type",
-        "Send the body with the header Content-Type: application/json.",
-    )  # fmt: skip
+    return APIError("unsupported_media_type")
 
 
 def _too_big(exc: RequestDataTooBig) -> APIError:
@@ -109,8 +83,10 @@ def _too_big(exc: RequestDataTooBig) -> APIError:
 
 def _drf(exc: drf.APIException) -> APIError:
     if exc.status_code >= HTTPStatus.INTERNAL_SERVER_ERROR:
-        return InternalError()
-    return APIError(exc.status_code, INVALID_REQUEST, "invalid_request", str(exc.detail))
+        return APIError("internal_error")
+    error = APIError("invalid_request", str(exc.detail))
+    error.status_code = exc.status_code  # DRF has others, such as 406
+    return error
 
 
 _Kinds = type[Exception] | tuple[type[Exception], ...]
@@ -129,8 +105,8 @@ _TRANSLATIONS: tuple[tuple[_Kinds, Callable[[Any], APIError]], ...] = (
     (drf.MethodNotAllowed, _method_not_allowed),
     (drf.UnsupportedMediaType, _unsupported_media_type),
     (RequestDataTooBig, _too_big),
-    (DjangoPermissionDenied, lambda _: PermissionDenied("You may not do this.")),
-    (SuspiciousOperation, lambda _: InvalidRequest("invalid_request", "Malformed request.")),
+    (PermissionDenied, lambda _: APIError("permission_denied")),
+    (SuspiciousOperation, lambda _: APIError("invalid_request")),
     (drf.APIException, _drf),
 )
 
@@ -143,7 +119,7 @@ def api_error(exc: Exception) -> APIError:
         if isinstance(exc, kind):
             return translate(exc)
     logger.error("unforeseen %s", type(exc).__name__, exc_info=exc)
-    return InternalError()
+    return APIError("internal_error")
 
 
 def handle(exc: Exception, context: Mapping[str, Any]) -> Response:
@@ -182,5 +158,5 @@ def bad_request(request: HttpRequest, exception: Exception) -> HttpResponseBase:
 def server_error(request: HttpRequest) -> HttpResponseBase:
     """Django's handler500, likewise; Django has logged the exception."""
     if request.path_info.startswith("/v1/"):
-        return response(InternalError())
+        return response(APIError("internal_error"))
     return defaults.server_error(request)

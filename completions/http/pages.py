@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 from django.db.models import Model, Q, QuerySet
 from rest_framework.request import Request
 
-from completions.errors import InvalidRequest
+from completions.errors import APIError
 
 _M = TypeVar("_M", bound=Model)
 
@@ -23,20 +23,20 @@ class Page:
 
     @classmethod
     def of(cls, request: Request, default: int, most: int) -> "Page":
-        """From the query parameters limit, after and order. Raises InvalidRequest."""
+        """From the query parameters limit, after and order. Raises APIError."""
         given = request.query_params
         limit = given.get("limit", str(default))
         if not re.fullmatch(r"\d{1,6}", limit) or not 1 <= int(limit) <= most:
-            raise InvalidRequest("invalid_value", f"limit must be from 1 to {most}.", "limit")
+            raise APIError("invalid_value", f"limit must be from 1 to {most}.", "limit")
         order = given.get("order", "desc")
         if order not in ("asc", "desc"):
-            raise InvalidRequest("invalid_value", "order must be asc or desc.", "order")
+            raise APIError("invalid_value", "order must be asc or desc.", "order")
         return cls(int(limit), given.get("after") or None, order == "asc")
 
     async def read(
         self, rows: "QuerySet[_M, _M]", present: Callable[[_M], Mapping[str, Any]]
     ) -> dict[str, Any]:
-        """The list object. Rows are ordered by (created_at, id). Raises InvalidRequest."""
+        """The list object. Rows are ordered by (created_at, id). Raises APIError."""
         sign = "" if self.ascending else "-"
         wanted = rows.order_by(f"{sign}created_at", f"{sign}pk")
         if self.after is not None:
@@ -55,7 +55,7 @@ class Page:
         last: Any = await rows.filter(pk=self.after).afirst()
         if last is None:
             message = "after must be the id of an element of this list that still exists."
-            raise InvalidRequest("invalid_value", message, "after")
+            raise APIError("invalid_value", message, "after")
         side = "gt" if self.ascending else "lt"
         tied = Q(**{"created_at": last.created_at, f"pk__{side}": last.pk})
         return Q(**{f"created_at__{side}": last.created_at}) | tied

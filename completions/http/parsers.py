@@ -7,11 +7,11 @@ from django.conf import settings
 from rest_framework.parsers import BaseParser
 
 from completions.contract import strict_json
-from completions.errors import InvalidRequest, payload_too_large
+from completions.errors import APIError, payload_too_large
 
 
 def loads(body: bytes) -> dict[str, Any]:
-    """The object in `body`. Raises InvalidRequest (`invalid_json`)."""
+    """The object in `body`. Raises APIError (`invalid_json`)."""
     try:
         document = strict_json.loads(body.decode())
     except UnicodeDecodeError as error:
@@ -23,8 +23,8 @@ def loads(body: bytes) -> dict[str, Any]:
     return document
 
 
-def _invalid(reason: str) -> InvalidRequest:
-    return InvalidRequest("invalid_json", f"The body is not valid JSON: {reason}.")
+def _invalid(reason: str) -> APIError:
+    return APIError("invalid_json", f"The body is not valid JSON: {reason}.")
 
 
 class StrictJSONParser(BaseParser):

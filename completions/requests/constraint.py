@@ -10,7 +10,7 @@ from django.conf import settings
 
 from completions.catalog.entries import JSON_WHITESPACES
 from completions.catalog.model_files import ModelFiles
-from completions.errors import APIError, FieldError, InvalidRequest, Overloaded
+from completions.errors import APIError, FieldError
 from completions.grammars import Constraint, Judge, Limits, Question, TokenSource, Verdict
 from completions.grammars.exceptions import GrammarError, GrammarOverloadError
 from completions.grammars.grammar_object import TYPES
@@ -168,8 +168,8 @@ async def judge(constraint: Constraint, model: ModelFiles) -> str:
 def refusal(error: GrammarError) -> APIError:
     """What a client sees of a constraint that cannot be used, or not now."""
     if isinstance(error, GrammarOverloadError):
-        return Overloaded("server_overloaded", str(error))
-    return InvalidRequest(error.code, str(error), error.field)
+        return APIError(error.code, str(error))
+    return APIError(error.code, str(error), error.field)
 
 
 async def examine(constraint: Constraint, model: ModelFiles, text: str | None) -> Verdict:

@@ -316,7 +316,7 @@ class StrictSerializer(StrictField, serializers.Serializer[Any]):
             )
 
     def run_validation(self, data: Any = serializers.empty) -> dict[str, Any]:
-        """Raises InvalidRequest for the first error; never ValidationError."""
+        """Raises APIError for the first error; never ValidationError."""
         try:
             return self.to_internal_value(data)
         except FieldError as error:

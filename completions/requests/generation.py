@@ -6,7 +6,7 @@ from typing import Any
 
 from completions.accounts.keys import Principal
 from completions.catalog import model_files
-from completions.errors import FieldError, PermissionDenied
+from completions.errors import APIError, FieldError
 from completions.grammars import Constraint
 from completions.models import Scope
 from completions.requests.constraint import ConstraintFields, constraint_of, judge
@@ -96,13 +96,13 @@ class GenerationRequestSerializer(
 
 
 def _check_hidden_states(validated: Mapping[str, Any], principal: Principal) -> None:
-    """Raises PermissionDenied."""
+    """Raises APIError."""
     if validated["return_hidden_states"] and Scope.HIDDEN_STATES not in principal.scopes:
         message = (
             "return_hidden_states: this API key lacks the scope 'hidden_states'. Leave it out, or "
             "ask your administrator for it."
         )
-        raise PermissionDenied(message, "return_hidden_states")
+        raise APIError("permission_denied", message, "return_hidden_states")
 
 
 def check_choices(prompts: int, n: int, field: str = "n") -> None:

@@ -8,7 +8,7 @@ from completions.accounts.keys import Principal
 from completions.catalog import model_files
 from completions.catalog.entries import ModelEntry
 from completions.catalog.model_files import ModelFiles
-from completions.errors import NotFound, PermissionDenied
+from completions.errors import APIError
 from completions.requests import turns
 from completions.requests.fields import StrictField, StrictSerializer, TextField
 
@@ -17,7 +17,7 @@ _MANY = 256
 
 
 def find_entry(model_id: str, principal: Principal) -> ModelEntry:
-    """The served model that a request names. Raises NotFound or PermissionDenied."""
+    """The served model that a request names. Raises APIError."""
     return find_adapted(model_id, principal)[0]
 
 
@@ -32,17 +32,17 @@ def find_adapted(model_id: str, principal: Principal) -> tuple[ModelEntry, str |
         message = (
             f"The model {model_id[:100]!r} does not exist. GET /v1/models lists those that do."
         )
-        raise NotFound("model_not_found", message, "model")
+        raise APIError("model_not_found", message, "model")
     if not (principal.may_use(entry.id) or principal.may_use(model_id)):
         message = (
             f"This API key may not use the model {model_id!r}. Ask your administrator, or use one "
             f"of: {', '.join(principal.allowed_models)}."
         )
-        raise PermissionDenied(message, "model")
+        raise APIError("permission_denied", message, "model")
     if adapter is not None and adapter not in entry.adapters:
         known = ", ".join(entry.adapters) or "none"
         message = f"The model {entry.id} has no adapter {adapter[:100]!r}; it has: {known}."
-        raise NotFound("adapter_not_found", message, "model")
+        raise APIError("adapter_not_found", message, "model")
     return entry, adapter
 
 

@@ -7,7 +7,7 @@ from rest_framework import serializers
 
 from completions.accounts.keys import Principal
 from completions.catalog.entries import ModelEntry
-from completions.errors import FieldError, NotFound, PermissionDenied
+from completions.errors import APIError, FieldError
 from completions.requests.fields import (
     IntegerField,
     StrictField,
@@ -62,13 +62,13 @@ class RoutingFields(StrictSerializer):
 
 
 def check_priority(priority: int, principal: Principal) -> None:
-    """Raises PermissionDenied above the key's band."""
+    """Raises APIError above the key's band."""
     if priority > principal.max_priority:
         message = (
             f"priority: this API key may ask for at most {principal.max_priority}. Leave it out, "
             "or ask your administrator for more."
         )
-        raise PermissionDenied(message, "priority")
+        raise APIError("permission_denied", message, "priority")
 
 
 def salt_of(given: str | None, principal: Principal) -> str:
@@ -81,7 +81,7 @@ def adapters_of(
 ) -> list[str | None]:
     """The adapter of each prompt, from whichever field names it; `named` is that of `model`.
 
-    Raises FieldError, NotFound.
+    Raises FieldError and APIError.
     """
     given: dict[str, list[str | None]] = {}
     if named is not None:
@@ -101,10 +101,10 @@ def adapters_of(
     return chosen
 
 
-def _no_adapter(adapter: str, entry: ModelEntry, field: str) -> NotFound:
+def _no_adapter(adapter: str, entry: ModelEntry, field: str) -> APIError:
     known = ", ".join(entry.adapters) or "none"
     message = f"{field}: the model {entry.id} has no adapter {adapter[:100]!r}; it has: {known}."
-    return NotFound("adapter_not_found", message, field)
+    return APIError("adapter_not_found", message, field)
 
 
 def check_rids(rid: PerPrompt | None, prompts: int) -> None:

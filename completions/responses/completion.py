@@ -4,11 +4,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Any, ClassVar, Final
 
+from completions.errors import from_job_error
 from completions.jobs.events import ChoiceEvent, EndEvent, JobError, Usage
 from completions.jobs.submission import JobRecord
 from completions.responses.choice_record import ChoiceRecord
 from completions.responses.choices import ABORT, Choices, ChoiceWriter
-from completions.responses.job_errors import from_job_error
 from completions.responses.logprobs import Native
 from completions.responses.usage import usage_object
 

@@ -4,11 +4,11 @@ from collections.abc import Mapping
 from http import HTTPStatus
 from typing import Any
 
+from completions.errors import from_job_error
 from completions.jobs.ended import EndedJob
 from completions.jobs.events import EndEvent, decode
 from completions.responses.chat import ChatView
 from completions.responses.completion import View
-from completions.responses.job_errors import from_job_error
 
 _VIEW_TYPES: Mapping[str, type[View]] = {each.id_prefix: each for each in (View, ChatView)}
 

@@ -14,12 +14,11 @@ from typing import Any
 
 import orjson
 
-from completions.errors import APIError, body_too_slow, payload_too_large
+from completions.errors import APIError, payload_too_large
 from completions.http import access_log, request_ids, runtime, web_metrics
 from completions.http.authentication import authenticate_header
 from completions.http.error_handlers import api_error, is_disk_full
 from completions.jobs import tracing
-from completions.responses.job_errors import from_job_error
 from project.server import request_spans
 from project.server.turnstile import Turnstile
 
@@ -151,7 +150,7 @@ class _Body:
             async with asyncio.timeout(late_at - time.monotonic()):
                 message = await self._receive()
         except TimeoutError as error:
-            raise body_too_slow() from error
+            raise APIError("request_timeout") from error
         self._read += len(message.get("body", b""))
         self._whole = not message.get("more_body", False)
         await self._check(self._read)
@@ -176,7 +175,7 @@ async def _require_key(scope: Scope) -> None:
 def _last_word(error: APIError | OSError | asyncio.CancelledError) -> APIError | None:
     """What its client is told of a request that no view answered."""
     if isinstance(error, asyncio.CancelledError):  # the server stops: hang-ups end in the handler
-        return from_job_error("server_shutting_down")
+        return APIError("server_shutting_down")
     if isinstance(error, APIError):
         return error
     return api_error(error) if is_disk_full(error) else None  # Django had no room for the body

@@ -16,7 +16,7 @@ from django.http.response import HttpResponseBase
 from django.urls import ResolverMatch, get_resolver
 from django.utils.http import parse_header_parameters
 
-from completions.errors import malformed_query
+from completions.errors import APIError
 from completions.http import error_handlers
 from project.server.middleware import API_PATHS
 
@@ -81,7 +81,8 @@ class ASGIHandler(asgi.ASGIHandler):
         try:
             request = self.request_class(scope, body_file)
         except UnicodeDecodeError:
-            return None, error_handlers.response(malformed_query())
+            message = "The query string is not ASCII: percent-encode UTF-8 in it."
+            return None, error_handlers.response(APIError("invalid_request", message))
         if "HTTP_TRANSFER_ENCODING" in request.META:
             request.META["CONTENT_LENGTH"] = str(body_file.seek(0, os.SEEK_END))
             body_file.seek(0)

@@ -21,7 +21,7 @@ from uvicorn.protocols.http.httptools_impl import (
     RequestResponseCycle,
 )
 
-from completions.errors import envelope
+from completions.errors import APIError
 
 MOST_HEAD_BYTES = 64 * 1024
 """Of the request line and the headers, and of what stands between two pieces of a chunked body or
@@ -76,7 +76,7 @@ class Protocol(HttpToolsProtocol):
         if (self._in_head or self._in_body) and self._head_bytes > MOST_HEAD_BYTES:
             what = "head is" if self._in_head else "chunk extensions or trailers are"
             message = f"The request's {what} longer than {MOST_HEAD_BYTES} bytes. Shorten it."
-            self._refuse(431, "headers_too_large", message)
+            self._refuse("headers_too_large", message)
         elif self._in_head or not self._answering():  # a blank line, which begins no request
             self._await_head()
 
@@ -135,7 +135,7 @@ class Protocol(HttpToolsProtocol):
             self.transport.close()
 
     def send_400_response(self, msg: str) -> None:
-        self._refuse(400, "invalid_request", f"{msg} Send HTTP/1.1 as RFC 9112 has it.")
+        self._refuse("invalid_request", f"{msg} Send HTTP/1.1 as RFC 9112 has it.")
 
     def _read_ahead(self, size: int) -> None:
         """Only who reads on learns that the client has gone."""
@@ -171,15 +171,18 @@ class Protocol(HttpToolsProtocol):
             self._await_head()
         elif not self.ends():
             message = f"No whole request came within {HEAD_SECONDS:g} seconds."
-            self._refuse(408, "request_timeout", message)
+            self._refuse("request_timeout", message)
 
-    def _refuse(self, status: int, code: str, message: str) -> None:
+    def _refuse(self, code: str, message: str) -> None:
         if self._answering() and not self._answers_what_is_read():
             self.transport.close()
             return
-        body = orjson.dumps(envelope(message, code=code))
+        error = APIError(code, message)
+        body = orjson.dumps(error.envelope())
         head = b"content-type: application/json\r\nconnection: close\r\ncontent-length: "
-        self.transport.write(STATUS_LINE[status] + head + b"%d\r\n\r\n" % len(body) + body)
+        self.transport.write(
+            STATUS_LINE[error.status_code] + head + b"%d\r\n\r\n" % len(body) + body
+        )
         if self._in_head or self._in_body:
             self._linger()
         else:

@@ -12,6 +12,8 @@ from tests.workers.engine.tiny_models import EOS, LLAMA, byte_level_tokenizer
 
 SMALL = "small"
 ADAPTER = "polite"
+RAISES, POISONS = "raises", "poisons"
+"""Custom logit processors that do not work."""
 CONTEXT = 512
 LAYERS, HIDDEN, EXPERTS_PER_TOKEN = 2, 64, 2
 FIM = ("<fim_prefix>", "<fim_suffix>", "<fim_middle>")
@@ -67,4 +69,7 @@ thinking_switch = "enable_thinking"
 {ADAPTER} = "{adapter}"
 [models.{SMALL}.prices]
 {prices}
+[models.{SMALL}.logit_processors]
+{RAISES} = "tests.acceptance.broken_processors:Raises"
+{POISONS} = "tests.acceptance.broken_processors:Poisons"
 """

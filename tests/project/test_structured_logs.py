@@ -9,7 +9,7 @@ import logging.config
 import pytest
 from structlog.contextvars import bound_contextvars
 
-from completions.errors import InvalidRequest
+from completions.errors import APIError
 from completions.http import access_log
 from completions.jobs.execution import Claim
 from project import structured_logs
@@ -81,7 +81,7 @@ def test_what_is_noted_deep_inside_is_in_the_access_line():
 def test_a_refusal_names_the_parameter_but_no_text_of_clients(param, told):
     def answer():
         facts = access_log.begin("req_1")
-        access_log.note_error(InvalidRequest("unknown_parameter", "no such thing", param))
+        access_log.note_error(APIError("unknown_parameter", "no such thing", param))
         return facts
 
     facts = contextvars.copy_context().run(answer)

@@ -275,7 +275,7 @@ async def test_a_refused_or_malformed_job_fails(bench, submit, redis_client):
     await submit("refused")
     bench.run("refused")
     eventually(lambda: bench.acknowledged == ["refused"])
-    assert bench.events("refused")[-1].error.code == "invalid_request"
+    assert bench.events("refused")[-1].error.code == "invalid_value"
 
 
 async def test_a_record_that_cannot_be_understood_fails_its_job_alone(bench, submit, redis_client):

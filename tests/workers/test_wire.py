@@ -7,11 +7,11 @@ from dataclasses import fields
 import numpy as np
 import pytest
 
+from completions.errors import from_job_error
 from completions.jobs import events
 from completions.jobs.events import ChoiceEvent
 from completions.requests.completion import CompletionRequestSerializer
 from completions.requests.fields import NumberField
-from completions.responses.job_errors import from_job_error
 from workers.engine.exceptions import DeadlineExceeded, GrammarError, InvalidRequest
 from workers.engine.request import (
     ChoiceDelta,
@@ -103,7 +103,7 @@ def test_records_and_the_text_of_a_regex():
 def test_a_grammar_that_fails_before_the_first_token_is_the_clients():
     assert job_error(GrammarError("deep"), 0).code == "invalid_grammar"
     assert job_error(GrammarError("deep"), 3).code == "grammar_error"
-    assert job_error(InvalidRequest("no"), 0) == events.JobError("invalid_request", "no")
+    assert job_error(InvalidRequest("no"), 0) == events.JobError("invalid_value", "no")
 
 
 def test_a_deadline_has_one_name_in_logs_metrics_and_answers():

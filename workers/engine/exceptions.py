@@ -1,18 +1,22 @@
-"""Every error of the engine, under one base. The docstring is the default message.
+"""Every error of the engine, under one base.
 
 EngineError
 ├── InvalidRequest              refused by submit(), before anything ran
 │   └── ContextLengthExceeded
-├── EngineOverloaded            refused by submit(): too much waits already
+├── EngineOverloaded            refused by submit(): too many sequences wait
 ├── UnsupportedModel            refused by from_pretrained()
 ├── UnsupportedAdapter          refused by from_pretrained()
-├── EngineStopped               the engine no longer takes or finishes requests
+├── EngineStopped               the engine takes no more requests
 ├── EngineFault                 a whole step failed; every live request ends with it
 ├── GrammarError                one request's grammar or matcher failed
-├── InvalidLogits               one request's model output was not a distribution
+├── ProcessorError              one request's custom logit processor raised
+├── InvalidLogits               one request's logits are not numbers
 ├── RequestFault                one request's own processing failed unexpectedly
 └── DeadlineExceeded            one request's deadline passed
     └── NeverStarted            while it waited
+
+``code`` is the name of the error in :mod:`completions.contract.errors`; the docstring is the
+default message.
 """
 
 # ruff: noqa: N818 - the names say what happened, as the interface fixes them
@@ -23,7 +27,7 @@ from typing import ClassVar
 class EngineError(Exception):
     """The engine failed."""
 
-    code: ClassVar[str] = "engine_error"
+    code: ClassVar[str] = "worker_error"
 
     def __init__(self, message: str | None = None) -> None:
         super().__init__(message or (self.__doc__ or "").strip())
@@ -32,7 +36,7 @@ class EngineError(Exception):
 class InvalidRequest(EngineError):
     """The request cannot run on this model."""
 
-    code = "invalid_request"
+    code = "invalid_value"
 
 
 class ContextLengthExceeded(InvalidRequest):
@@ -50,25 +54,17 @@ class EngineOverloaded(EngineError):
 class UnsupportedModel(EngineError):
     """This architecture needs something that the attention function does not do."""
 
-    code = "unsupported_model"
-
 
 class UnsupportedAdapter(EngineError):
     """This LoRA adapter needs something that the engine does not do."""
-
-    code = "unsupported_adapter"
 
 
 class EngineStopped(EngineError):
     """The engine was stopped."""
 
-    code = "engine_stopped"
-
 
 class EngineFault(EngineError):
     """The step that ran this request failed."""
-
-    code = "engine_error"
 
 
 class GrammarError(EngineError):
@@ -77,8 +73,14 @@ class GrammarError(EngineError):
     code = "grammar_error"
 
 
+class ProcessorError(EngineError):
+    """The request's custom logit processor raised an exception."""
+
+    code = "processor_error"
+
+
 class InvalidLogits(EngineError):
-    """The model gave no usable distribution for this request."""
+    """The logits of this request are not numbers."""
 
     code = "invalid_logits"
 
@@ -86,7 +88,7 @@ class InvalidLogits(EngineError):
 class RequestFault(EngineError):
     """Processing this request failed."""
 
-    code = "request_fault"
+    code = "internal_error"
 
 
 class DeadlineExceeded(EngineError):

@@ -1,6 +1,7 @@
 """Every row of the contract's section 6, on both routes, streamed and not: an error never begins a
 stream, and its envelope is OpenAI's."""
 
+import json
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -10,7 +11,7 @@ import pytest
 from tests.acceptance.contract.answers import CHAT, COMPLETIONS, ROUTES, Form
 from tests.acceptance.contract.error_rows import KEYS, PROMPT, SHOWN_BY, SITUATIONS, Situation
 from tests.acceptance.contract.rows import filled
-from tests.acceptance.small_model import SMALL
+from tests.acceptance.small_model import POISONS, RAISES, SMALL
 
 pytestmark = pytest.mark.acceptance
 
@@ -127,6 +128,27 @@ def test_one_idempotency_key_is_one_request(http: httpx.Client, route: str) -> N
     other = http.post(route, json=filled(Form(route), {"max_tokens": 5}), headers=headers)
     error = other.json()["error"]
     assert (other.status_code, error["code"]) == (422, "idempotency_key_reused")
+
+
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize("route", ROUTES)
+@pytest.mark.parametrize(
+    ("processor", "code"), [(RAISES, "processor_error"), (POISONS, "invalid_logits")]
+)
+def test_a_broken_processor_is_no_lost_worker(
+    http: httpx.Client, route: str, stream: bool, processor: str, code: str
+) -> None:
+    body = filled(Form(route, stream), {"custom_logit_processor": processor, "max_tokens": 4})
+    answer = http.post(route, json=body)
+    if stream:
+        events = [line for line in answer.text.splitlines() if line.startswith("data: {")]
+        error = json.loads(events[-1].removeprefix("data: "))["error"]
+    else:
+        error = answer.json()["error"]
+        assert (answer.status_code, answer.headers["x-should-retry"]) == (500, "false")
+    assert (error["type"], error["code"]) == ("server_error", code)
+    assert (repr(processor) in error["message"]) == (code == "processor_error")
+    assert "secret" not in answer.text
 
 
 @pytest.mark.parametrize("code", SHOWN_BY)

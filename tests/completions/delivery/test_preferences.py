@@ -5,7 +5,7 @@ from rest_framework.request import Request
 from rest_framework.test import APIRequestFactory
 
 from completions.delivery.preferences import Preferences, cursor, flag, seconds
-from completions.errors import InvalidRequest
+from completions.errors import APIError
 
 
 def request(query="", **headers) -> Request:
@@ -31,7 +31,7 @@ def test_prefer(header, expected):
 def test_meta_is_asked_for_by_header(given, wanted):
     assert Preferences.of(request(**{"x-include-meta": given})).meta is wanted
     assert not Preferences.of(request()).meta
-    with pytest.raises(InvalidRequest):
+    with pytest.raises(APIError):
         Preferences.of(request(**{"x-include-meta": "please"}))
 
 
@@ -40,7 +40,7 @@ def test_flags():
     assert flag(request("stream=1"), "stream")
     assert not flag(request("stream=false"), "stream")
     assert not flag(request(), "stream")
-    with pytest.raises(InvalidRequest):
+    with pytest.raises(APIError):
         flag(request("stream=maybe"), "stream")
 
 
@@ -48,7 +48,7 @@ def test_seconds_are_capped():
     assert seconds(request("wait=2.5"), "wait", 30) == 2.5
     assert seconds(request("wait=900"), "wait", 30) == 30
     for bad in ("-1", "nan", "1e3", "x"):
-        with pytest.raises(InvalidRequest) as refused:
+        with pytest.raises(APIError) as refused:
             seconds(request(f"wait={bad}"), "wait", 30)
         assert refused.value.param == "wait"
 
@@ -58,6 +58,6 @@ def test_the_cursor_comes_from_the_query_or_from_a_reconnecting_browser():
     assert cursor(request("starting_after=12")) == 12
     assert cursor(request(**{"Last-Event-ID": "9"})) == 9
     assert cursor(request("starting_after=12", **{"Last-Event-ID": "9"})) == 12
-    with pytest.raises(InvalidRequest) as refused:
+    with pytest.raises(APIError) as refused:
         cursor(request(**{"Last-Event-ID": "1-0"}))
     assert refused.value.param == "Last-Event-ID"

@@ -121,6 +121,27 @@ async def test_a_failure_is_repeated_and_a_refusal_is_not(live):
     assert (await live.post(key="r")).status_code == 200
 
 
+@pytest.mark.parametrize(
+    ("failed", "status", "retry"),
+    [("processor_error", 500, "false"), ("invalid_logits", 500, "false"),
+     ("internal_error", 500, None), ("worker_error", 500, None),
+     ("generation_timeout", 504, "false"), ("queue_timeout", 504, "true")],
+)  # fmt: skip
+async def test_a_failed_job_says_whether_to_send_it_again(live, failed, status, retry):
+    live.at_once = False
+    call = asyncio.create_task(live.post())
+    async with asyncio.timeout(5):
+        await live.dispatched.wait()
+    await asyncio.to_thread(live.worker.run, live.sent[0], "failed", failed)
+    refused = await call
+    assert code(refused, status) == failed
+    assert refused.headers.get("x-should-retry") == retry
+    error = refused.json()["error"]
+    assert error["type"] == "server_error"
+    assert (error["message"] == "because") == (failed == "processor_error")
+    assert len(live.sent) == 1
+
+
 @pytest.mark.parametrize("key", ["x" * 256])
 async def test_a_key_has_a_length(live, key):
     assert code(await live.post(key=key), 400) == "invalid_value"

@@ -12,7 +12,7 @@ from django.test import Client, RequestFactory
 from rest_framework import exceptions as drf
 
 from completions.catalog.model_files import ModelFilesError
-from completions.errors import APIError, FieldError, InvalidRequest, envelope
+from completions.errors import APIError, FieldError
 from completions.grammars.exceptions import (
     GrammarError,
     GrammarOverloadError,
@@ -20,19 +20,12 @@ from completions.grammars.exceptions import (
 )
 from completions.http import error_handlers
 from completions.http.error_handlers import api_error
-from completions.responses.job_errors import from_job_error
-
-
-def test_envelope_has_openais_four_keys() -> None:
-    assert envelope("No.", code="c") == {
-        "error": {"message": "No.", "type": "invalid_request_error", "param": None, "code": "c"}
-    }
 
 
 @pytest.mark.parametrize(
     ("exc", "status", "code"),
     [
-        (InvalidRequest("invalid_value", "x"), 400, "invalid_value"),
+        (APIError("invalid_value", "x"), 400, "invalid_value"),
         (GrammarError("x", 1, 2), 400, "invalid_grammar"),
         (GrammarTimeoutError("x"), 400, "grammar_timeout"),
         (GrammarOverloadError("x"), 503, "server_overloaded"),
@@ -74,32 +67,6 @@ def test_field_errors_collect_their_path() -> None:
     assert refused.message == "messages[0].content[2].type: must be a string."
 
 
-@pytest.mark.parametrize(
-    ("code", "status", "told", "retry"),
-    [
-        ("queue_timeout", 504, "queue_timeout", "true"),
-        ("generation_timeout", 504, "generation_timeout", "false"),
-        ("worker_error", 500, "worker_error", None),
-        ("engine_error", 500, "worker_error", None),
-        ("grammar_error", 400, "grammar_error", None),
-        ("invalid_grammar", 400, "invalid_grammar", None),
-        ("something_new", 500, "worker_error", None),
-        ("queue_full", 503, "server_overloaded", None),
-        ("server_shutting_down", 503, "server_shutting_down", None),
-        ("invalid_request", 400, "invalid_value", None),
-        ("context_length_exceeded", 400, "context_length_exceeded", None),
-    ],
-)
-def test_job_errors(code: str, status: int, told: str, retry: str | None) -> None:
-    error = from_job_error(code, "the worker's words")
-    assert (error.status_code, error.code) == (status, told)
-    assert error.headers.get("x-should-retry") == retry
-    assert ("Retry-After" in error.headers) == (status == 503)
-    # The worker's words are for the client only where the client is at fault.
-    assert (error.message == "the worker's words") == (status < 500)
-    assert from_job_error(code).message
-
-
 @pytest.mark.parametrize("path", ["/v1/nothing", "/v1/completions/a/b/c"])
 def test_unknown_paths_of_the_api(client: Client, path: str) -> None:
     response = client.get(path)
@@ -135,5 +102,5 @@ def test_handlers_of_django() -> None:
 
 
 def test_headers_of_an_error_reach_the_response() -> None:
-    error = APIError(504, "server_error", "x", "y", headers={"x-should-retry": "false"})
+    error = APIError("generation_timeout")
     assert error_handlers.response(error).headers["x-should-retry"] == "false"

@@ -8,6 +8,7 @@ before ``min_tokens`` and the grammar. What it does must depend on its arguments
 run that another worker goes on with makes the same tokens.
 """
 
+import logging
 from collections.abc import Callable, Mapping
 from collections.abc import Sequence as Rows
 from dataclasses import dataclass
@@ -18,8 +19,10 @@ import torch
 from tokenizers import Tokenizer
 from torch import Tensor
 
-from workers.engine.exceptions import EngineError, InvalidRequest, RequestFault
+from workers.engine.exceptions import EngineError, InvalidRequest, ProcessorError
 from workers.engine.sequence import Processor, Sequence
+
+logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +81,7 @@ class CustomProcessors:
             try:
                 processor(seq.token_ids, logits[row])
             except Exception as error:  # noqa: BLE001 - one request's fault must not end the others
-                self.faults[row] = RequestFault(f"custom_logit_processor failed: {error!r}")
+                self.faults[row] = _processor_error(seq, error)
                 logits[row] = 0
 
     def blame(self, highest: Tensor) -> None:
@@ -89,6 +92,19 @@ class CustomProcessors:
                 self.faults[row] = InvalidRequest(
                     "custom_logit_processor and the request's constraint leave no possible token"
                 )
+
+
+def _processor_error(seq: Sequence, cause: Exception) -> ProcessorError:
+    """The error for a processor that raised; its message, which clients see, names the processor
+    and not the cause, which goes to the log."""
+    request = seq.state.request
+    name = request.sampling.custom_logit_processor
+    extra = {"engine_request": request.request_id}
+    logger.error("custom_logit_processor %r raised", name, exc_info=cause, extra=extra)
+    return ProcessorError(
+        f"custom_logit_processor: {name!r} raised an exception on this request and would raise it "
+        "again. Ask your administrator: the worker's log has the traceback."
+    )
 
 
 class DisallowedTokens:

@@ -12,7 +12,7 @@ from tests.workers.engine import greedy
 from tests.workers.engine.tiny_models import EOS, TOOL
 from workers.engine.config import EngineConfig
 from workers.engine.engine import Engine
-from workers.engine.exceptions import InvalidLogits, InvalidRequest, RequestFault
+from workers.engine.exceptions import InvalidLogits, InvalidRequest, ProcessorError
 from workers.engine.request import Completion, Request, SamplingParams
 from workers.engine.sampling.custom_processors import ChoiceContext, load_processors
 
@@ -138,7 +138,7 @@ class TestThinkingBudget:
 class TestFaults:
     @pytest.mark.parametrize(
         ("asked", "error"),
-        [(ask("broken", after=3), RequestFault), (ask("poison"), InvalidLogits)],
+        [(ask("broken", after=3), ProcessorError), (ask("poison"), InvalidLogits)],
     )
     def test_one_that_fails_ends_its_request_alone(
         self, custom: Engine, asked: Request, error: type[Exception]
@@ -162,7 +162,7 @@ class TestFaults:
 def test_forced_tokens_pass_the_processor_too(custom: Engine) -> None:
     asked = ask("broken", after=2, grammar='start: "the quick brown fox jumps"', max_tokens=30)
     [call] = said(custom, asked)
-    assert isinstance(call.error, RequestFault)
+    assert isinstance(call.error, ProcessorError)
     assert len(call.choices[0].token_ids) == 2
 
 
