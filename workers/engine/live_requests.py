@@ -9,6 +9,7 @@ from workers.engine.exceptions import (
     EngineOverloaded,
     EngineStopped,
     InvalidRequest,
+    ProcessorError,
     RequestFault,
 )
 from workers.engine.request import RequestOutput
@@ -94,11 +95,11 @@ class LiveRequests:
 
     def blame(self, state: RequestState, error: Exception) -> None:
         """End a request with the error that its own processing raised."""
-        if not isinstance(error, EngineError):
+        cause = error.__cause__ if isinstance(error, ProcessorError) else error
+        if not isinstance(cause, EngineError):
             name = state.request.request_id
-            logger.error("request %s failed", name, exc_info=error, extra={"engine_request": name})
-            error = RequestFault(repr(error))
-        self.fail(state, error)
+            logger.error("request %s failed", name, exc_info=cause, extra={"engine_request": name})
+        self.fail(state, error if isinstance(error, EngineError) else RequestFault(repr(error)))
 
     def fail_all(self, cause: BaseException) -> list[RequestOutput]:
         """Close, and end every request with the error that ended the engine."""

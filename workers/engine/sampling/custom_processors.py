@@ -8,7 +8,6 @@ before ``min_tokens`` and the grammar. What it does must depend on its arguments
 run that another worker goes on with makes the same tokens.
 """
 
-import logging
 from collections.abc import Callable, Mapping
 from collections.abc import Sequence as Rows
 from dataclasses import dataclass
@@ -21,8 +20,6 @@ from torch import Tensor
 
 from workers.engine.exceptions import EngineError, InvalidRequest, ProcessorError
 from workers.engine.sequence import Processor, Sequence
-
-logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,16 +92,15 @@ class CustomProcessors:
 
 
 def _processor_error(seq: Sequence, cause: Exception) -> ProcessorError:
-    """The error for a processor that raised; its message, which clients see, names the processor
-    and not the cause, which goes to the log."""
-    request = seq.state.request
-    name = request.sampling.custom_logit_processor
-    extra = {"engine_request": request.request_id}
-    logger.error("custom_logit_processor %r raised", name, exc_info=cause, extra=extra)
-    return ProcessorError(
-        f"custom_logit_processor: {name!r} raised an exception on this request and would raise it "
-        "again. Ask your administrator: the worker's log has the traceback."
+    """The error for a processor that raised. Clients see its message, so that names the processor
+    only; the cause goes to the log."""
+    error = ProcessorError(
+        f"custom_logit_processor: {seq.sampling.custom_logit_processor!r} raised an exception on "
+        "this request and would raise it again. Ask your administrator: the worker's log has the "
+        "traceback."
     )
+    error.__cause__ = cause
+    return error
 
 
 class DisallowedTokens:
