@@ -83,7 +83,7 @@ def decode_limit(shape: Shape, batch: int, context: int, itemsize: int, limits: 
 
 
 def prefill_flops(shape: Shape, num_tokens: int) -> float:
-    """Of one causal prompt: two per weight and token, and attention over half the square."""
+    """Operations of one causal prompt: two per weight and token, half a square in attention."""
     attention = 2 * shape.layers * shape.heads * shape.head_dim * num_tokens**2
     return 2.0 * shape.layer_parameters * num_tokens + attention
 

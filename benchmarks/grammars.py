@@ -115,7 +115,7 @@ def _row(case: Case, compiler: Compiler, tokenizer: Tokenizer, passes: int) -> s
 
 
 def _mask_seconds(matcher: LLMatcher, document: list[int]) -> list[float]:
-    """Of each token of a document that fits."""
+    """The time of each token of a document that fits."""
     found = []
     for token in document:
         began = time.thread_time()

@@ -24,7 +24,7 @@ _PAGE = os.sysconf("SC_PAGE_SIZE")
 
 @dataclass(frozen=True, slots=True)
 class Usage:
-    """Of one process: CPU seconds so far, resident bytes now."""
+    """One process's CPU seconds so far and resident bytes now."""
 
     cpu: float
     memory: int

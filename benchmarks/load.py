@@ -118,7 +118,7 @@ def levels(load: Load, counts: list[int], plot: Path | None) -> bool:
 
 
 def pressure(load: Load, streams: int) -> bool:
-    """What there is no room for is told when to come again, and nothing breaks."""
+    """Streams beyond the limit get an error with Retry-After, and all others stay whole."""
     room = max(2, streams // 10)
     with load.installation(QUIRE_MAX_QUEUED_JOBS=str(room)) as service:
         caller, peaks = load.caller(service), Peaks(service)

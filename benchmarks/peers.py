@@ -120,7 +120,7 @@ def contenders(model: Path, peers: Path | None) -> list[Contender]:
 
 
 class Prompts:
-    """New ones for every turn, so that nobody answers from a cache."""
+    """New prompts for every turn, so that no contender answers from a cache."""
 
     def __init__(self, model: Path) -> None:
         self._tokenizer: Any = AutoTokenizer.from_pretrained(model)
@@ -192,7 +192,7 @@ class Comparison:
         return table
 
     def documents(self) -> Table:
-        """Complete documents per second; a text that is no instance of the schema counts nought."""
+        """Complete documents per second; a text that does not match the schema counts as none."""
         table = Table("documents under a JSON schema", "documents/s")
         for batch in self._args.document_batches:
             turns = [

@@ -37,13 +37,13 @@ class Shape:
 
     @property
     def layer_parameters(self) -> int:
-        """Of the matrices of all layers, which every token is multiplied with."""
+        """Parameters in the matrices of all layers, which every token uses."""
         attention = 2 * self.hidden * (self.heads + self.kv_heads) * self.head_dim
         return self.layers * (attention + 3 * self.hidden * self.intermediate)
 
     @property
     def head_parameters(self) -> int:
-        """Of the output layer, which sampled tokens only are multiplied with."""
+        """Parameters in the output layer, which only sampled tokens use."""
         return self.hidden * self.vocabulary
 
     def kv_bytes(self, num_tokens: int, itemsize: int) -> int:

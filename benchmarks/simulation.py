@@ -70,7 +70,7 @@ class Window:
         self.begin: Moment | None = None
         self.end: Moment | None = None
         self.running: list[int] = []
-        """Of each worker, when all streams had begun."""
+        """Of each worker, once all streams have begun."""
 
     def look(self, streams: list[Stream]) -> None:
         if any(stream.ended for stream in streams):

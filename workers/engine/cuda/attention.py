@@ -1,10 +1,10 @@
-"""The attention function of the GPU: FlashAttention over pages where torch has it, else plain
-torch operations over gathered pages.
+"""Attention on the GPU: FlashAttention over pages if torch has it, else plain torch operations over
+gathered pages.
 
-torch's ``varlen_attn`` (Dao, "FlashAttention-2", 2023) takes a block table since torch 2.12, in
-half precision, for pages of a multiple of 256 tokens, without a cap on scores. It is always called
-with ``num_splits=1``: a row's result then does not depend on the rows beside it, and with more
-splits the kernel of torch 2.13 leaves rows of a paged batch unwritten (pytorch issue 194167).
+Since torch 2.12, ``varlen_attn`` (Dao, "FlashAttention-2", 2023) accepts a block table, in half
+precision, for pages of a multiple of 256 tokens, without a cap on scores. ``num_splits=1`` makes a
+row's result independent of other rows; with more splits, the kernel of torch 2.13 leaves rows of a
+paged batch unwritten (pytorch issue 194167).
 """
 
 import inspect
@@ -85,7 +85,7 @@ def has_paged_kernel(device: torch.device) -> bool:
 
 
 def kernel_takes(shape: LayerShape, dtype: torch.dtype, block_size: int) -> bool:
-    """Whether the kernel, where there is one, can attend over such pages."""
+    """Whether the kernel supports such pages, if torch has it."""
     return (
         dtype in (torch.bfloat16, torch.float16)
         and block_size % KERNEL_BLOCK_SIZE == 0
@@ -105,8 +105,8 @@ def paged_attention_cuda(
 ) -> tuple[Tensor, None]:
     """Attend over the cache: ``query`` [1, heads, tokens, dim] to [1, tokens, heads, dim].
 
-    ``key`` and ``value`` [1, kv_heads, tokens, dim] are stored first, so that a token sees
-    itself and its chunk as it sees what came before.
+    Stores ``key`` and ``value`` [1, kv_heads, tokens, dim] first, so that a token reads its own
+    chunk like earlier tokens.
     """
     metadata: PagedMetadata = options["attention_metadata"]
     rule, query, key, value = take_up(module, (query, key, value), attention_mask, options)
@@ -183,7 +183,7 @@ def _attend(
         return scaled_dot_product_attention(
             query, keys, values, attn_mask=bias, scale=rule.scale, enable_gqa=shared > 1
         )
-    # Scores capped as in Gemma 2 (Gemma Team, 2024, section 2), which fused kernels lack.
+    # Scores are capped as in Gemma 2 (Gemma Team, 2024, section 2), which fused kernels lack.
     keys, values = (x.repeat_interleave(shared, 1) for x in context)
     scores = torch.tanh(query @ keys.transpose(2, 3) * (rule.scale / rule.softcap)) * rule.softcap
     return (scores + bias).softmax(-1) @ values

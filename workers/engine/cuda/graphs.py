@@ -1,5 +1,5 @@
-"""Decode steps captured as CUDA graphs, one per number of rows, so that a step of hundreds of
-small kernels costs one launch."""
+"""Decode steps captured as CUDA graphs, one per number of rows: a step of hundreds of small kernels
+costs one launch."""
 
 import logging
 from bisect import bisect_left
@@ -20,15 +20,15 @@ Decode = Callable[[Tensor], Tensor]
 
 
 def buckets(max_rows: int) -> list[int]:
-    """The numbers of rows to capture: no batch is padded by more than 7 rows or to its double."""
+    """The numbers of rows to capture. Padding adds at most 7 rows and never doubles a batch."""
     return sorted(
         {size for size in (1, 2, 4, *range(8, max_rows, 8)) if size < max_rows} | {max_rows}
     )
 
 
 class DecodeGraphs:
-    """Replays ``decode`` over static buffers: one input, which every graph reads the head of, and
-    one output per graph. All graphs share one memory pool, since only one runs at a time."""
+    """Replays ``decode`` over static buffers: one input, whose first rows each graph reads, and one
+    output per graph. All graphs share one memory pool, since only one runs at a time."""
 
     def __init__(self, max_rows: int, table_width: int, device: torch.device) -> None:
         self._sizes = buckets(max_rows)
@@ -38,13 +38,13 @@ class DecodeGraphs:
         self._logits: dict[int, Tensor] = {}
 
     def num_rows(self, count: int) -> int | None:
-        """How many rows a batch of ``count`` is padded to; None for more than were captured."""
+        """The number of rows that a batch of ``count`` is padded to, or None if it is too large."""
         place = bisect_left(self._sizes, count)
         return self._sizes[place] if place < len(self._sizes) else None
 
     @torch.inference_mode()
     def capture(self, decode: Decode) -> None:
-        """Capture every size, the largest first, whose memory the others then share."""
+        """Capture every size, the largest first: the others share its memory."""
         with torch.cuda.device(self._table.device):  # whose stream is captured
             pool = torch.cuda.graph_pool_handle()
             for size in reversed(self._sizes):

@@ -1,4 +1,4 @@
-"""What a step computes, from lists and arrays to tensors on the GPU, in one copy per step."""
+"""Builds the inputs of a step on the GPU, with one copy per step."""
 
 from collections.abc import Sequence as Rows
 from dataclasses import dataclass
@@ -21,8 +21,10 @@ TOKEN, POSITION, SLOT, LENGTH, TABLE = range(5)
 
 @dataclass(frozen=True, slots=True)
 class DecodeTable:
-    """Stands for the metadata of a step that is replayed as a graph, which makes its own of it:
-    ``rows`` [num_rows, 4 + blocks] on the device."""
+    """The input of a captured decode step: ``rows`` [num_rows, 4 + blocks] on the device.
+
+    The graph derives the attention metadata from it.
+    """
 
     rows: Tensor
 
@@ -30,8 +32,8 @@ class DecodeTable:
 def to_device(arrays: Rows[Ints], device: torch.device) -> list[Tensor]:
     """Copy 64-bit arrays to the device, all at once and without waiting for it.
 
-    The staging memory is pinned and comes from torch's allocator, which does not give it out
-    again before the copy has run.
+    The staging memory is pinned and comes from torch's allocator, which does not reuse it before
+    the copy has run.
     """
     staged = torch.empty(
         sum(array.size for array in arrays), dtype=torch.int64, pin_memory=device.type == "cuda"
@@ -45,10 +47,10 @@ def to_device(arrays: Rows[Ints], device: torch.device) -> list[Tensor]:
 def decode_table(
     token_ids: Rows[int], positions: Ints, block_tables: Ints, block_size: int, num_rows: int
 ) -> Ints:
-    """One token each of several sequences, padded to ``num_rows``: [num_rows, 4 + blocks].
+    """A decode table [num_rows, 4 + blocks]: one token of each sequence, then padding rows.
 
-    A padding row computes token 0 at position 0 and stores it in the null block, which nobody
-    reads unmasked.
+    A padding row computes token 0 at position 0 and stores it in the null block, which is always
+    masked.
     """
     count = len(token_ids)
     table = np.zeros((num_rows, TABLE + block_tables.shape[1]), dtype=np.int64)
@@ -62,7 +64,7 @@ def decode_table(
 
 
 def decode_metadata(cache: TokenMajorCache, table: Tensor, max_k: int) -> PagedMetadata:
-    """Of a decode table on the device: tensor operations only, so that a graph can hold them."""
+    """The metadata of a decode table on the device. Uses tensor operations only, for capture."""
     rows = len(table)
     starts = torch.arange(rows + 1, dtype=torch.int32, device=table.device)
     return PagedMetadata(
@@ -86,8 +88,11 @@ def mixed_metadata(
     tensors: Rows[Tensor],
     block_size: int,
 ) -> PagedMetadata:
-    """Of sequences that bring ``sizes`` tokens, from positions ``first`` on; those with one token
-    come first. ``tensors`` are slots, starts, lengths and block tables, on the device."""
+    """The metadata of sequences with ``sizes`` tokens each, from positions ``first`` on.
+
+    Sequences with one token come first. ``tensors`` are slots, starts, lengths and block tables on
+    the device.
+    """
     slots, starts, lengths, block_table = tensors
     max_k = max(size + position for size, position in zip(sizes, first, strict=True))
     num_singles = sum(size == 1 for size in sizes)
@@ -114,8 +119,7 @@ def mixed_metadata(
 
 
 def slots(positions: Ints, block_tables: Ints, block_size: int) -> Ints:
-    """Where tokens [n] at ``positions`` [n] of the sequences of ``block_tables`` [n, blocks] are
-    stored."""
+    """The cache slots of tokens [n] at ``positions`` [n] under ``block_tables`` [n, blocks]."""
     blocks = np.take_along_axis(block_tables, (positions // block_size)[:, None], axis=1)[:, 0]
     found: Ints = blocks * block_size + positions % block_size
     return found

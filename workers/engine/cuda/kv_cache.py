@@ -68,6 +68,6 @@ class TokenMajorCache:
         return all(layer.paged_kernel for layer in self.layers.values())
 
     def scrub(self, blocks: list[int]) -> None:
-        """Forget the contents of blocks, where a fault may have left values that are not finite."""
+        """Set blocks to zero: a fault may have left values in them that are not finite."""
         for layer in self.layers.values():
             layer.scrub(blocks)

@@ -1,4 +1,4 @@
-"""Grammar masks to the GPU: packed bits travel, and are unpacked there."""
+"""Copies grammar masks to the GPU as packed bits and unpacks them there."""
 
 from functools import cache
 
@@ -9,11 +9,10 @@ from torch import Tensor
 
 
 def forbidden_tokens(bits: NDArray[np.int32], device: torch.device) -> Tensor:
-    """What ``bits`` [rows, words] do not allow, [rows, 32 * words] of bool on the device.
+    """The tokens that ``bits`` [rows, words] forbid: bool [rows, 32 * words] on the device.
 
-    Returns before the copy has run. The memory it is staged in is pinned and comes from torch's
-    allocator, which gives it out again only afterwards: the masks of the next step are staged
-    elsewhere, as if in the other of two buffers.
+    Returns before the copy has run. The staging memory is pinned and comes from torch's allocator,
+    which reuses it only after the copy, so the masks of the next step get other memory.
     """
     staged = torch.from_numpy(bits.view(np.uint8))
     if device.type == "cuda":
@@ -24,6 +23,6 @@ def forbidden_tokens(bits: NDArray[np.int32], device: torch.device) -> Tensor:
 
 @cache
 def _unset_bits(device: torch.device) -> Tensor:
-    """Of each byte value [256, 8], whether its bits, lowest first, are 0."""
+    """For each byte value, whether each of its bits, lowest first, is 0: bool [256, 8]."""
     values = torch.arange(256, device=device)[:, None]
     return (values >> torch.arange(8, device=device)) % 2 == 0

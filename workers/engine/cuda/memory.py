@@ -1,4 +1,4 @@
-"""How much of a GPU's memory the KV cache may take."""
+"""Computes the size of the KV cache on a GPU."""
 
 from collections.abc import Callable
 
@@ -8,7 +8,7 @@ import torch
 def kv_cache_budget(device: torch.device, utilization: float, profile: Callable[[], object]) -> int:
     """Bytes for the KV cache on a GPU that already holds the weights.
 
-    ``profile`` runs the largest step there can be, so that its peak is known and left free.
+    ``profile`` runs the largest possible step; its peak stays free.
     """
     torch.cuda.synchronize(device)
     torch.cuda.empty_cache()
@@ -23,6 +23,6 @@ def kv_cache_budget(device: torch.device, utilization: float, profile: Callable[
 
 
 def what_remains(free: int, total: int, step_peak: int, utilization: float) -> int:
-    """``utilization`` of ``total`` bytes, less what is in use (weights, and what other processes
-    hold) and the peak of a step; the rest of ``total`` is for fragmentation and graphs."""
+    """``utilization`` of ``total`` bytes, minus the bytes in use (weights and other processes) and
+    the peak of a step. The rest of ``total`` is for fragmentation and graphs."""
     return int(total * utilization) - (total - free) - step_peak

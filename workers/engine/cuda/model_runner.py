@@ -1,4 +1,4 @@
-"""The scheduler's decision to tensors on the GPU, and through the model to logits."""
+"""Runs a step of the scheduler on the GPU: tokens to logits."""
 
 import logging
 
@@ -59,8 +59,8 @@ class CudaModelRunner:
     def prepare(self, output: SchedulerOutput, last_tokens: Tensor | None = None) -> ModelInput:
         """Lay out a step. Does not change the sequences.
 
-        ``last_tokens`` [chunks] are, on the device, what the step under way samples: each sequence
-        then computes that token, which nobody here knows yet.
+        ``last_tokens`` [chunks], on the device, are what the step in flight samples. Each
+        sequence then computes that token before its id is known here.
         """
         if output.tainted:
             self.cache.scrub(output.tainted)
@@ -162,7 +162,7 @@ class CudaModelRunner:
         )
 
     def _needs_hooks(self, chunks: list[tuple[Sequence, int]]) -> bool:
-        """Whether a step adds adapters or records states, which graphs do not."""
+        """Whether a step needs adapters or recorded states, which graphs lack."""
         sequences = [seq for seq, _ in chunks]
         recorded = any(seq.record is not None for seq in sequences)
         return recorded or self._adapters.in_use(sequences)
@@ -175,8 +175,8 @@ class CudaModelRunner:
         return cache
 
     def _num_blocks(self, config: EngineConfig, table_width: int) -> int:
-        """As many blocks as configured or as the memory holds, and never more than the longest
-        sequences in every slot could fill."""
+        """The configured number of blocks, or what fits into memory; never more than the longest
+        sequences in every slot can fill."""
         loaded = self._loaded
         block_bytes = self._block_size * sum(
             shape.token_bytes(loaded.dtype) for shape in loaded.layer_shapes.values()
@@ -199,10 +199,9 @@ class CudaModelRunner:
 
     @torch.inference_mode()
     def _profile(self, max_tokens: int, max_rows: int) -> None:
-        """The largest step: all the tokens of a budget, logits of every one, as when a prompt is
-        scored, and of as many as can be sampled their float32 copy and its cumulative sum, as the
-        sampler makes them. One sequence stands for those that would share the budget, even if the
-        context is shorter."""
+        """Run the largest step: the whole token budget with logits for every token, as when a
+        prompt is scored, and the sampler's float32 copy and cumulative sum for every slot. One
+        sequence uses the whole budget, even beyond the context."""
         blocks = torch.arange(1, 2 + (max_tokens - 1) // self._block_size)[None]
         cache = self._make_cache(blocks.shape[1] + 1)
         metadata = self._loaded.backend.piece(cache, 0, max_tokens, blocks, self._block_size)
@@ -212,7 +211,7 @@ class CudaModelRunner:
         logits[:1].expand(max_rows, -1).float().double().cumsum(-1)
 
     def _capture(self, max_rows: int, table_width: int) -> DecodeGraphs | None:
-        """Graphs of the decode step, or None for a model whose code cannot be captured."""
+        """Capture the decode step. Return None for a model that cannot be captured."""
         graphs = DecodeGraphs(max_rows, table_width, self._device)
         all_rows = torch.arange(max_rows, device=self._device)
 
@@ -230,14 +229,14 @@ class CudaModelRunner:
 
 
 def _decode_rows(pieces: list[Piece]) -> list[tuple[Sequence, int]] | None:
-    """Every token of a step with its position, or None if a chunk is for prefilling."""
+    """Every token of a step with its position, or None if a chunk is a prefill."""
     if any(size > _MAX_DECODE_TOKENS for _, _, size in pieces):
         return None
     return [(seq, position + i) for seq, position, size in pieces for i in range(size)]
 
 
 def _token_ids(rows: list[tuple[Sequence, int]], last_tokens: Tensor | None) -> list[int]:
-    """Of a sequence's tokens those at the positions; zeros where the device has them."""
+    """A sequence's tokens at the positions; zeros for those that only the device knows."""
     if last_tokens is not None:
         return [0] * len(rows)
     return [seq.token_ids[position] for seq, position in rows]
