@@ -1,8 +1,8 @@
 """A constraint field of a request becomes one llguidance grammar text, judged before queueing."""
 
 from completions.grammars.constraint import Constraint
-from completions.grammars.examination import Question, Verdict
-from completions.grammars.judging import Judge
+from completions.grammars.judging.examination import Question, Verdict
+from completions.grammars.judging.judge import Judge
 from completions.grammars.limits import Limits
 from completions.grammars.tokens import TokenSource
 from completions.grammars.translation import translate

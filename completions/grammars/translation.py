@@ -1,56 +1,52 @@
-"""From any constraint field to a grammar that llguidance takes."""
+"""Every kind of constraint: the check of its static caps, and its translation for llguidance."""
 
-from completions.grammars import (
-    composition,
-    ebnf,
-    grammar_object,
-    json_schema,
-    regex,
-    structural_tag,
-    tag_dispatch,
-)
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any, NamedTuple
+
+from completions.grammars import composition, ebnf, json_schema, lark, regex, structural_tag
 from completions.grammars.compiler import DEFAULT_COMPILER, Compiler, Translated, brief
 from completions.grammars.constraint import Constraint
 from completions.grammars.exceptions import GrammarError
-from completions.grammars.limits import check_bytes, check_chains
+from completions.grammars.limits import Limits, check_bytes, check_chains, check_ebnf_chains
+from completions.grammars.structural_tag import tag_dispatch
 from completions.grammars.structural_tag.writer import Writer
+
+
+def screen(constraint: Constraint, limits: Limits) -> None:
+    """Raises GrammarError for a constraint beyond the static caps. Takes about linear time."""
+    with _naming(constraint):
+        kind, value = constraint.plain()
+        _KINDS[kind].screen(value, limits)
 
 
 def translate(constraint: Constraint, compiler: Compiler = DEFAULT_COMPILER) -> Translated:
     """The llguidance grammar of a constraint. Raises GrammarError.
 
-    May recurse deeply in native code: run it where the stack is large, as `judging` does.
+    Native code may recurse deeply: call it where the stack is large, as `judging` does.
     """
+    with _naming(constraint):
+        kind, value = constraint.plain()
+        return _KINDS[kind].translate(value, compiler, constraint.whitespace)
+
+
+@contextmanager
+def _naming(constraint: Constraint) -> Iterator[None]:
+    """Errors name the field of the constraint, unless they name one inside it."""
     try:
-        return _translate(constraint, compiler)
+        yield
     except RecursionError as cause:
         error = GrammarError("nested too deeply")
         error.field = constraint.named
         raise error from cause
     except GrammarError as error:
-        error.field = error.field or constraint.named  # of a part, if it has parts
+        error.field = error.field or constraint.named
         raise
 
 
-def _translate(constraint: Constraint, compiler: Compiler) -> Translated:
-    field, value, whitespace, _ = constraint
-    if field == "ebnf":
-        return _translate_ebnf(value, compiler)
-    if field == "regex":
-        return regex.translate(value, compiler)
-    if field == "json_schema":
-        return json_schema.translate(value, compiler, whitespace)
-    if field == "structural_tag" or (
-        field == "response_format" and value["type"] == "structural_tag"
-    ):
-        return structural_tag.translate(value, compiler, whitespace)
-    if field == "response_format":
-        return json_schema.translate_response_format(value, compiler, whitespace)
-    if field == "grammar":
-        return grammar_object.translate(value, compiler, whitespace)
-    if field == composition.FIELD:
-        return composition.translate(value, compiler, translate)
-    raise ValueError(f"{field} is no constraint")
+def _screen_ebnf(text: str, limits: Limits) -> None:
+    check_bytes(text, limits)
+    check_ebnf_chains(text, limits)
 
 
 def _translate_ebnf(text: str, compiler: Compiler) -> Translated:
@@ -65,3 +61,30 @@ def _translate_ebnf(text: str, compiler: Compiler) -> Translated:
     if message := compiler.complaint(grammar):
         raise GrammarError(tag_dispatch.explain(brief(message), text))
     return Translated(grammar)
+
+
+def _screen_composition(value: Mapping[str, Any], limits: Limits) -> None:
+    for _, part in value["parts"]:
+        screen(Constraint(*part), limits)
+
+
+class _Kind(NamedTuple):
+    """What is done with the value of one kind of constraint."""
+
+    screen: Callable[[Any, Limits], object]
+    translate: Callable[[Any, Compiler, str], Translated]
+    """With the whitespace between the tokens of JSON."""
+
+
+_KINDS: Mapping[str, _Kind] = {
+    "ebnf": _Kind(_screen_ebnf, lambda value, compiler, _: _translate_ebnf(value, compiler)),
+    "regex": _Kind(regex.screen, lambda value, compiler, _: regex.translate(value, compiler)),
+    "json_schema": _Kind(json_schema.screen, json_schema.translate),
+    "structural_tag": _Kind(structural_tag.screen, structural_tag.translate),
+    "lark": _Kind(lark.screen_text, lark.translate_text),
+    "llguidance": _Kind(lark.screen, lark.translate),
+    composition.FIELD: _Kind(
+        _screen_composition,
+        lambda value, compiler, _: composition.translate(value, compiler, translate),
+    ),
+}

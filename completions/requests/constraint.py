@@ -12,8 +12,8 @@ from completions.catalog.entries import JSON_WHITESPACES
 from completions.catalog.model_files import ModelFiles
 from completions.errors import APIError, FieldError
 from completions.grammars import Constraint, Judge, Limits, Question, TokenSource, Verdict
+from completions.grammars.constraint import GRAMMAR_TYPES
 from completions.grammars.exceptions import GrammarError, GrammarOverloadError
-from completions.grammars.grammar_object import TYPES
 from completions.requests.fields import (
     BooleanField,
     ChoiceField,
@@ -85,7 +85,7 @@ class ResponseFormatSerializer(StrictSerializer):
 
 
 class GrammarSerializer(StrictSerializer):
-    type = ChoiceField(choices=list(TYPES), help_text="What `value` is written in.")
+    type = ChoiceField(choices=list(GRAMMAR_TYPES), help_text="What `value` is written in.")
     value = SchemaField(
         help_text="A string with type regex or lark, an object with llguidance, either with "
         "json_schema."

@@ -7,8 +7,8 @@ from typing import Any
 from completions.grammars import regex
 from completions.grammars.compiler import Compiler
 from completions.grammars.exceptions import GrammarError
-from completions.grammars.json_schema import OPTIONS, Schema, dump
-from completions.grammars.schema_keywords import ANNOTATIONS, escape
+from completions.grammars.json_schema.keywords import ANNOTATIONS, escape
+from completions.grammars.json_schema.schema import OPTIONS, Schema, dump
 from completions.grammars.structural_tag import json_values
 from completions.grammars.structural_tag.parts import (
     EMPTY,

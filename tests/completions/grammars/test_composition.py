@@ -6,7 +6,7 @@ from completions.grammars import Constraint, translate
 from completions.grammars.compiler import DEFAULT_COMPILER
 from completions.grammars.composition import Part, compose
 from completions.grammars.exceptions import GrammarError
-from completions.grammars.matching import match
+from completions.grammars.judging.matching import match
 
 
 def accepts(constraint: Constraint, text: str) -> bool:

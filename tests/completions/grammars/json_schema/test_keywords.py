@@ -8,7 +8,7 @@ import pytest
 
 from completions.grammars import json_schema
 from completions.grammars.exceptions import GrammarError
-from completions.grammars.schema_keywords import _KNOWN, ANNOTATIONS, UNSUPPORTED
+from completions.grammars.json_schema.keywords import _KNOWN, ANNOTATIONS, UNSUPPORTED
 from tests.completions.grammars.byte_matcher import accepts
 
 META_SCHEMAS = {

@@ -2,7 +2,7 @@ from typing import Any
 
 import pytest
 
-from completions.grammars import grammar_object
+from completions.grammars import Constraint, translate
 from completions.grammars.exceptions import GrammarError
 from completions.grammars.limits import FLEXIBLE
 from tests.completions.grammars.byte_matcher import accepts
@@ -12,6 +12,10 @@ NULLS = {"type": "array", "items": {"type": "null"}}
 
 def wrapped(kind: str, value: Any) -> dict[str, Any]:
     return {"type": kind, "value": value}
+
+
+def translated(lark: str) -> str:
+    return translate(Constraint("grammar", wrapped("lark", lark))).grammar
 
 
 @pytest.mark.parametrize(
@@ -33,7 +37,7 @@ def wrapped(kind: str, value: Any) -> dict[str, Any]:
     ],
 )  # fmt: skip
 def test_language(value: dict[str, Any], good: str, bad: str) -> None:
-    grammar = grammar_object.translate(value).grammar
+    grammar = translate(Constraint("grammar", value)).grammar
     assert accepts(grammar, good)
     assert not accepts(grammar, bad)
 
@@ -43,7 +47,7 @@ def test_whitespace() -> None:
         wrapped("json_schema", NULLS),
         wrapped("llguidance", {"grammars": [{"json_schema": NULLS}]}),
     ):
-        grammar = grammar_object.translate(value, whitespace=FLEXIBLE).grammar
+        grammar = translate(Constraint("grammar", value, FLEXIBLE)).grammar
         assert accepts(grammar, "[null,\n  null]")
         assert not accepts(grammar, "[null," + " " * 33 + "null]")
 
@@ -89,13 +93,13 @@ def test_whitespace() -> None:
 )  # fmt: skip
 def test_refused(value: dict[str, Any], reason: str, place: tuple[Any, ...]) -> None:
     with pytest.raises(GrammarError, match=reason) as caught:
-        grammar_object.translate(value)
+        translate(Constraint("grammar", value))
     assert (caught.value.line, caught.value.column, caught.value.pointer) == place
 
 
 def test_schemas_inside_lark_mean_what_they_mean_elsewhere() -> None:
     schema = '{"type": "integer", "format": "uint8", "x-order": 1}'
-    translated = grammar_object.translate(wrapped("lark", f"start: %json {schema}"))
+    translated = translate(Constraint("grammar", wrapped("lark", f"start: %json {schema}")))
     assert accepts(translated.grammar, "255")
     assert not accepts(translated.grammar, "256")
     (finding,) = translated.warnings
@@ -112,18 +116,18 @@ def test_options_inside_lark_are_the_clients() -> None:
         ('{"lenient": true}', "[null,null]", True),
     ):
         lark = f'start: %json {{{items}, "x-guidance": {options}}}'
-        assert accepts(grammar_object.translate(wrapped("lark", lark)).grammar, text) is fits
+        assert accepts(translated(lark), text) is fits
     lenient = 'start: %json {"not": {}, "x-guidance": {"lenient": true}}'
-    assert accepts(grammar_object.translate(wrapped("lark", lenient)).grammar, "1")
+    assert accepts(translated(lenient), "1")
 
 
 def test_what_is_no_schema_inside_lark_is_refused() -> None:
     for inside in ("{nothing}", "{", '{"type": 1}', '{"x-guidance": 1}'):
         with pytest.raises(GrammarError):
-            grammar_object.translate(wrapped("lark", f"start: %json {inside}"))
+            translate(Constraint("grammar", wrapped("lark", f"start: %json {inside}")))
 
 
 def test_warnings_have_the_place_of_their_grammar() -> None:
     value = {"grammars": [{"json_schema": {"items": {"x-order": 1}}}]}
-    (finding,) = grammar_object.translate(wrapped("llguidance", value)).warnings
+    (finding,) = translate(Constraint("grammar", wrapped("llguidance", value))).warnings
     assert finding.pointer == "/grammars/0/json_schema/items/x-order"

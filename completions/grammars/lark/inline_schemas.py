@@ -9,7 +9,7 @@ from typing import Any
 from completions.grammars import json_schema
 from completions.grammars.compiler import Compiler
 from completions.grammars.exceptions import Finding, GrammarError
-from completions.grammars.json_schema import OPTIONS, Schema
+from completions.grammars.json_schema.schema import OPTIONS, Schema
 from completions.grammars.limits import NOT_LARK_NAMES, Limits
 
 _NEXT = re.compile(rf"(?P<schema>%json\s*(?=\{{))|{NOT_LARK_NAMES.pattern}")

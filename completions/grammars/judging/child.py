@@ -1,7 +1,6 @@
-"""The process that judges what looks costly: a question per line in, a verdict per line out.
+"""The process that judges what looks costly: reads a question per line, writes a verdict per line.
 
-Started by `isolation`, as `python -m completions.grammars.child`. It may run out of stack, memory
-or time without harm to anybody.
+`children` starts it. It may run out of stack, memory or time without harm to the service.
 """
 
 import json
@@ -11,7 +10,7 @@ import sys
 import threading
 from typing import Any
 
-from completions.grammars.examination import Question, examine
+from completions.grammars.judging.examination import Question, examine
 from completions.grammars.limits import Limits
 from completions.grammars.tokens import load
 

@@ -3,7 +3,7 @@ from typing import Any
 
 import pytest
 
-from completions.grammars import json_schema
+from completions.grammars import Constraint, json_schema, translate
 from completions.grammars.exceptions import GrammarError
 from tests.completions.grammars.byte_matcher import accepts
 
@@ -42,11 +42,11 @@ def test_any_value() -> None:
 
 def test_response_format() -> None:
     value = {"type": "json_object", "json_schema": None}
-    grammar = json_schema.translate_response_format(value).grammar
+    grammar = translate(Constraint("response_format", value)).grammar
     assert accepts(grammar, '{"a":[1]}')
     assert not accepts(grammar, "[1]")
     wanted = {"type": "json_schema", "json_schema": {"name": "p", "schema": PERSON}}
-    assert json_schema.translate_response_format(wanted) == json_schema.translate(PERSON)
+    assert translate(Constraint("response_format", wanted)) == json_schema.translate(PERSON)
 
 
 def test_cyclic_references() -> None:

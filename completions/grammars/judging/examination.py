@@ -10,12 +10,11 @@ from typing import Any
 from completions.grammars.compiler import Compiler
 from completions.grammars.constraint import Constraint
 from completions.grammars.exceptions import ERRORS, Finding, GrammarError
+from completions.grammars.judging.matching import Match, match
+from completions.grammars.judging.rehearsal import rehearse
 from completions.grammars.limits import Limits
-from completions.grammars.matching import Match, match
-from completions.grammars.rehearsal import rehearse
-from completions.grammars.screening import screen
 from completions.grammars.tokens import TokenSource
-from completions.grammars.translation import translate
+from completions.grammars.translation import screen, translate
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""The field `grammar`: {"type", "value"}, as mistral.rs takes it."""
+"""llguidance's own grammars: a text in Lark, or a list of grammars in Lark and JSON Schema."""
 
 import re
 from collections.abc import Callable, Iterator, Mapping
@@ -7,10 +7,11 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from completions.grammars import inline_schemas, json_schema, regex
+from completions.grammars import json_schema
 from completions.grammars.compiler import DEFAULT_COMPILER, Compiler, Translated, brief
 from completions.grammars.exceptions import Finding, GrammarError
 from completions.grammars.json_schema import Schema
+from completions.grammars.lark import inline_schemas
 from completions.grammars.limits import (
     COMPACT,
     Limits,
@@ -20,7 +21,6 @@ from completions.grammars.limits import (
     check_shape,
 )
 
-TYPES = ("regex", "json_schema", "lark", "llguidance")
 # Where llguidance found a fault in a Lark text: at LINE(COLUMN).
 _POSITION = re.compile(r"(?:at )?(\d+)\((\d+)\):?")
 _ATTRIBUTE = re.compile(r"^[ \t]*[?!]?\w+\[[^\]\n]*\b(temperature|max_tokens)\s*=", re.MULTILINE)
@@ -36,30 +36,29 @@ _KINDS = ("lark_grammar", "json_schema")
 def translate(
     value: Mapping[str, Any], compiler: Compiler = DEFAULT_COMPILER, whitespace: str = COMPACT
 ) -> Translated:
-    """The grammar of any of the four types. Raises GrammarError."""
-    kind, given = value["type"], value["value"]
-    if kind == "regex":
-        return regex.translate(given, compiler)
-    if kind == "json_schema":
-        return json_schema.translate(given, compiler, whitespace)
-    return _bundle(value, compiler, whitespace).translate()
+    """The grammar of a list of grammars. Raises GrammarError."""
+    return _Bundle(value, compiler, whitespace).translate()
 
 
 def screen(value: Mapping[str, Any], limits: Limits) -> None:
     """Raises GrammarError for what the static caps refuse."""
-    kind, given = value["type"], value["value"]
-    if kind == "regex":
-        regex.screen(given, limits)
-    elif kind == "json_schema":
-        json_schema.prepare(given, limits=limits)
-    else:
-        _bundle(value, Compiler(limits=limits), COMPACT).prepared()
+    _Bundle(value, Compiler(limits=limits), COMPACT).prepared()
 
 
-def _bundle(value: Mapping[str, Any], compiler: Compiler, whitespace: str) -> "_Bundle":
-    given = value["value"]
-    listed = {"grammars": [{"lark_grammar": given}]} if value["type"] == "lark" else given
-    return _Bundle(listed, compiler, whitespace)
+def translate_text(
+    text: str, compiler: Compiler = DEFAULT_COMPILER, whitespace: str = COMPACT
+) -> Translated:
+    """The grammar of one text in Lark. Raises GrammarError."""
+    return translate(_alone(text), compiler, whitespace)
+
+
+def screen_text(text: str, limits: Limits) -> None:
+    """The same check for a text in Lark. Raises GrammarError."""
+    screen(_alone(text), limits)
+
+
+def _alone(text: str) -> dict[str, Any]:
+    return {"grammars": [{"lark_grammar": text}]}
 
 
 class _Bundle:

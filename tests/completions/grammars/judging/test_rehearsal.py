@@ -8,7 +8,7 @@ import pytest
 from completions.grammars import Limits, TokenSource, json_schema
 from completions.grammars.compiler import Compiler
 from completions.grammars.exceptions import GrammarError
-from completions.grammars.rehearsal import rehearse
+from completions.grammars.judging.rehearsal import rehearse
 
 ALTERNATIVES = {
     "type": "object",

@@ -8,7 +8,7 @@ import pytest
 from completions.grammars import Constraint, ebnf
 from completions.grammars.compiler import Compiler
 from completions.grammars.exceptions import GrammarError
-from completions.grammars.rehearsal import rehearse
+from completions.grammars.judging.rehearsal import rehearse
 from completions.grammars.tokens import TokenSource
 from completions.grammars.translation import translate
 from tests.completions.grammars.byte_matcher import accepts

@@ -18,13 +18,19 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar
 
 from completions.grammars.constraint import Constraint
-from completions.grammars.examination import Question, Verdict, examine, screened
 from completions.grammars.exceptions import (
     GrammarError,
     GrammarOverloadError,
     GrammarTimeoutError,
 )
-from completions.grammars.isolation import START_SECONDS, Children, step_back, too_busy, too_slow
+from completions.grammars.judging.children import (
+    START_SECONDS,
+    Children,
+    step_back,
+    too_busy,
+    too_slow,
+)
+from completions.grammars.judging.examination import Question, Verdict, examine, screened
 from completions.grammars.limits import DEFAULT_LIMITS, Limits, depth
 from completions.grammars.tokens import TokenSource
 
@@ -105,7 +111,7 @@ class Judge:
     async def ask(self, question: Question) -> Verdict:
         """Faults of all kinds are in the verdict."""
         try:
-            written = _canonical(question)
+            written = canonical(question)
         except RecursionError:
             return _refusal(GrammarError("nested too deeply"), question)
         if _least_bytes(written) - len(question.text or "") > self.limits.max_bytes + _ENVELOPE:
@@ -205,7 +211,7 @@ def is_ordinary(question: Question, written: str) -> bool:
     )
 
 
-def _canonical(question: Question) -> str:
+def canonical(question: Question) -> str:
     """The order of an object's keys stays: it is the order of the generated properties."""
     return json.dumps(question.to_json(), separators=(",", ":"))
 

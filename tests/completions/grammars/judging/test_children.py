@@ -7,15 +7,16 @@ from pathlib import Path
 
 import pytest
 
-from completions.grammars import Constraint, Limits, Question, TokenSource, isolation
-from completions.grammars.examination import examine
+from completions.grammars import Constraint, Limits, Question, TokenSource
 from completions.grammars.exceptions import (
     GrammarError,
     GrammarOverloadError,
     GrammarTimeoutError,
 )
-from completions.grammars.isolation import NICENESS, Child, Children
-from completions.grammars.matching import Match
+from completions.grammars.judging import children as module
+from completions.grammars.judging.children import NICENESS, Child, Children
+from completions.grammars.judging.examination import examine
+from completions.grammars.judging.matching import Match
 
 
 @pytest.fixture
@@ -46,7 +47,7 @@ def test_verdicts_are_the_same_as_in_the_own_process(children: Children, tiny_mo
 def test_one_child_serves_until_it_is_worn(
     children: Children, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(isolation, "MAX_QUESTIONS", 2)
+    monkeypatch.setattr(module, "MAX_QUESTIONS", 2)
     seen = []
     for _ in range(3):
         child = children._take()
@@ -68,7 +69,7 @@ def test_a_dying_child_is_a_refusal_and_is_replaced(children: Children) -> None:
 
 
 def test_a_child_that_does_not_answer_is_killed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(isolation, "START_SECONDS", 0.2)
+    monkeypatch.setattr(module, "START_SECONDS", 0.2)
     child = Child(Limits(seconds=0.1))
     os.kill(child.pid, signal.SIGSTOP)
     assert isinstance(child.ask(question("a")).error, GrammarOverloadError)
@@ -77,7 +78,7 @@ def test_a_child_that_does_not_answer_is_killed(monkeypatch: pytest.MonkeyPatch)
 
 
 def test_a_child_that_computes_too_long_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(isolation, "START_SECONDS", 300.0)
+    monkeypatch.setattr(module, "START_SECONDS", 300.0)
     child = Child(Limits(seconds=0.5))
     multiples = {"anyOf": [{"type": "integer", "multipleOf": 9_901 + i} for i in range(50)]}
     endless = Question(Constraint("json_schema", multiples))

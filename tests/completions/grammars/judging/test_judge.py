@@ -9,16 +9,17 @@ from typing import Any
 
 import pytest
 
-from completions.grammars import Constraint, Judge, Limits, Question, Verdict, judging
+from completions.grammars import Constraint, Judge, Limits, Question, Verdict
 from completions.grammars.exceptions import (
     GrammarError,
     GrammarOverloadError,
     GrammarTimeoutError,
 )
-from completions.grammars.isolation import NICENESS
-from completions.grammars.judging import THREADS, VerdictCache, is_ordinary
+from completions.grammars.judging import judge as module
+from completions.grammars.judging.children import NICENESS
+from completions.grammars.judging.judge import THREADS, VerdictCache, canonical, is_ordinary
 from tests.completions.grammars.hostile import rules
-from tests.completions.grammars.test_json_schema import chain
+from tests.completions.grammars.json_schema.test_schema import chain
 
 
 @pytest.fixture
@@ -37,7 +38,7 @@ def stuck(monkeypatch: pytest.MonkeyPatch) -> Iterator[threading.Event]:
         release.wait(30)
         return Verdict("never used")
 
-    monkeypatch.setattr(judging, "examine", hang)
+    monkeypatch.setattr(module, "examine", hang)
     yield release
     release.set()
 
@@ -52,7 +53,7 @@ def spinning(monkeypatch: pytest.MonkeyPatch) -> Iterator[threading.Event]:
             pass
         return Verdict("never used")
 
-    monkeypatch.setattr(judging, "examine", spin)
+    monkeypatch.setattr(module, "examine", spin)
     monkeypatch.setattr(Limits, "patience", 60.0)
     yield release
     release.set()
@@ -82,7 +83,7 @@ async def test_each_question_is_examined_once_even_when_asked_at_once(
         calls.append(question.constraint.value)
         return Verdict(error=GrammarError("bad", 1, 2, pointer="/a"))
 
-    monkeypatch.setattr(judging, "examine", count)
+    monkeypatch.setattr(module, "examine", count)
     constraint = Constraint("json_schema", {"b": 1, "a": 2})
     for _ in range(2):
         errors = await asyncio.gather(
@@ -135,7 +136,7 @@ async def test_a_verdict_for_lack_of_time_is_not_remembered(
 ) -> None:
     constraint = Constraint("ebnf", "x")
     assert isinstance((await hasty.ask(Question(constraint))).error, GrammarTimeoutError)
-    monkeypatch.setattr(judging, "examine", lambda question, limits: Verdict("start: X"))
+    monkeypatch.setattr(module, "examine", lambda question, limits: Verdict("start: X"))
     assert await hasty.judge(constraint) == "start: X"
 
 
@@ -182,7 +183,7 @@ async def test_deep_native_recursion_does_not_crash() -> None:
 )
 def test_what_is_ordinary(field: str, value: Any, expected: bool) -> None:
     question = Question(Constraint(field, value))
-    assert is_ordinary(question, judging._canonical(question)) is expected
+    assert is_ordinary(question, canonical(question)) is expected
 
 
 def test_cache_forgets_refusals_after_a_while_and_the_least_used_when_full() -> None:

@@ -12,15 +12,16 @@ from dataclasses import asdict
 from pathlib import Path
 from queue import Empty, SimpleQueue
 
-from completions.grammars.examination import Question, Verdict
 from completions.grammars.exceptions import (
     GrammarError,
     GrammarOverloadError,
     GrammarTimeoutError,
 )
+from completions.grammars.judging.examination import Question, Verdict
 from completions.grammars.limits import Limits
 
-ROOT = Path(__file__).resolve().parent.parent.parent
+ROOT = Path(__file__).resolve().parents[3]
+CHILD = "completions.grammars.judging.child"
 MAX_QUESTIONS = 200
 """After which a child is replaced: whatever it leaked goes with it."""
 START_SECONDS = 60.0
@@ -52,7 +53,7 @@ class Child:
         self._limits = limits
         self._asked = 0
         self._process = subprocess.Popen(  # noqa: S603 - our own module
-            [sys.executable, "-m", "completions.grammars.child", json.dumps(asdict(limits))],
+            [sys.executable, "-m", CHILD, json.dumps(asdict(limits))],
             cwd=ROOT, env=_environment(), stdin=subprocess.PIPE, stdout=subprocess.PIPE,
         )  # fmt: skip
         step_back(self._process.pid)  # before it imports anything

@@ -11,6 +11,7 @@ from urllib.parse import quote
 from completions.contract import strict_json
 from completions.grammars.compiler import DEFAULT_COMPILER, Compiler, Translated, brief
 from completions.grammars.exceptions import Finding, GrammarError
+from completions.grammars.json_schema.keywords import BOUNDS, Survey, resolve, survey
 from completions.grammars.limits import (
     COMPACT,
     DEFAULT_LIMITS,
@@ -22,7 +23,6 @@ from completions.grammars.limits import (
     children,
     longest_chain,
 )
-from completions.grammars.schema_keywords import BOUNDS, Survey, resolve, survey
 
 _UNSUPPORTED = re.compile(r"Unimplemented keys: \[(.*)\]")
 _RANGE = re.compile(r"Failed to generate regex for (integer|float) range")
@@ -98,6 +98,11 @@ def prepare(
         raise GrammarError(first.message, pointer=first.pointer, findings=findings)
     _check_patterns(seen, limits)
     return Schema({**schema, OPTIONS: _options(seen, whitespace)}, seen.warnings, seen)
+
+
+def screen(value: Mapping[str, Any] | str, limits: Limits) -> None:
+    """Raises GrammarError for what the static caps and the keywords refuse."""
+    prepare(value, limits=limits)
 
 
 def _check_patterns(seen: Survey, limits: Limits) -> None:
@@ -196,17 +201,6 @@ def check(schema: Schema, compiler: Compiler) -> None:
     """Raises GrammarError when llguidance does not take a schema that was prepared."""
     if message := compiler.complaint(schema.grammar()):
         raise _explain(message, schema, compiler)
-
-
-def translate_response_format(
-    value: Mapping[str, Any],
-    compiler: Compiler = DEFAULT_COMPILER,
-    whitespace: str = COMPACT,
-) -> Translated:
-    """The same for OpenAI's response_format of type json_object or json_schema."""
-    if value["type"] == "json_object":
-        return translate({"type": "object"}, compiler, whitespace)
-    return translate(value["json_schema"]["schema"], compiler, whitespace)
 
 
 def _explain(message: str, schema: Schema, compiler: Compiler) -> GrammarError:

@@ -1,0 +1,13 @@
+"""A JSON Schema is enforced exactly: what llguidance cannot enforce is refused, never ignored."""
+
+from completions.grammars.json_schema.schema import (
+    Schema,
+    check,
+    checked,
+    dump,
+    prepare,
+    screen,
+    translate,
+)
+
+__all__ = ["Schema", "check", "checked", "dump", "prepare", "screen", "translate"]

@@ -1,0 +1,1 @@
+"""A constraint is translated, compiled and tried, within limits on time and memory."""
