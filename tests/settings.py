@@ -15,3 +15,6 @@ from project.settings import *  # noqa: E402, F403
 
 for _talkative in ("httpx", "httpx2"):
     LOGGING["loggers"][_talkative] = {"level": "WARNING"}  # noqa: F405
+
+# PBKDF2 takes half a second for each user that a test creates; no test is about passwords.
+PASSWORD_HASHERS = ["django.contrib.auth.hashers.MD5PasswordHasher"]

@@ -1,7 +1,7 @@
 """Marks in text that is cut anywhere."""
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from completions.chat.markers import MarkFilter, split_at
@@ -26,7 +26,6 @@ def test_splitting(text: str, expected: tuple[str, str | None, str]) -> None:
 MARKS = ("<b>", "<bb>", "[end]")
 
 
-@settings(deadline=None)
 @given(
     st.lists(st.sampled_from(["<b>", "<bb>", "[end]", "<", "b", "[e", "x", ">"]), max_size=12),
     st.integers(0, 40),

@@ -6,7 +6,7 @@ from itertools import pairwise
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from completions.chat.formats import FORMATS
@@ -78,7 +78,6 @@ SCRAPS = st.sampled_from(
 )  # fmt: skip
 
 
-@settings(deadline=None)
 @given(
     scraps=st.lists(SCRAPS, max_size=12),
     places=st.lists(st.integers(0, 400), max_size=12),
@@ -94,7 +93,6 @@ def test_cuts_change_nothing(
     assert message(list(text), form, thinking) == whole
 
 
-@settings(deadline=None)
 @given(text=st.text(alphabet="ab <>\n{}", max_size=40), places=st.lists(st.integers(0, 40)))
 def test_text_without_calls_is_content_to_the_letter(text: str, places: list[int]) -> None:
     for form in (None, *FORMATS):

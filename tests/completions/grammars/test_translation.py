@@ -3,7 +3,7 @@
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from completions.grammars import Constraint, translate
@@ -47,20 +47,17 @@ def check(field: str, value: Any) -> None:
     assert str(refused).startswith(f"{field}: ")
 
 
-@settings(deadline=None)
 @given(st.lists(ebnf_pieces, max_size=15).map("".join))
 def test_any_ebnf(text: str) -> None:
     check("ebnf", text)
     check("ebnf", f'root ::= {text}\na ::= "y"')
 
 
-@settings(deadline=None)
 @given(st.lists(regex_pieces, max_size=10).map("".join))
 def test_any_regex(text: str) -> None:
     check("regex", text)
 
 
-@settings(deadline=None)
 @given(st.dictionaries(keywords, schemas, max_size=4))
 def test_any_schema(schema: dict[str, Any]) -> None:
     check("json_schema", schema)

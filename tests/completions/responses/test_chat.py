@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from completions.chat.formats import FORMATS
@@ -194,7 +194,6 @@ def test_a_cancelled_choice_keeps_what_it_has() -> None:
     assert "".join(delta.get("content", "") for delta in deltas(found)) == "ab <tool"
 
 
-@settings(deadline=None)
 @given(
     text=st.lists(st.sampled_from([CALL, "<think>", "</think>", "x ", "\n", "<tool"]), max_size=6),
     places=st.lists(st.integers(0, 200), max_size=10),

@@ -22,11 +22,7 @@ from workers.engine.request import (
 class TestFailover:
     """A run that goes on from what another published says the rest, and only the rest."""
 
-    @settings(
-        deadline=None,
-        max_examples=25,
-        suppress_health_check=[HealthCheck.function_scoped_fixture],
-    )
+    @settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
     @given(
         st.lists(st.integers(0, 14), min_size=2, max_size=2),
         st.sampled_from(

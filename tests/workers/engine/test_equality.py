@@ -51,6 +51,7 @@ def tokens(completions: list[Completion]) -> list[list[int]]:
     return [completion.choices[0].token_ids for completion in completions]
 
 
+@pytest.mark.long
 @pytest.mark.acceptance
 class TestDemoModel:
     @pytest.mark.usefixtures("_all_cores")

@@ -6,7 +6,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from hypothesis import given, settings
+import pytest
+from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.workers.engine import greedy
@@ -42,11 +43,11 @@ LOGPROBS = st.builds(
 )
 
 
+@pytest.mark.hypothesis
 def test_the_others_do_not_notice(make_engine: MakeEngine, tiny_llama: Path) -> None:
     engine = make_engine()
     usual = greedy.generate(tiny_llama, NEIGHBOUR, 5)
 
-    @settings(max_examples=200, deadline=None)
     @given(
         st.fixed_dictionaries({}, optional=PARAMETERS), st.none() | LOGPROBS,
         st.sampled_from([(7,), (7, 8, 7, 8, 7, 8)]),

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import assume, given, settings
+from hypothesis import assume, given
 from hypothesis import strategies as st
 from tokenizers import Tokenizer
 
@@ -88,7 +88,6 @@ def literal(text: str) -> str:
 
 class TestForcedText:
     @given(text=a_text)
-    @settings(max_examples=40, deadline=None)
     def test_it_ends_without_a_forward(
         self, engine: Engine, tokenizer: Tokenizer, text: str
     ) -> None:
@@ -156,7 +155,6 @@ class TestSameAsSampled:
         ),
         early=st.floats(0, 1),
     )
-    @settings(max_examples=80, deadline=None)
     def test_every_rule_of_stopping(
         self, engine: Engine, grammar: tuple[str, str], params: dict[str, Any], early: float
     ) -> None:
@@ -169,7 +167,6 @@ class TestSameAsSampled:
         assert both[0] == both[1]
 
     @given(grammar=a_grammar(), temperature=st.sampled_from([0.0, 1.0]), seed=st.integers(0, 99))
-    @settings(max_examples=40, deadline=None)
     def test_what_is_said_is_in_the_grammar(
         self, engine: Engine, grammar: tuple[str, str], temperature: float, seed: int
     ) -> None:
@@ -180,7 +177,6 @@ class TestSameAsSampled:
         assert re.fullmatch(grammar[1], said.text)
 
     @given(grammar=a_grammar(), seed=st.integers(0, 9), cut=st.floats(0, 1))
-    @settings(max_examples=40, deadline=None)
     def test_a_run_resumed_after_any_prefix_goes_on_alike(
         self, engine: Engine, grammar: tuple[str, str], seed: int, cut: float
     ) -> None:

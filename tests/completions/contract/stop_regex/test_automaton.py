@@ -3,7 +3,7 @@ import time
 from itertools import product
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from completions.contract.stop_regex.automaton import RegexSearch, StopRegex, compile_regex
@@ -49,7 +49,6 @@ def search_slowly(pattern: str, text: str) -> tuple[int, int] | None:
     return None
 
 
-@settings(max_examples=300, deadline=None)
 @given(patterns, texts)
 def test_the_first_match_is_that_of_re(pattern: str, text: str) -> None:
     regex = compiled(pattern)
@@ -62,7 +61,6 @@ def test_the_first_match_is_that_of_re(pattern: str, text: str) -> None:
 TAILS = ["".join(chars) for size in range(4) for chars in product("abc1\n", repeat=size)]
 
 
-@settings(deadline=None)
 @given(st.sampled_from(["a+b", "(ab|b)*c", "[^a]b{2}", "^ab", r"\n\d", "a.?.?b|bc1", "ab"]), texts)
 def test_exactly_what_can_become_a_match_is_held(pattern: str, text: str) -> None:
     regex = compile_regex(pattern)

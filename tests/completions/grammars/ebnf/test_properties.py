@@ -28,7 +28,6 @@ def refusal(grammar: str) -> GrammarError | None:
     return None
 
 
-@settings(deadline=None, max_examples=120)
 @given(st.text(max_size=30) | st.lists(pieces, max_size=20).map("".join))
 def test_any_text_is_translated_or_refused_with_its_place(text: str) -> None:
     for grammar in (text, f'root ::= {text}\na ::= "y"'):
@@ -41,7 +40,6 @@ def test_any_text_is_translated_or_refused_with_its_place(text: str) -> None:
             assert 1 <= error.column <= len(lines[error.line - 1]) + 1
 
 
-@settings(deadline=None, max_examples=120)
 @given(st.lists(st.sampled_from("ab|()[]^-\\*+?{}1,.$dwsxn:<é"), max_size=12).map("".join))
 def test_any_pattern_is_translated_or_refused_inside_its_quotes(pattern: str) -> None:
     written = pattern.replace("\\", "\\\\")
@@ -52,7 +50,7 @@ def test_any_pattern_is_translated_or_refused_inside_its_quotes(pattern: str) ->
         assert error.column >= len('root ::= Regex("')
 
 
-@settings(deadline=None, max_examples=60, suppress_health_check=[HealthCheck.filter_too_much])
+@settings(suppress_health_check=[HealthCheck.filter_too_much])
 @given(st.randoms(use_true_random=False))
 def test_a_grammar_keeps_its_language(rng: random.Random) -> None:
     text = random_grammar(rng)

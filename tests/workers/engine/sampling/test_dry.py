@@ -5,7 +5,7 @@ from collections.abc import Sequence as Rows
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from tokenizers import Tokenizer
 
@@ -61,7 +61,6 @@ PARAMS = st.fixed_dictionaries(
 TOKENS = st.lists(st.integers(0, 3), min_size=1, max_size=60)
 
 
-@settings(max_examples=60)
 @given(prompt=TOKENS, output=TOKENS, breakers=st.frozensets(st.integers(0, 3)), params=PARAMS)
 def test_every_step_subtracts_what_the_formula_says(
     prompt: list[int], output: list[int], breakers: frozenset[int], params: dict[str, float]
@@ -78,7 +77,6 @@ def test_every_step_subtracts_what_the_formula_says(
 
 
 @given(tokens=st.lists(st.integers(0, 1), min_size=100, max_size=160), at_once=st.integers(1, 120))
-@settings(max_examples=30)
 def test_many_tokens_at_once_as_one_by_one(tokens: list[int], at_once: int) -> None:
     params = {"dry_multiplier": 1.0, "dry_base": 1.1, "dry_allowed_length": 1}
     seq = row(prompt=tokens[:1], **params)

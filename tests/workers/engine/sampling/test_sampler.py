@@ -4,7 +4,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
@@ -72,7 +72,6 @@ def test_what_has_no_weight_is_never_drawn(weights: list[float], uniform: float)
     assert weights[int(draw_filtered(tensor, off, numbers))] > 0
 
 
-@settings(deadline=None)
 @given(
     st.lists(st.integers(0, 12), min_size=1, max_size=VOCABULARY),
     st.integers(-1, 320),
@@ -133,7 +132,6 @@ PARAMS: list[dict[str, Any]] = [
 ]
 
 
-@settings(deadline=None)
 @given(
     st.lists(st.tuples(st.integers(0, len(PARAMS) - 1), st.integers(0, 40)), max_size=6),
     st.integers(0, len(PARAMS) - 1),

@@ -125,5 +125,5 @@ class BlockPoolMachine(RuleBasedStateMachine):
         assert self.pool.num_idle == len(set(self.kept) - set(held))
 
 
-BlockPoolMachine.TestCase.settings = settings(max_examples=60, stateful_step_count=30)
+BlockPoolMachine.TestCase.settings = settings(stateful_step_count=30)
 TestBlockPool = BlockPoolMachine.TestCase

@@ -127,7 +127,5 @@ class SchedulerMachine(RuleBasedStateMachine):
         assert not self.bench.scheduler._computing
 
 
-SchedulerMachine.TestCase.settings = settings(
-    max_examples=60, stateful_step_count=30, deadline=None
-)
+SchedulerMachine.TestCase.settings = settings(stateful_step_count=30)
 TestScheduler = SchedulerMachine.TestCase
