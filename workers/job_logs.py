@@ -3,7 +3,7 @@
 import logging
 from collections.abc import Callable
 
-from completions.jobs.execution import Claim
+from completions.jobs.execute import Claim
 
 
 def about(claim: Claim) -> dict[str, str]:

@@ -13,8 +13,8 @@ from celery import Celery
 from completions.catalog.entries import ModelEntry
 from completions.jobs import tracing
 from completions.jobs.connection import connect
-from completions.jobs.execution import Execution
-from completions.jobs.submission import LINES_PER_SEQUENCE
+from completions.jobs.execute import Execution
+from completions.jobs.submit import LINES_PER_SEQUENCE
 
 if TYPE_CHECKING:  # importing the relay loads numpy, and an engine torch
     from workers.engine.config import EngineConfig

@@ -5,8 +5,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from completions.jobs.events import Choice, JobError, Usage
-from completions.jobs.execution import Claim, Ending, StepEvent
+from completions.jobs.events import EncodedChoice, JobError, Usage
+from completions.jobs.execute import Claim, Ending, StepEvent
 from workers.attempt_spans import AttemptSpan
 from workers.engine.request import Request, RequestOutput
 from workers.engine.request import Usage as EngineUsage
@@ -34,7 +34,7 @@ class LiveJob:
     times: RequestTimes
     span: AttemptSpan | None
     """Where it is traced."""
-    choices: list[Choice] = field(default_factory=list)
+    choices: list[EncodedChoice] = field(default_factory=list)
     """Produced and not yet part of a batch."""
     pending: int = 0
     """Tokens in them."""

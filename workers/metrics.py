@@ -13,7 +13,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
-from completions.jobs.execution import Claim
+from completions.jobs.execute import Claim
 from workers.engine.stats import EngineStats
 
 prometheus_client.disable_created_metrics()  # type: ignore[no-untyped-call]

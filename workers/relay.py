@@ -16,7 +16,7 @@ from typing import Protocol
 from redis.exceptions import RedisError
 
 from completions.jobs.events import JobError
-from completions.jobs.execution import Claim, Ending, Execution, Published, StepEvent, Verdict
+from completions.jobs.execute import Claim, Ending, Execution, Published, StepEvent, Verdict
 from workers import attempt_spans
 from workers.engine.exceptions import EngineError, EngineFault, EngineOverloaded
 from workers.engine.request import Request, RequestOutput

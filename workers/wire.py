@@ -4,22 +4,22 @@ from base64 import b64encode
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from completions.jobs.events import Choice, JobError
+from completions.jobs.events import EncodedChoice, JobError
 from workers.engine.exceptions import EngineError, GrammarError
 from workers.engine.request import ChoiceDelta, TokenLogprobs
 
 
-def event_choice(delta: ChoiceDelta) -> Choice:
+def event_choice(delta: ChoiceDelta) -> EncodedChoice:
     """A delta as events carry it."""
     choice = (delta.index, delta.token_ids, delta.text, delta.finish_reason, delta.matched_stop)
     extras = _extras(delta)
     return (*choice, extras) if extras else choice
 
 
-def joined(choices: Sequence[Choice]) -> list[Choice]:
+def joined(choices: Sequence[EncodedChoice]) -> list[EncodedChoice]:
     """What each choice gained in several steps as one event, as far as it has no log
     probabilities, which belong to tokens."""
-    events: list[Choice] = []
+    events: list[EncodedChoice] = []
     last: dict[int, int] = {}  # where the last event of a choice is
     for choice in choices:
         index, token_ids, text, *_ = choice
@@ -34,7 +34,7 @@ def joined(choices: Sequence[Choice]) -> list[Choice]:
     return events
 
 
-def _extras_of(choice: Choice) -> Mapping[str, Any]:
+def _extras_of(choice: EncodedChoice) -> Mapping[str, Any]:
     return choice[5] if len(choice) > 5 else {}
 
 

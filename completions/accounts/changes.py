@@ -15,6 +15,7 @@ from completions.accounts import audit
 from completions.accounts.audit import Actor, Audited
 from completions.accounts.keys import POSITIVE_SECONDS, digest, generate
 from completions.jobs.connection import connect
+from completions.jobs.record import Keys
 from completions.models import ApiKey, AuditAction, Organization
 
 logger = logging.getLogger(__name__)
@@ -112,7 +113,7 @@ def announce_change() -> None:
     """Tell every web process to forget its cached keys. SQL stays the truth: never fails."""
     try:
         with connect(settings.REDIS_URL, timeout=_ANNOUNCE_TIMEOUT) as client:
-            client.xadd(f"{settings.REDIS_PREFIX}keys", {"changed": "1"}, maxlen=100)
+            client.xadd(Keys(settings.REDIS_PREFIX).keys, {"changed": "1"}, maxlen=100)
     except RedisError as error:
         logger.warning(
             "could not announce a changed API key (%s); web processes notice within %.0f s",

@@ -7,6 +7,7 @@ from typing import cast
 import redis
 import redis.asyncio
 
+from completions.jobs.record import Keys
 from completions.models import ApiKey
 from completions.models.parts import parts
 
@@ -16,17 +17,17 @@ _AT_ONCE = 200
 async def note(client: redis.asyncio.Redis, prefix: str, used: Mapping[int, float]) -> None:
     """Keep ids of keys and when they were used, in Unix seconds. Raises RedisError or OSError."""
     if used:
-        await client.hset(f"{prefix}used", mapping={str(pk): at for pk, at in used.items()})
+        await client.hset(Keys(prefix).used, mapping={str(pk): at for pk, at in used.items()})
 
 
 def flush(client: redis.Redis, prefix: str) -> int:
     """Move what was noted to SQL. Returns how many keys were used."""
-    noted = cast("dict[bytes, bytes]", client.hgetall(f"{prefix}used"))
+    noted = cast("dict[bytes, bytes]", client.hgetall(Keys(prefix).used))
     used = {int(pk): datetime.fromtimestamp(float(at), UTC) for pk, at in noted.items()}
     for ids in parts(used, _AT_ONCE):
         rows = list(ApiKey.objects.filter(id__in=ids).only("id"))
         for row in rows:
             row.last_used_at = used[row.pk]
         ApiKey.objects.bulk_update(rows, ["last_used_at"])
-        client.hdel(f"{prefix}used", *map(str, ids))
+        client.hdel(Keys(prefix).used, *map(str, ids))
     return len(used)

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
+import orjson
 from django.conf import settings
 from django.contrib import messages
 from django.http import Http404, HttpRequest, HttpResponseBase
@@ -31,9 +32,8 @@ from completions.catalog import model_files
 from completions.catalog.entries import CatalogError
 from completions.catalog.model_files import ModelFilesError
 from completions.errors import from_job_error
-from completions.jobs import live
-from completions.jobs.live import JobDetails, LiveJob
-from completions.jobs.metering import parameters_of
+from completions.jobs import operate
+from completions.jobs.record import JobRecord, parameters_of
 from completions.models import ApiKey, Job, Organization, StoredPrompt, UsageRecord
 
 _SHOWN = 200
@@ -69,7 +69,7 @@ def live_list(request: HttpRequest) -> HttpResponseBase:
     return page(request, "quire/live.html", "Live jobs", context)
 
 
-def _row(job: LiveJob, key: ApiKey | None) -> dict[str, Any]:
+def _row(job: JobRecord, key: ApiKey | None) -> dict[str, Any]:
     now = timezone.now().timestamp()
     running = now - job.started if job.started else None
     return {
@@ -98,14 +98,14 @@ class _Known:
     id: str
     record: UsageRecord | None
     row: Job | None
-    details: JobDetails | None
+    details: JobRecord | None
     organization: Organization
     key: ApiKey | None
 
     @property
-    def open(self) -> JobDetails | None:
+    def open(self) -> JobRecord | None:
         """While it has not ended."""
-        return self.details if self.details and not self.details.job.ended else None
+        return self.details if self.details and not self.details.ended else None
 
 
 def _find(job_id: str) -> _Known:
@@ -116,14 +116,14 @@ def _find(job_id: str) -> _Known:
     details = None
     try:
         with state.client() as client:
-            details = live.details(client, settings.REDIS_PREFIX, job_id)
+            details = operate.details(client, settings.REDIS_PREFIX, job_id)
     except state.UnreachableError:
         pass
     if (stored := record or row) is not None:
         return _Known(job_id, record, row, details, stored.organization, stored.api_key)
     if details is not None:
-        key = ApiKey.objects.filter(id=details.job.api_key_id).first()
-        owner = Organization.objects.filter(id=details.job.organization_id).first()
+        key = ApiKey.objects.filter(id=details.api_key_id).first()
+        owner = Organization.objects.filter(id=details.organization_id).first()
         if owner is not None:
             return _Known(job_id, None, None, details, owner, key)
     raise Http404(f"Nothing is known of {job_id}.")
@@ -158,19 +158,18 @@ def job_page(request: HttpRequest, job_id: str) -> HttpResponseBase:
 
 def _status(known: _Known) -> str:
     if known.open:
-        return "cancelling" if known.open.job.cancelling else known.open.job.state
+        return "cancelling" if known.open.cancelling else known.open.state
     if known.record:
         return known.record.status
     if known.details:
-        return known.details.job.state
+        return known.details.state
     return known.row.status if known.row else "unknown"
 
 
 def _error(known: _Known) -> tuple[str, str]:
     """Its code, and what that means: in the worker's own words while Redis has them."""
-    if known.details and known.details.error:
-        error = known.details.error
-        return str(error["code"]), str(error.get("message") or "")
+    if known.details and (error := known.details.error):
+        return error.code, error.message or from_job_error(error.code).message
     stored = known.record or known.row
     if stored is None or not stored.error_code:
         return "", ""
@@ -237,7 +236,7 @@ def _times(known: _Known) -> _Times:
         end = claimed + ran if claimed is not None and ran is not None else whole
         return _Times(record.created_at, claimed, record.first_token_ms, end)
     if known.details is not None:
-        job = known.details.job
+        job = known.details
         began = job.started and (job.started - job.created) * 1000
         end_at = known.details.finished
         since = (end_at - job.created) * 1000 if end_at else None
@@ -251,7 +250,7 @@ def _times(known: _Known) -> _Times:
 
 def _facts(known: _Known) -> list[tuple[str, str, str]]:
     """(what, value, link)."""
-    job, record = known.details and known.details.job, known.record
+    job, record = known.details, known.record
     key_link = reverse("admin:completions_apikey_change", args=[known.key.pk]) if known.key else ""
     organization = reverse("admin:completions_organization_change", args=[known.organization.pk])
     attempts = record.attempts if record else job.attempt if job else None
@@ -294,7 +293,7 @@ def _counts(known: _Known, times: _Times) -> list[tuple[str, str, str]]:
         ]  # fmt: skip
     if known.details is None:
         return []
-    job = known.details.job
+    job = known.details
     now = known.details.finished or timezone.now().timestamp()
     running = now - job.started if job.started else None
     return [
@@ -311,13 +310,19 @@ def _parameters(known: _Known) -> list[tuple[str, str, bool]]:
     asked: Mapping[str, Any] = {}
     if known.record and known.record.parameters:
         asked = known.record.parameters
-    elif known.details and known.details.request:
-        asked = parameters_of(known.details.request)
+    elif known.details:
+        asked = known.details.parameters
     elif known.row and known.row.request:
         asked = parameters_of(known.row.request)
-    if known.organization.store_prompts and known.details and known.details.request:
-        asked = {**asked, "grammar": known.details.request.get("grammar") or ""}
+    if known.organization.store_prompts and (request := _request(known)):
+        asked = {**asked, "grammar": request.get("grammar") or ""}
     return [(name, text, len(text) > 60) for name, value in asked.items() if (text := _text(value))]
+
+
+def _request(known: _Known) -> Mapping[str, Any] | None:
+    """What its worker reads; None once the job has ended."""
+    raw = known.details.request if known.details else b""
+    return orjson.loads(raw) if raw else None
 
 
 def _text(value: Any) -> str:
@@ -330,10 +335,10 @@ def _prompts(known: _Known) -> list[str]:
     """Shown only where the organization has them stored."""
     if not known.organization.store_prompts:
         return []
-    request: Mapping[str, Any] | None = known.details.request if known.details else None
+    request = _request(known)
     if request is None and (stored := StoredPrompt.objects.filter(job_id=known.id).first()):
         request = lines.unpack(bytes(stored.request))
-    model = _one_of(known.record, known.details and known.details.job, known.row).model
+    model = _one_of(known.record, known.details, known.row).model
     return [_readable(model, ids) for ids in (request or {}).get("prompts", ())]
 
 
@@ -361,7 +366,7 @@ def _batch_of(known: _Known) -> tuple[str, int] | None:
 def cancel(request: HttpRequest, job_id: str) -> HttpResponseBase:
     """At once while it is queued, with the worker's next step while it runs."""
     with state.client() as client:
-        was = live.cancel(client, settings.REDIS_PREFIX, job_id)
+        was = operate.cancel(client, settings.REDIS_PREFIX, job_id)
     if was in ("queued", "running"):
         messages.success(request, f"{job_id} was {was} and is cancelled.")
     else:
@@ -373,7 +378,7 @@ def cancel(request: HttpRequest, job_id: str) -> HttpResponseBase:
 def requeue(request: HttpRequest, job_id: str) -> HttpResponseBase:
     """For a job whose worker is stuck, or whose message was lost."""
     with state.client() as client:
-        was = live.requeue(client, settings.REDIS_PREFIX, job_id)
+        was = operate.requeue(client, settings.REDIS_PREFIX, job_id)
     if was == "running":
         messages.success(
             request, f"{job_id} was taken from its worker and goes on where it was, within seconds."

@@ -18,7 +18,7 @@ from completions.admin import state
 from completions.admin.base import EndlessPaginator, ReadOnlyAdmin
 from completions.admin.formats import ago, code, compact, label, milliseconds, money, two
 from completions.catalog import model_files
-from completions.jobs import live
+from completions.jobs import operate
 from completions.models import Job, JobStatus, UsageRecord
 
 Choices = list[tuple[str, str]]
@@ -38,7 +38,7 @@ def find_job(typed: str) -> Iterator[tuple[str, str]]:
             yield job_id, "Background job"
     try:
         with state.client() as client:
-            for job in live.find(client, settings.REDIS_PREFIX, typed):
+            for job in operate.find(client, settings.REDIS_PREFIX, typed):
                 if job.id not in known:
                     yield job.id, f"Request, {job.state}"
     except state.UnreachableError:

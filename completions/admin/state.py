@@ -14,10 +14,9 @@ from django.conf import settings
 from redis.exceptions import RedisError
 
 from completions.catalog import model_files
-from completions.jobs import live
+from completions.jobs import operate
 from completions.jobs.connection import connect
-from completions.jobs.execution import HEARTBEAT_TTL
-from completions.jobs.live import LiveJob
+from completions.jobs.record import JobRecord
 from completions.jobs.workers import WorkerRecord, watch_workers
 
 _TIMEOUT = 2.0
@@ -34,7 +33,7 @@ class Live:
 
     reachable: bool = True
     workers: Sequence[WorkerRecord] = ()
-    jobs: Sequence[LiveJob] = ()
+    jobs: Sequence[JobRecord] = ()
     open_in_all: int = 0
     """Jobs that have not ended; more than `jobs` where there are very many."""
     queued: Counter[str] = field(default_factory=Counter)
@@ -88,11 +87,11 @@ def read() -> Live:
     """Everything that is live; of nothing while Redis does not answer."""
     try:
         with client() as connection:
-            workers = watch_workers(connection, settings.REDIS_PREFIX, HEARTBEAT_TTL)
-            jobs, total = live.open_jobs(connection, settings.REDIS_PREFIX)
+            workers = watch_workers(connection, settings.REDIS_PREFIX)
+            jobs, total = operate.open_jobs(connection, settings.REDIS_PREFIX)
     except UnreachableError:
         return Live(reachable=False)
-    return Live(True, workers, jobs, total, live.queue_depths(jobs))
+    return Live(True, workers, jobs, total, operate.queue_depths(jobs))
 
 
 def slots_of(worker: WorkerRecord) -> int:

@@ -6,21 +6,17 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Sequence
 from typing import Any, cast
 
-import orjson
 import redis
 from django.db.models import Count, Exists, OuterRef, Q, QuerySet
 
 from completions.batches import lines, states
 from completions.catalog import model_files
-from completions.jobs.backlog import is_nearly_full
 from completions.jobs.limits import UnseededError
+from completions.jobs.operate import is_nearly_full
+from completions.jobs.record import Keys, NewJob
 from completions.jobs.scripts import Scripts
-from completions.jobs.submission import (
-    FIRST_CHECK,
-    LINES_PER_SEQUENCE,
-    NewJob,
-    submit_kept,
-)
+from completions.jobs.submit import FIRST_CHECK, LINES_PER_SEQUENCE, submit_kept
+from completions.jobs.workers import watch_workers
 from completions.models import Batch, BatchLine, BatchStatus, LineState
 from completions.models.parts import parts
 from completions.usage import budgets
@@ -152,12 +148,12 @@ def _take(found: list[BatchLine]) -> list[BatchLine]:
 def restore_lost(client: redis.Redis, prefix: str) -> int:
     """Lines that were sent and that Redis does not know wait again. Returns how many. Not for use
     beside `feed`, which marks lines as sent before it sends them."""
-    restored = 0
+    restored, keys = 0, Keys(prefix)
     sent = BatchLine.objects.filter(batch__status__in=_WITH_SENT_LINES, state=LineState.SENT)
     for part in parts(_with_batches(sent), _AT_ONCE):
         pipeline = client.pipeline(transaction=False)
         for line in part:
-            pipeline.exists(f"{prefix}job:{line.batch.job_id(line.number)}")
+            pipeline.exists(keys.job(line.batch.job_id(line.number)))
         known = pipeline.execute()
         lost = [line.id for line, there in zip(part, known, strict=True) if not there]
         # Its result may have been stored since it was read here.
@@ -183,7 +179,4 @@ def _with_batches(found: QuerySet[BatchLine]) -> list[BatchLine]:
 
 def _live_workers(client: redis.Redis, prefix: str) -> Counter[str]:
     """How many live workers take jobs of each model."""
-    names = sorted(cast("set[bytes]", client.smembers(f"{prefix}workers")))
-    beats = client.mget([f"{prefix}worker:{name.decode()}" for name in names]) if names else []
-    found = [orjson.loads(beat) for beat in beats if beat]
-    return Counter(facts["model"] for facts in found if facts.get("accepting", True))
+    return Counter(worker.model for worker in watch_workers(client, prefix) if worker.accepting)

@@ -10,7 +10,7 @@ import orjson
 
 from completions.accounts.keys import limits_of
 from completions.catalog import model_files
-from completions.jobs.submission import NewJob
+from completions.jobs.record import NewJob
 from completions.models import Batch, BatchLine, BatchStatus
 
 PRIORITY = -1_000_000

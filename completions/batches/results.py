@@ -8,8 +8,8 @@ from typing import Any
 from django.db.models import F
 
 from completions.batches import lines
-from completions.jobs.ended import EndedJob
 from completions.jobs.events import Usage
+from completions.jobs.settle import EndedJob
 from completions.models import OPEN_LINES, Batch, BatchLine, BatchStatus, LineState
 from completions.responses.ended import whole_response
 
@@ -42,11 +42,11 @@ def answer(job: EndedJob) -> Answer:
     if job.state != "cancelled" and not timed_out:
         status, body = whole_response(job)
         response = {"status_code": status, "request_id": f"req_{job.id}", "body": body}
-        result = lines.pack(lines.answered(response, job.attempts))
+        result = lines.pack(lines.answered(response, job.attempt))
         succeeded = status < 300
         reasoning = body["usage"]["reasoning_tokens"] if body.get("usage") else 0
     usage = job.usage or Usage(0, 0)
-    return Answer(batch_id, number, succeeded, usage, reasoning, result, timed_out, job.attempts)
+    return Answer(batch_id, number, succeeded, usage, reasoning, result, timed_out, job.attempt)
 
 
 def keep(answers: Iterable[Answer]) -> None:

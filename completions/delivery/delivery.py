@@ -22,7 +22,7 @@ from completions.http.renderers import rendered
 from completions.jobs import kept
 from completions.jobs.calls import ReaderLostError
 from completions.jobs.events import EndEvent, Event
-from completions.jobs.submission import JobRecord, NewJob
+from completions.jobs.record import JobRecord, NewJob
 from completions.responses import sse
 from completions.responses.completion import Collected, View
 from completions.responses.meta import meta_of
@@ -266,10 +266,10 @@ async def frames(
 async def _meta(view: View, finish_reasons: Sequence[str | None]) -> dict[str, Any]:
     here = await runtime.current()
     try:
-        times = await here.submission.times(view.id)
+        job = await here.submission.fetch(view.id)
     except (RedisError, OSError):
-        times = None
-    return meta_of(view, finish_reasons, times)
+        job = None
+    return meta_of(view, finish_reasons, job)
 
 
 def _padded(view: View, chunk: dict[str, Any]) -> dict[str, Any]:

@@ -5,7 +5,6 @@ import re
 import time
 from typing import Any
 
-import orjson
 from asgiref.sync import sync_to_async
 from django.conf import settings
 from django.db import Error as SQLError
@@ -24,15 +23,9 @@ from completions.jobs.limits import (
     UnseededError,
 )
 from completions.jobs.message import message_of
+from completions.jobs.record import IdempotencyKey, Kind, NewJob
 from completions.jobs.rids import RidTakenError
-from completions.jobs.submission import (
-    IdempotencyKey,
-    KeyQueueFullError,
-    Kind,
-    ModelUnservedError,
-    NewJob,
-    QueueFullError,
-)
+from completions.jobs.submit import KeyQueueFullError, ModelUnservedError, QueueFullError
 from completions.responses.completion import View
 from completions.usage import budgets
 
@@ -153,7 +146,7 @@ def _expect(here: runtime.Runtime, job: NewJob) -> None:
 
 def _require_storable(job: NewJob) -> None:
     """SQL keeps JSON, in which PostgreSQL takes every character but one. Raises APIError."""
-    if _NUL.search(orjson.dumps([job.request, job.view])):
+    if _NUL.search(job.request_json) or _NUL.search(job.view_json):
         message = (
             "A text of this request holds U+0000. Send it without background and Idempotency-Key, "
             "or without that character."

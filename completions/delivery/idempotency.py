@@ -13,7 +13,7 @@ from django.utils import timezone
 from completions.errors import APIError
 from completions.http.base import APIRequest
 from completions.jobs import kept
-from completions.jobs.submission import IdempotencyKey
+from completions.jobs.record import IdempotencyKey
 
 HEADER = "Idempotency-Key"
 REPLAYED = "Idempotent-Replayed"

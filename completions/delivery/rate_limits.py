@@ -14,7 +14,7 @@ from completions.jobs.limits import (
     Limits,
     Remaining,
 )
-from completions.jobs.submission import NewJob
+from completions.jobs.record import NewJob
 from completions.models.usage import NANOS
 
 _TOO_MANY = {

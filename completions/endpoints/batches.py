@@ -17,7 +17,7 @@ from completions.endpoints.files import KEEP_SECONDS, find_file
 from completions.errors import APIError, FieldError
 from completions.http.base import APIRequest, AsyncAPIView
 from completions.http.pages import Page
-from completions.jobs.submission import IdempotencyKey
+from completions.jobs.record import IdempotencyKey
 from completions.models import UNFINISHED, Batch, BatchStatus, File, FilePurpose, Scope
 from completions.requests.fields import (
     ChoiceField,

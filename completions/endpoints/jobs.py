@@ -16,7 +16,7 @@ from completions.http import runtime
 from completions.http.base import APIRequest, AsyncAPIView
 from completions.http.pages import Page
 from completions.jobs import kept
-from completions.jobs.submission import Kind
+from completions.jobs.record import Kind
 from completions.models import Job, Scope
 from completions.requests import ignored_fields
 from completions.requests.preparation import Prepared, prepare

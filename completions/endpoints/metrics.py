@@ -19,7 +19,7 @@ from completions.errors import APIError
 from completions.http import runtime, web_metrics
 from completions.http.authentication import bearer
 from completions.http.base import APIRequest, AsyncAPIView
-from completions.jobs.backlog import Backlog, read_backlog
+from completions.jobs.operate import Backlog, read_backlog
 from completions.jobs.workers import WorkerPage, worker_pages
 
 PARTS = ("web", "service")

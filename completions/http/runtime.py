@@ -15,11 +15,11 @@ from redis.exceptions import RedisError
 from completions.accounts import last_use
 from completions.accounts.keys import KeyRing
 from completions.errors import APIError
-from completions.jobs.backlog import is_nearly_full
 from completions.jobs.connection import connect_async
-from completions.jobs.reader import EventReader
+from completions.jobs.follow import EventReader
+from completions.jobs.operate import is_nearly_full
 from completions.jobs.rids import Rids
-from completions.jobs.submission import WEB_LEASE, Submission
+from completions.jobs.submit import WEB_LEASE, Submission
 from completions.jobs.workers import live_workers
 
 logger = logging.getLogger(__name__)

@@ -1,1 +1,1 @@
-"""The life of a job in Redis: submitted, claimed, published, ended. No Django, no Celery."""
+"""The life of a job in Redis: submitted, claimed, published, ended, settled."""

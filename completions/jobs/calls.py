@@ -1,8 +1,8 @@
-"""Calls: they want nothing of their job but its whole result, once it has ended.
+"""Waiting for the whole result of a call's job.
 
-To read along, as streams do, would take an XREAD of everybody's streams for each step of theirs. So
-whoever ends such a job says so in the control stream of its web process (`ending.lua`), with all
-events of the job where they are few. Others are read then.
+Reading along, as streams do, would take an XREAD of every followed Redis stream for each of its
+steps. Instead the script that ends the job (`ending.lua`) writes to the control stream of its web
+process, with all events of the job if they are few. More events are read then.
 """
 
 import asyncio
@@ -15,58 +15,62 @@ from redis.exceptions import RedisError
 from completions.jobs.connection import COMMAND_TIMEOUT, Line, RawEntries, bounded
 from completions.jobs.events import EndEvent, Event, decode
 from completions.jobs.gathering import Gathering
+from completions.jobs.record import ENDED, Keys
 
 LOOK = 1.0
-"""Seconds after which the jobs are looked at themselves: one may have been ended by a process of an
-older version, which tells nobody."""
+"""Seconds between two looks at the states of the jobs: a process of another version may end a job
+without an entry in the control stream."""
 PAGE = 64
-"""Entries that are read at a time, so that a long result does not hold up everybody's streams."""
-_ENDED = (b"completed", b"failed", b"cancelled")
+"""Entries read at a time, so that a long result does not delay other clients' streams."""
+_ENDED = frozenset(state.encode() for state in ENDED)
+
+Outcome = Sequence[bytes] | Exception
+"""All events of an ended job, none if they are to be read, or why its end may have been missed."""
 
 
 class ReaderLostError(Exception):
-    """Redis cannot be read; the follower should tell its client at once."""
+    """Redis cannot be read; the client should get an error at once."""
 
 
 class Calls:
-    """Bound to one event loop. Each call learns once that its job has ended."""
+    """The calls that wait in one event loop."""
 
     def __init__(self, client: redis.asyncio.Redis, prefix: str) -> None:
         self._line = Line(client)
         self._looking = Line(client)
-        self._prefix = prefix
-        self._waiting: dict[str, asyncio.Future[Sequence[bytes] | Exception]] = {}
+        self._keys = Keys(prefix)
+        self._waiting: dict[str, asyncio.Future[Outcome]] = {}
         self._pages: Gathering[tuple[str, bytes], RawEntries] = Gathering(self._read)
 
     def expect(self, job_id: str) -> None:
-        """Somebody will wait for this job, which does not exist yet."""
+        """Announce a call for a job that does not exist yet."""
         self._waiting[job_id] = asyncio.get_running_loop().create_future()
 
     def forget(self, job_id: str) -> None:
-        """Nobody will wait for it."""
+        """Withdraw a call."""
         self._waiting.pop(job_id, None)
 
     def ended(self, job_id: str, entries: Sequence[bytes] = ()) -> None:
-        """With all of its events, or none that are to be read. It may have been forgotten."""
+        """Note that a job has ended, with all of its events, or none if they are to be read."""
         if job_id in self._waiting:
-            _tell(self._waiting[job_id], entries)
+            _resolve(self._waiting[job_id], entries)
 
     def fail(self, error: Exception) -> None:
-        """The ends of some may have been missed."""
+        """Note that the ends of some jobs may have been missed."""
         for waiting in self._waiting.values():
-            _tell(waiting, error)
+            _resolve(waiting, error)
 
     async def result(self, job_id: str) -> list[Event]:
-        """All events of a job that was expected, once it has ended. Raises ReaderLostError."""
+        """All events of an announced job, once it has ended. Raises ReaderLostError."""
         try:
-            told = await self._waiting[job_id]
+            outcome = await self._waiting[job_id]
         finally:
             self.forget(job_id)
-        if isinstance(told, Exception):
-            raise ReaderLostError from told
-        events = [decode(data) for data in told] if told else await self._read_all(job_id)
+        if isinstance(outcome, Exception):
+            raise ReaderLostError from outcome
+        events = [decode(data) for data in outcome] if outcome else await self._read_all(job_id)
         if not events or not isinstance(events[-1], EndEvent):
-            raise ReaderLostError  # Redis came back without the end
+            raise ReaderLostError  # Redis was restored without the end
         return events
 
     async def _read_all(self, job_id: str) -> list[Event]:
@@ -83,35 +87,32 @@ class Calls:
             after = b"(" + entries[-1][0]
 
     async def watch(self) -> None:
-        """Look after the calls that wait, for ever."""
+        """Look at the states of the jobs that calls wait for, until cancelled."""
         while True:
             await asyncio.sleep(LOOK)
             try:
                 await self._look([job_id for job_id, it in self._waiting.items() if not it.done()])
             except (RedisError, OSError):
-                continue  # the reader has met the same, and told them
+                continue  # the reader meets the same error and fails the calls
 
     async def _look(self, job_ids: Sequence[str]) -> None:
         if not job_ids:
             return
-        asked = [("HGET", f"{self._prefix}job:{job_id}", "state") for job_id in job_ids]
+        commands = [("HGET", self._keys.job(job_id), "state") for job_id in job_ids]
         async with bounded(COMMAND_TIMEOUT):
-            states = await self._looking.ask_all(asked)
+            states = await self._looking.ask_all(commands)
         for job_id, state in zip(job_ids, states, strict=True):
             if state in _ENDED:
                 self.ended(job_id)
 
     async def _read(self, pages: Sequence[tuple[str, bytes]]) -> list[Any]:
-        asked = [
-            ("XRANGE", f"{self._prefix}ev:{job_id}", after, "+", "COUNT", PAGE)
-            for job_id, after in pages
+        commands = [
+            ("XRANGE", self._keys.ev(job_id), after, "+", "COUNT", PAGE) for job_id, after in pages
         ]
         async with bounded(COMMAND_TIMEOUT):
-            return await self._line.ask_again(asked)
+            return await self._line.ask_again(commands)
 
 
-def _tell(
-    waiting: "asyncio.Future[Sequence[bytes] | Exception]", told: Sequence[bytes] | Exception
-) -> None:
+def _resolve(waiting: "asyncio.Future[Outcome]", outcome: Outcome) -> None:
     if not waiting.done():
-        waiting.set_result(told)
+        waiting.set_result(outcome)

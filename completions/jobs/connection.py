@@ -1,4 +1,4 @@
-"""Redis clients with explicit timeouts; redis-py's defaults break blocking reads and bursts."""
+"""Redis clients with explicit timeouts. redis-py's defaults break blocking reads and bursts."""
 
 import asyncio
 from collections.abc import Sequence
@@ -15,20 +15,21 @@ from redis.exceptions import ResponseError
 from redis.retry import Retry
 
 Entries = list[tuple[bytes, dict[bytes, bytes]]]
-"""Of one stream, as RESP2 without decoding gives them: ids and fields."""
+"""Entries of a Redis stream as redis-py returns them: ids and fields."""
 RawEntries = list[tuple[bytes, Sequence[bytes]]]
-"""The same on a line, as Redis sends them: an id, and fields and values in turn."""
+"""The same as a `Line` returns them: ids, and fields and values in turn."""
 
-# RESP2 keeps every reply a plain list or bytes; RESP3 answers XREAD with a mapping.
+# In RESP2 every reply is a list or bytes. RESP3 answers XREAD with a mapping.
 _PROTOCOL = 2
 _CONNECT_TIMEOUT = 5.0
 COMMAND_TIMEOUT = 5.0
-"""Seconds that Redis may take over one command."""
+"""Seconds that Redis may take for one command."""
 _TURNS = 50
+"""Turns of the event loop that must pass before a timeout."""
 
 
 def connect(url: str, timeout: float = COMMAND_TIMEOUT) -> redis.Redis:
-    """A client for threads: workers, periodic tasks, commands. Never retries by itself."""
+    """A client for threads: workers, periodic tasks, commands. It never retries."""
     return redis.Redis.from_url(
         url,
         protocol=_PROTOCOL,
@@ -39,7 +40,7 @@ def connect(url: str, timeout: float = COMMAND_TIMEOUT) -> redis.Redis:
 
 
 class _Bounded:
-    """A generator would do, at twice the cost of what it bounds."""
+    """See `bounded`. As a generator it would cost twice as much as what it bounds."""
 
     __slots__ = ("_limit", "_timer", "_turn_seconds", "_turns_left")
 
@@ -66,13 +67,13 @@ class _Bounded:
 
 
 def bounded(seconds: float) -> _Bounded:
-    """asyncio.timeout for an answer that may be here already: where the event loop is behind with
-    its work, what it waits for lies unread, so at least some turns of it must pass, too."""
+    """asyncio.timeout for a reply that may have arrived already: when the event loop is late, the
+    reply lies unread, so some turns of the loop must pass too."""
     return _Bounded(seconds)
 
 
 class _BoundedPipeline(redis.asyncio.client.Pipeline):
-    """Of the client below, and bounded like it."""
+    """A pipeline of the client below, bounded like its commands."""
 
     async def execute(self, raise_on_error: bool = True) -> list[Any]:
         async with bounded(COMMAND_TIMEOUT):
@@ -80,9 +81,8 @@ class _BoundedPipeline(redis.asyncio.client.Pipeline):
 
 
 class _BoundedRedis(redis.asyncio.Redis):
-    """Bounds commands itself: redis-py's `socket_timeout` goes through `asyncio.wait_for`, which on
-    Python 3.11 now and then swallows a cancellation (python/cpython#86296), and with it a hang-up.
-    """
+    """Bounds commands itself: redis-py's `socket_timeout` uses `asyncio.wait_for`, which in Python
+    3.11 can swallow a cancellation (python/cpython#86296), and with it a client's hang-up."""
 
     async def execute_command(self, *args: Any, **options: Any) -> Any:
         async with bounded(COMMAND_TIMEOUT):
@@ -95,7 +95,7 @@ class _BoundedRedis(redis.asyncio.Redis):
 
 
 def connect_async(url: str) -> redis.asyncio.Redis:
-    """A client for one event loop whose callers queue for a connection instead of failing."""
+    """A client for one event loop. Callers queue for a connection instead of failing."""
     pool = redis.asyncio.BlockingConnectionPool.from_url(
         url,
         protocol=_PROTOCOL,
@@ -109,7 +109,7 @@ def connect_async(url: str) -> redis.asyncio.Redis:
 
 
 def connect_blocking_reader(url: str) -> redis.asyncio.Redis:
-    """A client for reads that block long; who calls bounds them."""
+    """A client for reads that block long; the caller bounds them."""
     return redis.asyncio.Redis.from_url(
         url,
         protocol=_PROTOCOL,
@@ -120,11 +120,10 @@ def connect_blocking_reader(url: str) -> redis.asyncio.Redis:
 
 
 class Line:
-    """One connection of a client's for one conversation at a time; it closes with the client.
+    """One connection of a client, for one caller at a time; it closes with the client.
 
-    What redis-py does around each command, for its pool, its policy of retries and whoever
-    observes it, costs a quarter of a millisecond of CPU, and writing an XREAD of 16 streams in
-    Python as much again.
+    redis-py's pool, retries and hooks cost a quarter of a millisecond of CPU per command, and
+    packing an XREAD of 16 streams in Python as much again.
     """
 
     def __init__(self, client: redis.asyncio.Redis) -> None:
@@ -132,22 +131,22 @@ class Line:
         self._connection: Any = None
 
     async def ask(self, command: Sequence[Any]) -> Any:
-        """The reply to one command, as it comes. Raises RedisError or OSError."""
+        """The reply to one command, undecoded. Raises RedisError or OSError."""
         (reply,) = await self.ask_all([command])
         if isinstance(reply, ResponseError):
             raise reply
         return reply
 
     async def ask_again(self, commands: Sequence[Sequence[Any]]) -> list[Any]:
-        """The same as `ask_all` for what may be done twice: on a new connection if the old one
-        turns out to be closed."""
+        """`ask_all` for commands that may run twice: it tries a new connection if the old one is
+        closed."""
         if self._connection is not None:
             with suppress(RedisConnectionError):
                 return await self.ask_all(commands)
         return await self.ask_all(commands)
 
     async def ask_all(self, commands: Sequence[Sequence[Any]]) -> list[Any]:
-        """Replies in order, an error among them where a command was refused."""
+        """Replies in order; a command that Redis refused has its error as reply."""
         connection, self._connection = self._connection, None
         if connection is None:
             connection = await self._pool.get_connection()  # type: ignore[no-untyped-call]
@@ -155,7 +154,7 @@ class Line:
             packed = b"".join([pack_command(tuple(command)) for command in commands])
             await connection.send_packed_command(packed, check_health=False)
             replies = [await _reply(connection) for _ in commands]
-        except BaseException:  # whatever else arrives on it would be taken for a later reply
+        except BaseException:  # a late reply would be read as the next command's
             await connection.disconnect(nowait=True)
             await self._pool.release(connection)
             raise

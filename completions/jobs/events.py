@@ -1,30 +1,30 @@
-"""What a job's stream carries: one event per engine step, then exactly one terminal event.
+"""The events of a job: one per engine step, then exactly one that ends the job.
 
-An event is one JSON object in the stream field `d`. Keys are short because there is one per step:
+An event is one JSON object in the field `d` of an entry of the job's Redis stream. Keys are short
+because there is one event per step:
 
     {"s": 7, "c": [[choice, [token ids], "text", finish_reason, matched_stop, {extras}], ...]}
     {"s": 9, "end": "completed" | "failed" | "cancelled", "error": {...}, "usage": {...}}
 
-`s` is the sequence number of the first choice in it; the k-th has s + k. Sequence numbers are the
-resume cursors of the API, start at 1 and have no gap.
+`s` is the sequence number of the event's first choice; the k-th choice has s + k. Sequence numbers
+are the API's resume cursors. They start at 1 and have no gap.
 
-The extras are left out where there are none. Each but the last two is there only if the job
-asked for it:
+Extras are absent if there are none. All but the last two appear only in jobs that ask for them:
 
     logprobs         {"chosen": [n], "offsets": [n], "top_ids": [n][k], "top": [n][k],
-                     "named": [n][m]}, natural logarithms for the n token ids of the event: of
-                     the token itself, of the k likeliest in its place, of the m ids of
-                     token_ids_logprob. An offset is the number of characters of the choice's
-                     decoded text before the token.
+                     "named": [n][m]}: natural logarithms for the n tokens of the event. `chosen`
+                     is for the token itself, `top` for the k likeliest tokens at its position,
+                     `named` for the m ids of token_ids_logprob. An offset counts the characters of
+                     the choice's decoded text before the token.
     prompt_logprobs  the same without offsets, for the prompt from logprob_start_len on; the
-                     first row of each is null. In the first event of a prompt's first choice
-                     only, which comes before those of its other choices.
-    hidden_states    with the last event: [hidden]
-    routed_experts   with the last event: base64 of little-endian int32 [positions, layers, top_k]
-    cached_tokens    with the first event: tokens of the choice's prompt that were in the cache
-    matched_stop_text  what the stop regex `matched_stop` matched
+                     first row of each array is null. Only in the first event of a prompt's first
+                     choice, which comes before those of its other choices.
+    hidden_states    in the last event: [hidden]
+    routed_experts   in the last event: base64 of little-endian int32 [positions, layers, top_k]
+    cached_tokens    in the first event: tokens of the choice's prompt that were in the cache
+    matched_stop_text  the text that the stop regex `matched_stop` matched
 
-`top_ids` and `top` are left out if k is 0, `named` if m is 0.
+`top_ids` and `top` are absent if k is 0, `named` if m is 0.
 """
 
 from collections.abc import Mapping, Sequence
@@ -38,8 +38,8 @@ EndState = Literal["completed", "failed", "cancelled"]
 
 @dataclass(slots=True)
 class ChoiceEvent:
-    """What one choice gained in one step. Nobody changes it; frozen, it would take twice as long to
-    make, and streams are made of them."""
+    """What one choice gained in one step. It is never changed, but not frozen: a frozen one takes
+    twice as long to make, and every token of every stream makes one."""
 
     sequence_number: int
     index: int
@@ -52,21 +52,26 @@ class ChoiceEvent:
 
 @dataclass(frozen=True, slots=True)
 class JobError:
-    """Why a job failed: a stable code, and a message that tells the client what to do."""
+    """Why a job failed."""
 
     code: str
-    message: str
+    """One of :mod:`completions.contract.errors`."""
+    message: str = ""
+    """What is wrong with this job in particular, if anything; else the code says it all."""
+
+    def __str__(self) -> str:
+        return f"{self.code}: {self.message}" if self.message else self.code
 
 
 @dataclass(frozen=True, slots=True)
 class Usage:
-    """Token counts of a whole job; prompt tokens count once per prompt, not per choice."""
+    """Token counts of a whole job. Prompt tokens count once per prompt, not per choice."""
 
     prompt_tokens: int
     completion_tokens: int
     cached_tokens: int = 0
     forced_tokens: int = 0
-    """Of the completion tokens: a grammar left no choice."""
+    """Completion tokens that a grammar left no choice about."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,27 +85,29 @@ class EndEvent:
 
 
 Event = list[ChoiceEvent] | EndEvent
-"""What one entry of the stream holds: a step's, or the end."""
-Choice = (
+"""One entry of the Redis stream: what the choices gained in a step, or the end."""
+EncodedChoice = (
     tuple[int, Sequence[int], str, str | None, int | str | None]
     | tuple[int, Sequence[int], str, str | None, int | str | None, Mapping[str, Any]]
 )
 """Index, new token ids, new text, finish reason, matched stop, and extras if there are any."""
 
 
-def encode_choices(sequence_number: int, choices: Sequence[Choice]) -> bytes:
-    """Numbers in the extras may be numpy arrays; what is not finite becomes null."""
+def encode_choices(sequence_number: int, choices: Sequence[EncodedChoice]) -> bytes:
+    """A step's event. Numbers in the extras may be numpy arrays; numbers that are not finite become
+    null."""
     return orjson.dumps({"s": sequence_number, "c": choices}, option=orjson.OPT_SERIALIZE_NUMPY)
 
 
 def encode_end(
     sequence_number: int, state: EndState, error: JobError | None, usage: Usage | None
 ) -> bytes:
+    """The last event of a job."""
     return orjson.dumps({"s": sequence_number, "end": state, "error": error, "usage": usage})
 
 
 def decode(data: bytes) -> Event:
-    """One stream entry's field `d` as the events in it."""
+    """The event in the field `d` of an entry."""
     event: dict[str, Any] = orjson.loads(data)
     first = event["s"]
     if "end" not in event:

@@ -1,6 +1,6 @@
-"""Work of many tasks done together: what comes while some is under way goes into the next piece.
+"""Batches the work of asyncio tasks: items that come during one batch form the next.
 
-A round trip costs the same CPU for one request as for twenty, and most of what each of them costs.
+A round trip to Redis costs about the same CPU for one item as for twenty.
 """
 
 import asyncio
@@ -11,11 +11,11 @@ from typing import Generic, TypeVar
 Item = TypeVar("Item")
 Result = TypeVar("Result")
 Work = Callable[[Sequence[Item]], Awaitable[Sequence[Result | Exception]]]
-"""One result per item, an exception where only this item failed; it raises where all did."""
+"""Returns a result per item, or the exception of an item that failed; raises if all failed."""
 
 
 class Gathering(Generic[Item, Result]):
-    """Bound to one event loop; one piece of work at a time."""
+    """Bound to one event loop; works on one batch at a time."""
 
     def __init__(self, work: Work[Item, Result]) -> None:
         self._work = work
@@ -23,7 +23,7 @@ class Gathering(Generic[Item, Result]):
         self._task: asyncio.Task[None] | None = None
 
     async def do(self, item: Item) -> Result:
-        """The item's result. It is worked on even if nobody waits for it any more."""
+        """The item's result. Cancelling the caller does not cancel the work."""
         loop = asyncio.get_running_loop()
         done: asyncio.Future[Result] = loop.create_future()
         self._waiting.append((item, done))
@@ -44,7 +44,7 @@ class Gathering(Generic[Item, Result]):
                         done.set_result(result)
         finally:
             self._task = None
-            for _, done in (*taken, *self._waiting):  # only where this task was cancelled
+            for _, done in (*taken, *self._waiting):  # only if this task was cancelled
                 done.cancel()
             self._waiting = []
 
@@ -52,14 +52,14 @@ class Gathering(Generic[Item, Result]):
         try:
             return await self._work(items)
         except TimeoutError as error:
-            for _, done in self._waiting:  # they have waited as well
+            for _, done in self._waiting:  # they have waited as long
                 _fail(done, error)
             self._waiting = []
             return [error] * len(items)
-        except Exception as error:  # noqa: BLE001 - whoever waits handles it
+        except Exception as error:  # noqa: BLE001 - the callers handle it
             return [error] * len(items)
 
 
 def _fail(done: "asyncio.Future[Result]", error: Exception) -> None:
-    with suppress(asyncio.InvalidStateError):  # nobody waits any more
+    with suppress(asyncio.InvalidStateError):  # its caller was cancelled
         done.set_exception(error)

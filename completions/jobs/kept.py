@@ -1,5 +1,5 @@
-"""Background jobs in SQL: stored before their 202, put back when Redis has lost them, and read from
-here once they have ended."""
+"""Jobs in SQL: stored before their 202, put back if Redis loses them, and read once they have
+ended."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -8,23 +8,24 @@ from datetime import UTC, datetime, timedelta
 import redis
 from django.db import IntegrityError
 
-from completions.jobs.ended import EndedJob, pack, unpack
 from completions.jobs.events import EndEvent
-from completions.jobs.submission import IdempotencyKey, JobRecord, NewJob, submit_kept
+from completions.jobs.record import IdempotencyKey, JobRecord, Keys, NewJob
+from completions.jobs.settle import EndedJob, pack, unpack
+from completions.jobs.submit import submit_kept
 from completions.models import Job, JobStatus
 from completions.models.parts import parts
 
 _UNSETTLED = timedelta(seconds=10)
-"""A younger job may not have reached Redis yet."""
+"""Age below which a job may not have reached Redis yet."""
 _AT_ONCE = 500
 
 
 class KeyTakenError(Exception):
-    """Another request with the same idempotency key was stored a moment ago."""
+    """A request with the same idempotency key was stored a moment ago."""
 
 
 async def store(job: NewJob) -> None:
-    """Insert the job; after this it survives the loss of all of Redis. Raises KeyTakenError."""
+    """Insert the job; from then on it survives the loss of Redis. Raises KeyTakenError."""
     row = Job(
         id=job.id,
         kind=job.kind,
@@ -51,12 +52,12 @@ async def store(job: NewJob) -> None:
 
 
 async def discard(job_id: str) -> None:
-    """Forget a job: its client was told no, or wants it deleted."""
+    """Delete a job that was refused after it was stored, or that its client deletes."""
     await Job.objects.filter(id=job_id).adelete()
 
 
 async def find(job_id: str, now: datetime) -> JobRecord | None:
-    """A job that Redis does not know: ended and kept here, or lost and to be put back."""
+    """A job that Redis does not know: it has ended, or Redis has lost it."""
     job = await Job.objects.filter(id=job_id).afirst()
     if job is None or (job.expires_at is not None and job.expires_at <= now):
         return None
@@ -66,7 +67,7 @@ async def find(job_id: str, now: datetime) -> JobRecord | None:
 async def find_by_key(
     key: IdempotencyKey, api_key_id: int, now: datetime
 ) -> tuple[str, str] | None:
-    """Id and body digest of the job that an idempotency key stands for."""
+    """Id and body digest of the job that was made with an idempotency key."""
     used = Job.objects.filter(api_key_id=api_key_id, route=key.route, idempotency_key=key.key)
     await used.filter(expires_at__lte=now).adelete()
     job = await used.only("id", "body_digest").afirst()
@@ -74,8 +75,8 @@ async def find_by_key(
 
 
 def keep_results(ended: Sequence[EndedJob]) -> None:
-    """Note how jobs ended, with their events. Part of the caller's transaction."""
-    by_id = {job.id: job for job in ended if job.events}
+    """Store how jobs ended, with their events, in the caller's transaction."""
+    by_id = {job.id: job for job in ended if job.stream}
     jobs = list(Job.objects.filter(id__in=by_id, status=JobStatus.QUEUED))
     for job in jobs:
         end = by_id[job.id]
@@ -83,27 +84,27 @@ def keep_results(ended: Sequence[EndedJob]) -> None:
         job.error_code = end.error.code if end.error else ""
         job.finished_at = datetime.fromtimestamp(end.finished, UTC)
         job.expires_at = job.finished_at + timedelta(seconds=job.ttl)
-        job.events = pack(end.events)
+        job.events = pack(end.stream)
         job.request = {}
     columns = ["status", "error_code", "finished_at", "expires_at", "events", "request"]
     Job.objects.bulk_update(jobs, columns)
 
 
 def prune(now: datetime) -> int:
-    """Delete jobs whose results have expired. Returns how many rows went."""
+    """Delete jobs whose results have expired. Returns the number of rows."""
     deleted, _ = Job.objects.filter(expires_at__lte=now).delete()
     return deleted
 
 
 def resubmit_lost(client: redis.Redis, prefix: str, now: datetime) -> int:
-    """Put unended jobs that Redis does not know back into it. Returns how many."""
-    restored = 0
+    """Put jobs back that have not ended and that Redis does not know. Returns how many."""
+    restored, keys = 0, Keys(prefix)
     waiting = Job.objects.filter(status=JobStatus.QUEUED, created_at__lt=now - _UNSETTLED)
     ids = waiting.values_list("id", flat=True).iterator(chunk_size=_AT_ONCE)
     for job_ids in parts(ids, _AT_ONCE):
         pipeline = client.pipeline(transaction=False)
         for job_id in job_ids:
-            pipeline.exists(f"{prefix}job:{job_id}")
+            pipeline.exists(keys.job(job_id))
         known = pipeline.execute()
         missing = [job_id for job_id, there in zip(job_ids, known, strict=True) if not there]
         if missing:
@@ -114,7 +115,7 @@ def resubmit_lost(client: redis.Redis, prefix: str, now: datetime) -> int:
 
 
 def _restored(job: Job) -> NewJob:
-    """It was admitted once, so no limit is asked again."""
+    """The job without limits: it was admitted before."""
     return replace(_new_job(job), stored=job.organization.store_prompts)
 
 
@@ -138,8 +139,8 @@ def _new_job(job: Job) -> NewJob:
 
 
 def record_of(job: Job) -> JobRecord:
-    """What SQL knows of a job."""
-    queued = JobRecord.queued(_new_job(job))
+    """The record of a job as SQL has it."""
+    queued = replace(JobRecord.queued(_new_job(job)), created=job.created_at.timestamp())
     if job.events is None:
         return queued
     events = unpack(bytes(job.events))

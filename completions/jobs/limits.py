@@ -1,5 +1,4 @@
-"""What an API key may use of the service and what it has left; `limits.lua` and `budgets.lua` keep
-count."""
+"""Limits of API keys and what is left of them; `limits.lua` and `budgets.lua` keep count."""
 
 from dataclasses import dataclass, replace
 from typing import Literal
@@ -11,7 +10,7 @@ LimitName = Literal["requests", "tokens", "concurrency"]
 
 @dataclass(frozen=True, slots=True)
 class Budget:
-    """What may be spent in a day and in a month of UTC; None is unlimited. Costs in billionths."""
+    """Most tokens and cost per day and month of UTC; None is unlimited. Costs in billionths."""
 
     daily_tokens: int | None = None
     monthly_tokens: int | None = None
@@ -19,7 +18,7 @@ class Budget:
     monthly_cost: int | None = None
 
     def as_list(self) -> list[int]:
-        """As the scripts take it."""
+        """The form that the scripts read."""
         amounts = (self.daily_tokens, self.monthly_tokens, self.daily_cost, self.monthly_cost)
         return [-1 if amount is None else amount for amount in amounts]
 
@@ -29,18 +28,18 @@ UNBUDGETED = Budget()
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """Of one API key; None is unlimited. `max_concurrency` counts calls that somebody waits for,
-    streams included, not background jobs."""
+    """Limits of one API key; None is unlimited."""
 
     requests_per_minute: int | None = None
     tokens_per_minute: int | None = None
     max_concurrency: int | None = None
+    """Calls and streams at a time; background jobs do not count."""
     budget: Budget = UNBUDGETED
     organization_budget: Budget = UNBUDGETED
     """Shared by all keys of the organization."""
 
     def only_budgets(self) -> "Limits":
-        """For what may wait: it spends, but has no rate."""
+        """The limits of jobs that can wait: they spend, but have no rate."""
         return replace(UNLIMITED, budget=self.budget, organization_budget=self.organization_budget)
 
 
@@ -49,7 +48,7 @@ UNLIMITED = Limits()
 
 @dataclass(frozen=True, slots=True)
 class Allowance:
-    """One bucket after a decision: it holds at most `limit` and refills as much per minute."""
+    """What is left in a bucket that holds `limit` and refills `limit` per minute."""
 
     limit: int
     remaining: int
@@ -61,7 +60,7 @@ class Allowance:
 
 @dataclass(frozen=True, slots=True)
 class Remaining:
-    """What a key has left; None where it has no such limit."""
+    """What a key has left of each limit; None if it has no such limit."""
 
     requests: Allowance | None = None
     tokens: Allowance | None = None
@@ -79,7 +78,7 @@ def _allowance(limit: int | None, left: float) -> Allowance | None:
 
 
 class LimitReachedError(Exception):
-    """The key has used up what it may; `retry_after` seconds from now the job would fit."""
+    """The key has reached a limit; the job fits in `retry_after` seconds."""
 
     def __init__(self, limit: LimitName, remaining: Remaining, retry_after: float) -> None:
         super().__init__(limit)
@@ -89,20 +88,20 @@ class LimitReachedError(Exception):
 
 
 class BudgetReachedError(Exception):
-    """The key or its organization has spent too much for this job."""
+    """The budget of the key or its organization is too small for this job."""
 
     def __init__(self, of_organization: bool, name: str, used: int) -> None:
         super().__init__(name)
         self.of_organization = of_organization
         self.name = name
-        """Of a field of Budget."""
+        """The field of Budget."""
         self.used = used
-        """Spent, and held by jobs that have not ended."""
+        """What is spent, and held by jobs that have not ended."""
 
 
 class UnseededError(Exception):
-    """Redis does not know what a scope has spent: `k` and a key's id, or `o` and an
-    organization's."""
+    """Redis does not know what a scope has spent. A scope is `k` and an API key's id, or `o` and an
+    organization's id."""
 
     def __init__(self, scope: str) -> None:
         super().__init__(scope)

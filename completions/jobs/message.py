@@ -1,34 +1,31 @@
-"""Jobs' Celery messages: an id each, on the queue of its model."""
+"""The Celery message of a job: its id, on the queue of its model."""
 
 from base64 import b64encode
 from functools import lru_cache
 from secrets import token_hex
-from typing import Any, NamedTuple
+from typing import Any
 
 import orjson
 from celery import current_app
 from kombu import Connection
 from kombu.transport.redis import PRIORITY_STEPS, Channel
 
+from completions.jobs.submit import Message
+
 GENERATE = "workers.tasks.generate"
 
 
 def dispatch(job_id: str, model: str, priority: int) -> None:
-    """Publish the message. Raises kombu.exceptions.OperationalError when the broker is gone."""
+    """Publish the message. Raises kombu.exceptions.OperationalError if the broker is away."""
     _send(job_id, model, priority)
 
 
-class Message(NamedTuple):
-    """What Celery would put on a list of Redis, for who writes to Redis anyway."""
-
-    queue: str
-    """Without the installation's prefix."""
-    payload: bytes
-
-
 def message_of(job_id: str, model: str, priority: int) -> Message:
-    """The message that `dispatch` publishes. Celery's way to it takes longer than all the rest of
-    a request's validation, and a round trip of its own; so its form is learnt once."""
+    """The message that `dispatch` publishes, for callers that write to Redis anyway.
+
+    Celery takes longer to make it than everything else in a request's validation, and publishes it
+    in a round trip of its own; so its form is learnt from Celery once.
+    """
     form, queue = _form(), _queue(model)
     payload = {
         **form,
@@ -50,7 +47,7 @@ def message_of(job_id: str, model: str, priority: int) -> Message:
 
 @lru_cache
 def _form() -> dict[str, Any]:
-    """What Celery publishes, caught by a broker in memory; its body is decoded."""
+    """The message as Celery publishes it, caught by a broker in memory, with its body decoded."""
     with Connection("memory://") as connection:
         producer = current_app.amqp.Producer(connection, auto_declare=False)
         _send("a job", "a model", 0, producer)

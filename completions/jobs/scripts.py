@@ -1,4 +1,4 @@
-"""The Lua scripts of the job life cycle; `lua/shared.lua` documents every key and field."""
+"""The Lua scripts of the job life cycle. `record.py` has the keys and fields that they use."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -45,22 +45,22 @@ class Scripts:
         return self._scripts[name](keys=[self._prefix], args=args)
 
     def call_all(self, calls: Sequence[tuple[str, Sequence[Any]]]) -> list[Any]:
-        """Many calls, (name, arguments) each, in one round trip of a synchronous client.
+        """Make many calls (name, arguments) in one round trip of a synchronous client.
 
-        They must bear being repeated. redis-py's own scripts on a pipeline would first ask, in a
-        round trip more, whether the server still has them.
+        Calls may run twice. redis-py's own scripts on a pipeline take another round trip to check
+        that the server has them.
         """
         if not self._loaded:
             self._load()
         try:
             return self._send(calls)
-        except NoScriptError:  # Redis was restarted
+        except NoScriptError:  # Redis has restarted
             self._load()
             return self._send(calls)
 
     async def call_each(self, line: Line, calls: Sequence[tuple[str, Sequence[Any]]]) -> list[Any]:
-        """The same on a line of an asynchronous client, and no call hinders another: instead of
-        its reply there is its error."""
+        """The same on a line of an asynchronous client; a call that fails has its error as reply
+        and does not affect the others."""
         commands = [self._command(name, args) for name, args in calls]
         replies = await line.ask_again(commands)
         unknown = [i for i, reply in enumerate(replies) if isinstance(reply, NoScriptError)]
@@ -75,7 +75,7 @@ class Scripts:
         return ("EVALSHA", self._scripts[name].sha, 1, self._prefix, *args)
 
     def _load(self) -> None:
-        """All of them: were some known and others not, the first try would do half of the calls."""
+        """Load all scripts: if Redis knew only some, a first try would make half of the calls."""
         pipeline = self._client.pipeline(transaction=False)
         for script in self._scripts.values():
             pipeline.script_load(script.script)

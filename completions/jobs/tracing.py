@@ -1,8 +1,8 @@
-"""Traces, where OpenTelemetry is installed and its own environment variables ask for them.
+"""Traces, if OpenTelemetry is installed and its environment variables ask for them.
 
-A span of the web tier covers an HTTP request and one of a worker each attempt at its job, whose
-record carries the former's W3C headers. Off, nothing of this package costs more than a look at
-`tracer`. That traces cannot be had is a line in the log, never a reason not to serve.
+A span of the web tier covers an HTTP request; a span of a worker covers each attempt at its job,
+whose record carries the W3C headers of the request's span. Without traces this module costs one
+look at `tracer`. If traces cannot be sent, the log says why, and the service runs without them.
 """
 
 import logging
@@ -24,17 +24,18 @@ ENDPOINTS = ("OTEL_EXPORTER_OTLP_ENDPOINT", "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT"
 PROTOCOLS = ("OTEL_EXPORTER_OTLP_TRACES_PROTOCOL", "OTEL_EXPORTER_OTLP_PROTOCOL")
 PROTOCOL = "http/protobuf"
 LAST_SECONDS = 3.0
-"""That a process which ends waits for a collector."""
+"""Seconds that a process waits for a collector before it ends."""
 LONGEST = 1024
-"""Characters of the W3C headers that a job's record takes."""
+"""Characters of W3C headers that a job's record keeps."""
 
 tracer: "Tracer | None" = None
-"""Makes spans; None while nobody asked for any."""
+"""Makes spans; None without traces."""
 _provider: "TracerProvider | None" = None
 
 
 def wanted(environment: Mapping[str, str]) -> bool:
-    """OpenTelemetry's own rules, except that without an address nothing is sent anywhere."""
+    """Whether traces are asked for, by OpenTelemetry's rules; but without an address nothing is
+    sent."""
     if environment.get("OTEL_SDK_DISABLED", "").strip().lower() == "true":
         return False
     exporter = environment.get("OTEL_TRACES_EXPORTER", "").strip().lower()
@@ -44,12 +45,12 @@ def wanted(environment: Mapping[str, str]) -> bool:
 
 
 def start(service: str) -> None:
-    """Trace this process, named `service` unless OTEL_SERVICE_NAME names it, if that is wanted."""
+    """Trace this process if that is wanted, as OTEL_SERVICE_NAME or else `service`."""
     if not wanted(os.environ):
         return
     protocol = next((os.environ[name] for name in PROTOCOLS if os.environ.get(name)), PROTOCOL)
     if protocol != PROTOCOL:
-        logger.error("no traces: OTLP by %s is asked for, only %s is spoken", protocol, PROTOCOL)
+        logger.error("no traces: OTLP over %s is not supported, use %s", protocol, PROTOCOL)
         return
     try:
         from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
@@ -66,13 +67,13 @@ def start(service: str) -> None:
 
 
 def use(provider: "TracerProvider") -> None:
-    """Make spans with it."""
+    """Make spans with this provider."""
     global tracer, _provider
     tracer, _provider = provider.get_tracer("quire"), provider
 
 
 def stop() -> None:
-    """Make no more spans and send those that there are, as far as the collector takes them soon."""
+    """Make no more spans, and send those that the collector takes within LAST_SECONDS."""
     global tracer, _provider
     if _provider is not None:
         sending = threading.Thread(target=_provider.shutdown, name="last spans", daemon=True)
@@ -82,7 +83,7 @@ def stop() -> None:
 
 
 def headers() -> str:
-    """The W3C headers of the span at hand as JSON, for a job's record; empty if there is none."""
+    """The W3C headers of the current span as JSON, for a job's record; empty without a span."""
     if tracer is None:
         return ""
     from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
@@ -90,13 +91,13 @@ def headers() -> str:
     carrier: dict[str, str] = {}
     TraceContextTextMapPropagator().inject(carrier)
     if sum(map(len, carrier.values())) > LONGEST:
-        carrier.pop("tracestate")  # what other systems noted; no trace breaks without it
+        carrier.pop("tracestate")  # notes of other systems; a trace is whole without them
     return orjson.dumps(carrier).decode() if carrier else ""
 
 
 def parent(carrier: Mapping[str, str]) -> "Context":
-    """The span that W3C headers name, as the parent of one to be begun. Without a valid one it is
-    the root of a trace."""
+    """The context of a new span under the one that W3C headers name; the root of a trace if they
+    name none."""
     from opentelemetry.context import Context
     from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 

@@ -1,16 +1,20 @@
-"""Which workers live and what they serve, from their heartbeats; draining and resuming them."""
+"""Live workers and what they serve, by their heartbeats; draining and resuming them."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Literal, cast
+from typing import Any, Final, Literal, cast
 
 import orjson
 import redis
 import redis.asyncio
 
+from completions.jobs.record import Keys
+
+HEARTBEAT_TTL: Final = 10
+"""Seconds after which a worker that stopped beating counts as dead."""
 STALE_AFTER = 6.0
 """Seconds, three heartbeats, after which a worker counts as silent."""
-DRAIN_KEPT = 3600
+DRAIN_KEPT: Final = 3600
 """Seconds that the wish to drain outlives its worker's last heartbeat."""
 
 
@@ -24,7 +28,7 @@ class WorkerRecord:
     age: float = 0.0
     """Seconds since that heartbeat."""
     drain_wanted: bool = False
-    """Whether it was told to take no new jobs; it does so within some seconds."""
+    """Whether an operator wants it to take no new jobs, which it follows within seconds."""
 
     @property
     def accepting(self) -> bool:
@@ -33,7 +37,7 @@ class WorkerRecord:
 
     @property
     def standing(self) -> Literal["serving", "draining", "drained", "silent"]:
-        """Draining is what still has jobs."""
+        """A worker is draining while it still has jobs, and drained after that."""
         if self.age > STALE_AFTER:
             return "silent"
         if self.accepting and not self.drain_wanted:
@@ -43,60 +47,61 @@ class WorkerRecord:
 
 async def live_workers(client: redis.asyncio.Redis, prefix: str) -> list[WorkerRecord]:
     """Workers whose heartbeat has not expired; forgets the others."""
-    names = _sorted(cast("set[bytes]", await client.smembers(f"{prefix}workers")))
-    if not names:
+    keys = Keys(prefix)
+    ids = _sorted(cast("set[bytes]", await client.smembers(keys.workers)))
+    if not ids:
         return []
-    keys = [f"{prefix}worker:{name}" for name in names]
-    beats = cast("list[bytes | None]", await client.mget(keys))
-    if dead := [name for name, beat in zip(names, beats, strict=True) if beat is None]:
-        await client.srem(f"{prefix}workers", *dead)
-    return _records(names, beats)
+    beats = cast("list[bytes | None]", await client.mget([keys.worker(each) for each in ids]))
+    if dead := [each for each, beat in zip(ids, beats, strict=True) if beat is None]:
+        await client.srem(keys.workers, *dead)
+    return _records(ids, beats)
 
 
-def watch_workers(client: redis.Redis, prefix: str, heartbeat_ttl: float) -> list[WorkerRecord]:
+def watch_workers(client: redis.Redis, prefix: str) -> list[WorkerRecord]:
     """The same for threads, with the age of each heartbeat and the wish to drain."""
-    names = _sorted(cast("set[bytes]", client.smembers(f"{prefix}workers")))
+    keys = Keys(prefix)
+    ids = _sorted(cast("set[bytes]", client.smembers(keys.workers)))
     pipeline = client.pipeline(transaction=False)
-    for name in names:
-        pipeline.get(f"{prefix}worker:{name}")
-        pipeline.pttl(f"{prefix}worker:{name}")
-        pipeline.exists(f"{prefix}drain:{name}")
+    for each in ids:
+        pipeline.get(keys.worker(each))
+        pipeline.pttl(keys.worker(each))
+        pipeline.exists(keys.drain(each))
     replies = pipeline.execute()
     return [
-        replace(record, age=max(0.0, heartbeat_ttl - ttl / 1000), drain_wanted=bool(drain))
-        for name, beat, ttl, drain in zip(
-            names, replies[0::3], replies[1::3], replies[2::3], strict=True
+        replace(record, age=max(0.0, HEARTBEAT_TTL - ttl / 1000), drain_wanted=bool(drain))
+        for each, beat, ttl, drain in zip(
+            ids, replies[0::3], replies[1::3], replies[2::3], strict=True
         )
-        for record in _records([name], [beat])
+        for record in _records([each], [beat])
     ]
 
 
 def drain(client: redis.Redis, prefix: str, worker_id: str) -> None:
-    """Have a worker take no new jobs, from its next heartbeat on; it finishes those that it has."""
-    client.set(f"{prefix}drain:{worker_id}", 1, ex=DRAIN_KEPT)
+    """Make a worker take no new jobs from its next heartbeat on; it finishes those that it has."""
+    client.set(Keys(prefix).drain(worker_id), 1, ex=DRAIN_KEPT)
 
 
 def resume(client: redis.Redis, prefix: str, worker_id: str) -> None:
-    """Have a drained worker take jobs again, from its next heartbeat on."""
-    client.delete(f"{prefix}drain:{worker_id}")
+    """Make a drained worker take jobs again from its next heartbeat on."""
+    client.delete(Keys(prefix).drain(worker_id))
 
 
 def _sorted(members: set[bytes]) -> list[str]:
-    return sorted(name.decode() for name in members)
+    return sorted(each.decode() for each in members)
 
 
-def _records(names: Sequence[str], beats: Sequence[bytes | None]) -> list[WorkerRecord]:
+def _records(ids: Sequence[str], beats: Sequence[bytes | None]) -> list[WorkerRecord]:
     found = []
-    for name, beat in zip(names, beats, strict=True):
+    for each, beat in zip(ids, beats, strict=True):
         if beat is not None:
             facts = orjson.loads(beat)
-            found.append(WorkerRecord(name, facts.pop("model"), facts))
+            found.append(WorkerRecord(each, facts.pop("model"), facts))
     return found
 
 
 @dataclass(frozen=True, slots=True)
 class WorkerPage:
-    """What a live engine worker measured, in Prometheus's text format."""
+    """The metrics of a live engine worker in Prometheus's text format."""
 
     id: str
     model: str
@@ -104,12 +109,13 @@ class WorkerPage:
 
 
 async def worker_pages(client: redis.asyncio.Redis, prefix: str) -> list[WorkerPage]:
-    """Of all live workers. Raises RedisError or OSError."""
+    """The pages of all live workers. Raises RedisError or OSError."""
     workers = await live_workers(client, prefix)
     if not workers:
         return []
-    asked = [f"{prefix}metrics:{worker.id}" for worker in workers]
-    texts = cast("list[bytes | None]", await client.mget(asked))
+    keys = Keys(prefix)
+    found = await client.mget([keys.metrics(worker.id) for worker in workers])
+    texts = cast("list[bytes | None]", found)
     return [
         WorkerPage(worker.id, worker.model, text.decode())
         for worker, text in zip(workers, texts, strict=True)

@@ -6,7 +6,7 @@ from typing import Any, ClassVar, Final
 
 from completions.errors import from_job_error
 from completions.jobs.events import ChoiceEvent, EndEvent, JobError, Usage
-from completions.jobs.submission import JobRecord
+from completions.jobs.record import JobRecord
 from completions.responses.choice_record import ChoiceRecord
 from completions.responses.choices import ABORT, Choices, ChoiceWriter
 from completions.responses.logprobs import Native

@@ -5,8 +5,8 @@ from http import HTTPStatus
 from typing import Any
 
 from completions.errors import from_job_error
-from completions.jobs.ended import EndedJob
 from completions.jobs.events import EndEvent, decode
+from completions.jobs.settle import EndedJob
 from completions.responses.chat import ChatView
 from completions.responses.completion import View
 
@@ -21,7 +21,7 @@ def whole_response(job: EndedJob) -> tuple[int, dict[str, Any]]:
     prefix, dash, _ = job.id.partition("-")
     view = _VIEW_TYPES[prefix + dash](**(job.view or {}))
     collected = view.collected()
-    for data in job.events:
+    for data in job.stream:
         event = decode(data)
         if not isinstance(event, EndEvent):
             collected.add(event)

@@ -6,8 +6,7 @@ from datetime import datetime
 import redis
 
 from completions.catalog import model_files
-from completions.jobs.execution import HEARTBEAT_TTL
-from completions.jobs.live import open_jobs
+from completions.jobs.operate import open_jobs
 from completions.jobs.workers import WorkerRecord, watch_workers
 from completions.models import LoadSample
 
@@ -26,7 +25,7 @@ def sample(client: redis.Redis, prefix: str, now: datetime) -> None:
         if job.state == "queued":
             queued[job.model][_COLUMNS[job.kind]] += 1
     serving: dict[str, list[WorkerRecord]] = defaultdict(list)
-    for worker in watch_workers(client, prefix, HEARTBEAT_TTL):
+    for worker in watch_workers(client, prefix):
         serving[worker.model].append(worker)
     LoadSample.objects.bulk_create(
         [

@@ -15,7 +15,7 @@ from redis import Redis
 from completions.batches import results
 from completions.batches.lines import RESULT_TTL
 from completions.jobs import kept
-from completions.jobs.ended import FIRST, EndedJob, forget, read_ended
+from completions.jobs.settle import FIRST, EndedJob, forget, read_ended
 from completions.usage import ledger
 
 logger = logging.getLogger(__name__)
@@ -80,7 +80,7 @@ def _log_failures(jobs: Sequence[EndedJob]) -> None:
             logger.warning(
                 "job %s failed: %s",
                 job.id,
-                job.error.message,
+                job.error,
                 extra={
                     "job_id": job.id,
                     "request_id": job.request_id,

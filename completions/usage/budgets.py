@@ -3,17 +3,16 @@ know: after the first budget was set, and after Redis was emptied."""
 
 from collections.abc import Sequence
 from datetime import UTC, datetime
-from typing import NamedTuple, cast
+from typing import NamedTuple
 
-import orjson
 import redis
 from django.conf import settings
 from django.db.models import F, Q, QuerySet, Sum
-from redis.exceptions import ResponseError
 
-from completions.jobs.connection import Entries, connect
+from completions.jobs.connection import connect
 from completions.jobs.limits import UnseededError
 from completions.jobs.scripts import Scripts
+from completions.jobs.settle import EndedJob, unsettled
 from completions.models import UsageHour, UsageRecord
 
 _TRIES = 50
@@ -42,8 +41,8 @@ def seed_from(client: redis.Redis, prefix: str, scope: str) -> None:
     for _ in range(_TRIES):
         seconds, _micros = client.time()
         now = datetime.fromtimestamp(seconds, UTC)
-        last, entries = _unsettled(client, prefix)
-        today, month = _spent(scope, now, entries)
+        last, ended = unsettled(client, prefix)
+        today, month = _spent(scope, now, ended)
         periods = [seconds // 86400, (now.year - 1970) * 12 + now.month - 1]
         sums = [today.tokens, month.tokens, today.cost, month.cost]
         if scripts.call("seed", [scope, last, *periods, *sums]):
@@ -51,22 +50,11 @@ def seed_from(client: redis.Redis, prefix: str, scope: str) -> None:
     raise UnseededError(scope)
 
 
-def _unsettled(client: redis.Redis, prefix: str) -> tuple[str, list[dict[str, str]]]:
-    """The newest entry that the usage stream ever had, and those that SQL may not know yet."""
-    try:
-        facts = client.xinfo_stream(f"{prefix}usage")
-    except ResponseError:  # there is no such stream yet
-        return "0-0", []
-    entries = cast("Entries", client.xrange(f"{prefix}usage"))
-    found = [{k.decode(): v.decode() for k, v in fields.items()} for _, fields in entries]
-    return facts["last-generated-id"].decode(), found
-
-
-def _spent(scope: str, now: datetime, entries: Sequence[dict[str, str]]) -> tuple[Spent, Spent]:
-    """Of the day and of the month so far."""
-    name = "key" if scope[0] == "k" else "organization"
-    own = [entry for entry in entries if entry[name] == scope[1:]]
-    owned = Q(**{f"{'api_key' if scope[0] == 'k' else 'organization'}_id": int(scope[1:])})
+def _spent(scope: str, now: datetime, ended: Sequence[EndedJob]) -> tuple[Spent, Spent]:
+    """What a scope has spent today and this month, by SQL and jobs that SQL may not have yet."""
+    owner, owner_id = "api_key_id" if scope[0] == "k" else "organization_id", int(scope[1:])
+    own = [job for job in ended if getattr(job, owner) == owner_id]
+    owned = Q(**{owner: owner_id})
     midnight = now.replace(hour=0, minute=0, second=0, microsecond=0)
     while True:
         known = _known(own)
@@ -76,10 +64,10 @@ def _spent(scope: str, now: datetime, entries: Sequence[dict[str, str]]) -> tupl
         ]
         if _known(own) == known:  # else they were settled while their sum was read
             break
-    for entry in own:
-        finished = datetime.fromtimestamp(float(entry["finished"]), UTC)
-        if entry["id"] not in known:
-            used = _of_entry(entry)
+    for job in own:
+        finished = datetime.fromtimestamp(job.finished, UTC)
+        if job.id not in known:
+            used = _used(job)
             sums = [
                 spent.plus(used) if finished >= begin else spent
                 for spent, begin in zip(sums, (midnight, midnight.replace(day=1)), strict=True)
@@ -87,9 +75,9 @@ def _spent(scope: str, now: datetime, entries: Sequence[dict[str, str]]) -> tupl
     return sums[0], sums[1]
 
 
-def _known(entries: Sequence[dict[str, str]]) -> set[str]:
+def _known(ended: Sequence[EndedJob]) -> set[str]:
     """Ids of the jobs whose usage SQL has."""
-    ids = [entry["id"] for entry in entries]
+    ids = [job.id for job in ended]
     return set(UsageRecord.objects.filter(job_id__in=ids).values_list("job_id", flat=True))
 
 
@@ -99,7 +87,6 @@ def _in_sql(hours: QuerySet[UsageHour]) -> Spent:
     return Spent(sums["tokens"] or 0, sums["cost"] or 0)
 
 
-def _of_entry(entry: dict[str, str]) -> Spent:
-    usage = orjson.loads(entry["usage"]) if entry["usage"] else {}
-    tokens = usage.get("prompt_tokens", 0) + usage.get("completion_tokens", 0)
-    return Spent(tokens, int(entry.get("cost", 0)))
+def _used(job: EndedJob) -> Spent:
+    tokens = job.usage.prompt_tokens + job.usage.completion_tokens if job.usage else 0
+    return Spent(tokens, job.cost)

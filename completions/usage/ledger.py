@@ -11,7 +11,7 @@ from typing import NamedTuple
 from django.db import transaction
 from django.db.models import F
 
-from completions.jobs.ended import EndedJob
+from completions.jobs.settle import EndedJob
 from completions.models import (
     ApiKey,
     JobStatus,
@@ -80,7 +80,7 @@ def _record(job: EndedJob) -> UsageRecord:
         queued_ms=waited,
         first_token_ms=first,
         run_ms=ran,
-        attempts=job.attempts,
+        attempts=job.attempt,
         worker=job.worker,
         parameters=without_nul(job.parameters),
         created_at=datetime.fromtimestamp(job.created, UTC),

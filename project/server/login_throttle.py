@@ -22,6 +22,7 @@ from django.http import HttpRequest
 from redis.exceptions import RedisError
 
 from completions.jobs.connection import connect
+from completions.jobs.record import Keys
 
 logger = logging.getLogger(__name__)
 
@@ -78,7 +79,8 @@ def _counters(name: str, address: str) -> dict[str, str]:
     """Keys by kind; a name may be anything, so keys hold digests."""
     parts = {"both": f"{address} {name}", "address": address, "user": name}
     digests = {kind: hashlib.sha256(text.encode()).hexdigest()[:32] for kind, text in parts.items()}
-    return {kind: f"{settings.REDIS_PREFIX}login:{kind}:{d}" for kind, d in digests.items()}
+    keys = Keys(settings.REDIS_PREFIX)
+    return {kind: keys.login(kind, digest) for kind, digest in digests.items()}
 
 
 def _take(counters: dict[str, str]) -> bool:

@@ -13,7 +13,6 @@ import pytest
 import redis
 
 from completions.jobs.connection import connect
-from completions.jobs.execution import HEARTBEAT_TTL
 from completions.jobs.workers import watch_workers
 from tests.acceptance.service import MODEL, ScriptedInstallation
 from tests.faults.traffic import tokens
@@ -70,7 +69,7 @@ class Fleet:
     def _name(self, process: Popen[bytes]) -> str | None:
         """Once it serves."""
         assert process.poll() is None
-        live = watch_workers(self._client, "quire:", HEARTBEAT_TTL)
+        live = watch_workers(self._client, "quire:")
         named = [each.id for each in live if f"-{process.pid}-" in each.id]
         return named[0] if named else None
 

@@ -1,7 +1,7 @@
 """An engine worker without an engine: claims jobs from the private Valkey and ends them as told."""
 
 from completions.jobs.events import JobError, Usage
-from completions.jobs.execution import Claim, Ending, Execution, StepEvent
+from completions.jobs.execute import Claim, Ending, Execution, StepEvent
 
 
 class FakeWorker:

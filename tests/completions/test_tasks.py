@@ -10,8 +10,9 @@ from kombu.exceptions import OperationalError
 from completions import tasks
 from completions.batches import states
 from completions.jobs.connection import connect
+from completions.jobs.record import NewJob
 from completions.jobs.scripts import Scripts
-from completions.jobs.submission import NewJob, submit_kept
+from completions.jobs.submit import submit_kept
 from completions.models import Batch
 from tests.completions.conftest import new_tenant
 

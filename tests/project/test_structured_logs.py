@@ -11,7 +11,7 @@ from structlog.contextvars import bound_contextvars
 
 from completions.errors import APIError
 from completions.http import access_log
-from completions.jobs.execution import Claim
+from completions.jobs.execute import Claim
 from project import structured_logs
 from workers.job_logs import EngineLines
 

@@ -5,7 +5,7 @@ import time
 
 from completions.jobs import events
 from completions.jobs.connection import connect
-from completions.jobs.execution import Execution
+from completions.jobs.execute import Execution
 from workers.engine.request import ChoiceDelta, RequestOutput, Usage
 from workers.engine.stats import EngineStats
 from workers.relay import Relay

@@ -7,8 +7,9 @@ import orjson
 import pytest
 
 from completions.jobs.connection import connect, connect_async
-from completions.jobs.execution import Claim, Execution
-from completions.jobs.submission import NewJob, Submission
+from completions.jobs.execute import Claim, Execution
+from completions.jobs.record import NewJob
+from completions.jobs.submit import Submission
 from workers import attempt_spans
 from workers.engine.exceptions import InvalidRequest
 from workers.engine.request import ChoiceDelta, FinishReason, RequestOutput, Usage

@@ -4,7 +4,7 @@ import math
 
 from prometheus_client.parser import text_string_to_metric_families
 
-from completions.jobs.execution import Claim
+from completions.jobs.execute import Claim
 from workers.engine.stats import EngineStats
 from workers.metrics import WorkerMetrics
 

@@ -8,8 +8,9 @@ import redis
 from completions.jobs import events, workers
 from completions.jobs.connection import connect_async
 from completions.jobs.events import EndEvent
-from completions.jobs.execution import Execution
-from completions.jobs.submission import NewJob, Submission
+from completions.jobs.execute import Execution
+from completions.jobs.record import NewJob
+from completions.jobs.submit import Submission
 from completions.jobs.workers import live_workers, worker_pages
 from tests.workers.relay_bench import PREFIX, SAMPLING, Bench, eventually
 from workers import relay
@@ -252,7 +253,7 @@ async def test_it_learns_of_a_drain_and_says_that_it_follows(bench, redis_client
     workers.drain(redis_client, PREFIX, "worker-1")
     eventually(lambda: bench.relay.drain_wanted)
     bench.relay.accepting = False  # as whoever consumes messages does
-    eventually(lambda: not workers.watch_workers(redis_client, PREFIX, 10)[0].accepting)
+    eventually(lambda: not workers.watch_workers(redis_client, PREFIX)[0].accepting)
     workers.resume(redis_client, PREFIX, "worker-1")
     eventually(lambda: not bench.relay.drain_wanted)
 
@@ -338,7 +339,7 @@ async def test_a_job_of_a_dead_worker_goes_on_where_it_was(valkey, bench, submit
     first = Execution(redis_client, PREFIX, "dead")
     first.beat("m", {})
     (claim,) = first.claim(["job"])
-    from completions.jobs.execution import StepEvent
+    from completions.jobs.execute import StepEvent
 
     choices = [(0, [5, 6], "5 6 ", None, None), (1, [8], "", "stop", None)]
     step = StepEvent("job", claim.attempt, 1, choices)

@@ -1,10 +1,9 @@
--- What API keys and organizations may spend in a day and in a month (UTC): tokens, and money in billionths.
+-- Budgets of API keys and organizations per day and month (UTC): tokens, and money in billionths.
 --
--- <p>spent:<scope> is kept for those with a budget; a scope is k<key> or o<organization>. What running jobs can use at
--- most is held until they end, whatever day that is; then what they did use is spent. Where the hash is missing, the
--- web tier seeds it from SQL.
+-- spent:<scope> counts for a scope with a budget: k<key> or o<organization>. It holds the most that running jobs can use
+-- until they end, on whatever day; then it spends what they used. If the hash is missing, the web tier seeds it from SQL.
 
-local SPENT_KEPT = 40 * 86400 -- seconds since a job of it ended; a month's sum must outlive the month
+local SPENT_KEPT = 40 * 86400 -- seconds since the scope's last job ended; a month's sum must outlive the month
 local SPENT = {'day', 'month', 'day_tokens', 'month_tokens', 'day_cost', 'month_cost', 'held_tokens', 'held_cost'}
 
 local function whole(number) return string.format('%.0f', number) end
@@ -21,7 +20,7 @@ local function periods(at)
   return day, (yoe + era * 400 - 1970) * 12 + march + 2
 end
 
--- What a scope has spent and holds, with what lies in other periods taken as 0; nil where nobody has seeded it.
+-- What a scope has spent in this day and month, and what it holds; nil if it is not seeded.
 local function spent_by(scope, day, month)
   local stored = redis.call('HMGET', prefix .. 'spent:' .. scope, unpack(SPENT))
   if not stored[1] then return nil end
@@ -43,9 +42,9 @@ end
 
 local function keep_spent(scope) redis.call('EXPIRE', prefix .. 'spent:' .. scope, SPENT_KEPT) end
 
--- Whether `tokens` and `cost` more fit. `budgets` per scope: daily and monthly tokens, daily and monthly cost; negative
--- is none. Returns 'ok' and what to write, or the scope and the name of the budget that is reached with what is spent
--- and held of it, or the scope and 'unseeded'.
+-- Whether `tokens` and `cost` more fit. `budgets` are, per scope, daily and monthly tokens, daily and monthly cost;
+-- negative for none. Returns 'ok' and what `hold` writes; or the scope, the name of the budget that is reached, and what
+-- is spent and held of it; or the scope and 'unseeded'.
 local function within_budgets(scopes, budgets, tokens, cost, at)
   local day, month = periods(at)
   local found = {}
@@ -67,7 +66,7 @@ local function within_budgets(scopes, budgets, tokens, cost, at)
   return 'ok', found
 end
 
--- Hold it for a job. Returns what its record says of that: scopes, tokens, cost.
+-- Hold tokens and cost for a job. Returns the field `held` of its record, or nil: scopes, tokens, cost.
 local function hold(found, tokens, cost)
   local scopes = {}
   for scope, spent in pairs(found) do
@@ -78,7 +77,7 @@ local function hold(found, tokens, cost)
   return #scopes > 0 and cjson.encode({scopes, tokens, cost}) or nil
 end
 
--- A job has ended: what it held is free, what it used is spent.
+-- End a job: release what it held, and spend what it used.
 local function spend(scopes, held, tokens, cost, at)
   local day, month = periods(at)
   local holds, of_scope = held and cjson.decode(held) or {{}, 0, 0}, {}

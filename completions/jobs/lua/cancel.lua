@@ -1,9 +1,9 @@
 -- Cancel a job: at once while it is queued, by its worker's next step while it runs. ARGV: id.
--- Returns the state that it was in, or nil when nobody knows it.
+-- Returns the state that it was in, or nil if it is unknown.
 local id = ARGV[1]
 local state = redis.call('HGET', job_key(id), 'state')
 if state == 'queued' then
-  finalize_here(id, 'cancelled', '')
+  finalize_here(id, 'cancelled')
 elseif state == 'running' then
   redis.call('HSET', job_key(id), 'cancel', 1)
 end

@@ -1,10 +1,10 @@
--- A worker wants to run a job. ARGV: id, worker id, most losses.
+-- Claim a job for a worker. ARGV: id, worker id, losses at which a job fails.
 -- Returns {verdict, attempt, request, seconds left, seq, organization, seconds since it was submitted, request id,
 -- kind, trace}; verdict is one of
---   run        it is yours: this attempt number fences every later write
---   elsewhere  a live worker runs it        done  it has ended        gone  nobody knows it
---   foreign    its record is none of a job: it is forgotten
--- Asking again for what one runs already gives the same attempt: the first reply may have been lost.
+--   run        the worker runs it; the attempt number fences every later write
+--   elsewhere  a live worker runs it        done  it has ended        gone  it is unknown
+--   foreign    its record is not a job's; the job is removed from the open ones
+-- A worker that claims a job again gets the same attempt: the first reply may have been lost.
 -- A job whose client has gone, whose time is up or which has lost too many workers ends here as `done`.
 local function claimed(key, attempt, deadline)
   local at = now()
@@ -27,31 +27,31 @@ end
 if state == 'running' and owner == worker then
   return claimed(key, redis.call('HGET', key, 'attempt'), job[5])
 end
-local losses = tonumber(job[6] or 0) -- of workers that could still say that they end
+local losses = tonumber(job[6] or 0) -- those that workers reported themselves
 if state == 'running' then
   if redis.call('EXISTS', prefix .. 'worker:' .. owner) == 1 then return {'elsewhere'} end
   losses = redis.call('HINCRBY', key, 'losses', 1)
 end
 if losses >= tonumber(ARGV[3]) then
-  finalize_here(id, 'failed', '{"code":"worker_error","message":"Every worker that ran this request was lost."}')
+  finalize_here(id, 'failed', 'worker_error')
   return {'done'}
 end
 if job[3] then
-  finalize_here(id, 'cancelled', '')
+  finalize_here(id, 'cancelled')
   return {'done'}
 end
 if job[4] ~= '' and redis.call('EXISTS', prefix .. 'web:' .. job[4]) == 0 then
-  finalize_here(id, 'cancelled', '')
+  finalize_here(id, 'cancelled')
   return {'done'}
 end
 local at = now()
 if at >= tonumber(job[5]) then
-  finalize_here(id, 'failed', '{"code":"queue_timeout","message":"The request waited too long in the queue."}')
+  finalize_here(id, 'failed', 'queue_timeout')
   return {'done'}
 end
 if losses >= tonumber(ARGV[3]) - 1 then
-  -- One more loss ends it. It breaks workers, or only stood beside what does: to be judged by its own deeds it runs where
-  -- no other suspect does. The reconciler publishes it again.
+  -- One more loss fails it. Either it breaks workers, or it ran beside a job that does. So that its next attempt shows
+  -- which, no other suspect runs on the same worker; the reconciler publishes this one again.
   local suspect = prefix .. 'suspect:' .. worker
   local held = redis.call('GET', suspect)
   if held and held ~= id and redis.call('HGET', job_key(held), 'owner') == worker then

@@ -1,6 +1,6 @@
--- How a job ends, whoever ends it, and how it goes back to the queue.
+-- How a job ends and how it goes back to the queue, for all scripts.
 
--- Its worker has lost it, or it has lost its last events: the next claim goes on from what was published.
+-- Put a job back into the queue. The next attempt continues after the last published token.
 local function give_back(id)
   local key = job_key(id)
   redis.call('HSET', key, 'state', 'queued')
@@ -8,7 +8,7 @@ local function give_back(id)
   redis.call('ZADD', prefix .. 'open', now(), id)
 end
 
--- What a job used and what that costs in billionths, by the prices of a token of each kind that its record holds.
+-- Tokens that a job used, and their cost in billionths by the prices in its record.
 local function account(usage, prices)
   if usage == '' then return 0, 0 end
   local counts = cjson.decode(usage)
@@ -21,19 +21,19 @@ local function account(usage, prices)
   return tokens, math.floor(cost + 0.5)
 end
 
--- All events of a job, or none where they are many: those are read by and by.
-local MOST_TOLD, MOST_BYTES_TOLD = 64, 16384
-local function result_to_tell(id)
-  local told, bytes = {}, 0
-  for i, entry in ipairs(redis.call('XRANGE', event_key(id), '-', '+', 'COUNT', MOST_TOLD + 1)) do
-    told[i] = entry[2][2]
-    bytes = bytes + #told[i]
+-- All events of a job, or none if they are too many to send at once; then its web process reads them in pages.
+local MOST_EVENTS, MOST_BYTES = 64, 16384
+local function short_result(id)
+  local events, bytes = {}, 0
+  for i, entry in ipairs(redis.call('XRANGE', event_key(id), '-', '+', 'COUNT', MOST_EVENTS + 1)) do
+    events[i] = entry[2][2]
+    bytes = bytes + #events[i]
   end
-  if #told > MOST_TOLD or bytes > MOST_BYTES_TOLD then return {} end
-  return told
+  if #events > MOST_EVENTS or bytes > MOST_BYTES then return {} end
+  return events
 end
 
--- The one way in which a job ends: terminal event, usage entry, expiry. The caller has checked the fence.
+-- End a job: last event, usage entry, expiry. Every job ends here; the caller has checked the fence.
 local function finalize(id, state, event, usage, error)
   local key = job_key(id)
   local at = now()
@@ -57,14 +57,15 @@ local function finalize(id, state, event, usage, error)
   redis.call('XADD', prefix .. 'usage', '*', 'id', id, 'state', state, 'kind', job[2], 'model', job[3],
     'organization', job[4], 'key', job[5], 'created', job[6], 'started', job[7] or '', 'finished', tostring(at),
     'usage', usage, 'error', error, 'kept', job[9] or '', 'cost', whole(cost), 'adapter', job[12] or '',
-    'first', job[13] or '', 'attempts', job[14], 'worker', job[15] or '', 'parameters', job[16] or '',
+    'first', job[13] or '', 'attempt', job[14], 'worker', job[15] or '', 'parameters', job[16] or '',
     'request', job[17] == '1' and job[18] or '', 'request_id', job[19] or '')
-  if job[2] == 'sync' and (job[20] or '') ~= '' then wake(job[20], id, result_to_tell(id)) end
+  if job[2] == 'sync' and (job[20] or '') ~= '' then wake(job[20], id, short_result(id)) end
 end
 
--- An end without a worker's word: cancelled while queued, expired, lost. `error` is '' or an error object in JSON.
--- What earlier attempts generated is counted.
-local function finalize_here(id, state, error)
+-- End a job that no worker ends: cancelled while queued, expired or lost. `code` is the error's, nil for none. Tokens of
+-- earlier attempts are counted.
+local function finalize_here(id, state, code)
+  local error = code and '{"code":"' .. code .. '"}' or ''
   local job = redis.call('HMGET', job_key(id), 'seq', 'prompt_tokens', 'generated')
   local usage = ''
   if job[3] then

@@ -1,18 +1,18 @@
--- What an API key may use: two buckets and a set of leases. Nothing is stored for a key without limits.
+-- Limits of API keys: two buckets and a set of leases per key. Nothing is stored for a key without limits.
 --
--- A bucket holds at most a minute's worth and refills evenly. A job takes one request and the most tokens it can use
--- when it is admitted, and gives back at its end the tokens that it did not use.
+-- A bucket holds one minute's worth and refills evenly. At its admission a job takes one request and the most tokens that
+-- it can use; at its end it gives back the tokens that it did not use.
 
-local BUCKETS_KEPT = 300 -- seconds; they are full again after 60
+local BUCKETS_KEPT = 300 -- seconds; buckets are full after 60
 
 local function left(stored, limit, elapsed)
   if not stored then return limit end
   return math.min(limit, tonumber(stored) + elapsed * limit / 60)
 end
 
--- Take what job `id` needs, all or nothing. A limit of 0 is none; its place is free after `lease` seconds at the latest,
--- nil for a job that needs none.
--- Returns verdict, requests left, tokens left, seconds until it can fit; the verdict is 'ok' or the limit that is reached.
+-- Take what job `id` needs, all or nothing. A limit of 0 is none. Its place is free after `lease` seconds at the latest;
+-- nil for a job that needs no place.
+-- Returns verdict, requests left, tokens left, seconds until it fits; the verdict is 'ok' or the limit that is reached.
 local function admit(api_key, id, limits, tokens, lease, at)
   local rpm, tpm, places = limits[1], limits[2], limits[3]
   if rpm + tpm + places == 0 then return 'ok', 0, 0, 0 end
@@ -53,7 +53,7 @@ local function admit(api_key, id, limits, tokens, lease, at)
   return 'ok', requests_left, tokens_left, 0
 end
 
--- A job has ended: free its place, give back what it reserved and did not use.
+-- End a job: free its place, and give back the tokens that it reserved and did not use.
 local function settle(api_key, id, reserved, used)
   redis.call('ZREM', prefix .. 'busy:' .. api_key, id)
   local bucket = prefix .. 'limits:' .. api_key

@@ -1,7 +1,8 @@
--- One engine step: append the events of many jobs and learn which of them must stop.
--- ARGV: worker id, then per job: id, attempt, sequence number of the event, number of choices in it, number of
--- tokens in it, event ('' only asks).
--- Returns per job 0 go on, 1 cancel it (by the client, or its web process has gone), 2 drop it (not yours any more).
+-- Publish one engine step: append the events of many jobs, and return which of them must stop.
+-- ARGV: worker id, then per job: id, attempt, sequence number of the event, number of choices in it, number of tokens in
+-- it, event ('' to ask only).
+-- Returns per job 0 to go on, 1 to cancel it (by its client, or its web process has gone), 2 to drop it (it is no longer
+-- this worker's).
 local worker = ARGV[1]
 local replies = {}
 local leases = {}
@@ -20,7 +21,7 @@ for i = 2, #ARGV, 6 do
   if job[1] ~= 'running' or job[2] ~= worker or job[3] ~= attempt then
     reply = 2
   else
-    if event ~= '' and seq == tonumber(job[6]) then -- else a retry of what is already there
+    if event ~= '' and seq == tonumber(job[6]) then -- else the worker repeats it
       redis.call('XADD', event_key(id), '*', 'd', event)
       local generated = tonumber(job[7] or 0)
       redis.call('HSET', key, 'seq', seq + count, 'generated', generated + tokens)
@@ -29,7 +30,7 @@ for i = 2, #ARGV, 6 do
     if job[4] or (job[5] ~= '' and gone(job[5])) then reply = 1 end
   end
   if reply < 2 and event ~= '' and seq > tonumber(job[6]) then
-    give_back(id) -- Redis came back without its last events: another attempt makes them again
+    give_back(id) -- Redis was restored without the last events; another attempt makes them again
     reply = 2
   end
   replies[#replies + 1] = reply

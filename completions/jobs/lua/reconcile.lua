@@ -1,7 +1,8 @@
--- Find jobs that the broker or a worker lost, and end those that are over. ARGV: most jobs to look at, seconds until
--- a queued job is looked at again, seconds until a running one is, seconds past its deadline that a worker may take.
--- Returns {id, model, priority, request id} per job whose message must be published again. That is harmless, since claims are
--- fenced, but messages take room: between two of the same job the time doubles.
+-- Find jobs that the broker or a worker lost, and end those whose time is up. ARGV: most jobs to look at, seconds until a
+-- queued job is looked at again, seconds until a running one is, seconds past its deadline after which a job fails even
+-- if a live worker has it.
+-- Returns {id, model, priority, request id} per job whose message must be published again. A message too many is
+-- harmless, since claims are fenced, but takes room: the time between two messages of a job doubles.
 local at = now()
 local due = redis.call('ZRANGEBYSCORE', prefix .. 'open', '-inf', at, 'LIMIT', 0, ARGV[1])
 local again = {}
@@ -16,13 +17,13 @@ local function look(id)
   end
   local lost = state == 'running' and redis.call('EXISTS', prefix .. 'worker:' .. job[2]) == 0
   if late >= 0 and (state == 'queued' or lost) then
-    return finalize_here(id, 'failed', '{"code":"queue_timeout","message":"The request waited too long in the queue."}')
+    return finalize_here(id, 'failed', 'queue_timeout')
   end
   if late >= tonumber(ARGV[4]) then
-    return finalize_here(id, 'failed', '{"code":"generation_timeout","message":"The completion took too long."}')
+    return finalize_here(id, 'failed', 'generation_timeout')
   end
   if state == 'queued' and job[4] ~= '' and redis.call('EXISTS', prefix .. 'web:' .. job[4]) == 0 then
-    return finalize_here(id, 'cancelled', '')
+    return finalize_here(id, 'cancelled')
   end
   local pause = tonumber(state == 'queued' and ARGV[2] or ARGV[3])
   if state == 'queued' or lost then

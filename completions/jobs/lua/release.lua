@@ -1,5 +1,5 @@
--- A worker that shuts down gives its jobs back; the next claim goes on from what was published.
--- ARGV: worker id, 1 when the worker failed (counts as a loss), then per job: id, attempt.
+-- A worker gives its jobs back; the next attempt continues after the last published token.
+-- ARGV: worker id, 1 if the worker failed (counts as a loss), then per job: id, attempt.
 local worker = ARGV[1]
 for i = 3, #ARGV, 2 do
   local key = job_key(ARGV[i])

@@ -1,7 +1,8 @@
--- Begin to count what a scope spends, with what SQL and the usage stream say it has spent so far.
--- ARGV: scope, id of the last entry of the usage stream that was counted, day, month, tokens of the day and the month,
--- cost of the day and the month. Returns 1; 0 when a job ended meanwhile or a period did, so that all is to be counted
--- again. A scope that has been seeded meanwhile stays as it is.
+-- Start counting what a scope spends, from what it has spent so far by SQL and the usage stream.
+-- ARGV: scope, id of the last counted entry of the usage stream, day, month, tokens of the day and the month, cost of the
+-- day and the month.
+-- Returns 1, or 0 if a job or a period has ended meanwhile, so that the caller must count again. A scope that was seeded
+-- meanwhile is not changed.
 local scope, day, month = ARGV[1], periods(now())
 if redis.call('EXISTS', prefix .. 'spent:' .. scope) == 1 then return 1 end
 if day ~= tonumber(ARGV[3]) or month ~= tonumber(ARGV[4]) or last_ended() ~= ARGV[2] then return 0 end

@@ -11,7 +11,6 @@ from redis.exceptions import RedisError
 
 from completions.jobs import workers as registry
 from completions.jobs.connection import connect
-from completions.jobs.execution import HEARTBEAT_TTL
 from completions.jobs.workers import WorkerRecord
 
 _LOOK_EVERY = 0.5
@@ -67,7 +66,7 @@ class Command(BaseCommand):
 
 
 def _live(client: redis.Redis) -> list[WorkerRecord]:
-    return registry.watch_workers(client, settings.REDIS_PREFIX, HEARTBEAT_TTL)
+    return registry.watch_workers(client, settings.REDIS_PREFIX)
 
 
 def _only(client: redis.Redis, wanted: str) -> WorkerRecord:

@@ -9,8 +9,9 @@ from django.test import Client
 from django.utils import timezone
 
 from completions.batches.lines import pack
-from completions.jobs.execution import Execution, StepEvent
-from completions.jobs.submission import NewJob, submit_kept
+from completions.jobs.execute import Execution, StepEvent
+from completions.jobs.record import NewJob
+from completions.jobs.submit import submit_kept
 from completions.models import Organization, StoredPrompt
 from tests.completions.admin.test_tables import record
 from tests.completions.conftest import Tenant

@@ -5,7 +5,7 @@ import redis
 from django.conf import settings
 from django.test import Client
 
-from completions.jobs.execution import Execution
+from completions.jobs.execute import Execution
 
 pytestmark = pytest.mark.integration
 

@@ -8,8 +8,8 @@ from asgiref.sync import async_to_sync
 
 from completions.accounts.keys import Principal
 from completions.batches.validation import LineError, prepare_line
-from completions.jobs.ended import EndedJob
 from completions.jobs.events import Usage, encode_choices, encode_end
+from completions.jobs.settle import EndedJob
 from completions.responses.ended import whole_response
 
 pytestmark = pytest.mark.usefixtures("served")

@@ -12,7 +12,7 @@ from uvicorn.server import ServerState
 
 from completions.batches import files
 from completions.http import base
-from completions.jobs.execution import StepEvent
+from completions.jobs.execute import StepEvent
 from completions.jobs.scripts import Scripts
 from project.server.gateway import Gateway
 from project.server.handler import ASGIHandler

@@ -3,8 +3,8 @@
 import pytest
 
 from completions.jobs.connection import connect_async
-from completions.jobs.execution import Execution
-from completions.jobs.submission import Submission
+from completions.jobs.execute import Execution
+from completions.jobs.submit import Submission
 from tests.completions.jobs.job_making import PREFIX
 
 

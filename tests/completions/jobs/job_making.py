@@ -4,9 +4,9 @@ import time
 
 from completions.jobs import events
 from completions.jobs.events import Usage
-from completions.jobs.execution import Ending, StepEvent
+from completions.jobs.execute import Ending, StepEvent
 from completions.jobs.limits import Limits
-from completions.jobs.submission import NewJob
+from completions.jobs.record import NewJob
 
 PREFIX = "t:"
 REQUEST = {"prompts": [[1, 2]], "sampling": {}, "grammar": None}

@@ -8,7 +8,7 @@ import pytest
 
 from completions.jobs.connection import connect_async
 from completions.jobs.events import Usage
-from completions.jobs.execution import Ending, Execution
+from completions.jobs.execute import Ending, Execution
 from completions.jobs.limits import (
     Budget,
     BudgetReachedError,
@@ -16,8 +16,9 @@ from completions.jobs.limits import (
     Remaining,
     UnseededError,
 )
+from completions.jobs.record import NewJob
 from completions.jobs.scripts import Scripts
-from completions.jobs.submission import NewJob, QueueFullError, Submission, submit_kept
+from completions.jobs.submit import QueueFullError, Submission, submit_kept
 from tests.completions.jobs.job_making import PREFIX, limited_job
 
 pytestmark = pytest.mark.integration

@@ -7,10 +7,10 @@ import pytest
 from completions.jobs import calls, events
 from completions.jobs.calls import ReaderLostError
 from completions.jobs.events import EndEvent, Usage
-from completions.jobs.execution import Ending, StepEvent
+from completions.jobs.execute import Ending, StepEvent
+from completions.jobs.follow import EventReader
 from completions.jobs.gathering import Gathering
-from completions.jobs.reader import EventReader
-from completions.jobs.submission import IdempotencyKey
+from completions.jobs.record import IdempotencyKey
 from tests.completions.jobs.job_making import PREFIX, new_job
 
 pytestmark = pytest.mark.integration

@@ -10,10 +10,10 @@ from asgiref.sync import async_to_sync
 from django.utils import timezone
 
 from completions.jobs import kept
-from completions.jobs.ended import read_ended
 from completions.jobs.events import Usage
-from completions.jobs.execution import Ending, Execution, reconcile
-from completions.jobs.submission import NewJob
+from completions.jobs.execute import Ending, Execution, reconcile
+from completions.jobs.record import NewJob
+from completions.jobs.settle import read_ended
 from completions.models import Job, Organization
 
 pytestmark = [pytest.mark.integration, pytest.mark.django_db(transaction=True)]

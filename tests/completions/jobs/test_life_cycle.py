@@ -7,9 +7,9 @@ import orjson
 import pytest
 
 from completions.jobs.events import EndEvent, JobError, Usage
-from completions.jobs.execution import Claim, Execution, NotClaimed, Verdict, reconcile
+from completions.jobs.execute import Claim, Execution, NotClaimed, Verdict, reconcile
 from completions.jobs.limits import Remaining
-from completions.jobs.submission import KeyQueueFullError, ModelUnservedError, QueueFullError
+from completions.jobs.submit import KeyQueueFullError, ModelUnservedError, QueueFullError
 from tests.completions.jobs.job_making import PREFIX, REQUEST, ending, new_job, step, stream
 
 pytestmark = pytest.mark.integration
@@ -48,11 +48,9 @@ async def test_a_job_runs_from_submission_to_its_end(submission, worker, redis_c
     record = await submission.fetch("cmpl-1")
     assert record.state == "completed"
     assert record.usage == Usage(2, 1)
-    times = await submission.times("cmpl-1")
-    assert times.created <= times.started <= times.finished
-    assert abs(times.finished - times.first_event) < 60
-    assert times.worker == worker.worker_id
-    assert await submission.times("cmpl-nobody") is None
+    assert record.created <= record.started <= record.first <= record.finished
+    assert record.worker == worker.worker_id
+    assert await submission.fetch("cmpl-nobody") is None
     assert redis_client.ttl(f"{PREFIX}job:cmpl-1") == -1  # kept until SQL has its result
     assert redis_client.ttl(f"{PREFIX}ev:cmpl-1") == -1
     ((_, entry),) = redis_client.xrange(f"{PREFIX}usage")

@@ -7,9 +7,10 @@ import pytest
 
 from completions.jobs.connection import connect_async
 from completions.jobs.events import Usage
-from completions.jobs.execution import Ending, reconcile
+from completions.jobs.execute import Ending, reconcile
 from completions.jobs.limits import Allowance, LimitReachedError, Limits, Remaining
-from completions.jobs.submission import NewJob, Submission
+from completions.jobs.record import NewJob
+from completions.jobs.submit import Submission
 from tests.completions.jobs.job_making import PREFIX, limited_job
 
 pytestmark = pytest.mark.integration

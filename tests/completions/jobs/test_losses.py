@@ -4,7 +4,7 @@ import time
 
 import pytest
 
-from completions.jobs.execution import (
+from completions.jobs.execute import (
     MAX_LOSSES,
     Claim,
     Execution,
@@ -13,7 +13,7 @@ from completions.jobs.execution import (
     Verdict,
     reconcile,
 )
-from completions.jobs.submission import WEB_LEASE, submit_kept
+from completions.jobs.submit import WEB_LEASE, submit_kept
 from tests.completions.jobs.job_making import PREFIX, die, ending, new_job, step, stream
 
 pytestmark = pytest.mark.integration

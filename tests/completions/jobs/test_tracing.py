@@ -61,11 +61,11 @@ def test_without_the_packages_the_service_runs_and_says_so(wanted, monkeypatch, 
     assert "pip install -r requirements-otel.txt" in caplog.text
 
 
-def test_a_protocol_that_is_not_spoken_is_named(wanted, monkeypatch, caplog):
+def test_a_protocol_that_is_not_supported_is_named(wanted, monkeypatch, caplog):
     monkeypatch.setenv("OTEL_EXPORTER_OTLP_PROTOCOL", "grpc")
     tracing.start("web")
     assert tracing.tracer is None
-    assert "OTLP by grpc is asked for" in caplog.text
+    assert "OTLP over grpc is not supported" in caplog.text
 
 
 def test_a_collector_that_is_away_holds_nothing_up(wanted, caplog):

@@ -3,8 +3,8 @@
 import pytest
 
 from completions.jobs.connection import connect_async
-from completions.jobs.execution import HEARTBEAT_TTL, Execution
-from completions.jobs.workers import drain, live_workers, resume, watch_workers
+from completions.jobs.execute import Execution
+from completions.jobs.workers import HEARTBEAT_TTL, drain, live_workers, resume, watch_workers
 
 pytestmark = pytest.mark.integration
 
@@ -34,7 +34,7 @@ def test_a_worker_learns_of_its_drain_with_its_heartbeat(redis_client):
     assert one.beat("m", {}, accepting=False)
     assert not other.beat("n", {})
     assert redis_client.zrange("w:served", 0, -1) == [b"n"]  # who is drained serves nobody new
-    found = watch_workers(redis_client, "w:", HEARTBEAT_TTL)
+    found = watch_workers(redis_client, "w:")
     assert [(w.id, w.accepting, w.drain_wanted) for w in found] == [
         ("one", False, True), ("other", True, False),
     ]  # fmt: skip
@@ -45,4 +45,4 @@ def test_a_worker_learns_of_its_drain_with_its_heartbeat(redis_client):
     one.stop_beating()
     assert not redis_client.exists("w:drain:one")  # nobody is left to follow it
     redis_client.delete("w:worker:other")
-    assert watch_workers(redis_client, "w:", HEARTBEAT_TTL) == []
+    assert watch_workers(redis_client, "w:") == []

@@ -8,7 +8,7 @@ import pytest
 from django.core.management import CommandError, call_command
 
 from completions.jobs.connection import connect
-from completions.jobs.execution import Execution
+from completions.jobs.execute import Execution
 
 pytestmark = pytest.mark.integration
 

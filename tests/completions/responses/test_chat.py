@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from completions.chat.formats import FORMATS
 from completions.chat.tools import Call
 from completions.jobs.events import ChoiceEvent, EndEvent, JobError, Usage
-from completions.jobs.submission import JobRecord
+from completions.jobs.record import JobRecord
 from completions.responses import token_texts
 from completions.responses.chat import ChatView
 
@@ -184,8 +184,8 @@ def test_a_cancelled_choice_keeps_what_it_has() -> None:
     collected = view.collected()
     collected.add([event(1, 0, "ab <tool")])
     job = JobRecord(
-        id="chatcmpl-1", kind="background", state="cancelled", organization_id=1, view={},
-        deadline=100.0, ttl=10, finished=50.0, error=None, usage=Usage(3, 1),
+        id="chatcmpl-1", kind="background", state="cancelled", model="m", organization_id=1,
+        api_key_id=2, created=0.0, deadline=100.0, ttl=10, finished=50.0, usage=Usage(3, 1),
     )  # fmt: skip
     (choice,) = collected.polled(job)["choices"]
     assert choice["message"]["content"] == "ab <tool"

@@ -3,7 +3,7 @@
 import pytest
 
 from completions.jobs.events import ChoiceEvent, EndEvent, JobError, Usage
-from completions.jobs.submission import JobRecord
+from completions.jobs.record import JobRecord
 from completions.responses.completion import Chunks, Collected, View
 
 
@@ -36,7 +36,8 @@ END = EndEvent(7, "completed", None, Usage(7, 7, 2))
 
 def record(state, **changes) -> JobRecord:
     fields = {
-        "id": "cmpl-1", "kind": "background", "state": state, "organization_id": 1, "view": {},
+        "id": "cmpl-1", "kind": "background", "state": state, "model": "m", "organization_id": 1,
+        "api_key_id": 2, "created": 0.0,
         "deadline": 100.0, "ttl": 10, "finished": None, "error": None, "usage": None,
     }  # fmt: skip
     return JobRecord(**{**fields, **changes})

@@ -2,7 +2,7 @@
 
 import pytest
 
-from completions.jobs.submission import Times
+from completions.jobs.record import JobRecord
 from completions.responses import meta
 from completions.responses.completion import View
 from completions.responses.meta import meta_of
@@ -10,7 +10,10 @@ from completions.responses.meta import meta_of
 VIEW = View("cmpl-1", "m", 0, 1, [3], truncated_tokens=2)
 
 
-TIMES = Times(10.0, 10.5, 10.7, 11.0, "worker-1")
+TIMES = JobRecord(
+    id="cmpl-1", kind="sync", state="completed", model="m", organization_id=1, api_key_id=1,
+    created=10.0, started=10.5, first=10.7, finished=11.0, last_owner="worker-1",
+)  # fmt: skip
 
 
 def test_times_and_worker():

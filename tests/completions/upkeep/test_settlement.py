@@ -10,9 +10,10 @@ from django.db import OperationalError
 from django.utils import timezone
 
 from completions.jobs import events, kept
-from completions.jobs.ended import read_ended
-from completions.jobs.execution import Ending, Execution
-from completions.jobs.submission import NewJob, submit_kept
+from completions.jobs.execute import Ending, Execution
+from completions.jobs.record import NewJob
+from completions.jobs.settle import read_ended
+from completions.jobs.submit import submit_kept
 from completions.models import Job, UsageRecord
 from completions.upkeep import settlement
 from completions.usage import ledger

@@ -7,8 +7,9 @@ import pytest
 from django.utils import timezone
 
 from completions.jobs import events
-from completions.jobs.execution import Ending, Execution
-from completions.jobs.submission import NewJob, submit_kept
+from completions.jobs.execute import Ending, Execution
+from completions.jobs.record import NewJob
+from completions.jobs.submit import submit_kept
 from completions.models import UsageHour
 from completions.upkeep import settlement
 from completions.usage import budgets
@@ -69,7 +70,7 @@ def test_earlier_periods_do_not_count(owner, redis_client) -> None:
 
 
 def test_a_job_that_ends_meanwhile_is_not_forgotten(owner, redis_client, monkeypatch) -> None:
-    reads, read = [], budgets._unsettled
+    reads, read = [], budgets.unsettled
 
     def and_another_ends(client, prefix):
         found = read(client, prefix)
@@ -78,6 +79,6 @@ def test_a_job_that_ends_meanwhile_is_not_forgotten(owner, redis_client, monkeyp
         reads.append(found)
         return found
 
-    monkeypatch.setattr(budgets, "_unsettled", and_another_ends)
+    monkeypatch.setattr(budgets, "unsettled", and_another_ends)
     assert seeded(redis_client, f"k{owner.key.pk}") == [8, 8, 53, 53]
     assert len(reads) == 2

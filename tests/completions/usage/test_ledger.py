@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.django import TestCase
 
-from completions.jobs.ended import EndedJob
 from completions.jobs.events import JobError, Usage
+from completions.jobs.settle import EndedJob
 from completions.models import StoredPrompt, UsageHour, UsageRecord
 from completions.models.usage import BOUNDS_MS, COUNTED, FIRST_TOKEN, LATENCY
 from completions.usage import ledger
@@ -24,7 +24,7 @@ def ended(tenant: Tenant, job_id: str, **changes: object) -> EndedJob:
         "entry_id": b"1-1", "id": job_id, "kind": "sync", "state": "completed", "model": "m",
         "organization_id": tenant.organization.pk, "api_key_id": tenant.key.pk,
         "created": NOON, "started": NOON + 1, "finished": NOON + 3, "usage": Usage(3, 5, 1, 2),
-        "cost": 53, "adapter": "", "first": NOON + 1.5, "attempts": 1, "worker": "w",
+        "cost": 53, "adapter": "", "first": NOON + 1.5, "attempt": 1, "last_owner": "w",
         "request_id": "req_1", "parameters": {"max_tokens": 5}, "request": b"", "error": None,
         "kept": False,
     }  # fmt: skip

@@ -1,8 +1,8 @@
-"""One reader per web process follows all its jobs' streams through a single blocking XREAD.
+"""Following jobs' events as they come: one reader per web process, with a single blocking XREAD.
 
 A connection and an XREAD per client would cost four times the CPU at 256 streams. A follower that
-joins reads what is already there by itself (XRANGE) up to the reader's cursor; everything later
-reaches its queue, so nothing is missed or seen twice.
+joins reads the entries up to the reader's cursor itself (XRANGE); later ones reach its queue. So it
+misses none and sees none twice.
 """
 
 import asyncio
@@ -25,23 +25,24 @@ from completions.jobs.connection import (
     connect_blocking_reader,
 )
 from completions.jobs.events import EndEvent, Event, decode
+from completions.jobs.record import Keys
 
 logger = logging.getLogger(__name__)
 
 BLOCK = 5.0
-"""Seconds one XREAD waits."""
+"""Seconds that one XREAD waits."""
 BACKLOG = 1024
-"""Entries a slow follower may fall behind before it must catch up by itself."""
+"""Entries that a slow follower may fall behind before it must read them itself."""
 _XREAD = ("XREAD", "COUNT", 200, "BLOCK", int(BLOCK * 1000), "STREAMS")
 _WAKE_TIMEOUT = 5.0
 CONTROL_KEPT = 10_000
-"""Entries of the control stream, as in `shared.lua`: more than can come between two reads."""
+"""Entries of the control stream: more than can come between two reads."""
 EXPECTED = 5.0
-"""Seconds that a stream is read which nobody follows yet: its client may have gone."""
+"""Seconds that a stream without a follower is read; then its client has probably gone."""
 
 
 class _Follower:
-    """One client's place in one stream."""
+    """One client's place in one job's events."""
 
     __slots__ = ("_heard_at", "_timer", "entries", "failure", "overflowed", "silent", "wake")
 
@@ -62,8 +63,8 @@ class _Follower:
         self.wake.set()
 
     def listen(self, patience: float) -> None:
-        """Wake once `patience` seconds have passed since the last call. Called at every entry, so
-        the timer stays as it is and looks by itself whether it came too early."""
+        """Wake `patience` seconds after the last call. It is called for every entry, so the timer
+        is not moved; it checks whether it fired too early."""
         loop = asyncio.get_running_loop()
         self._heard_at = loop.time()
         if self._timer is None:
@@ -84,7 +85,7 @@ class _Follower:
 
 
 class EventReader:
-    """Bound to one event loop. `on_keys_changed` is called when API keys may have changed."""
+    """Bound to one event loop. Calls `on_keys_changed` when API keys may have changed."""
 
     def __init__(
         self, url: str, prefix: str, web_id: str, on_keys_changed: Callable[[], None]
@@ -93,36 +94,36 @@ class EventReader:
         self._line = Line(self._blocking)
         self._client: redis.asyncio.Redis = connect_async(url)
         self.calls = Calls(self._client, prefix)
-        self._prefix = prefix
-        self._control = f"{prefix}ctl:{web_id}".encode()
-        self._keys_changed = f"{prefix}keys".encode()
+        self._keys = Keys(prefix)
+        self._control = self._keys.ctl(web_id).encode()
+        self._keys_changed = self._keys.keys.encode()
         self._on_keys_changed = on_keys_changed
         self._cursors: dict[bytes, bytes] = {self._control: b"$", self._keys_changed: b"$"}
         self._followers: dict[bytes, set[_Follower]] = {}
         self._wake: asyncio.Task[None] | None = None
-        """What ends the XREAD that blocks now, since somebody has joined."""
+        """Ends the XREAD that blocks now, because a follower has joined."""
 
     async def run(self) -> None:
-        """Read for ever; a lost connection fails the followers and is tried again."""
+        """Read until cancelled. A lost connection fails the followers and is tried again."""
         await self._anchor_cursors()
         while True:
-            asked: dict[Any, Any] = dict(self._cursors)
+            cursors: dict[Any, Any] = dict(self._cursors)
             self._wake = None
             try:
                 async with bounded(BLOCK + 5):
-                    reply = await self._line.ask([*_XREAD, *asked, *asked.values()])
+                    reply = await self._line.ask([*_XREAD, *cursors, *cursors.values()])
             except (RedisError, OSError) as error:
                 logger.warning("reading events failed: %s", error)
                 self._fail_followers(error)
                 await asyncio.sleep(0.5)
                 continue
             for stream, entries in cast("list[tuple[bytes, RawEntries]]", reply or []):
-                # A stream left and joined again meanwhile waits for the next read.
-                if self._cursors.get(stream) == asked[stream]:
+                # A stream that was left and joined again meanwhile waits for the next read.
+                if self._cursors.get(stream) == cursors[stream]:
                     self._dispatch(stream, entries)
 
     async def _anchor_cursors(self) -> None:
-        """Turn `$` into an id, so that nothing between two reads is missed."""
+        """Turn `$` into an id, so that entries between two reads are not missed."""
         while True:
             try:
                 for stream in (self._control, self._keys_changed):
@@ -138,8 +139,10 @@ class EventReader:
         if stream == self._keys_changed:
             self._on_keys_changed()
         if stream == self._control:
-            for _, (_, job_id, *told) in entries:
-                self.calls.ended(job_id.decode(), told[1::2])  # or empty, which is no job's
+            for _, (_, job_id, *events) in entries:
+                self.calls.ended(
+                    job_id.decode(), events[1::2]
+                )  # an entry that only wakes has no id
         for follower in tuple(self._followers.get(stream, ())):
             for entry_id, (_, data) in entries:
                 follower.offer(entry_id, data)
@@ -153,25 +156,25 @@ class EventReader:
         self._on_keys_changed()  # a revocation may have been missed
 
     def expect(self, job_id: str) -> None:
-        """Somebody will follow this job, which does not exist yet. Whoever makes it wakes the XREAD
-        by an entry in this process's control stream, so that joining needs no more."""
+        """Read the events of a job that does not exist yet. The script that makes it wakes the
+        XREAD by an entry in this process's control stream, so its follower need not."""
         self._cursors.setdefault(self._stream(job_id), b"0")
         asyncio.get_running_loop().call_later(EXPECTED, self.forget, job_id)
 
     def forget(self, job_id: str) -> None:
-        """Nobody will follow it, unless somebody does already."""
+        """Read a job no more, unless it has a follower."""
         stream = self._stream(job_id)
         if stream not in self._followers:
             self._cursors.pop(stream, None)
 
     def _stream(self, job_id: str) -> bytes:
-        return f"{self._prefix}ev:{job_id}".encode()
+        return self._keys.ev(job_id).encode()
 
     async def follow(
         self, job_id: str, patience: float = float("inf")
     ) -> AsyncGenerator[Event | None, None]:
-        """Every event of a job from its first, as they come, and None whenever there was none for
-        `patience` seconds. Raises ReaderLostError."""
+        """Every event of a job from its first, as they come; None after every `patience` seconds
+        without one. Raises ReaderLostError."""
         stream = self._stream(job_id)
         seen = b"0"
         while True:
@@ -196,12 +199,12 @@ class EventReader:
                 self._leave(stream, follower)
 
     async def _join(self, stream: bytes, follower: _Follower, seen: bytes) -> bytes:
-        """Queue what comes after the stream's cursor; returns it. A new stream's is `seen`."""
+        """Queue entries after the stream's cursor, and return the cursor: `seen` for a new one."""
         self._followers.setdefault(stream, set()).add(follower)
         if stream not in self._cursors:
             self._cursors[stream] = seen
-            # The blocked XREAD does not know this stream yet; the next will, and whichever others
-            # join meanwhile, so one wake serves them all.
+            # The blocked XREAD does not read this stream yet; the next one does, and those that
+            # join meanwhile, so one wake serves all.
             if self._wake is None:
                 self._wake = asyncio.create_task(self._end_read())
             try:
@@ -220,7 +223,7 @@ class EventReader:
             await pipeline.execute()
 
     async def _catch_up(self, stream: bytes, seen: bytes, cursor: bytes) -> Entries:
-        """What lies after `seen` up to and with `cursor`."""
+        """Entries after `seen`, up to and including `cursor`."""
         if seen == cursor:
             return []
         try:
@@ -232,7 +235,7 @@ class EventReader:
     async def _live(
         self, follower: _Follower, patience: float
     ) -> AsyncIterator[tuple[bytes, bytes] | None]:
-        """Queued entries until the follower fell too far behind; None for a silence."""
+        """Queued entries until the follower falls too far behind; None for a silence."""
         while True:
             while follower.entries:
                 yield follower.entries.popleft()

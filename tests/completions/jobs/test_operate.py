@@ -2,13 +2,15 @@
 
 import time
 
+import orjson
 import pytest
 
-from completions.jobs import live
+from completions.jobs import operate
 from completions.jobs.connection import connect_async
 from completions.jobs.events import JobError, Usage
-from completions.jobs.execution import Ending, Execution, StepEvent, Verdict, reconcile
-from completions.jobs.submission import NewJob, Submission
+from completions.jobs.execute import Ending, Execution, StepEvent, Verdict, reconcile
+from completions.jobs.record import NewJob
+from completions.jobs.submit import Submission
 from tests.completions.jobs.job_making import PREFIX
 
 pytestmark = pytest.mark.integration
@@ -35,7 +37,7 @@ async def test_open_jobs_are_listed_as_they_stand(submit, worker, redis_client):
     await submit("second", kind="stream")
     (claim,) = worker.claim(["first"])
     worker.publish([StepEvent("first", claim.attempt, 1, [(0, [5, 6], "ab", None, None)])], [])
-    jobs, total = live.open_jobs(redis_client, PREFIX)
+    jobs, total = operate.open_jobs(redis_client, PREFIX)
     assert total == 2
     running, queued = jobs
     assert (running.id, running.state, running.worker) == ("first", "running", "worker-1")
@@ -45,37 +47,31 @@ async def test_open_jobs_are_listed_as_they_stand(submit, worker, redis_client):
     assert (queued.id, queued.state, queued.kind, queued.worker) == (
         "second", "queued", "stream", "",
     )  # fmt: skip
-    assert live.queue_depths(jobs) == {"stream": 1}
+    assert operate.queue_depths(jobs) == {"stream": 1}
 
 
 async def test_a_jobs_details_while_it_runs_and_after(submit, worker, redis_client):
     await submit("job")
     (claim,) = worker.claim(["job"])
-    found = live.details(redis_client, PREFIX, "job")
+    found = operate.details(redis_client, PREFIX, "job")
     assert found is not None
-    assert found.request == REQUEST
+    assert orjson.loads(found.request) == REQUEST
     assert (found.finished, found.error, found.usage) == (None, None, None)
     error = JobError("worker_error", "because")
     worker.publish([], [Ending("job", claim.attempt, 1, "failed", error, Usage(2, 1))])
-    found = live.details(redis_client, PREFIX, "job")
+    found = operate.details(redis_client, PREFIX, "job")
     assert found is not None
-    assert found.job.state == "failed"
-    assert found.job.ended
-    assert found.request is None
-    assert found.error is not None
-    assert found.error["code"] == "worker_error"
-    assert found.usage is not None
-    assert found.usage["completion_tokens"] == 1
-    assert found.events == 1
-    assert live.open_jobs(redis_client, PREFIX) == ([], 0)
-    assert live.details(redis_client, PREFIX, "nobody") is None
+    assert (found.state, found.ended, found.worker) == ("failed", True, worker.worker_id)
+    assert (found.request, found.error, found.usage) == (b"", error, Usage(2, 1))
+    assert operate.open_jobs(redis_client, PREFIX) == ([], 0)
+    assert operate.details(redis_client, PREFIX, "nobody") is None
 
 
 async def test_a_requeued_job_leaves_its_worker_and_goes_on_elsewhere(submit, worker, redis_client):
     await submit("job")
     (claim,) = worker.claim(["job"])
     worker.publish([StepEvent("job", claim.attempt, 1, [(0, [5], "a", None, None)])], [])
-    assert live.requeue(redis_client, PREFIX, "job") == "running"
+    assert operate.requeue(redis_client, PREFIX, "job") == "running"
     verdicts, _ = worker.publish([StepEvent("job", claim.attempt, 2, [])], [])
     assert verdicts == [Verdict.NOT_YOURS]
     assert [lost.job_id for lost in reconcile(redis_client, PREFIX)] == ["job"]
@@ -89,15 +85,15 @@ async def test_a_requeued_job_leaves_its_worker_and_goes_on_elsewhere(submit, wo
 async def test_a_queued_jobs_message_is_published_again(submit, redis_client):
     await submit("job")
     assert reconcile(redis_client, PREFIX) == []
-    assert live.requeue(redis_client, PREFIX, "job") == "queued"
+    assert operate.requeue(redis_client, PREFIX, "job") == "queued"
     assert [lost.job_id for lost in reconcile(redis_client, PREFIX)] == ["job"]
 
 
 async def test_what_has_ended_stays_so(submit, redis_client):
     await submit("job")
-    assert live.cancel(redis_client, PREFIX, "job") == "queued"
-    assert live.requeue(redis_client, PREFIX, "job") == "cancelled"
-    assert live.cancel(redis_client, PREFIX, "job") == "cancelled"
+    assert operate.cancel(redis_client, PREFIX, "job") == "queued"
+    assert operate.requeue(redis_client, PREFIX, "job") == "cancelled"
+    assert operate.cancel(redis_client, PREFIX, "job") == "cancelled"
     assert redis_client.hget(f"{PREFIX}job:job", "state") == b"cancelled"
-    assert live.requeue(redis_client, PREFIX, "nobody") is None
+    assert operate.requeue(redis_client, PREFIX, "nobody") is None
     assert not redis_client.exists(f"{PREFIX}job:nobody")

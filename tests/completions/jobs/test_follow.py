@@ -4,10 +4,10 @@ import asyncio
 
 import pytest
 
-from completions.jobs import events, reader
+from completions.jobs import events, follow
 from completions.jobs.calls import ReaderLostError
 from completions.jobs.events import EndEvent
-from completions.jobs.reader import EventReader
+from completions.jobs.follow import EventReader
 
 pytestmark = pytest.mark.integration
 
@@ -86,7 +86,7 @@ async def test_an_expected_job_is_read_without_a_wake_of_its_followers(following
 
 
 async def test_what_nobody_follows_is_forgotten(following, redis_client, monkeypatch):
-    monkeypatch.setattr(reader, "EXPECTED", 0.01)
+    monkeypatch.setattr(follow, "EXPECTED", 0.01)
     following.expect("refused")
     following.forget("refused")
     following.expect("hung-up")
@@ -102,7 +102,7 @@ async def test_what_nobody_follows_is_forgotten(following, redis_client, monkeyp
 
 
 async def test_a_slow_follower_catches_up_by_itself(following, redis_client, monkeypatch):
-    monkeypatch.setattr(reader, "BACKLOG", 5)
+    monkeypatch.setattr(follow, "BACKLOG", 5)
     stream = following.follow("job")
     publish(redis_client, "job", 1, 1)
     seen = [(await anext(stream))[0].sequence_number]

@@ -1,4 +1,4 @@
-"""Ended jobs as Redis tells of them, and their events packed for SQL."""
+"""Ended jobs on their way from Redis to SQL."""
 
 import time
 
@@ -7,9 +7,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from completions.jobs import events
-from completions.jobs.ended import FIRST, forget, pack, read_ended, unpack
 from completions.jobs.events import ChoiceEvent, EndEvent, Usage
-from completions.jobs.submission import NewJob, submit_kept
+from completions.jobs.record import NewJob
+from completions.jobs.settle import FIRST, forget, pack, read_ended, unpack
+from completions.jobs.submit import submit_kept
 from tests.completions.fake_worker import FakeWorker
 
 PREFIX = "e:"
@@ -29,10 +30,10 @@ def test_kept_jobs_come_with_their_results_and_others_without(redis_client):
     run(redis_client, "sync", kind="sync")
     (kept, sync), _ = read_ended(redis_client, PREFIX, 10)
     assert (kept.id, kept.kept, kept.view) == ("kept", True, {"id": "kept"})
-    (choice,), end = unpack(pack(kept.events))
+    (choice,), end = unpack(pack(kept.stream))
     assert choice == ChoiceEvent(1, 0, [65, 66], "AB", "length", None)
     assert end == EndEvent(2, "completed", None, Usage(1, 2, 1))
-    assert (sync.id, sync.kept, sync.view, list(sync.events)) == ("sync", False, None, [])
+    assert (sync.id, sync.kept, sync.view, list(sync.stream)) == ("sync", False, {}, [])
     assert kept.usage == sync.usage == Usage(1, 2, 1)
     assert kept.created <= kept.started <= kept.finished
 
@@ -58,7 +59,7 @@ def test_pages_go_on_where_the_last_one_ended_past_what_cannot_be_read(redis_cli
         jobs, since = read_ended(redis_client, PREFIX, 1, since)
         pages.append([job.id for job in jobs])
     assert pages == [["first"], [], ["last"], []]
-    assert "ended job foreign cannot be read: KeyError('usage')" in caplog.text
+    assert "cannot read ended job foreign" in caplog.text
 
 
 @given(st.lists(st.text(), min_size=1))

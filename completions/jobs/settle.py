@@ -1,0 +1,110 @@
+"""Ended jobs on their way from Redis to SQL."""
+
+import logging
+import zlib
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import cast
+
+import redis
+from redis.exceptions import ResponseError
+
+from completions.jobs.connection import Entries
+from completions.jobs.events import Event, decode
+from completions.jobs.record import JobRecord, Keys, stored
+
+logger = logging.getLogger(__name__)
+
+FIRST = "-"
+"""Where the entries of the usage stream begin."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EndedJob(JobRecord):
+    """One entry of the usage stream.
+
+    `request` is empty unless the usage record keeps it; `view` is empty unless SQL keeps the result
+    and the job was not deleted meanwhile.
+    """
+
+    entry_id: bytes
+    finished: float = field(metadata=stored("finished", float))
+    cost: int = field(default=0, metadata=stored("cost", int))
+    """In billionths."""
+    stream: Sequence[bytes] = ()
+    """The job's events as they stand in Redis, where SQL keeps the result."""
+
+
+def any_ended(client: redis.Redis, prefix: str) -> bool:
+    """Whether there is an entry that SQL may not have yet."""
+    return bool(client.xlen(Keys(prefix).usage))
+
+
+def read_ended(
+    client: redis.Redis, prefix: str, count: int, since: str = FIRST
+) -> tuple[list[EndedJob], str | None]:
+    """The oldest entries, with view and events of those whose result SQL keeps; and where the next
+    entries begin, or None if there are no more."""
+    keys = Keys(prefix)
+    entries = cast("Entries", client.xrange(keys.usage, since, count=count))
+    pipeline = client.pipeline(transaction=False)
+    for _, fields in entries:
+        if fields.get(b"kept") == b"1":
+            job_id = fields[b"id"].decode()
+            pipeline.hget(keys.job(job_id), "view")
+            pipeline.xrange(keys.ev(job_id))
+    replies = iter(pipeline.execute())
+    jobs = []
+    for entry_id, fields in entries:
+        stream: list[bytes] = []
+        if fields.get(b"kept") == b"1":
+            fields[b"view"] = next(replies) or b""
+            stream = [event[b"d"] for _, event in next(replies)]
+        jobs += _read(entry_id, fields, stream)
+    return jobs, f"({entries[-1][0].decode()}" if len(entries) == count else None
+
+
+def unsettled(client: redis.Redis, prefix: str) -> tuple[str, list[EndedJob]]:
+    """The id of the newest entry that the usage stream ever had, and the jobs that SQL may not have
+    yet, without their results."""
+    key = Keys(prefix).usage
+    try:
+        newest = client.xinfo_stream(key)["last-generated-id"].decode()
+    except ResponseError:  # there is no such stream yet
+        return "0-0", []
+    entries = cast("Entries", client.xrange(key))
+    return newest, [job for entry_id, fields in entries for job in _read(entry_id, fields)]
+
+
+def _read(
+    entry_id: bytes, fields: dict[bytes, bytes], stream: Sequence[bytes] = ()
+) -> list[EndedJob]:
+    """The job of an entry; none if the entry cannot be read, which would hold up all others."""
+    job_id = fields.get(b"id", entry_id).decode()
+    try:
+        return [EndedJob.read(job_id, fields, entry_id=entry_id, stream=stream)]
+    except (TypeError, ValueError) as error:
+        logger.error("cannot read ended job %s: %r", job_id, error)
+        return []
+
+
+def forget(client: redis.Redis, prefix: str, jobs: Iterable[EndedJob], ttl: int) -> None:
+    """Delete the entries of jobs that SQL has; the records of kept jobs expire in `ttl` seconds."""
+    keys = Keys(prefix)
+    pipeline = client.pipeline(transaction=False)
+    for job in jobs:
+        if job.kept:
+            pipeline.expire(keys.job(job.id), ttl)
+            pipeline.expire(keys.ev(job.id), ttl)
+        pipeline.xdel(keys.usage, job.entry_id)
+    pipeline.execute()
+
+
+def pack(stream: Iterable[bytes]) -> bytes:
+    """Events in one compressed piece; JSON has no line break."""
+    return zlib.compress(b"\n".join(stream))
+
+
+def unpack(packed: bytes) -> list[Event]:
+    """The events of what :func:`pack` made."""
+    return [decode(data) for data in zlib.decompress(packed).split(b"\n")]

@@ -1,0 +1,217 @@
+"""The web tier's side of a job: submit it, cancel it, look it up, and keep the web process's
+lease."""
+
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any, NamedTuple, cast
+
+import orjson
+import redis
+import redis.asyncio
+
+from completions.jobs.connection import COMMAND_TIMEOUT, Line, bounded
+from completions.jobs.gathering import Gathering
+from completions.jobs.limits import (
+    BudgetReachedError,
+    LimitName,
+    LimitReachedError,
+    Remaining,
+    UnseededError,
+)
+from completions.jobs.record import RECORD_FIELDS, JobRecord, Keys, NewJob
+from completions.jobs.scripts import Scripts
+
+WEB_LEASE = 15
+"""Seconds after which a web process that stopped renewing counts as dead."""
+FIRST_CHECK = 15.0
+"""Seconds until the reconciler first looks whether a new job's message was lost."""
+PLACE_KEPT = 60.0
+"""Seconds past its deadline after which a job that was never seen to end stops taking a place of
+its API key's concurrency."""
+LINES_PER_SEQUENCE = 2
+"""Lines of batches sent to a worker per sequence that it runs at once, so that no slot waits for
+the feeder."""
+SERVED_WITHIN = 60.0
+"""Seconds that a model counts as served after its last worker's last heartbeat."""
+
+
+class QueueFullError(Exception):
+    """Too many jobs are open; the client should come back later."""
+
+
+class KeyQueueFullError(QueueFullError):
+    """Too many jobs of the same API key are open."""
+
+
+class ModelUnservedError(Exception):
+    """No worker serves the model, and the client does not wait for one."""
+
+
+class Message(NamedTuple):
+    """A job's Celery message, for the script that stores the job."""
+
+    queue: str = ""
+    """The list that a worker takes it from, without the installation's prefix."""
+    payload: bytes = b""
+
+
+_UNPUBLISHED = Message()
+_FETCHED = tuple(name.encode() for name in RECORD_FIELDS if name != "request")  # it may be large
+_UNBOUNDED = (sys.maxsize, sys.maxsize, sys.maxsize)
+
+
+class Submission:
+    """Bound to one asynchronous client, key prefix and web process."""
+
+    def __init__(self, client: redis.asyncio.Redis, prefix: str, web_id: str) -> None:
+        self._client = client
+        self._keys = Keys(prefix)
+        self._scripts = Scripts(client, prefix)
+        self._line = Line(client)
+        self._gathered: Gathering[tuple[str, list[Any]], Any] = Gathering(self._call_all)
+        self.web_id = web_id
+
+    async def submit(
+        self,
+        job: NewJob,
+        max_open: int,
+        max_of_class: int = sys.maxsize,
+        max_of_key: int = sys.maxsize,
+        message: Message = _UNPUBLISHED,
+    ) -> Remaining:
+        """Store the job as queued and put its message on its list; without one the caller
+        publishes it. Returns what the job's API key has left.
+
+        At most `max_open` jobs may be open, `max_of_class` interactive or background ones,
+        whichever the job is, and `max_of_key` of its API key.
+
+        Raises QueueFullError, LimitReachedError, BudgetReachedError, UnseededError, and
+        ModelUnservedError for a job that a client waits for.
+        """
+        bounds = max_open, max_of_class, max_of_key
+        web_id = "" if job.kept else self.web_id
+        patience = SERVED_WITHIN if job.waited_for else 0
+        args = _arguments(job, bounds, FIRST_CHECK, patience, web_id, message)
+        reply = await self._gathered.do(("submit", args))
+        verdict = _verdict(reply)
+        if verdict == "full":
+            raise QueueFullError
+        if verdict == "crowded":
+            raise KeyQueueFullError
+        if verdict == "unserved":
+            raise ModelUnservedError
+        if verdict == "exists":  # the first reply was lost on its way
+            return Remaining()
+        requests, tokens, retry_after = map(float, reply[1:])
+        remaining = Remaining.of(job.limits, requests, tokens)
+        if verdict != "ok":
+            raise LimitReachedError(cast("LimitName", verdict), remaining, retry_after)
+        return remaining
+
+    async def cancel(self, job_id: str) -> None:
+        """Cancel a job: at once while it is queued, within one engine step while it runs, without
+        effect once it has ended. Takes effect after every earlier `submit`, even one whose caller
+        no longer waits."""
+        await self._gathered.do(("cancel", [job_id]))
+
+    async def _call_all(self, calls: Sequence[tuple[str, list[Any]]]) -> list[Any]:
+        async with bounded(COMMAND_TIMEOUT):
+            return await self._scripts.call_each(self._line, calls)
+
+    async def fetch(self, job_id: str) -> JobRecord | None:
+        """The job without its request, its deadline by this host's clock; None if it is unknown or
+        has expired."""
+        pipeline = self._client.pipeline(transaction=False)
+        pipeline.hmget(self._keys.job(job_id), _FETCHED)
+        pipeline.time()
+        values, (seconds, microseconds) = await pipeline.execute()
+        if not any(values):
+            return None
+        ahead = time.time() - (seconds + microseconds / 1e6)
+        record = JobRecord.read(job_id, dict(zip(_FETCHED, values, strict=True)))
+        return replace(record, deadline=record.deadline + ahead)
+
+    async def states(self, job_ids: Sequence[str]) -> list[str | None]:
+        """The state of each job; None where Redis does not know it."""
+        pipeline = self._client.pipeline(transaction=False)
+        for job_id in job_ids:
+            pipeline.hget(self._keys.job(job_id), "state")
+        return [state.decode() if state else None for state in await pipeline.execute()]
+
+    async def remove(self, job_id: str) -> None:
+        """Delete an ended job, which no script changes any more."""
+        await self._client.delete(self._keys.job(job_id), self._keys.ev(job_id))
+
+    async def renew_lease(self) -> None:
+        await self._client.set(self._keys.web(self.web_id), 1, ex=WEB_LEASE)
+
+    async def drop_lease(self) -> None:
+        await self._client.delete(self._keys.web(self.web_id))
+
+
+def submit_kept(
+    client: redis.Redis, prefix: str, jobs: Sequence[NewJob], check_after: float = 0
+) -> list[bool | BudgetReachedError | UnseededError]:
+    """Put jobs that SQL stores into Redis, in one round trip, under no limit but their budgets.
+
+    Returns for each job whether it was new to Redis, or the error of its budget. Jobs that the
+    caller does not publish are published by the reconciler after `check_after` seconds.
+    """
+    calls = []
+    for job in jobs:
+        unrated = replace(job, limits=job.limits.only_budgets())
+        calls.append(("submit", _arguments(unrated, _UNBOUNDED, check_after)))
+    return [_admitted(reply) for reply in Scripts(client, prefix).call_all(calls)]
+
+
+def _admitted(reply: list[bytes]) -> bool | BudgetReachedError | UnseededError:
+    try:
+        return _verdict(reply) == "ok"
+    except (BudgetReachedError, UnseededError) as error:
+        return error
+
+
+def _verdict(reply: list[bytes]) -> str:
+    """Raises BudgetReachedError and UnseededError."""
+    verdict, *details = (part.decode() for part in reply)
+    if verdict == "budget":
+        scope, name, used = details
+        if name == "unseeded":
+            raise UnseededError(scope)
+        raise BudgetReachedError(scope[0] == "o", name, int(used))
+    return verdict
+
+
+def _arguments(
+    job: NewJob,
+    bounds: tuple[int, int, int],
+    check_after: float,
+    patience: float = 0,
+    web_id: str = "",
+    message: Message = _UNPUBLISHED,
+) -> list[Any]:
+    """The arguments of `submit.lua`."""
+    return [
+        job.id, job.kind, job.model, *bounds, check_after, patience, _metering(job), web_id,
+        WEB_LEASE, *message, *job.record_fields(web_id),
+    ]  # fmt: skip
+
+
+def _metering(job: NewJob) -> bytes:
+    """What `submit.lua` needs to admit the job under its limits and budgets."""
+    limits, seconds = job.limits, job.deadline - time.time()
+    rates = (limits.requests_per_minute, limits.tokens_per_minute, limits.max_concurrency)
+    metering = {
+        "key": job.api_key_id,
+        "organization": job.organization_id,
+        "limits": [rate or 0 for rate in rates],
+        "seconds": seconds,
+        "tokens": job.most_tokens,
+        "cost": job.most_cost,
+        "budgets": [limits.budget.as_list(), limits.organization_budget.as_list()],
+    }
+    if job.waited_for:
+        metering["lease"] = seconds + PLACE_KEPT
+    return orjson.dumps(metering)

@@ -1,0 +1,154 @@
+"""The record of a job: one list of keys and fields for Python, Lua and ARCHITECTURE.md."""
+
+import re
+from collections.abc import Iterator
+from dataclasses import fields
+from pathlib import Path
+
+import orjson
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from completions.jobs import operate
+from completions.jobs.events import JobError, Usage
+from completions.jobs.record import (
+    ENDED,
+    RECORD_FIELDS,
+    SCRIPT_FIELDS,
+    SCRIPT_KEYS,
+    JobRecord,
+    Keys,
+    parameters_of,
+)
+from tests.completions.jobs.job_making import PREFIX, REQUEST, ending, new_job, step
+
+ROOT = Path(__file__).resolve().parents[3]
+SCRIPTS = {path.name: path.read_text() for path in (ROOT / "completions/jobs/lua").glob("*.lua")}
+PYTHON_KEYS = {name for name in vars(Keys) if not name.startswith("_")} - {"prefix", "queue"}
+
+
+def arguments(text: str) -> list[str]:
+    """The arguments of a call, up to its closing bracket."""
+    found, depth, quoted, start = [], 0, False, 0
+    for place, char in enumerate(text):
+        quoted ^= char == "'"
+        if not quoted and depth == 0 and char in ",)":
+            found.append(text[start:place].strip())
+            start = place + 1
+            if char == ")":
+                return found
+        depth += 0 if quoted else (char in "([{") - (char in ")]}")
+    raise AssertionError(text)
+
+
+def fields_in(script: str) -> Iterator[str]:
+    """Fields of a job's hash that a script names."""
+    for call in script.split("redis.call(")[1:]:
+        command, *rest = arguments(call)
+        if not command.startswith("'H") or not rest.pop(0).startswith(("key", "job_key(")):
+            continue
+        if command == "'HSET'":
+            rest = rest[::2]
+        elif command in ("'HINCRBY'", "'HSETNX'"):
+            rest = rest[:1]
+        yield from (part.strip("'") for part in rest if part.startswith("'"))
+
+
+def test_the_scripts_name_no_other_keys() -> None:
+    named = {key for text in SCRIPTS.values() for key in re.findall(r"prefix \.\. '(\w+):?'", text)}
+    assert set(SCRIPT_KEYS) <= named <= {*SCRIPT_KEYS, *PYTHON_KEYS}
+    assert not PYTHON_KEYS & set(SCRIPT_KEYS)
+
+
+def test_the_architecture_page_lists_every_key() -> None:
+    page = (ROOT / "ARCHITECTURE.md").read_text()
+    table = page.split("## Redis keys")[1].split("\n## ")[0]
+    first_column = "".join(line.split("|")[1] for line in table.splitlines() if line[:3] == "| `")
+    listed = re.findall(r"`(\w+)(?::[^`]*)?`", first_column)
+    assert sorted(listed) == sorted({*PYTHON_KEYS, *SCRIPT_KEYS})
+
+
+def test_a_key_is_named_as_its_method() -> None:
+    keys = Keys("q:")
+    for name in PYTHON_KEYS:
+        key = getattr(keys, name)
+        if callable(key):
+            key = key("a", "b") if name in ("rid", "login") else key("a")
+        assert re.fullmatch(rf"q:{name}(:a)?(:b)?", key)
+
+
+def test_the_scripts_name_no_other_fields() -> None:
+    named = {name for text in SCRIPTS.values() for name in fields_in(text)}
+    assert {"state", "owner", "cancel", "republished", "held"} <= named
+    assert named <= {*RECORD_FIELDS, *SCRIPT_FIELDS}
+
+
+def test_no_field_is_written_by_nobody() -> None:
+    written = {name for text in SCRIPTS.values() for name in fields_in(text)}
+    job = new_job(prices=(1, 1, 2), stored=True, trace="{}")
+    written |= set(job.record_fields("web-1")[::2])
+    assert {*RECORD_FIELDS, *SCRIPT_FIELDS} <= written
+    assert not set(RECORD_FIELDS) & set(SCRIPT_FIELDS)
+
+
+def test_the_scripts_know_the_states() -> None:
+    body = SCRIPTS["shared.lua"].split("local function ended(state)")[1].split("end")[0]
+    assert set(re.findall(r"'(\w+)'", body)) <= ENDED
+    ended = re.findall(r"state == '(\w+)'", SCRIPTS["shared.lua"])
+    assert set(ended) == ENDED
+
+
+@pytest.mark.integration
+async def test_what_is_submitted_is_read_again(submission, worker, redis_client):
+    job = new_job(
+        request={**REQUEST, "adapters": ["polite"], "sampling": {"max_tokens": 3}},
+        request_id="req_1", prices=(1, 1, 2), view={"id": "cmpl-1"},
+    )  # fmt: skip
+    await submission.submit(job, max_open=10)
+    queued = operate.details(redis_client, PREFIX, "cmpl-1")
+    for name in ("id", "kind", "model", "organization_id", "api_key_id", "view", "ttl", "priority",
+                 "kept", "request_id", "adapter", "prompt_tokens"):  # fmt: skip
+        assert getattr(queued, name) == getattr(job, name), name
+    assert orjson.loads(queued.request) == job.request
+    assert queued.parameters == parameters_of(job.request) == {"prompts": 1, "max_tokens": 3}
+    assert abs(queued.deadline - job.deadline) < 5
+
+    (claim,) = worker.claim(["cmpl-1"])
+    worker.publish([step(claim, [(0, [5], "a", None, None)])], [])
+    await submission.cancel("cmpl-1")
+    running = await submission.fetch("cmpl-1")
+    assert (running.state, running.owner, running.attempt) == ("running", worker.worker_id, 1)
+    assert (running.generated, running.sequence_number, running.cancelling) == (1, 2, True)
+    assert (running.request, running.ended, running.view) == (b"", False, {"id": "cmpl-1"})
+
+    error = JobError("worker_error")
+    worker.publish([], [ending(claim, 2, "failed", error)])
+    ended = await submission.fetch("cmpl-1")
+    assert (ended.state, ended.ended, ended.error, ended.usage) == (
+        "failed", True, error, Usage(2, 1),
+    )  # fmt: skip
+    assert (ended.owner, ended.worker) == ("", worker.worker_id)
+    assert ended.created <= ended.started <= ended.first <= ended.finished
+
+
+@given(st.sets(st.sampled_from([f.name for f in fields(JobRecord) if f.metadata])))
+def test_a_record_of_a_part_has_defaults_for_the_rest(names) -> None:
+    required = {"kind": b"sync", "state": b"queued", "model": b"m", "organization": b"1",
+                "key": b"2", "created": b"1.5"}  # fmt: skip
+    raw = {name.encode(): value for name, value in required.items()}
+    whole = JobRecord.read("a", raw)
+    keys = {f.name: f.metadata["name"] for f in fields(JobRecord) if f.metadata}
+    absent = {keys[name]: None for name in names if keys[name] not in raw}
+    assert JobRecord.read("a", {**raw, **absent}) == whole
+    assert (whole.api_key_id, whole.created, whole.error, whole.view) == (2, 1.5, None, {})
+    with pytest.raises(TypeError):
+        JobRecord.read("a", {**raw, b"model": None})
+
+
+def test_a_job_is_serialised_once() -> None:
+    job = new_job()
+    first, again = job.record_fields(""), job.record_fields("web-1")
+    for name, value in (("request", job.request_json), ("view", job.view_json)):
+        for written in (first, again):
+            assert written[written.index(name) + 1] is value
