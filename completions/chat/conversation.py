@@ -5,7 +5,7 @@ from typing import Any
 
 from completions.catalog.model_files import ModelFiles
 from completions.chat import template
-from completions.chat.formats import ToolFormat
+from completions.chat.tool_formats import ToolFormat
 from completions.chat.tools import Call, Tool
 
 

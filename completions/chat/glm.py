@@ -11,13 +11,13 @@ Newlines are optional. Strings stand there as they are, other values as JSON.
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from completions.chat.arguments import arguments
 from completions.chat.events import Arguments, CallBegun, CallParser, Event, Text
-from completions.chat.glm_arguments import argument_rules, is_string
-from completions.chat.lark import Rules, Spelling, literal, one_of
+from completions.chat.glm_values import Parameters
 from completions.chat.markers import split_at
 from completions.chat.tools import Call, Tool, dump
-from completions.contract import strict_json
-from completions.grammars.composition import Part
+from completions.grammars.structural_tag import json_nodes
+from completions.grammars.structural_tag.json_nodes import JSONNode
 
 _OPENING, _CLOSING = "<tool_call>", "</tool_call>"
 _KEY, _KEY_END = "<arg_key>", "</arg_key>"
@@ -42,17 +42,8 @@ class Glm:
     marks: tuple[str, ...] = (_OPENING, _CLOSING, _KEY, _KEY_END, _VALUE, _VALUE_END)
     between = "\n"
 
-    def rules(self, tools: Sequence[Tool], spelling: Spelling) -> Rules:
-        lines: list[str] = []
-        parts: list[Part] = []
-        calls: list[str] = []
-        for index, tool in enumerate(tools):
-            arguments = argument_rules(tool, f"arguments_{index}", spelling)
-            lines.append(arguments.lark)
-            parts += arguments.parts
-            calls.append(f"{literal(tool.name)} arguments_{index}")
-        body = f'body: {one_of(calls)} "\\n"? {spelling.mark(_CLOSING)}'
-        return Rules("\n".join([body, *lines]), tuple(parts))
+    def call(self, tool: Tool) -> JSONNode:
+        return json_nodes.tag(f"{_OPENING}{tool.name}", arguments(tool, "glm_xml"), _CLOSING)
 
     def write(self, call: Call) -> str:
         lines = [f"{_OPENING}{call.name}"]
@@ -76,8 +67,8 @@ class GlmParser:
         self._schemas = schemas
         self._buffer = ""
         self._step = self._in_text
-        self._properties: Mapping[str, Any] = {}
-        self._streams = False
+        self._parameters = Parameters({})
+        self._key = ""
         self._separator = "{"
         self._after_call = False
 
@@ -118,8 +109,7 @@ class GlmParser:
             return False
         name, self._buffer = self._buffer[:end].strip(), self._buffer[end:]
         events.append(CallBegun(name))
-        properties = self._schemas.get(name, {}).get("properties")
-        self._properties = properties if isinstance(properties, dict) else {}
+        self._parameters = Parameters(self._schemas.get(name, {}))
         self._separator = "{"
         self._step = self._between_arguments
         return True
@@ -138,34 +128,25 @@ class GlmParser:
         end = self._buffer.find(_VALUE)
         if end < 0:
             return False
-        key = self._buffer[:end].partition(_KEY_END)[0].strip()
+        self._key = self._buffer[:end].partition(_KEY_END)[0].strip()
         self._buffer = self._buffer[end + len(_VALUE) :]
-        self._streams = is_string(self._properties.get(key))
-        opened = '"' if self._streams else ""
-        events.append(Arguments(f"{self._separator}{dump(key)}:{opened}"))
+        opened = '"' if self._parameters.is_string(self._key) else ""
+        events.append(Arguments(f"{self._separator}{dump(self._key)}:{opened}"))
         self._separator = ","
         self._step = self._in_value
         return True
 
     def _in_value(self, events: list[Event]) -> bool:
         before, mark, rest = split_at(self._buffer, (_VALUE_END,))
-        if self._streams:
+        streams = self._parameters.is_string(self._key)
+        if streams:
             piece = dump(before)[1:-1] + ('"' if mark else "")
             if piece:
                 events.append(Arguments(piece))
         elif mark:
-            events.append(Arguments(_as_json(before)))
-        if self._streams or mark:
+            events.append(Arguments(self._parameters.as_json(self._key, before)))
+        if streams or mark:
             self._buffer = rest
         if mark:
             self._step = self._between_arguments
         return mark is not None
-
-
-def _as_json(text: str) -> str:
-    """A value of no declared type: JSON if it reads as such, else a string."""
-    try:
-        strict_json.loads(text)
-    except strict_json.StrictJSONError:
-        return dump(text)
-    return text.strip()

@@ -2,10 +2,12 @@
 
 from collections.abc import Sequence
 
+from completions.chat.arguments import arguments
 from completions.chat.events import CallParser
-from completions.chat.json_calls import JsonCallParser, json_call_rules
-from completions.chat.lark import Rules, Spelling
+from completions.chat.json_calls import JsonCallParser
 from completions.chat.tools import Call, Tool, dump
+from completions.grammars.structural_tag import json_nodes
+from completions.grammars.structural_tag.json_nodes import JSONNode
 
 _OPENING = "<tool_call>"
 _CLOSING = "</tool_call>"
@@ -27,10 +29,9 @@ class Hermes:
     marks: tuple[str, ...] = (_OPENING, _CLOSING)
     between = "\n"
 
-    def rules(self, tools: Sequence[Tool], spelling: Spelling) -> Rules:
-        written = json_call_rules(tools, '"arguments": ', spelling)
-        body = f'body: "\\n{{\\"name\\": \\"" object "}}\\n" {spelling.mark(_CLOSING)}'
-        return Rules(f"{body}\n{written.lark}", written.parts)
+    def call(self, tool: Tool) -> JSONNode:
+        header = f'{_OPENING}\n{{"name": "{tool.name}", "arguments": '
+        return json_nodes.tag(header, arguments(tool), f"}}\n{_CLOSING}")
 
     def write(self, call: Call) -> str:
         written = f'{{"name": "{call.name}", "arguments": {dump(call.arguments)}}}'

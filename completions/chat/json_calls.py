@@ -1,12 +1,10 @@
 """Calls that are JSON objects: {"name": ..., "arguments": {...}}, found while they are written."""
 
 import re
-from collections.abc import Sequence
 
 from completions.chat.events import Arguments, CallBegun, Event, Text
-from completions.chat.lark import Rules, Spelling, literal, one_of, schema_part
 from completions.chat.markers import split_at
-from completions.chat.tools import Tool, dump
+from completions.chat.tools import dump
 from completions.contract import strict_json
 
 _HEADER = re.compile(
@@ -153,21 +151,3 @@ def _read(text: str) -> tuple[str, str] | None:
         return None
     arguments = value.get("arguments", value.get("parameters"))
     return (value["name"], dump(arguments)) if isinstance(arguments, dict) else None
-
-
-def json_call_rules(tools: Sequence[Tool], key: str, spelling: Spelling) -> Rules:
-    """A rule `object`: a tool's name, the rest of the header with this key, and its arguments.
-
-    The arguments of tools that are not strict are any JSON object.
-    """
-    parts, calls = [], []
-    for index, tool in enumerate(tools):
-        name, schema, place = "any_object", {"type": "object"}, tool.place
-        if tool.strict and tool.parameters is not None:
-            name, schema = f"arguments_{index}", {"type": "object", **tool.parameters}
-            place = f"{tool.place}.function.parameters"
-        parts.append(schema_part(name, schema, place, spelling.whitespace))
-        header = literal(f'{tool.name}", {key}')
-        calls.append(f"{header} @{name}")
-    unique = {part.name: part for part in parts}
-    return Rules(f"object: {one_of(calls)}", tuple(unique.values()))

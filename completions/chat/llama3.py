@@ -2,10 +2,12 @@
 
 from collections.abc import Sequence
 
+from completions.chat.arguments import arguments
 from completions.chat.events import CallParser
-from completions.chat.json_calls import JsonCallParser, json_call_rules
-from completions.chat.lark import Rules, Spelling
+from completions.chat.json_calls import JsonCallParser
 from completions.chat.tools import Call, Tool, dump
+from completions.grammars.structural_tag import json_nodes
+from completions.grammars.structural_tag.json_nodes import JSONNode
 
 _OPENING = '{"name": "'
 _PREAMBLE = """\
@@ -21,9 +23,9 @@ class Llama3:
     marks: tuple[str, ...] = ()
     between = "; "
 
-    def rules(self, tools: Sequence[Tool], spelling: Spelling) -> Rules:
-        written = json_call_rules(tools, '"parameters": ', spelling)
-        return Rules(f'body: object "}}"\n{written.lark}', written.parts)
+    def call(self, tool: Tool) -> JSONNode:
+        header = f'{_OPENING}{tool.name}", "parameters": '
+        return json_nodes.tag(header, arguments(tool), "}")
 
     def write(self, call: Call) -> str:
         return f'{_OPENING}{call.name}", "parameters": {dump(call.arguments)}}}'

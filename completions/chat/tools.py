@@ -38,7 +38,7 @@ class Call:
 
 
 @dataclass(frozen=True, slots=True)
-class Choice:
+class ToolChoice:
     """Which of the tools may or must be called."""
 
     mode: str = AUTO

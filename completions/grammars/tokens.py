@@ -33,16 +33,23 @@ def load(source: TokenSource | None) -> LLTokenizer:
     """llguidance's tokenizer, built once per process in some 0.3 s; without a model, its tokens
     are the 256 bytes."""
     with _LOADING:
-        return _load(source)
+        return _load(source)[0]
+
+
+def special_ids(source: TokenSource | None) -> Mapping[str, int]:
+    """The special tokens by their text; none without a model."""
+    with _LOADING:
+        return _load(source)[1]
 
 
 @lru_cache
-def _load(source: TokenSource | None) -> LLTokenizer:
+def _load(source: TokenSource | None) -> tuple[LLTokenizer, Mapping[str, int]]:
     if source is None:
-        return LLTokenizer("byte")
+        return LLTokenizer("byte"), {}
     read = TokenBytes(Tokenizer.from_file(source.tokenizer_file))
     tokens = read.table(_size(source, read))
-    return llguidance_tokenizer.build(read, tokens, source.eos_token_ids)
+    special = {str(read.tokenizer.id_to_token(id)): id for id in read.special_ids}
+    return llguidance_tokenizer.build(read, tokens, source.eos_token_ids), special
 
 
 def _size(source: TokenSource, read: TokenBytes) -> int:

@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, NamedTuple
 
-from completions.grammars import composition, ebnf, json_schema, lark, regex, structural_tag
+from completions.grammars import ebnf, json_schema, lark, regex, structural_tag
 from completions.grammars.compiler import DEFAULT_COMPILER, Compiler, Translated, brief
 from completions.grammars.constraint import Constraint
 from completions.grammars.exceptions import GrammarError
@@ -63,11 +63,6 @@ def _translate_ebnf(text: str, compiler: Compiler) -> Translated:
     return Translated(grammar)
 
 
-def _screen_composition(value: Mapping[str, Any], limits: Limits) -> None:
-    for _, part in value["parts"]:
-        screen(Constraint(*part), limits)
-
-
 class _Kind(NamedTuple):
     """What is done with the value of one kind of constraint."""
 
@@ -83,8 +78,10 @@ _KINDS: Mapping[str, _Kind] = {
     "structural_tag": _Kind(structural_tag.screen, structural_tag.translate),
     "lark": _Kind(lark.screen_text, lark.translate_text),
     "llguidance": _Kind(lark.screen, lark.translate),
-    composition.FIELD: _Kind(
-        _screen_composition,
-        lambda value, compiler, _: composition.translate(value, compiler, translate),
+    structural_tag.ANSWER: _Kind(
+        lambda value, limits: structural_tag.screen_answer(value, limits, screen),
+        lambda value, compiler, whitespace: structural_tag.translate_answer(
+            value, compiler, whitespace, translate
+        ),
     ),
 }

@@ -10,11 +10,10 @@ from completions.accounts.keys import Principal
 from completions.catalog.model_files import ModelFiles
 from completions.chat import template
 from completions.chat.conversation import prompt_text
-from completions.chat.formats import FORMATS
 from completions.chat.grammar import BudgetError, Calls, Thoughts, answer_constraint
-from completions.chat.lark import Spelling, UnenforceableError
 from completions.chat.template import ChatTemplateError
 from completions.chat.thinking import AUTO, DISABLED, ENABLED, Marks
+from completions.chat.tool_formats import TOOL_FORMATS
 from completions.chat.tools import NONE, REQUIRED
 from completions.errors import FieldError
 from completions.requests import turns
@@ -241,7 +240,7 @@ class ChatRequestSerializer(GenerationRequestSerializer):
         if self.files.tool_format is None:
             message = 'this model calls no tools; send tool_choice "none" or another model.'
             raise FieldError("unsupported_parameter", message, "tools")
-        return Calls(FORMATS[self.files.tool_format], allowed, choice)
+        return Calls(TOOL_FORMATS[self.files.tool_format], allowed, choice)
 
     def _template_options(self, validated: dict[str, Any]) -> dict[str, Any]:
         """The variables of the template that thinking and chat_template_kwargs set."""
@@ -291,7 +290,7 @@ class ChatRequestSerializer(GenerationRequestSerializer):
             return self.files.tokenizer.decode(ids[-_TAIL:], skip_special_tokens=False), ids
         messages = [for_template(message) for message in validated["messages"]]
         calls: Calls | None = validated["calls"]
-        written = calls.format if calls else FORMATS.get(self.files.tool_format or "")
+        written = calls.format if calls else TOOL_FORMATS.get(self.files.tool_format or "")
         tools = validated["tools"] if calls else ()
         try:
             text = prompt_text(self.files, messages, tools, written, options)
@@ -332,27 +331,26 @@ class ChatRequestSerializer(GenerationRequestSerializer):
             message = "cannot be combined with a tool_choice that requires a call."
             raise FieldError("conflicting_constraints", message, constraint.field)
         whitespace = validated["json_whitespace"] or self.files.json_whitespace
-        spelling = Spelling.of(self.files, whitespace)
         try:
-            whole = answer_constraint(spelling, validated["thoughts"], calls, constraint)
+            whole = answer_constraint(validated["thoughts"], calls, constraint, whitespace)
         except BudgetError as error:
             message = "this model's thoughts cannot be counted: their end mark is not one token."
             raise FieldError("unsupported_value", message, "thinking.budget_tokens") from error
-        except UnenforceableError as error:
-            raise FieldError("invalid_grammar", error.message, error.place) from error
         validated["constraint"] = whole
-        self._show_marks(validated, spelling)
+        self._show_marks(validated)
 
-    def _show_marks(self, validated: dict[str, Any], spelling: Spelling) -> None:
+    def _show_marks(self, validated: dict[str, Any]) -> None:
         """Marks that are special tokens must stay in the text, for the parser to find them;
         `hidden` are the special tokens that it then takes out."""
         calls, thoughts = validated["calls"], validated["thoughts"]
         marks = set(calls.format.marks) if calls else set()
         marks |= {thoughts.marks.begin, thoughts.marks.end} if thoughts else set()
+        added = self.files.tokenizer.get_added_tokens_decoder().values()
+        special = {token.content for token in added if token.special}
         validated["hidden"] = []
-        if validated["skip_special_tokens"] and marks & spelling.special_ids.keys():
+        if validated["skip_special_tokens"] and marks & special:
             validated["skip_special_tokens"] = False
-            validated["hidden"] = sorted(spelling.special_ids.keys() - marks)
+            validated["hidden"] = sorted(special - marks)
 
 
 def _is_raw(source: str, validated: Mapping[str, Any]) -> bool:

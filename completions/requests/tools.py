@@ -5,7 +5,7 @@ from typing import Any
 
 from rest_framework import serializers
 
-from completions.chat.tools import AUTO, NONE, REQUIRED, Choice, Tool
+from completions.chat.tools import AUTO, NONE, REQUIRED, Tool, ToolChoice
 from completions.errors import FieldError
 from completions.requests.fields import (
     BooleanField,
@@ -85,18 +85,18 @@ class ToolChoiceField(StrictField, serializers.JSONField):
         words = {"type": "string", "enum": [NONE, AUTO, REQUIRED]}
         return {"anyOf": [words, ToolChoiceSerializer().to_schema()]}
 
-    def to_internal_value(self, data: Any) -> Choice:
+    def to_internal_value(self, data: Any) -> ToolChoice:
         if type(data) is str:
             if data not in (NONE, AUTO, REQUIRED):
                 message = f"must be one of: {NONE}, {AUTO}, {REQUIRED}, or an object."
                 raise FieldError("invalid_value", message)
-            return Choice(data)
+            return ToolChoice(data)
         value = ToolChoiceSerializer().to_internal_value(data)
         if value["type"] == "function":
-            return Choice(REQUIRED, (value["function"]["name"],), parallel=False)
+            return ToolChoice(REQUIRED, (value["function"]["name"],), parallel=False)
         allowed = value["allowed_tools"]
         names = tuple(tool["function"]["name"] for tool in allowed["tools"])
-        return Choice(allowed["mode"], names)
+        return ToolChoice(allowed["mode"], names)
 
 
 def tools_of(given: Sequence[Mapping[str, Any]]) -> tuple[Tool, ...]:
@@ -113,9 +113,9 @@ def tools_of(given: Sequence[Mapping[str, Any]]) -> tuple[Tool, ...]:
     return tools
 
 
-def choice_of(given: Choice | None, parallel: bool | None, tools: Sequence[Tool]) -> Choice:
+def choice_of(given: ToolChoice | None, parallel: bool | None, tools: Sequence[Tool]) -> ToolChoice:
     """What may be called, as far as the fields go together. Raises FieldError."""
-    choice = given or Choice(AUTO if tools else NONE)
+    choice = given or ToolChoice(AUTO if tools else NONE)
     if not tools and choice.mode == REQUIRED:
         raise FieldError("invalid_value", "needs tools.", "tool_choice")
     known = {tool.name for tool in tools}
@@ -124,4 +124,4 @@ def choice_of(given: Choice | None, parallel: bool | None, tools: Sequence[Tool]
             message = f"names {name!r}, which is not among tools."
             raise FieldError("invalid_value", message, "tool_choice")
     together = choice.parallel and parallel is not False
-    return Choice(choice.mode, choice.names, together)
+    return ToolChoice(choice.mode, choice.names, together)

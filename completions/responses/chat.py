@@ -5,9 +5,9 @@ from dataclasses import dataclass
 from hashlib import sha256
 from typing import Any, ClassVar
 
-from completions.chat.formats import FORMATS
 from completions.chat.parser import Delta, OutputParser
 from completions.chat.thinking import Marks, ThinkingParser, ThoughtCounter
+from completions.chat.tool_formats import TOOL_FORMATS
 from completions.chat.tools import Tool
 from completions.jobs.events import ChoiceEvent, EndEvent
 from completions.responses import token_texts
@@ -53,7 +53,7 @@ class ChatView(View):
             thinking = ThinkingParser(marks, is_open=self.thinking_open)
         if self.tool_format is not None:
             tools = [Tool(name, None, parameters) for name, parameters in self.tools]
-            calls = FORMATS[self.tool_format].parser(tools)
+            calls = TOOL_FORMATS[self.tool_format].parser(tools)
         return OutputParser(thinking, calls, self.hidden)
 
     def thought_counter(self) -> ThoughtCounter | None:

@@ -9,7 +9,7 @@ from typing import Any
 import openai
 import pytest
 
-from completions.chat.formats import FORMATS
+from completions.chat.tool_formats import TOOL_FORMATS
 from completions.chat.tools import Call
 from tests.acceptance.scripted_model import THINK, THOUGHT, save_scripted_model
 from tests.acceptance.service import MODEL, Installation
@@ -246,7 +246,7 @@ def _scripts() -> dict[str, str]:
         "long": f"{THINK}{'on and ' * 30}",
         "plain": "No thoughts.",
     }
-    for name, form in FORMATS.items():
+    for name, form in TOOL_FORMATS.items():
         paris, clock = form.write(PARIS), form.write(CLOCK)
         scripts[f"{name} one"] = f"I look.\n{paris}"
         scripts[f"{name} two"] = paris + form.between + clock
@@ -264,7 +264,7 @@ class ScriptedInstallation(Installation):
             f'[models.{name}]\npath = "{folder}"\ndtype = "float32"\nmax_num_seqs = 4\n'
             f'max_model_len = {320 * len(_scripts())}\ntool_format = "{name}"\n'
             f'thinking_marks = ["{THINK}", "{THOUGHT}"]\nthinking_switch = "enable_thinking"\n'
-            for name in FORMATS
+            for name in TOOL_FORMATS
         ]
         (home / "models.toml").write_text("\n".join(tables))
 
@@ -272,7 +272,7 @@ class ScriptedInstallation(Installation):
 @pytest.fixture(scope="module")
 def scripted(tmp_path_factory) -> Iterator[openai.OpenAI]:
     with ScriptedInstallation(tmp_path_factory.mktemp("scripted")) as installation:
-        for name in FORMATS:
+        for name in TOOL_FORMATS:
             installation.wait_served(name)
         with installation.client() as client:
             yield client
@@ -284,7 +284,7 @@ def ask(client: openai.OpenAI, form: str, script: str, **call: Any) -> dict[str,
     return both(client, model=form, messages=messages, **call)
 
 
-@pytest.mark.parametrize("form", FORMATS)
+@pytest.mark.parametrize("form", TOOL_FORMATS)
 def test_calls_come_back(scripted, form):
     choice = ask(scripted, form, f"{form} one", tools=[WEATHER, NOW])
     ((name, arguments),) = choice["calls"]
@@ -298,7 +298,7 @@ def test_calls_come_back(scripted, form):
     assert choice["content"] == ""
 
 
-@pytest.mark.parametrize("form", FORMATS)
+@pytest.mark.parametrize("form", TOOL_FORMATS)
 def test_one_call_where_they_may_not_be_parallel(scripted, form):
     choice = ask(
         scripted, form, f"{form} two", tools=[WEATHER, NOW], parallel_tool_calls=False
@@ -307,7 +307,7 @@ def test_one_call_where_they_may_not_be_parallel(scripted, form):
     assert choice["finish"] == "tool_calls"
 
 
-@pytest.mark.parametrize("form", FORMATS)
+@pytest.mark.parametrize("form", TOOL_FORMATS)
 def test_thoughts_before_a_call(scripted, form):
     choice = ask(scripted, form, f"{form} thought", tools=[WEATHER])
     assert (choice["reasoning"], choice["content"]) == ("ask", "")

@@ -1,8 +1,10 @@
 """A JSON object read field by field, with the pointer of every fault."""
 
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from completions.grammars.exceptions import GrammarError
+from completions.grammars.structural_tag.nodes import Node
 
 _REQUIRED = object()
 
@@ -10,8 +12,10 @@ _REQUIRED = object()
 class JSONObject:
     """A JSON object whose fields are taken out; what is left over in the end is a mistake."""
 
-    def __init__(self, value: Any, pointer: str) -> None:
+    def __init__(self, value: Any, pointer: str, readers: "Readers") -> None:
+        """`readers` read the nodes of the tree, by type."""
         self.pointer = pointer
+        self.readers = readers
         if not isinstance(value, dict):
             raise self.error("must be an object", "")
         self._fields = dict(value)
@@ -82,14 +86,15 @@ class JSONObject:
             raise self.error("must be a token's id or text", place)
 
     def object(self, name: str) -> "JSONObject":
-        return JSONObject(self.take(name), f"{self.pointer}/{name}")
+        return JSONObject(self.take(name), f"{self.pointer}/{name}", self.readers)
 
     def objects(self, name: str) -> "list[JSONObject]":
         items = self.array(name)
         if not items:
             raise self.error(f"{name} must hold at least one", f"/{name}")
         return [
-            JSONObject(item, f"{self.pointer}/{name}/{index}") for index, item in enumerate(items)
+            JSONObject(item, f"{self.pointer}/{name}/{index}", self.readers)
+            for index, item in enumerate(items)
         ]
 
     def end(self) -> None:
@@ -97,3 +102,6 @@ class JSONObject:
             name = next(iter(self._fields))
             kind = f"a node of type {self._type}" if isinstance(self._type, str) else "this object"
             raise self.error(f"{kind} has no field {name[:64]}", f"/{name[:64]}")
+
+
+Readers = Mapping[str, Callable[[JSONObject], Node]]

@@ -32,6 +32,8 @@ class Terminal:
     """Whether it holds more than literals, so that it may not know where to end."""
     ends_literally: bool = False
     """Whether every text of it ends with a literal."""
+    stops: tuple[str, ...] = ()
+    """Texts that its open end cannot hold: one that follows tells where it ends."""
     pointer: str = ""
     """To the last open node in it."""
 
@@ -71,6 +73,20 @@ class Embedded:
 
 
 @dataclass(frozen=True, slots=True)
+class Mark:
+    """A literal that is a lexeme of its own."""
+
+    text: str
+    cuts: bool
+    """Whether it ends any text that could go on over it."""
+    weight = 1
+
+    @property
+    def first(self) -> str:
+        return quoted(self.text[0])
+
+
+@dataclass(frozen=True, slots=True)
 class Chain:
     items: "tuple[Part, ...]"
     weight: int = field(init=False)
@@ -101,7 +117,7 @@ class Loop:
         return self.item.weight + 1
 
 
-Part = Terminal | Symbol | Embedded | Chain | Choice | Loop
+Part = Terminal | Symbol | Embedded | Mark | Chain | Choice | Loop
 MAX_WEIGHT = 200_000
 """Of a part: about the characters that it takes. Free text before alternatives multiplies them."""
 
@@ -133,7 +149,7 @@ def is_nullable(part: Part) -> bool:
     match part:
         case Terminal():
             return part.nullable
-        case Symbol() | Embedded():
+        case Symbol() | Embedded() | Mark():
             return False
         case Chain(items):
             return all(map(is_nullable, items))
@@ -146,7 +162,7 @@ def is_nullable(part: Part) -> bool:
 def first(part: Part) -> str:
     """A terminal of one character that includes all first characters, or NONE."""
     match part:
-        case Terminal() | Symbol() | Embedded():
+        case Terminal() | Symbol() | Embedded() | Mark():
             return part.first
         case Chain(items):
             found = []
@@ -215,14 +231,16 @@ def _append(items: list[Part], part: Part) -> None:
 
 def _fused(left: Terminal, right: Terminal) -> Terminal:
     ends = right.ends_literally and not (right.nullable and not left.ends_literally)
+    stays_open = left.is_open and not right.lead.startswith(left.stops or "\0")
     whole = Terminal(
-        right.rest,
-        left.nullable and right.nullable,
-        left.lead + right.lead,
-        right.beginnings,
-        left.is_open or right.is_open,
-        ends,
-        right.pointer if right.is_open else left.pointer,
+        rest=right.rest,
+        nullable=left.nullable and right.nullable,
+        lead=left.lead + right.lead,
+        beginnings=right.beginnings,
+        is_open=stays_open or right.is_open,
+        ends_literally=ends,
+        stops=() if stays_open else right.stops,
+        pointer=right.pointer if right.is_open else left.pointer,
     )
     if not left.rest:
         return whole
@@ -248,12 +266,11 @@ def choice(options: Sequence[Part]) -> Part:
         return _factored(flat)
     fused = Terminal(
         f"({' | '.join(option.expression for option in regular)})",
-        any(option.nullable for option in regular),
-        "",
-        either(option.first for option in regular),
-        any(option.is_open for option in regular),
-        all(option.ends_literally for option in regular),
-        next((option.pointer for option in regular if option.is_open), ""),
+        nullable=any(option.nullable for option in regular),
+        beginnings=either(option.first for option in regular),
+        is_open=any(option.is_open for option in regular),
+        ends_literally=all(option.ends_literally for option in regular),
+        pointer=next((option.pointer for option in regular if option.is_open), ""),
     )
     return _repeated(fused, 0, 1) if EMPTY in flat else fused
 
@@ -314,6 +331,7 @@ def _repeated(item: Terminal, least: int, most: int | None) -> Terminal:
         rest=f"({item.expression}){times(least, most)}",
         beginnings=item.first,
         nullable=item.nullable or least == 0,
+        stops=(),
         ends_literally=item.ends_literally and least > 0,
     )
 
@@ -335,4 +353,10 @@ def free_text(pointer: str, excludes: Sequence[str], most: int | None) -> Part:
     if excludes:
         listed = " | ".join(map(quoted, excludes))
         expression = f"({expression} & ~(/(?s:.*)/ ({listed}) /(?s:.*)/))"
-    return Terminal(expression, True, is_open=True, pointer=pointer)
+    stops = tuple(exclude for exclude in excludes if not _overlaps_itself(exclude))
+    return Terminal(expression, nullable=True, is_open=True, stops=stops, pointer=pointer)
+
+
+def _overlaps_itself(text: str) -> bool:
+    """Whether a text ends with a beginning of itself, as in `aba`."""
+    return any(text.startswith(text[start:]) for start in range(1, len(text)))

@@ -1,6 +1,8 @@
 """Parts written as llguidance's Lark, so that no lexeme runs past its end."""
 
 import json
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from completions.grammars import ebnf
 from completions.grammars.compiler import complaint
@@ -13,19 +15,31 @@ from completions.grammars.structural_tag.parts import (
     Choice,
     Embedded,
     Loop,
+    Mark,
     Part,
     Symbol,
     Terminal,
     either,
     first,
     is_nullable,
+    quoted,
     times,
 )
 
+MAX_INLINE = 40
+"""Characters of a symbol that is written where it is used."""
 _AMBIGUOUS = (
     "nothing tells where this text ends: let a literal follow it, or the end string of a tag, "
     "or exclude how the next part begins"
 )
+
+
+def named(name: str, grammar: str) -> list[dict[str, Any]]:
+    """A translated grammar as entries of llguidance's list, of which the first has the name."""
+    if not grammar.lstrip().startswith("{"):
+        return [{"name": name, "lark_grammar": grammar}]
+    first, *rest = json.loads(grammar)["grammars"]
+    return [{**first, "name": name}, *rest]
 
 
 class Writer:
@@ -37,19 +51,22 @@ class Writer:
         self._names: dict[Embedded, str] = {}
         self._terminals: dict[str, str] = {}
         self._lazy: dict[str, str] = {}
+        self._symbols: dict[str, str] = {}
         self._conflicts: dict[tuple[str, str], bool] = {}
 
-    def write(self, root: Part) -> str:
-        """llguidance's list of grammars: this one, and those in EBNF that it uses by name.
-
-        Raises GrammarError.
+    def write(self, root: Part, grammars: Sequence[Mapping[str, Any]] = ()) -> str:
+        """llguidance's list of grammars: this one, those in EBNF that it uses by name, and those
+        given. Raises GrammarError.
         """
         start = f"start: {self._rule(root, NONE)}"
         lazy = (f"{name}[lazy]: {terminal}" for terminal, name in self._lazy.items())
         terminals = (f"{name}: {text}" for text, name in self._terminals.items())
-        lark = "\n".join([start, *lazy, *terminals])
+        symbols = (f"{name}: {text}" for text, name in self._symbols.items())
+        lark = "\n".join([start, *lazy, *symbols, *terminals])
         used = [{"name": name, "lark_grammar": text} for text, name in self._embedded.items()]
-        return json.dumps({"grammars": [{"lark_grammar": lark}, *used]}, ensure_ascii=False)
+        return json.dumps(
+            {"grammars": [{"lark_grammar": lark}, *used, *grammars]}, ensure_ascii=False
+        )
 
     def _rule(self, part: Part, follow: str) -> str:
         """An expression for a rule; `follow` includes the first characters of what comes next."""
@@ -57,9 +74,15 @@ class Writer:
             case Terminal():
                 return self._terminal(part, follow)
             case Symbol(expression):
-                return expression
+                return self._symbol(expression)
             case Embedded():
                 return f"@{self._grammar(part)}"
+            case Mark(text, cuts):
+                return (
+                    self._lazy.setdefault(quoted(text), f"m{len(self._lazy)}")
+                    if cuts
+                    else quoted(text)
+                )
             case Chain(items):
                 return self._chain(items, follow)
             case Choice(options):
@@ -67,6 +90,15 @@ class Writer:
             case Loop(item, least, most):
                 again = follow if most == 1 else either([follow, first(item)])
                 return f"({self._rule(item, again)}){times(least, most)}"
+
+    def _symbol(self, expression: str) -> str:
+        """Long expressions are written once, as several tools may share one."""
+        if len(expression) <= MAX_INLINE:
+            return expression
+        return self._symbols.setdefault(expression, f"s{len(self._symbols)}")
+
+    def _cutting(self, terminal: str) -> str:
+        return self._lazy.setdefault(terminal, f"m{len(self._lazy)}")
 
     def _grammar(self, part: Embedded) -> str:
         if part not in self._names:

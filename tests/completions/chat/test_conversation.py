@@ -7,8 +7,8 @@ import pytest
 
 from completions.catalog.model_files import ModelFiles
 from completions.chat.conversation import prompt_text
-from completions.chat.formats import FORMATS
 from completions.chat.template import ChatTemplateError
+from completions.chat.tool_formats import TOOL_FORMATS
 from completions.chat.tools import Tool
 
 PLAIN = "{% for m in messages %}[{{ m.role }}]{{ m.content }}{% endfor %}>"
@@ -32,7 +32,7 @@ def render(folder: Path, source: str, messages: Any, form: str | None = "hermes"
     (folder / "chat_template.jinja").write_text(source)
     model = ModelFiles("m", folder, 10, 64, (), 0)
     tools = kw.pop("tools", TOOLS)
-    return prompt_text(model, messages, tools, FORMATS[form] if form else None, kw)
+    return prompt_text(model, messages, tools, TOOL_FORMATS[form] if form else None, kw)
 
 
 def test_a_template_that_knows_tools_gets_them(tmp_path: Path) -> None:
@@ -41,12 +41,12 @@ def test_a_template_that_knows_tools_gets_them(tmp_path: Path) -> None:
     assert text.endswith("[user]Go.[assistant]NoneRome[tool]Sun.!>")
 
 
-@pytest.mark.parametrize("form", FORMATS)
+@pytest.mark.parametrize("form", TOOL_FORMATS)
 def test_a_template_that_does_not_gets_text(tmp_path: Path, form: str) -> None:
     text = render(tmp_path, PLAIN, MESSAGES, form)
     assert text.startswith("[system]")
     assert "Tells it." in text.partition("[user]")[0]
-    assert FORMATS[form].opening in text.partition("[assistant]")[2]
+    assert TOOL_FORMATS[form].opening in text.partition("[assistant]")[2]
     assert "Rome" in text
     assert text.endswith("[tool]Sun.>")
 

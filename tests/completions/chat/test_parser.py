@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from completions.chat.formats import FORMATS
 from completions.chat.parser import OutputParser
 from completions.chat.thinking import Marks, ThinkingParser
+from completions.chat.tool_formats import TOOL_FORMATS
 from completions.chat.tools import Call, Tool
 
 MARKS = Marks("<think>", "</think>")
@@ -28,7 +28,7 @@ def message(
     """What an OpenAI client makes of the deltas; `thinking`: is the prompt inside thoughts."""
     parser = OutputParser(
         None if thinking is None else ThinkingParser(MARKS, is_open=thinking),
-        FORMATS[form].parser(TOOLS) if form else None,
+        TOOL_FORMATS[form].parser(TOOLS) if form else None,
         HIDDEN,
     )
     deltas = [*map(parser.push, pieces), parser.finish()]
@@ -56,10 +56,10 @@ WEATHER = Call("get_weather", {"city": 'Pa"ris {x}\n</tool'})
 ADD = Call("add", {"a": 1, "b": [2, {"c": '}]"'}], "d": "é🍎"})
 
 
-@pytest.mark.parametrize("form", FORMATS)
+@pytest.mark.parametrize("form", TOOL_FORMATS)
 def test_what_a_format_writes_it_reads_back(form: str) -> None:
-    written = [FORMATS[form].write(call) for call in (WEATHER, ADD, Call("add", {}))]
-    text = "I shall look.\n" + FORMATS[form].between.join(written) + "\n"
+    written = [TOOL_FORMATS[form].write(call) for call in (WEATHER, ADD, Call("add", {}))]
+    text = "I shall look.\n" + TOOL_FORMATS[form].between.join(written) + "\n"
     found = message([text], form)
     assert found["content"] == "I shall look."
     assert [(name, json.loads(text)) for name, text in found["calls"]] == [
@@ -70,8 +70,8 @@ def test_what_a_format_writes_it_reads_back(form: str) -> None:
 
 SCRAPS = st.sampled_from(
     [
-        *(mark for each in FORMATS.values() for mark in (each.opening, *each.marks)),
-        *(f.write(call) for f in FORMATS.values() for call in (WEATHER, ADD)),
+        *(mark for each in TOOL_FORMATS.values() for mark in (each.opening, *each.marks)),
+        *(f.write(call) for f in TOOL_FORMATS.values() for call in (WEATHER, ADD)),
         '{"name": "add", "arguments": {"a": ', '{"arguments": {}, "name": "add"}', "{", "}", '"',
         "\\", ";", "\n", "  ", "<", "</", "add", "text", "é", "<think>", "</think>", *HIDDEN,
     ]
@@ -81,7 +81,7 @@ SCRAPS = st.sampled_from(
 @given(
     scraps=st.lists(SCRAPS, max_size=12),
     places=st.lists(st.integers(0, 400), max_size=12),
-    form=st.sampled_from([None, *FORMATS]),
+    form=st.sampled_from([None, *TOOL_FORMATS]),
     thinking=st.sampled_from([None, False, True]),
 )
 def test_cuts_change_nothing(
@@ -95,7 +95,7 @@ def test_cuts_change_nothing(
 
 @given(text=st.text(alphabet="ab <>\n{}", max_size=40), places=st.lists(st.integers(0, 40)))
 def test_text_without_calls_is_content_to_the_letter(text: str, places: list[int]) -> None:
-    for form in (None, *FORMATS):
+    for form in (None, *TOOL_FORMATS):
         assert message(cut(text, places), form)["content"] == text
 
 
@@ -174,7 +174,7 @@ def test_thoughts(text: str, is_open: bool, reasoning: str, content: str) -> Non
 
 
 def test_thoughts_then_a_call() -> None:
-    text = f"<think>hm</think>\n\n{FORMATS['hermes'].write(ADD)}"
+    text = f"<think>hm</think>\n\n{TOOL_FORMATS['hermes'].write(ADD)}"
     found = message([text], "hermes", False)
     assert (found["reasoning"], found["content"]) == ("hm", "")
     assert json.loads(found["calls"][0][1]) == ADD.arguments

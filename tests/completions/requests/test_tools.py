@@ -2,7 +2,7 @@
 
 import pytest
 
-from completions.chat.tools import Choice, Tool
+from completions.chat.tools import Tool, ToolChoice
 from completions.errors import FieldError
 from completions.requests.tools import ToolChoiceField, ToolSerializer, choice_of, tools_of
 
@@ -63,15 +63,15 @@ NAMED_G = {"type": "function", "function": {"name": "g"}}
 @pytest.mark.parametrize(
     ("given", "parallel", "expected"),
     [
-        (None, None, Choice("auto", None, True)),
-        ("auto", False, Choice("auto", None, False)),
-        ("required", True, Choice("required", None, True)),
-        ("none", None, Choice("none", None, True)),
-        (NAMED_G, None, Choice("required", ("g",), False)),
+        (None, None, ToolChoice("auto", None, True)),
+        ("auto", False, ToolChoice("auto", None, False)),
+        ("required", True, ToolChoice("required", None, True)),
+        ("none", None, ToolChoice("none", None, True)),
+        (NAMED_G, None, ToolChoice("required", ("g",), False)),
         (
             {"type": "allowed_tools", "allowed_tools": {"mode": "auto", "tools": [NAMED_G]}},
             None,
-            Choice("auto", ("g",), True),
+            ToolChoice("auto", ("g",), True),
         ),
     ],
 )
@@ -81,9 +81,9 @@ def test_choices(given, parallel, expected):
 
 
 def test_allowed_tools():
-    assert Choice("auto").allowed(TOOLS) == TOOLS
-    assert Choice("auto", ("g",)).allowed(TOOLS) == TOOLS[1:]
-    assert Choice("none").allowed(TOOLS) == ()
+    assert ToolChoice("auto").allowed(TOOLS) == TOOLS
+    assert ToolChoice("auto", ("g",)).allowed(TOOLS) == TOOLS[1:]
+    assert ToolChoice("none").allowed(TOOLS) == ()
 
 
 @pytest.mark.parametrize(
@@ -101,8 +101,8 @@ def test_bad_choices(given):
 
 
 def test_choices_that_need_tools():
-    assert choice_of(None, None, ()) == Choice("none")
-    for choice, tools in [(Choice("required"), ()), (Choice("auto", ("h",)), TOOLS)]:
+    assert choice_of(None, None, ()) == ToolChoice("none")
+    for choice, tools in [(ToolChoice("required"), ()), (ToolChoice("auto", ("h",)), TOOLS)]:
         with pytest.raises(FieldError) as caught:
             choice_of(choice, None, tools)
         assert caught.value.path == "tool_choice"

@@ -7,14 +7,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from completions.chat.formats import FORMATS
+from completions.chat.tool_formats import TOOL_FORMATS
 from completions.chat.tools import Call
 from completions.jobs.events import ChoiceEvent, EndEvent, JobError, Usage
 from completions.jobs.record import JobRecord
 from completions.responses import token_texts
 from completions.responses.chat import ChatView
 
-CALL = FORMATS["hermes"].write(Call("f", {"a": [1, "é"]}))
+CALL = TOOL_FORMATS["hermes"].write(Call("f", {"a": [1, "é"]}))
 END = EndEvent(9, "completed", None, Usage(3, 7, 2))
 PIECES = {1: b"<think>", 2: b"a b", 3: b"</think>", 4: b"\nyes"}
 

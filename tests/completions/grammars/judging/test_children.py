@@ -60,7 +60,7 @@ def test_one_child_serves_until_it_is_worn(
 def test_a_dying_child_is_a_refusal_and_is_replaced(children: Children) -> None:
     child = children._take()
     os.kill(child.pid, signal.SIGKILL)
-    composed = Constraint("composition", {"lark": 'start: "a"', "parts": []}, place="tools")
+    composed = Constraint("regex", "a", place="tools")
     verdict = child.ask(Question(composed))
     with pytest.raises(GrammarError, match=r"^tools: too complex to check"):
         verdict.result()
