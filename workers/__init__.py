@@ -1,1 +1,1 @@
-"""The GPU tier: a Celery pool around the engine, and the engine itself."""
+"""Engine workers: a Celery pool around the engine, and the engine itself."""

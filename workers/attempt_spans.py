@@ -1,4 +1,4 @@
-"""A span per attempt at a job, under that of the HTTP request which made the job."""
+"""A span per attempt at a job, under the span of the HTTP request that made the job."""
 
 from typing import TYPE_CHECKING
 
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 class AttemptSpan:
-    """Attribute names are OpenTelemetry's for generative AI, and vLLM's where it has none."""
+    """Attribute names are OpenTelemetry's for generative AI, or else vLLM's."""
 
     def __init__(self, span: "Span", claim: Claim) -> None:
         self._span = span
@@ -20,20 +20,20 @@ class AttemptSpan:
         self._produced = False
 
     def produced(self, seconds: float) -> None:
-        """Tokens came, so many seconds after the job was submitted."""
+        """Note tokens that came `seconds` after the job was submitted."""
         if not self._produced:
             self._produced = True
             self._span.add_event("first token")
             self._span.set_attribute("gen_ai.latency.time_to_first_token", seconds)
 
     def ended(self, outcome: str, failed: bool, prompt_tokens: int, generated: int) -> None:
-        """The job has ended: completed, cancelled or with the code of an error."""
+        """Close the span of a job that has ended: completed, cancelled or an error's code."""
         self._span.set_attribute("gen_ai.usage.input_tokens", prompt_tokens)
         self._span.set_attribute("gen_ai.usage.output_tokens", generated)
         self._close(outcome, failed)
 
     def left(self, outcome: str) -> None:
-        """Another attempt goes on with the job."""
+        """Close the span of a job that another attempt continues."""
         self._close(outcome, failed=False)
 
     def _close(self, outcome: str, failed: bool) -> None:
@@ -47,7 +47,7 @@ class AttemptSpan:
 
 
 def begin(claim: Claim, model: str, worker: str) -> AttemptSpan | None:
-    """None where nothing is traced."""
+    """The span of a new attempt; None without traces."""
     if tracing.tracer is None:
         return None
     from opentelemetry.trace import SpanKind

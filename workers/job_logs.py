@@ -1,4 +1,4 @@
-"""Log lines of a worker bear the id of the HTTP request whose job they speak of."""
+"""Adds the ids of the job and its HTTP request to a worker's log lines."""
 
 import logging
 from collections.abc import Callable
@@ -7,13 +7,12 @@ from completions.jobs.execute import Claim
 
 
 def about(claim: Claim) -> dict[str, str]:
-    """`extra` of a line about a job."""
+    """The `extra` of a log line about a job."""
     return {"job_id": claim.job_id, "request_id": claim.request_id}
 
 
 class EngineLines(logging.Filter):
-    """The engine knows its requests by their jobs' ids (`engine_request` in its lines' `extra`) and
-    nothing of HTTP: this adds the rest."""
+    """Completes lines of the engine, which have the job's id as `engine_request` in `extra`."""
 
     def __init__(self, find: Callable[[str], Claim | None]) -> None:
         super().__init__()
@@ -27,6 +26,6 @@ class EngineLines(logging.Filter):
         return True
 
     def install(self) -> None:
-        """On the handlers that write the lines."""
+        """Add this filter to the handlers that write the lines."""
         for handler in logging.getLogger().handlers:
             handler.addFilter(self)

@@ -1,4 +1,4 @@
-"""Starts an engine worker: one model, its engine and its relay inside a Celery worker."""
+"""Starts an engine worker: the engine of one model and its relay, inside a Celery worker."""
 
 import logging
 import os
@@ -25,23 +25,21 @@ if TYPE_CHECKING:  # importing the relay loads numpy, and an engine torch
 logger = logging.getLogger(__name__)
 
 SPINS = "5000"
-"""Rounds, some 0.1 ms, that OpenMP's threads wait awake between two loops. Its own 300,000 keep a
-core busy through what a step does on one thread: the time in which the web process, Redis and
-Celery can have it on a small machine."""
+"""Rounds, about 0.1 ms, that OpenMP's threads spin between two loops. The default of 300,000 keeps
+cores busy while a step runs on one thread, which the web process, Redis and Celery need on a small
+machine."""
 LOOK_AHEAD = 16
 """Messages taken beyond the engine's sequences and the lines of batches that wait for it, so that a
-freed place never waits for Redis, and no live request behind a line: the engine knows who goes
-first, Celery does not once it has handed a message over."""
-
-
-RELAY_OVERTIME = 30.0
-"""Seconds past the limit of a step after which not even the relay can be running: it waits for
-Redis no longer than that."""
+free slot never waits for Redis, and a live request never waits behind lines: the engine orders by
+priority, Celery does not once it has delivered a message."""
+RELAY_SILENCE = 30.0
+"""Seconds past the limit of a step after which the relay must be stuck too: it never waits longer
+for Redis."""
 
 
 @dataclass(frozen=True, slots=True)
 class WorkerOptions:
-    """What the installation decides, as opposed to the model."""
+    """Settings of the installation; those of the model are in its ModelEntry."""
 
     redis_url: str
     redis_prefix: str
@@ -58,7 +56,8 @@ def run(
     options: WorkerOptions,
     load: "Load | None" = None,
 ) -> int:
-    """Serve one model until told to stop. Returns the exit code. `load` makes another engine."""
+    """Serve one model until the process gets a signal. Returns the exit code. `load` replaces the
+    function that makes the engine."""
     os.environ.setdefault("GOMP_SPINCOUNT", SPINS)  # OpenMP reads it when torch is loaded
     from workers.pool import EnginePool, FollowDrain, RefreshVisibility
 
@@ -89,7 +88,7 @@ def run(
 
 
 def check_device(wanted: str) -> None:
-    """Raises ValueError if a GPU is asked for that is not there; torch loads only then."""
+    """Raise ValueError if `wanted` is an absent GPU. torch is loaded only to look for one."""
     if wanted.startswith("cuda"):
         from workers.engine.model.device import resolve_device
 
@@ -97,7 +96,7 @@ def check_device(wanted: str) -> None:
 
 
 def _load(entry: ModelEntry, options: WorkerOptions) -> "EngineLike":
-    """Ends the process where the settings ask for what this machine or model does not have."""
+    """Load the engine. Ends the process if this machine or model cannot do what is configured."""
     from workers.engine.engine import Engine
     from workers.engine.exceptions import UnsupportedAdapter, UnsupportedModel
 
@@ -145,5 +144,5 @@ def _relay(
         on_broken=lambda _error: os._exit(70),
         step_limit=options.step_limit,
         stream_interval=entry.stream_interval,
-        on_turn=Watchdog(options.step_limit + RELAY_OVERTIME).feed,
+        on_turn=Watchdog(options.step_limit + RELAY_SILENCE).feed,
     )

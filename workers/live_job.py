@@ -1,4 +1,4 @@
-"""A job that runs in this worker: what it has produced, and how it ends."""
+"""A job that runs in this worker: what it has generated, and how it ends."""
 
 import logging
 from collections.abc import Callable
@@ -17,33 +17,36 @@ from workers.wire import event_choice, job_error, joined
 logger = logging.getLogger(__name__)
 
 Done = Callable[[], None]
-"""Tells Celery that a message may be acknowledged. Must not raise."""
+"""Lets Celery acknowledge a message. Must not raise."""
 
 
 @dataclass(slots=True)
 class LiveJob:
-    """A job between its claim and its end. The relay's thread owns it."""
+    """A job between its claim and its end. Only the relay's thread uses it."""
 
     claim: Claim
     done: list[Done]
+    """Called once its messages may be acknowledged."""
     prompt_tokens: int
     completion_tokens: int
+    """Those of earlier attempts included."""
     sequence_number: int
+    """Number of the next event."""
     asked_at: float
+    """When Redis was last asked whether to go on."""
     deadline: float
     times: RequestTimes
     span: AttemptSpan | None
-    """Where it is traced."""
     choices: list[EncodedChoice] = field(default_factory=list)
-    """Produced and not yet part of a batch."""
+    """Generated, and not yet part of a batch to publish."""
     pending: int = 0
     """Tokens in them."""
     request: Request | None = None
-    """Until the engine has taken it, or the job has ended."""
+    """What the engine is asked; None once it has taken it, or the job has ended."""
     ending: Ending | None = None
 
     def take(self, output: RequestOutput, now: float) -> None:
-        """What the engine's step has given."""
+        """Add an output of the engine."""
         gained = sum(len(delta.token_ids) for delta in output.deltas)
         self.choices += map(event_choice, output.deltas)
         self.completion_tokens += gained
@@ -58,13 +61,13 @@ class LiveJob:
             self.end("completed", None, usage_of(output.usage), now)
 
     def is_due(self, stream_interval: int) -> bool:
-        """Whether somebody waits for what was produced: who watches, for so many tokens. The first
-        go out at once in any case: their time is on record."""
+        """Whether to publish now: at `stream_interval` tokens if a client may watch, and always the
+        first tokens, whose time is recorded."""
         enough = self.claim.watched and stream_interval <= max(1, self.pending)
         return bool(self.choices) and (enough or self.sequence_number == 1)
 
     def step(self, stream_interval: int) -> StepEvent:
-        """What the job has gained since its last one."""
+        """What the job has gained since the last step."""
         each = self.claim.watched and stream_interval == 1
         choices = self.choices if each else joined(self.choices)
         step = StepEvent(self.claim.job_id, self.claim.attempt, self.sequence_number, choices)
@@ -76,12 +79,12 @@ class LiveJob:
         self.end("failed", error, None, now)
 
     def end(self, state: Any, error: JobError | None, usage: Usage | None, now: float) -> None:
-        """Note how the job ends; the next batch writes it after its last choices."""
+        """Set how the job ends; the next batch writes it after the job's last choices."""
         self.request = None
         self.ending = Ending(
             job_id=self.claim.job_id,
             attempt=self.claim.attempt,
-            sequence_number=0,  # known when its last choices are published
+            sequence_number=0,  # known once its last choices are published
             state=state,
             error=error,
             usage=usage or Usage(self.prompt_tokens, self.completion_tokens),
@@ -108,7 +111,7 @@ class LiveJob:
 
 
 def usage_of(used: EngineUsage | None) -> Usage | None:
-    """In the terms of the API."""
+    """The engine's usage as events have it."""
     if used is None:
         return None
     return Usage(used.prompt_tokens, used.completion_tokens, used.cached_tokens, used.forced_tokens)

@@ -1,7 +1,7 @@
-"""What an engine worker measures: a Prometheus page that travels in Redis beside its heartbeat.
+"""Metrics of an engine worker: a Prometheus page, kept in Redis beside the heartbeat.
 
-So no worker opens a port, and one scrape of the web tier sees all of them. Names follow vLLM's
-where it has one for the same thing.
+So no worker opens a port, and one scrape of the web tier has all workers. Names follow vLLM's where
+it measures the same.
 """
 
 import time
@@ -29,7 +29,7 @@ _TOKENS = tuple(float(4**power) for power in range(9))
 
 
 class WorkerMetrics:
-    """Fed by the relay's thread; the page may be written by any."""
+    """The relay's thread feeds it; any thread may write the page."""
 
     def __init__(
         self, stats: Callable[[], EngineStats], clock: Callable[[], float] = time.monotonic
@@ -50,34 +50,38 @@ class WorkerMetrics:
         )
         self.inter_token = histogram(
             "inter_token_latency_seconds",
-            "Between two outputs of a request, per token of the later one.",
+            "Between two outputs of a request, divided by the tokens of the later one.",
             _TOKEN_SECONDS,
         )
         self.latency = histogram("e2e_request_latency_seconds", "From submission to the end.")
-        self.prompt_tokens = histogram("request_prompt_tokens", "Of ended requests.", _TOKENS)
+        self.prompt_tokens = histogram(
+            "request_prompt_tokens", "Prompt tokens of an ended request.", _TOKENS
+        )
         self.generation_tokens = histogram(
-            "request_generation_tokens", "Of ended requests, over all choices.", _TOKENS
+            "request_generation_tokens",
+            "Generated tokens of an ended request, over all choices.",
+            _TOKENS,
         )
         self.ended = Counter(
             "quire_requests",
-            "Ended requests: completed, cancelled, or the code of the error.",
+            "Ended requests by outcome: completed, cancelled, or the error's code.",
             ["outcome"],
             registry=registry,
         )
 
     def begin(self, claim: Claim, resumed: bool) -> "RequestTimes":
-        """A job was claimed. `resumed` says that an earlier attempt published tokens of it."""
+        """The times of a claimed job. It is `resumed` if an earlier attempt published tokens."""
         if claim.attempt == 1:
             self.queue_time.observe(claim.age)
         return RequestTimes(self, self._clock() - claim.age, resumed)
 
     def page(self) -> bytes:
-        """In Prometheus's text format."""
+        """The metrics in Prometheus's text format."""
         return prometheus_client.generate_latest(self._registry)
 
 
 class RequestTimes:
-    """When one request's tokens came."""
+    """Times of one request's outputs."""
 
     __slots__ = ("_last_at", "_metrics", "_resumed", "submitted_at")
 
@@ -88,7 +92,7 @@ class RequestTimes:
         self.submitted_at = submitted_at
 
     def produced(self, now: float, tokens: int) -> None:
-        """An output of so many tokens came."""
+        """Note an output of `tokens` tokens."""
         if not tokens:
             return
         if self._last_at is not None:
@@ -107,25 +111,28 @@ class RequestTimes:
 
 _GAUGES: dict[str, tuple[str, Callable[[EngineStats], float]]] = {
     "num_requests_running": ("Sequences that run.", lambda s: s.running),
-    "num_requests_waiting": ("Sequences that wait for a place.", lambda s: s.waiting),
+    "num_requests_waiting": ("Sequences that wait for a slot.", lambda s: s.waiting),
     "kv_cache_usage_perc": (
-        "Of the KV cache's blocks, those that running sequences hold; 1 is all.",
+        "Share of the KV cache's blocks that running sequences hold, from 0 to 1.",
         lambda s: s.kv_blocks_used / s.kv_blocks_total if s.kv_blocks_total else 0.0,
     ),
 }
 _COUNTERS: dict[str, tuple[str, Callable[[EngineStats], float]]] = {
-    "num_preemptions": ("Sequences that lost their blocks to others.", lambda s: s.preemptions),
+    "num_preemptions": (
+        "Sequences that lost their blocks to others.",
+        lambda s: s.preemptions,
+    ),
     "prefix_cache_queries": (
         "Tokens of sequences that began to run.",
         lambda s: s.prefix_cache_queries,
     ),
     "prefix_cache_hits": (
-        "Of those, tokens that the prefix cache held.",
+        "Tokens among them that the prefix cache had.",
         lambda s: s.prefix_cache_hits,
     ),
     "generation_tokens": ("Generated tokens.", lambda s: s.generated_tokens),
     "forced_tokens": (
-        "Of those, tokens that a grammar forced and that took no step of their own.",
+        "Generated tokens that a grammar forced, without a step of their own.",
         lambda s: s.forced_tokens,
     ),
     "engine_steps": ("Steps of the engine.", lambda s: s.steps),
@@ -148,11 +155,11 @@ class _EngineCollector(Collector):
         idle = self._clock() - stats.last_step_at if stats.running else 0.0
         yield GaugeMetricFamily(
             "quire_engine_step_age_seconds",
-            "Since the last step began or ended, while sequences run.",
+            "Seconds since the last step began or ended, while sequences run.",
             value=idle,
         )
         split = CounterMetricFamily(
-            "quire_engine_step_seconds", "Time spent stepping, by phase.", labels=["phase"]
+            "quire_engine_step_seconds", "Seconds spent in steps, by phase.", labels=["phase"]
         )
         for phase, seconds in stats.step_seconds.items():
             split.add_metric([phase], seconds)

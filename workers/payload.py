@@ -1,5 +1,5 @@
-"""A job's request as the engine's types. A web tier of another version may have written it, so
-names and types are checked, and nothing that is not known is passed over."""
+"""A job's request as the engine's types. A web tier of another version may have written it, so the
+names and types of all fields are checked."""
 
 from collections.abc import Mapping
 from functools import cache
@@ -9,19 +9,19 @@ from typing import Any, get_args, get_origin, get_type_hints
 from workers.engine.request import LogprobParams, Request, SamplingParams
 
 _TUPLES = frozenset({"stop", "stop_regex", "stop_token_ids", "dry_sequence_breakers"})
-"""Sampling fields that are arrays in the payload."""
+"""Sampling fields that are arrays in the payload and tuples in the engine."""
 _OF_REQUEST = frozenset(
     {"prompts", "sampling", "adapters", "logprobs", "grammar", "priority", "cache_salt",
      "return_hidden_states", "return_routed_experts", "routed_experts_start_len"}
 )  # fmt: skip
-"""Names of the payload, all parameters of a Request."""
+"""Fields of the payload, all of them parameters of a Request."""
 
 
 def request_params(payload: Any) -> dict[str, Any]:
-    """The payload as arguments of a Request. Raises ValueError."""
+    """The payload as arguments of a Request. Raises ValueError for a payload that is not one."""
     fields = _object("the request", payload)
     for name in fields.keys() - _OF_REQUEST:
-        raise ValueError(f"the request has {name}, which this worker does not know")
+        raise ValueError(f"the request has {name!r}, which this worker does not know")
     for name in ("prompts", "sampling"):
         if name not in fields:
             raise ValueError(f"the request has no {name}")
@@ -46,14 +46,14 @@ def sampling_params(payload: Any) -> SamplingParams:
 
 
 def logprob_params(payload: Any) -> tuple[LogprobParams | None, ...]:
-    """The payload's wishes per prompt as the engine's type. Raises ValueError."""
-    wishes = _tuple(() if payload is None else payload)
-    if not isinstance(wishes, tuple):
-        raise ValueError(f"logprobs cannot be {wishes!r:.80}")
-    return tuple(None if wish is None else _wish(wish) for wish in wishes)
+    """The payload's log probabilities per prompt as the engine's type. Raises ValueError."""
+    prompts = _tuple(() if payload is None else payload)
+    if not isinstance(prompts, tuple):
+        raise ValueError(f"logprobs must be an array, not {prompts!r:.80}")
+    return tuple(None if each is None else _of_prompt(each) for each in prompts)
 
 
-def _wish(payload: Any) -> LogprobParams:
+def _of_prompt(payload: Any) -> LogprobParams:
     fields = dict(_object("logprobs", payload))
     fields["token_ids_logprob"] = _tuple(fields.get("token_ids_logprob", ()))
     _check(LogprobParams, fields)
@@ -62,12 +62,12 @@ def _wish(payload: Any) -> LogprobParams:
 
 def _object(what: str, payload: Any) -> dict[str, Any]:
     if not isinstance(payload, dict):
-        raise ValueError(f"{what} is no object: {payload!r:.80}")
+        raise ValueError(f"{what} must be an object, not {payload!r:.80}")
     return payload
 
 
 def _tuple(value: Any, each: Any = None) -> Any:
-    """A list of JSON as a tuple; what is none stays, to be refused."""
+    """An array as a tuple; another value unchanged, so that `_check` refuses it."""
     if not isinstance(value, list | tuple):
         return value
     return tuple(map(each, value)) if each else tuple(value)
@@ -77,16 +77,16 @@ def _token_id(name: str) -> int:
     try:
         return int(name)
     except ValueError:
-        raise ValueError(f"logit_bias cannot be for {name!r:.80}") from None
+        raise ValueError(f"logit_bias has {name!r:.80}, which is not a token id") from None
 
 
 def _check(of: type, fields: Mapping[str, Any]) -> None:
     hints = _hints(of)
     for name, value in fields.items():
         if name not in hints:
-            raise ValueError(f"there is {name}, which this worker does not know")
+            raise ValueError(f"the request has {name!r}, which this worker does not know")
         if not _fits(value, hints[name]):
-            raise ValueError(f"{name} cannot be {value!r:.80}")
+            raise ValueError(f"{name} must be {hints[name]}, not {value!r:.80}")
 
 
 @cache
@@ -95,8 +95,8 @@ def _hints(of: type) -> dict[str, Any]:
 
 
 def _fits(value: Any, hint: Any) -> bool:
-    """Whether a value is what a field is declared to be. JSON's numbers are exact: no bool is an
-    int, and an int is a float."""
+    """Whether a value from JSON has a field's declared type: a bool is not an int, an int is a
+    float."""
     origin, inner = get_origin(hint), get_args(hint)
     if hint is Any:
         return True
@@ -112,6 +112,6 @@ def _fits(value: Any, hint: Any) -> bool:
 
 
 def _all_fit(values: Any, hint: Any) -> bool:
-    if hint is int:  # a prompt has thousands
+    if hint is int:  # fast: a prompt has thousands
         return set(map(type, values)) <= {int}
     return all(_fits(value, hint) for value in values)

@@ -1,8 +1,8 @@
-"""The engine as Celery's pool: Celery receives, acknowledges and redelivers; the engine batches.
+"""The engine as a Celery pool: Celery receives, acknowledges and redelivers; the engine batches.
 
-A worker of this pool is one process per device. The main thread consumes messages, the engine
-thread steps the batch, the relay thread talks to Redis. Callbacks of finished jobs run in the relay
-thread, never through the worker's event loop, which does not turn during a shutdown.
+A worker is one process per device. Its main thread consumes messages, the engine's thread runs
+steps, the relay's thread talks to Redis. Callbacks of ended jobs run in the relay's thread, because
+the worker's event loop stops during a shutdown.
 """
 
 import logging
@@ -21,11 +21,11 @@ logger = logging.getLogger(__name__)
 
 GENERATE = "workers.tasks.generate"
 FOLLOW_INTERVAL = 0.5
-"""Seconds between two looks at whether the worker is to be drained."""
+"""Seconds between two looks at whether an operator wants the worker drained."""
 
 
 class Handle:
-    """What Celery keeps of a job that was handed to the pool."""
+    """Celery's handle of a job in the pool."""
 
     __slots__ = ("__weakref__", "job_id")
 
@@ -37,16 +37,16 @@ class Handle:
 
 
 class EnginePool(BasePool):
-    """Runs `generate` messages in the engine; subclassed with the relay of one model."""
+    """Runs `generate` messages in the engine. Subclasses have the relay of one model."""
 
     body_can_be_buffer = True
     signal_safe = False
     task_join_will_block = False
     relay_factory: ClassVar[Callable[[], Relay]]
     shutdown_grace: ClassVar[float]
-    """Seconds that running jobs may go on after SIGTERM."""
+    """Seconds that running jobs get to end after SIGTERM."""
     queue: ClassVar[str]
-    """That its messages come from."""
+    """The queue that its messages come from."""
 
     def on_start(self) -> None:
         self.relay = type(self).relay_factory()
@@ -61,7 +61,7 @@ class EnginePool(BasePool):
         accept_callback: Callable[[int, float], None],
         **_options: Any,
     ) -> Handle:
-        """Celery hands over (task name, id, request with the decoded arguments, ...)."""
+        """Take a message. `args` are (task name, id, request with the decoded arguments, ...)."""
         name, _message_id, request, *_ = args
         if name != GENERATE:
             raise ValueError(f"an engine worker runs {GENERATE} only, not {name}")
@@ -70,7 +70,7 @@ class EnginePool(BasePool):
         match request["args"]:
             case [str() as job_id]:
                 pass
-            case wrong:  # raising here would end the worker, and the next that gets the message
+            case wrong:  # raising would end this worker, and the next one that gets the message
                 logger.error("dropped a message that is not a job id: %.200r", wrong)
                 callback((False, None, 0.0))
                 return Handle("")
@@ -78,37 +78,49 @@ class EnginePool(BasePool):
         return Handle(job_id)
 
     def on_stop(self) -> None:
-        """A shutdown: running jobs end within the grace, the rest goes back to the queue."""
+        """Shut down: running jobs may end within the grace, the rest goes back to the queue."""
         self.relay.wait_idle(self.shutdown_grace)
         self.relay.stop()
 
     def on_terminate(self) -> None:
-        """A shutdown that does not wait: everything goes back to the queue at once."""
+        """Shut down at once: all jobs go back to the queue."""
         self.relay.stop()
 
     def terminate_job(self, pid: int, signal: Any = None) -> None:
-        """Celery's way to kill a process; there is none per job."""
+        """Celery ends a job by killing its process; here jobs have none of their own."""
 
 
-class RefreshVisibility(bootsteps.StartStopStep):
-    """Keeps the messages of this worker's jobs from being delivered again while it lives."""
+class _Periodic(bootsteps.StartStopStep):
+    """Does something every few seconds while the worker consumes."""
 
     requires = ("celery.worker.consumer.tasks:Tasks",)
 
     def __init__(self, consumer: Any, **options: Any) -> None:
         super().__init__(consumer, **options)
-        self.timer: Any = None
+        self._timer: Any = None
+
+    def interval(self, consumer: Any) -> float:
+        raise NotImplementedError
+
+    def act(self, consumer: Any) -> None:
+        raise NotImplementedError
 
     def start(self, consumer: Any) -> None:
-        interval = consumer.app.conf.broker_transport_options["visibility_timeout"] / 3
-        self.timer = consumer.timer.call_repeatedly(interval, self.refresh, (consumer,))
+        self._timer = consumer.timer.call_repeatedly(self.interval(consumer), self.act, (consumer,))
 
     def stop(self, consumer: Any) -> None:
-        if self.timer is not None:
-            self.timer.cancel()
-            self.timer = None
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
 
-    def refresh(self, consumer: Any) -> None:
+
+class RefreshVisibility(_Periodic):
+    """Keeps the broker from redelivering the messages of this worker's jobs while it lives."""
+
+    def interval(self, consumer: Any) -> float:
+        return float(consumer.app.conf.broker_transport_options["visibility_timeout"]) / 3
+
+    def act(self, consumer: Any) -> None:
         now = time.time()
         tags = {
             request.message.delivery_tag: now
@@ -121,25 +133,14 @@ class RefreshVisibility(bootsteps.StartStopStep):
                 client.zadd(channel.unacked_index_key, tags, xx=True)
 
 
-class FollowDrain(bootsteps.StartStopStep):
-    """Stops consuming while the worker is to be drained. Celery remembers it when it connects anew;
-    a message that was on its way goes back to its queue."""
+class FollowDrain(_Periodic):
+    """Stops consuming while an operator wants the worker drained. Celery keeps to that when it
+    reconnects; a message on its way goes back to its queue."""
 
-    requires = ("celery.worker.consumer.tasks:Tasks",)
+    def interval(self, consumer: Any) -> float:
+        return FOLLOW_INTERVAL
 
-    def __init__(self, consumer: Any, **options: Any) -> None:
-        super().__init__(consumer, **options)
-        self.timer: Any = None
-
-    def start(self, consumer: Any) -> None:
-        self.timer = consumer.timer.call_repeatedly(FOLLOW_INTERVAL, self.follow, (consumer,))
-
-    def stop(self, consumer: Any) -> None:
-        if self.timer is not None:
-            self.timer.cancel()
-            self.timer = None
-
-    def follow(self, consumer: Any) -> None:
+    def act(self, consumer: Any) -> None:
         pool = consumer.pool
         if pool.relay.drain_wanted != pool.relay.accepting:
             return

@@ -1,7 +1,8 @@
-"""The thread between the engine and Redis: claims jobs, publishes each step, ends jobs, beats.
+"""The thread between the engine and Redis: claims jobs, publishes each step, ends jobs, sends
+heartbeats.
 
-One round trip carries a whole engine step. When Redis does not answer, the very same batch is tried
-again until it does (repeating it is harmless), while the engine goes on and its output waits here.
+One round trip carries a whole engine step. While Redis does not answer, the same batch is sent
+again, which is harmless; the engine goes on, and its output waits here.
 """
 
 import logging
@@ -30,16 +31,17 @@ from workers.payload import request_params
 logger = logging.getLogger(__name__)
 
 POLL_INTERVAL = 0.25
-"""Seconds after which a job that published nothing is asked about: was it cancelled? Tokens that
-nobody watches arrive are published as seldom, but for the first; a worker that takes over computes
-the last again."""
+"""Seconds after which Redis is asked whether a job that published nothing was cancelled. Tokens
+that no client watches, but the first, are published as rarely; an attempt that takes over computes
+the last of them again."""
 BEAT_INTERVAL = 2.0
+"""Seconds between two heartbeats."""
 STEP_LIMIT = 120.0
-"""Seconds one engine step may take before the worker gives up on itself, by default."""
+"""Seconds that one engine step may take, by default, before the worker ends itself."""
 
 
 class EngineLike(Protocol):
-    """What the relay needs of an engine."""
+    """The part of an engine that the relay uses."""
 
     def start(
         self,
@@ -54,16 +56,16 @@ class EngineLike(Protocol):
 
 @dataclass(slots=True)
 class _Batch:
-    """One round trip to Redis, kept until it has succeeded."""
+    """One round trip to Redis, kept until it succeeds."""
 
     steps: list[StepEvent]
     endings: list[Ending]
 
 
 class Relay:
-    """Owns the engine of this process. All state below is touched by its own thread only."""
+    """Owns the engine of this process. Only its own thread uses the state below."""
 
-    def __init__(  # noqa: PLR0913 - what belongs to the process comes by name
+    def __init__(  # noqa: PLR0913 - options of the process are keywords
         self,
         engine: EngineLike,
         execution: Execution,
@@ -91,9 +93,9 @@ class Relay:
         self._batch: _Batch | None = None
         self._asked_at = self._beat_at = float("-inf")
         self.drain_wanted = False
-        """As of the last heartbeat; whoever consumes messages follows it."""
+        """Whether an operator wants the worker drained, as of the last heartbeat."""
         self.accepting = True
-        """Whether messages are consumed; set by whoever does."""
+        """Whether the worker consumes messages; the consumer sets it."""
         self._broken: BaseException | None = None
         self._stopping = False
         self._idle_waiters: list[threading.Event] = []
@@ -107,17 +109,17 @@ class Relay:
         self._thread.start()
 
     def submit(self, job_id: str, done: Done) -> None:
-        """Run a job; `done` is called once its message may be acknowledged."""
+        """Run a job; call `done` once its message may be acknowledged."""
         self._inbox.put(lambda: self._accept(job_id, done))
 
     def wait_idle(self, timeout: float | None = None) -> bool:
-        """Wait until no job is left; False when the time is up first."""
+        """Wait until no job is left. Returns False if `timeout` seconds pass first."""
         idle = threading.Event()
         self._inbox.put(lambda: self._idle_waiters.append(idle))
         return idle.wait(timeout)
 
     def stop(self, timeout: float = 10.0) -> None:
-        """Give the jobs that still run back to the queue and stop the engine."""
+        """Give running jobs back to the queue and stop the engine."""
         if self._thread.is_alive():
             self._inbox.put(self._stop)
             self._thread.join(timeout)
@@ -149,9 +151,7 @@ class Relay:
             except (RedisError, OSError) as error:
                 pause = min(1.0, pause * 2 or 0.1)
                 logger.warning("Redis does not answer, trying again in %.1f s: %s", pause, error)
-            except (
-                Exception
-            ) as error:  # a dead relay in a live worker would hold every job for ever
+            except Exception as error:  # a dead relay in a live worker would keep its jobs forever
                 logger.exception("the relay failed")
                 self._broken = error
             if self._broken is not None:
@@ -159,7 +159,7 @@ class Relay:
         self._release(lost=False)
 
     def _turn(self) -> None:
-        """Everything that talks to Redis, most urgent first."""
+        """Do everything that needs Redis, the most urgent first."""
         if self._unclaimed:
             self._claim()
         self._submit()
@@ -174,7 +174,7 @@ class Relay:
                 self._idle_waiters.pop().set()
 
     def _drain_inbox(self, pause: float) -> None:
-        """Take what other threads left; wait for it unless something is to be done already."""
+        """Run the calls that other threads left; wait for one unless there is other work."""
         if pause:
             time.sleep(pause)
         busy = self._batch is not None or self._unclaimed
@@ -203,7 +203,7 @@ class Relay:
                 _call(done)
 
     def _understood(self, claim: Claim) -> Request | JobError:
-        """What is asked of the engine, and what came of it before."""
+        """The request for the engine, with what earlier attempts published."""
         try:
             again = claim.attempt > 1
             published = self._execution.published(claim.job_id) if again else Published()
@@ -216,7 +216,7 @@ class Relay:
                 **request_params(claim.request),
             )
         except (ValueError, KeyError, TypeError) as error:  # written by another version
-            logger.exception("job %s cannot be understood", claim.job_id, extra=about(claim))
+            logger.exception("cannot read job %s", claim.job_id, extra=about(claim))
             return JobError("worker_error", f"Malformed job: {error}")
 
     def _begin(self, claim: Claim, done: list[Done], understood: Request | JobError) -> None:
@@ -245,8 +245,8 @@ class Relay:
             self._unsubmitted.append(job)
 
     def _submit(self) -> None:
-        """Hand jobs to the engine in order, as far as its queue has room; the rest stays here, and
-        can be cancelled or time out like any other."""
+        """Submit jobs to the engine in order while its queue has room. The others stay here, and
+        can be cancelled or time out like submitted ones."""
         while self._unsubmitted:
             job = self._unsubmitted[0]
             if job.request is not None and self._live.get(job.claim.job_id) is job:
@@ -261,13 +261,13 @@ class Relay:
         now = self._clock()
         for job in self._unsubmitted:
             if job.request is not None and now >= job.deadline:
-                job.fail(JobError("queue_timeout", "No worker had room"), now)
+                job.fail(JobError("queue_timeout"), now)
 
     def _collect(self, outputs: list[RequestOutput]) -> None:
         for output in outputs:
             job = self._live.get(output.request_id)
             if job is None or job.ending is not None or isinstance(output.error, EngineFault):
-                continue  # after a fault of the engine its jobs are given back, not failed
+                continue  # after a fault of the engine, its jobs go back to the queue
             job.take(output, self._clock())
 
     def _next_batch(self) -> _Batch | None:
@@ -300,7 +300,7 @@ class Relay:
                     job.end("cancelled", None, used, self._clock())
             else:
                 logger.warning(
-                    "job %s was taken over by another worker", step.job_id, extra=about(job.claim)
+                    "job %s runs on another worker now", step.job_id, extra=about(job.claim)
                 )
                 if job.span is not None and job.ending is None:
                     job.span.left("taken over")
@@ -324,10 +324,10 @@ class Relay:
         self._stopping = True
 
     def _release(self, lost: bool) -> None:
-        """Hand unfinished jobs to other workers; what was published stays and is continued."""
+        """Give unfinished jobs back to the queue; other attempts continue what was published."""
         try:
             if self._batch is None:
-                self._asked_at = float("-inf")  # what nobody watches, too
+                self._asked_at = float("-inf")  # publish also what no client watches
                 self._batch = self._next_batch()
             if self._batch is not None:
                 self._publish(self._batch)
@@ -341,10 +341,10 @@ class Relay:
                 if job.span is not None:
                     job.span.left("given back")
         except (RedisError, OSError) as error:
-            logger.warning("could not give jobs back, the reconciler will find them: %s", error)
+            logger.warning("cannot give jobs back, the reconciler will find them: %s", error)
 
     def _give_up(self, error: BaseException) -> None:
-        """A broken engine never serves again: give everything back and end the process."""
+        """Give all jobs back and end the process: a broken engine cannot serve again."""
         logger.critical("the engine is broken, this worker ends: %s", error)
         self._release(lost=True)
         self._on_broken(error)

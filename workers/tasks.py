@@ -1,4 +1,4 @@
-"""The one task of an engine worker. Its message carries a job id; `EnginePool` does the work."""
+"""The task of an engine worker. Its message carries a job id; `EnginePool` does the work."""
 
 from celery import shared_task
 
@@ -7,7 +7,7 @@ from workers.pool import GENERATE
 
 @shared_task(name=GENERATE)
 def generate(job_id: str) -> None:
-    """Never runs: an engine worker's pool takes the message before Celery would call this."""
+    """Never runs in an engine worker, whose pool takes the message instead of calling this."""
     raise RuntimeError(
-        f"{job_id} reached a worker without an engine; run `manage.py engine_worker`"
+        f"{job_id} reached a worker without an engine. Start one with `manage.py engine_worker`."
     )

@@ -1,20 +1,20 @@
-"""Ends a worker that hangs beyond Python's reach.
+"""Ends a worker whose threads all hang.
 
-A step that takes too long is noticed by the relay. One that never gives up the interpreter's lock,
-in a kernel or a C library, stops the relay as well; then only a thread that needs no lock can act.
+The relay notices a step that takes too long. A step that never releases the interpreter's lock, in
+a kernel or a C library, stops the relay too; then only a thread without Python can act.
 """
 
 import faulthandler
 import time
 from collections.abc import Callable
 
-AGAIN = 2.0
-"""Seconds between two arrangements; each starts a thread."""
+RENEWAL = 2.0
+"""Seconds between two renewals; each starts a thread."""
 
 
 class Watchdog:
-    """Fed by the relay; unless it is fed again within `patience` seconds, it writes where every
-    thread stands to the log and ends the process."""
+    """Writes the traceback of every thread to the log and ends the process unless it is fed within
+    `patience` seconds. The relay feeds it."""
 
     def __init__(self, patience: float, clock: Callable[[], float] = time.monotonic) -> None:
         self._patience = patience
@@ -23,6 +23,6 @@ class Watchdog:
 
     def feed(self) -> None:
         now = self._clock()
-        if now - self._fed_at >= AGAIN:
+        if now - self._fed_at >= RENEWAL:
             self._fed_at = now
             faulthandler.dump_traceback_later(self._patience, exit=True, file=2)

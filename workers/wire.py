@@ -1,4 +1,4 @@
-"""The engine's deltas and errors as the JSON of events."""
+"""The engine's deltas and errors in the form of events."""
 
 from base64 import b64encode
 from collections.abc import Mapping, Sequence
@@ -10,17 +10,17 @@ from workers.engine.request import ChoiceDelta, TokenLogprobs
 
 
 def event_choice(delta: ChoiceDelta) -> EncodedChoice:
-    """A delta as events carry it."""
+    """A delta as an event has it."""
     choice = (delta.index, delta.token_ids, delta.text, delta.finish_reason, delta.matched_stop)
     extras = _extras(delta)
     return (*choice, extras) if extras else choice
 
 
 def joined(choices: Sequence[EncodedChoice]) -> list[EncodedChoice]:
-    """What each choice gained in several steps as one event, as far as it has no log
-    probabilities, which belong to tokens."""
+    """Join what each choice gained in several steps. A step with extras begins a new event, and log
+    probabilities stay with their tokens."""
     events: list[EncodedChoice] = []
-    last: dict[int, int] = {}  # where the last event of a choice is
+    last: dict[int, int] = {}  # place of each choice's last event
     for choice in choices:
         index, token_ids, text, *_ = choice
         at = last.get(index)
@@ -39,7 +39,7 @@ def _extras_of(choice: EncodedChoice) -> Mapping[str, Any]:
 
 
 def _extras(delta: ChoiceDelta) -> dict[str, Any]:
-    """What few jobs ask for, in the form that ``completions.jobs.events`` describes."""
+    """Parts of an event that few jobs ask for; ``completions.jobs.events`` describes them."""
     extras: dict[str, Any] = {}
     if delta.logprobs is not None:
         extras["logprobs"] = _rows(delta.logprobs)

@@ -101,16 +101,16 @@ class Consumer:
 def test_a_drained_worker_stops_consuming_until_it_is_resumed(pool):
     consumer = Consumer(pool)
     step = FollowDrain(SimpleNamespace(timer=None))
-    step.follow(consumer)
+    step.act(consumer)
     assert consumer.calls == []
     pool.relay.drain_wanted = True
-    step.follow(consumer)
-    step.follow(consumer)
+    step.act(consumer)
+    step.act(consumer)
     assert consumer.calls == [("cancel", "gen.m")]
     assert not pool.relay.accepting
     pool.relay.drain_wanted = False
-    step.follow(consumer)
-    step.follow(consumer)
+    step.act(consumer)
+    step.act(consumer)
     assert consumer.calls == [("cancel", "gen.m"), ("add", "gen.m")]
     assert pool.relay.accepting
 
