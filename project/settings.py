@@ -194,8 +194,7 @@ INSTALLED_APPS = [
     "django.contrib.messages",
     "django.contrib.staticfiles",
     "rest_framework",
-    "drf_spectacular",
-    "drf_spectacular_sidecar",
+    "drf_spectacular_sidecar",  # the static files of Swagger UI, for /docs
     "project",
     "completions",
 ]
@@ -285,22 +284,8 @@ REST_FRAMEWORK = {
     "DEFAULT_RENDERER_CLASSES": ["completions.http.renderers.JSONRenderer"],
     "DEFAULT_CONTENT_NEGOTIATION_CLASS": "completions.http.renderers.IgnoreAccept",
     "EXCEPTION_HANDLER": "completions.http.error_handlers.handle",
-    "DEFAULT_SCHEMA_CLASS": "completions.endpoints.openapi.schema.Schema",
     "UNAUTHENTICATED_USER": None,
     "UNAUTHENTICATED_TOKEN": None,
-}
-
-SPECTACULAR_SETTINGS = {
-    "TITLE": "Quire",
-    "DESCRIPTION": "Completions of token-ID prompts and chats, constrained by grammars.",
-    "VERSION": "1",
-    "OAS_VERSION": "3.1.1",
-    "POSTPROCESSING_HOOKS": [],
-    "APPEND_COMPONENTS": {
-        "securitySchemes": {
-            "ApiKey": {"type": "http", "scheme": "bearer", "bearerFormat": "sk-..."}
-        }
-    },
 }
 
 LOG_FORMAT = env.str("QUIRE_LOG_FORMAT", default="auto")

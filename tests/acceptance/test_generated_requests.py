@@ -53,8 +53,10 @@ FEW_FIELDS = 8
 def document(service: Installation) -> dict[str, Any]:
     """The OpenAPI document, narrowed where chance would seldom get past the first check."""
     found = copy.deepcopy(requests.get(f"{service.url}/v1/openapi.json", timeout=60).json())
-    for schema in found["components"]["schemas"].values():
-        properties = schema.get("properties", {})
+    for name, schema in found["components"]["schemas"].items():
+        if not name.endswith("Request"):
+            continue
+        properties = schema["properties"]
         if "model" in properties:
             properties |= {name: new for name, new in SMALL_VALUES.items() if name in properties}
             schema["maxProperties"] = FEW_FIELDS

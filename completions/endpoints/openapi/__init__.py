@@ -1,1 +1,1 @@
-"""The OpenAPI document: requests from the serializers, the rest from one table of operations."""
+"""The OpenAPI document, written from the request serializers and one table of operations."""

@@ -1,4 +1,4 @@
-"""JSON Schemas of what is answered. Fields may be added to answers, so none is closed."""
+"""JSON Schemas of the response bodies. A response may gain fields, so none of them is closed."""
 
 from typing import Any
 
@@ -6,6 +6,7 @@ Shape = dict[str, Any]
 
 
 def an_object(required: dict[str, Shape], **optional: Shape) -> Shape:
+    """An object with these properties, which may have others too."""
     properties = {**required, **optional}
     return {"type": "object", "properties": properties, "required": list(required)}
 
@@ -52,12 +53,12 @@ USAGE = an_object(
 _STATUS: Shape = {
     "type": "string",
     "enum": ["queued", "in_progress", "completed", "failed", "cancelled", "incomplete"],
-    "description": "Of a completion that is polled.",
+    "description": "The state of a job that is polled.",
 }
 
 
 def completion(name: str, choice: Shape) -> Shape:
-    """What both routes answer, around their own choices."""
+    """The body of a completion or a chat completion, which differ in their choices."""
     return an_object(
         {
             "id": STRING,
@@ -181,16 +182,16 @@ EVENT = an_object(
         "data": {
             "type": "string",
             "contentMediaType": "application/json",
-            "description": "A chunk, an error envelope, or as the last of all `[DONE]`.",
+            "description": "A chunk or an error; the last event of a stream is `[DONE]`.",
         }
     },
-    id={"type": "string", "description": "Its sequence number, where `sse_ids` asks for it."},
+    id={"type": "string", "description": "The sequence number, if `sse_ids` is true."},
 )
-"""Of a stream."""
+"""One event of a stream."""
 
 
 def page(of: Shape) -> Shape:
-    """A page of a list."""
+    """One page of a list of such objects."""
     return an_object(
         {
             "object": {"const": "list"},
@@ -239,3 +240,19 @@ USAGE_PAGE = an_object(
         "next_page": or_null(STRING),
     }
 )
+
+
+NAMED: dict[str, Shape] = {
+    "Batch": BATCH,
+    "ChatCompletion": CHAT_COMPLETION,
+    "Completion": COMPLETION,
+    "Deleted": DELETED,
+    "Error": ERROR,
+    "Event": EVENT,
+    "File": FILE,
+    "Model": MODEL,
+    "Usage": USAGE,
+    "UsageResult": _USAGE_RESULT,
+    "Verdict": VERDICT,
+}
+"""Shapes that the document lists among its components and refers to by name."""
