@@ -1,4 +1,4 @@
-"""What lives in SQL, with its constraints and query sets."""
+"""The tables in SQL, with their constraints and query sets."""
 
 from completions.models.audit import AuditAction, AuditEntry
 from completions.models.batches import (

@@ -1,4 +1,4 @@
-"""Who changed what about organizations and keys: written by `accounts.audit`, never edited."""
+"""The audit trail of organizations and API keys. `accounts.audit` writes it; nobody edits it."""
 
 from django.conf import settings
 from django.db import models
@@ -16,10 +16,12 @@ class AuditAction(models.TextChoices):
 
 
 class AuditEntry(models.Model):
-    """One change of an organization or an API key. Outlives what it speaks of."""
+    """One change of an organization or an API key. The entry outlives its object."""
 
     at = models.DateTimeField(default=timezone.now, db_index=True)
-    actor = models.CharField(max_length=200, help_text="As admin:NAME, or cli:NAME of a shell.")
+    actor = models.CharField(
+        max_length=200, help_text="admin:NAME for a user of the admin, cli:NAME for a shell user."
+    )
     user = models.ForeignKey(
         settings.AUTH_USER_MODEL, models.SET_NULL, null=True, blank=True, related_name="+"
     )
@@ -30,7 +32,7 @@ class AuditEntry(models.Model):
     object_type = models.CharField(max_length=20, help_text="organization or api_key")
     object_id = models.BigIntegerField()
     object_name = models.CharField(max_length=200)
-    changes = models.JSONField(default=dict, help_text="Per field what it was and what it is.")
+    changes = models.JSONField(default=dict, help_text="By field: the old and the new value.")
 
     class Meta:
         ordering = ["-at", "-id"]

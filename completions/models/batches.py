@@ -1,4 +1,4 @@
-"""Batches and their lines. A line lives here from its validation until its result is in a file."""
+"""Batches and their lines. A line is stored from its validation until its result is in a file."""
 
 import uuid
 from datetime import timedelta
@@ -10,7 +10,7 @@ from completions.models.organizations import ApiKey, Organization
 
 
 class BatchStatus(models.TextChoices):
-    """OpenAI's life cycle of a batch."""
+    """The statuses of OpenAI's Batch object."""
 
     VALIDATING = "validating"
     FAILED = "failed"
@@ -35,45 +35,45 @@ def new_batch_id() -> str:
 
 
 class Batch(models.Model):
-    """A file of requests. `total`, `completed` and `failed` count lines; the latter two only grow,
-    in the transaction that stores a line's result."""
+    """A file of requests that run as background work."""
 
     id = models.CharField(primary_key=True, max_length=64, default=new_batch_id)
     organization = models.ForeignKey(Organization, models.CASCADE, related_name="batches")
     api_key = models.ForeignKey(ApiKey, models.CASCADE, related_name="batches")
     endpoint = models.CharField(max_length=64)
-    model = models.CharField(max_length=200, blank=True, help_text="Of all its lines.")
-    job_prefix = models.CharField(max_length=16, help_text="Of its lines' job ids.")
+    model = models.CharField(max_length=200, blank=True, help_text="The model of all lines.")
+    job_prefix = models.CharField(max_length=16, help_text="The prefix of the lines' job ids.")
     input_file_id = models.CharField(max_length=64)
     completion_window = models.CharField(max_length=8)
     resubmission_of = models.CharField(max_length=64, blank=True)
-    output_seconds = models.PositiveIntegerField(help_text="That its files are kept.")
+    output_seconds = models.PositiveIntegerField(help_text="How long its files are kept.")
     metadata = models.JSONField(null=True, blank=True)
     status = models.CharField(
         max_length=12, choices=BatchStatus.choices, default=BatchStatus.VALIDATING, db_index=True
     )
     outcome = models.CharField(
         max_length=12, choices=BatchStatus.choices, default=BatchStatus.COMPLETED,
-        help_text="The status that it will end with.",
+        help_text="The final status.",
     )  # fmt: skip
     errors = models.JSONField(default=list, blank=True)
-    total = models.PositiveIntegerField(default=0)
-    completed = models.PositiveIntegerField(default=0)
-    failed = models.PositiveIntegerField(default=0)
+    total = models.PositiveIntegerField(default=0, help_text="Lines in the file.")
+    # These two only grow, in the transaction that stores a line's result.
+    completed = models.PositiveIntegerField(default=0, help_text="Lines that completed.")
+    failed = models.PositiveIntegerField(default=0, help_text="Lines that failed.")
     enqueued_tokens = models.PositiveBigIntegerField(
-        default=0, help_text="In the prompts of all its lines."
+        default=0, help_text="Tokens in the prompts of all lines."
     )
     prompt_tokens = models.PositiveBigIntegerField(default=0)
     cached_tokens = models.PositiveBigIntegerField(default=0)
     completion_tokens = models.PositiveBigIntegerField(default=0)
     reasoning_tokens = models.PositiveBigIntegerField(
-        default=0, help_text="Of the completion tokens."
+        default=0, help_text="The completion tokens that are reasoning."
     )
     idempotency_key = models.CharField(max_length=255, null=True, blank=True)  # noqa: DJ001
     body_digest = models.CharField(max_length=64, blank=True)
-    pace = models.JSONField(default=list, help_text="Recent pairs of Unix time and lines ended.")
+    pace = models.JSONField(default=list, help_text="Recent samples: Unix time, lines ended.")
     created_at = models.DateTimeField(default=timezone.now)
-    expires_at = models.DateTimeField(help_text="The completion window's end.")
+    expires_at = models.DateTimeField(help_text="The end of the completion window.")
     in_progress_at = models.DateTimeField(null=True, blank=True)
     finalizing_at = models.DateTimeField(null=True, blank=True)
     cancelling_at = models.DateTimeField(null=True, blank=True)
@@ -84,7 +84,7 @@ class Batch(models.Model):
         verbose_name_plural = "batches"
         indexes = [models.Index(fields=["organization", "created_at", "id"])]
         constraints = [
-            # NULL is no key, and no two NULLs are equal.
+            # A batch without a key stores NULL: a unique constraint allows any number of NULLs.
             models.UniqueConstraint(
                 fields=["api_key", "idempotency_key"], name="one_batch_per_idempotency_key"
             ),
@@ -107,29 +107,29 @@ class Batch(models.Model):
 
     @property
     def output_file_id(self) -> str:
-        """Of the lines that were answered. Known beforehand, so that it can be read meanwhile."""
+        """The file of the lines with a response. Its id is fixed, so clients can read it early."""
         return f"file-{self._hex}0"
 
     @property
     def error_file_id(self) -> str:
-        """Of all other lines."""
+        """The file of all other lines."""
         return f"file-{self._hex}1"
 
     @staticmethod
     def id_of_file(file_id: str) -> str:
-        """The batch that a file of this name would belong to."""
+        """The id of the batch that writes the file with this id."""
         return f"batch_{file_id.removeprefix('file-')[:-1]}"
 
     def job_id(self, number: int) -> str:
-        """A line's job. The same whenever it is made, so that no line runs under two ids."""
+        """The id of a line's job. It is deterministic, so no line runs under two ids."""
         return f"{self.job_prefix_of(self.id)}{number}"
 
     def job_prefix_of(self, batch_id: str) -> str:
-        """What the jobs of a batch of the same route begin with."""
+        """The prefix of the job ids of a batch with the same endpoint."""
         return f"{self.job_prefix}{batch_id.removeprefix('batch_')}-"
 
     def request_id(self, number: int) -> str:
-        """What the output calls a line."""
+        """The id of a line in the output file."""
         return f"batch_req_{self._hex}-{number}"
 
     @property
@@ -148,15 +148,15 @@ OPEN_LINES = (LineState.WAITING, LineState.SENT)
 
 
 class BatchLine(models.Model):
-    """One request of a batch that has not ended."""
+    """One request of a batch. The rows are deleted when the batch ends."""
 
     batch = models.ForeignKey(Batch, models.CASCADE, related_name="lines")
-    number = models.PositiveIntegerField(help_text="In the input file, from 1.")
+    number = models.PositiveIntegerField(help_text="The line number in the input file, from 1.")
     custom_id = models.CharField(max_length=512)
     state = models.PositiveSmallIntegerField(choices=LineState.choices, default=LineState.WAITING)
-    prefix = models.CharField(max_length=64, help_text="Sorts lines whose prompts begin alike.")
-    job = models.BinaryField(help_text="What is queued, packed; empty once it has ended.")
-    result = models.BinaryField(null=True, help_text="Its line of the output, packed.")
+    prefix = models.CharField(max_length=64, help_text="Sorts lines with a common prompt prefix.")
+    job = models.BinaryField(help_text="The job, compressed; empty after its end.")
+    result = models.BinaryField(null=True, help_text="The output line, compressed.")
 
     class Meta:
         constraints = [

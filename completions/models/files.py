@@ -1,4 +1,4 @@
-"""Files: a row each, the content in Django's default storage."""
+"""Files: one row each; the content is in Django's default storage."""
 
 import uuid
 from datetime import datetime
@@ -16,7 +16,7 @@ from completions.models.organizations import ApiKey, Organization
 
 
 class FilePurpose(models.TextChoices):
-    """What a file is for; clients upload the first, the service writes the second."""
+    """Clients upload `batch` files; the service writes `batch_output` files."""
 
     BATCH = "batch"
     BATCH_OUTPUT = "batch_output"
@@ -27,7 +27,7 @@ def new_file_id() -> str:
 
 
 def path_in_storage(file: Any, _filename: str = "") -> str:
-    """The client's own file name never becomes a path."""
+    """The path of a file. It never contains the file name that the client chose."""
     return f"{file.organization_id}/{file.id}"
 
 
@@ -37,7 +37,7 @@ class FileQuerySet(models.QuerySet["File"]):
 
 
 class File(models.Model):
-    """What a client uploaded, or a batch wrote. Its content lies in Django's default storage."""
+    """A file that a client uploaded or a batch wrote."""
 
     id = models.CharField(primary_key=True, max_length=64, default=new_file_id)
     organization = models.ForeignKey(Organization, models.CASCADE, related_name="files")
@@ -61,5 +61,5 @@ class File(models.Model):
 
 @receiver(post_delete, sender=File)
 def _delete_content(sender: type[File], instance: File, **_signal: Any) -> None:
-    """However the row went: by the API, by expiry, with its organization."""
+    """Delete the content with the row, whether by request, by expiry or with the organization."""
     transaction.on_commit(partial(default_storage.delete, str(instance.content.name)))

@@ -1,4 +1,4 @@
-"""Jobs that outlive Redis."""
+"""Background jobs, which must survive the loss of Redis."""
 
 from django.db import models
 from django.utils import timezone
@@ -7,7 +7,7 @@ from completions.models.organizations import ApiKey, Organization
 
 
 class JobStatus(models.TextChoices):
-    """How a job stands in SQL: `queued` until its end is known here; Redis knows more."""
+    """The status that SQL knows: `queued` until the job has ended. Redis knows when it runs."""
 
     QUEUED = "queued"
     COMPLETED = "completed"
@@ -16,7 +16,7 @@ class JobStatus(models.TextChoices):
 
 
 class Job(models.Model):
-    """A job that Redis may lose: stored before it is queued, with its result once it has ended."""
+    """A kept job: stored before it is queued, and again with its result when it has ended."""
 
     id = models.CharField(primary_key=True, max_length=64)
     kind = models.CharField(max_length=10, default="background")
@@ -26,30 +26,32 @@ class Job(models.Model):
     status = models.CharField(
         max_length=12, choices=JobStatus.choices, default=JobStatus.QUEUED, db_index=True
     )
-    request = models.JSONField(help_text="What the worker is told.")
+    request = models.JSONField(help_text="The request for the worker.")
     view = models.JSONField(help_text="What responses are built from.")
     prices = models.JSONField(
-        default=list, blank=True, help_text="Of a token when it was asked for, as NewJob has them."
+        default=list, blank=True, help_text="Prices per token at submission, as in NewJob."
     )
     request_id = models.CharField(
-        max_length=64, blank=True, help_text="Of the HTTP request that made it."
+        max_length=64, blank=True, help_text="The id of the HTTP request that created it."
     )
     created_at = models.DateTimeField(default=timezone.now, db_index=True)
     deadline_at = models.DateTimeField()
-    ttl = models.PositiveIntegerField(help_text="Seconds that its result can be fetched.")
+    ttl = models.PositiveIntegerField(help_text="Seconds for which the result is kept.")
     finished_at = models.DateTimeField(null=True, blank=True)
     expires_at = models.DateTimeField(null=True, blank=True, db_index=True)
     error_code = models.CharField(max_length=64, blank=True)
-    route = models.CharField(max_length=64, blank=True, help_text="Of its idempotency key.")
+    route = models.CharField(
+        max_length=64, blank=True, help_text="The route of the idempotency key."
+    )
     idempotency_key = models.CharField(max_length=255, null=True, blank=True)  # noqa: DJ001
     body_digest = models.CharField(max_length=64, blank=True)
-    events = models.BinaryField(null=True, help_text="Once it has ended: its stream, packed.")
+    events = models.BinaryField(null=True, help_text="The events, compressed, once it has ended.")
 
     class Meta:
         ordering = ["-created_at"]
         indexes = [models.Index(fields=["organization", "created_at", "id"])]
         constraints = [
-            # NULL is no key, and no two NULLs are equal.
+            # A job without a key stores NULL: a unique constraint allows any number of NULLs.
             models.UniqueConstraint(
                 fields=["api_key", "route", "idempotency_key"], name="one_job_per_idempotency_key"
             ),

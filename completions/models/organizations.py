@@ -12,26 +12,26 @@ from django.utils import timezone
 
 
 class Budgets(models.Model):
-    """What may be spent and be waiting; empty means no limit. Days and months are those of UTC."""
+    """Limits on use; null means no limit. Days and months are in UTC."""
 
     daily_token_budget = models.PositiveBigIntegerField(
-        null=True, blank=True, help_text="Prompt and completion tokens in a day."
+        null=True, blank=True, help_text="Prompt and completion tokens per day (UTC)."
     )
     monthly_token_budget = models.PositiveBigIntegerField(
-        null=True, blank=True, help_text="Prompt and completion tokens in a month."
+        null=True, blank=True, help_text="Prompt and completion tokens per month (UTC)."
     )
     daily_cost_budget = models.DecimalField(
         null=True, blank=True, max_digits=12, decimal_places=4,
         validators=[MinValueValidator(0)],
-        help_text="At the prices in models.toml, in a day.",
+        help_text="Cost per day, at the prices in models.toml.",
     )  # fmt: skip
     monthly_cost_budget = models.DecimalField(
         null=True, blank=True, max_digits=12, decimal_places=4,
         validators=[MinValueValidator(0)],
-        help_text="At the prices in models.toml, in a month.",
+        help_text="Cost per month, at the prices in models.toml.",
     )  # fmt: skip
     max_enqueued_tokens = models.PositiveBigIntegerField(
-        null=True, blank=True, help_text="Prompt tokens in batches that have not ended."
+        null=True, blank=True, help_text="Prompt tokens in unfinished batches."
     )
 
     class Meta:
@@ -39,14 +39,14 @@ class Budgets(models.Model):
 
 
 class Organization(Budgets):
-    """Who owns keys, jobs and usage; nothing of one is visible to another."""
+    """The owner of keys, jobs and usage. No organization sees anything of another."""
 
     name = models.CharField(max_length=100, unique=True)
     store_prompts = models.BooleanField(
-        default=False, help_text="Keep the prompts of ended requests for the admin's eyes."
+        default=False, help_text="Store the prompts of ended requests and show them in the admin."
     )
     suspended_at = models.DateTimeField(
-        null=True, blank=True, help_text="None of its keys works while this is set."
+        null=True, blank=True, help_text="While this is set, its keys are refused."
     )
     created_at = models.DateTimeField(auto_now_add=True)
 
@@ -58,7 +58,7 @@ class Organization(Budgets):
 
 
 class Role(models.TextChoices):
-    """Whose usage a key may see."""
+    """Which usage a key may read."""
 
     MEMBER = "member", "Member: its own usage"
     ADMIN = "admin", "Admin: the usage of the whole organization"
@@ -78,83 +78,91 @@ def all_scopes() -> list[str]:
 
 
 def validate_scopes(names: Iterable[str]) -> None:
-    """Raises ValidationError for what is no scope."""
+    """Check scope names. Raises ValidationError."""
     for name in names:
         if name not in Scope.values:
-            raise ValidationError(f"{name!r} is no scope; there are: {', '.join(Scope.values)}")
+            raise ValidationError(
+                f"{name!r} is not a scope. Use some of: {', '.join(Scope.values)}."
+            )
 
 
 def validate_networks(networks: Iterable[str]) -> None:
-    """Raises ValidationError for what is neither an address nor a network in CIDR notation."""
+    """Check IP addresses and networks in CIDR notation. Raises ValidationError."""
     for network in networks:
         try:
             ip_network(network)
         except ValueError as error:
-            raise ValidationError(f"{network!r} is no network: {error}") from error
+            raise ValidationError(f"{network!r} is not an address or a network: {error}") from error
 
 
 class ApiKeyQuerySet(models.QuerySet["ApiKey"]):
     def active(self) -> "ApiKeyQuerySet":
+        """Keys that are accepted now."""
         unexpired = Q(expires_at=None) | Q(expires_at__gt=timezone.now())
         return self.filter(unexpired, revoked_at=None, organization__suspended_at=None)
 
 
 class ApiKey(Budgets):
-    """A bearer secret, of which only the keyed digest is stored, and what its holder may do."""
+    """A bearer secret, stored as a keyed digest only, and what its holder may do."""
 
     organization = models.ForeignKey(Organization, models.CASCADE, related_name="api_keys")
     name = models.CharField(max_length=100)
-    public_id = models.CharField(max_length=16, unique=True, help_text="Begins the secret.")
+    public_id = models.CharField(
+        max_length=16, unique=True, help_text="The beginning of the secret."
+    )
     digest = models.CharField(max_length=64, unique=True, editable=False)
     previous_public_id = models.CharField(max_length=16, blank=True, editable=False)
-    # NULL is no digest, and no two NULLs are equal.
+    # NULL before the first rotation: a unique column allows any number of NULLs.
     previous_digest = models.CharField(
         max_length=64, unique=True, null=True, blank=True, editable=False
     )
     previous_expires_at = models.DateTimeField(
-        null=True, blank=True, help_text="Until then the secret before the last rotation works."
+        null=True, blank=True, help_text="The previous secret works until then."
     )
     role = models.CharField(max_length=10, choices=Role.choices, default=Role.MEMBER)
     scopes = models.JSONField(
-        default=all_scopes, blank=True, validators=[validate_scopes], help_text="What it may do."
+        default=all_scopes,
+        blank=True,
+        validators=[validate_scopes],
+        help_text="What the key may do.",
     )
     allowed_models = models.JSONField(
-        default=list, blank=True, help_text="Model ids this key may use; empty for all."
+        default=list, blank=True, help_text="Model ids that the key may use; empty for all."
     )
     allowed_networks = models.JSONField(
         default=list, blank=True, validators=[validate_networks],
-        help_text="Addresses or CIDR networks it may be used from; empty for all.",
+        help_text="Addresses or CIDR networks that may use the key; empty for all.",
     )  # fmt: skip
     requests_per_minute = models.PositiveIntegerField(
-        null=True, blank=True, validators=[MinValueValidator(1)], help_text="Empty: no limit."
+        null=True, blank=True, validators=[MinValueValidator(1)], help_text="Empty for no limit."
     )
     tokens_per_minute = models.PositiveIntegerField(
         null=True,
         blank=True,
         validators=[MinValueValidator(1)],
-        help_text="Prompt and completion together; reserved at the start, the rest given back.",
+        help_text="Prompt plus completion; reserved at the start, the rest is returned at the end.",
     )
     max_concurrency = models.PositiveIntegerField(
         null=True,
         blank=True,
         validators=[MinValueValidator(1)],
-        help_text="Calls and streams at a time; background jobs do not count.",
+        help_text="Calls and streams at the same time; background jobs do not count.",
     )
     default_priority = models.SmallIntegerField(
         default=0,
         validators=[MinValueValidator(-100), MaxValueValidator(100)],
-        help_text="Of requests that do not name one, -100 to 100.",
+        help_text="The priority of requests that set none, -100 to 100.",
     )
     max_priority = models.SmallIntegerField(
         default=0,
         validators=[MinValueValidator(-100), MaxValueValidator(100)],
-        help_text="The largest `priority` that it may ask for, -100 to 100.",
+        help_text="The highest `priority` that a request may set, -100 to 100.",
     )
     created_at = models.DateTimeField(auto_now_add=True)
     expires_at = models.DateTimeField(null=True, blank=True)
     revoked_at = models.DateTimeField(null=True, blank=True)
     last_used_at = models.DateTimeField(
-        null=True, blank=True, editable=False, help_text="To within a minute."
+        null=True, blank=True, editable=False, help_text="Accurate to a minute."
     )
 
     objects = ApiKeyQuerySet.as_manager()
@@ -168,11 +176,11 @@ class ApiKey(Budgets):
 
     def clean(self) -> None:
         if self.default_priority > self.max_priority:
-            message = "must not be above max_priority"
+            message = f"must be at most max_priority, {self.max_priority}"
             raise ValidationError({"default_priority": message})
 
     def state(self, now: datetime) -> str:
-        """`active`, `expired` or `revoked`."""
+        """Return `active`, `expired` or `revoked`."""
         if self.revoked_at is not None:
             return "revoked"
         return "expired" if self.expires_at is not None and self.expires_at <= now else "active"

@@ -1,4 +1,4 @@
-"""Long iterables in parts that fit into one transaction or round trip."""
+"""Splits long iterables into parts that fit one transaction or round trip."""
 
 from collections.abc import Iterable, Iterator
 from itertools import islice
@@ -8,7 +8,7 @@ _T = TypeVar("_T")
 
 
 def parts(items: Iterable[_T], size: int) -> Iterator[list[_T]]:
-    """Lists of `size` items, the last one shorter; no more is held at once."""
+    """Yield lists of `size` items; the last may be shorter. Holds one list at a time."""
     iterator = iter(items)
     while part := list(islice(iterator, size)):
         yield part

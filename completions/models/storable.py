@@ -1,4 +1,4 @@
-"""JSON that SQL can hold: PostgreSQL takes every character but U+0000."""
+"""Makes JSON storable: PostgreSQL text cannot hold U+0000."""
 
 from typing import Any
 
@@ -6,8 +6,10 @@ SHOWN = "\N{SYMBOL FOR NULL}"
 
 
 def without_nul(value: Any) -> Any:
-    """The same JSON value with a visible sign for each U+0000. For what is told about a request:
-    where it is to be run as it is, it is refused instead."""
+    """Return the JSON value with U+2400 in place of each U+0000.
+
+    Only for descriptions of a request. A request that must run unchanged is refused instead.
+    """
     if isinstance(value, str):
         return value.replace("\0", SHOWN)
     if isinstance(value, dict):

@@ -1,4 +1,4 @@
-"""What was used: a record per ended job, and sums of them per hour that outlive the records."""
+"""Usage: one record per ended job, and hourly sums, which outlive the records."""
 
 import zlib
 from decimal import Decimal
@@ -11,22 +11,22 @@ from completions.models.jobs import JobStatus
 from completions.models.organizations import ApiKey, Organization
 
 NANOS = 10**9
-"""Of one unit of the operator's currency. Whole numbers add up exactly in every database."""
+"""Billionths per unit of the operator's currency. Integers add up exactly in every database."""
 
 BOUNDS_MS = (10, 20, 50, 100, 200, 500, 1000, 2000, 5000, 10_000, 20_000, 50_000, 100_000, 300_000)
-"""Upper ends, inclusive, of a histogram's buckets but the last, which has none."""
+"""Upper bounds (inclusive) of the histogram buckets in ms; the last bucket has none."""
 LATENCY = tuple(f"latency_{i}" for i in range(len(BOUNDS_MS) + 1))
-"""Columns of UsageHour: requests by the time from their arrival to their end."""
+"""Columns of UsageHour: requests by the time from arrival to end."""
 FIRST_TOKEN = tuple(f"first_token_{i}" for i in range(len(BOUNDS_MS) + 1))
-"""Columns of UsageHour: requests by the time from their arrival to their first token."""
+"""Columns of UsageHour: requests by the time from arrival to the first token."""
 
 
 class UsageRecord(models.Model):
-    """What one ended job used; written exactly once, whatever crashes."""
+    """The usage of one ended job. It is written exactly once, even after a crash."""
 
     job_id = models.CharField(max_length=64, unique=True)
     request_id = models.CharField(
-        max_length=64, blank=True, db_index=True, help_text="As the response's x-request-id."
+        max_length=64, blank=True, db_index=True, help_text="The x-request-id of the response."
     )
     organization = models.ForeignKey(Organization, models.CASCADE, related_name="usage")
     api_key = models.ForeignKey(ApiKey, models.CASCADE, related_name="usage")
@@ -39,19 +39,23 @@ class UsageRecord(models.Model):
     cached_tokens = models.PositiveIntegerField(default=0)
     completion_tokens = models.PositiveIntegerField(default=0)
     forced_tokens = models.PositiveIntegerField(
-        default=0, help_text="Of the completion tokens: left no choice by the grammar."
+        default=0, help_text="Completion tokens that the grammar forced."
     )
     cost_nanos = models.PositiveBigIntegerField(
-        default=0, help_text="In billionths of the currency, at the prices when it was asked for."
+        default=0, help_text="In billionths of the currency, at the prices of its submission."
     )
-    queued_ms = models.PositiveIntegerField(null=True, help_text="Until a worker took it.")
+    queued_ms = models.PositiveIntegerField(
+        null=True, help_text="From arrival to the worker's claim."
+    )
     first_token_ms = models.PositiveIntegerField(
-        null=True, help_text="From its arrival to its first token."
+        null=True, help_text="From arrival to the first token."
     )
-    run_ms = models.PositiveIntegerField(null=True, help_text="In the worker.")
-    attempts = models.PositiveSmallIntegerField(default=0, help_text="Workers that began it.")
-    worker = models.CharField(max_length=200, blank=True, help_text="The last that ran it.")
-    parameters = models.JSONField(default=dict, blank=True, help_text="Asked for, less the prompt.")
+    run_ms = models.PositiveIntegerField(null=True, help_text="From the claim to the end.")
+    attempts = models.PositiveSmallIntegerField(default=0, help_text="Attempts by workers.")
+    worker = models.CharField(max_length=200, blank=True, help_text="The last worker that ran it.")
+    parameters = models.JSONField(
+        default=dict, blank=True, help_text="Of the request, without the prompt."
+    )
     created_at = models.DateTimeField()
     finished_at = models.DateTimeField(db_index=True)
 
@@ -74,34 +78,34 @@ class UsageRecord(models.Model):
 
 
 class StoredPrompt(models.Model):
-    """What an ended job was asked, where its organization has that kept."""
+    """The request of an ended job, if its organization has prompts stored."""
 
     job_id = models.CharField(primary_key=True, max_length=64)
     organization = models.ForeignKey(Organization, models.CASCADE, related_name="prompts")
-    request = models.BinaryField(help_text="What the worker was told, packed.")
+    request = models.BinaryField(help_text="The request for the worker, compressed.")
     created_at = models.DateTimeField(db_index=True)
 
     def __str__(self) -> str:
         return self.job_id
 
     def document(self) -> dict[str, Any]:
-        """The request: prompts, sampling, grammar."""
+        """Return the request: prompts, sampling, grammar."""
         unpacked: dict[str, Any] = orjson.loads(zlib.decompress(bytes(self.request)))
         return unpacked
 
 
 class UsageHour(models.Model):
-    """The sums of the records of one key, model and adapter that ended in one hour (UTC).
+    """Sums over the jobs of one key, model and adapter that ended in one hour (UTC).
 
-    After QUIRE_USAGE_HOURS_DAYS the hours of a day are added up in its first. The histograms are
-    the columns named by LATENCY and FIRST_TOKEN; lines of batches are not in them, as nobody waits.
+    After QUIRE_USAGE_HOUR_DAYS, the hours of a day are added to its first hour. The columns in
+    LATENCY and FIRST_TOKEN are histograms of completed jobs without lines, for which nobody waits.
     """
 
     organization = models.ForeignKey(Organization, models.CASCADE, related_name="usage_hours")
     api_key = models.ForeignKey(ApiKey, models.CASCADE, related_name="usage_hours")
     model = models.CharField(max_length=200)
     adapter = models.CharField(max_length=200, blank=True)
-    hour = models.DateTimeField(db_index=True, help_text="Its beginning.")
+    hour = models.DateTimeField(db_index=True, help_text="The beginning of the hour.")
     requests = models.PositiveBigIntegerField(default=0)
     failed = models.PositiveBigIntegerField(default=0)
     cancelled = models.PositiveBigIntegerField(default=0)
@@ -137,17 +141,17 @@ COUNTED = (
     "requests", "failed", "cancelled", "prompt_tokens", "cached_tokens", "completion_tokens",
     "forced_tokens", "cost_nanos", *LATENCY, *FIRST_TOKEN,
 )  # fmt: skip
-"""Columns of UsageHour that add up."""
+"""Columns of UsageHour that are summed."""
 
 
 class LoadSample(models.Model):
-    """How busy a model's workers were at one moment; one a minute."""
+    """The load of a model's workers at one moment. One sample is taken per minute."""
 
     at = models.DateTimeField()
     model = models.CharField(max_length=200)
     workers = models.PositiveIntegerField(default=0)
-    slots = models.PositiveIntegerField(default=0, help_text="Sequences that they can run at once.")
-    running = models.PositiveIntegerField(default=0, help_text="Sequences that they ran.")
+    slots = models.PositiveIntegerField(default=0, help_text="Sequences that the workers can run.")
+    running = models.PositiveIntegerField(default=0, help_text="Sequences that ran.")
     queued_interactive = models.PositiveIntegerField(default=0, help_text="Calls and streams.")
     queued_background = models.PositiveIntegerField(default=0)
     queued_batch = models.PositiveIntegerField(default=0, help_text="Lines of batches.")

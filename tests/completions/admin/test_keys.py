@@ -206,7 +206,7 @@ def test_networks_are_lines(admin: Client, owner: Tenant) -> None:
     assert key.allowed_networks == ["10.0.0.0/8", "192.0.2.7"]
     assert "10.0.0.0/8\n192.0.2.7" in admin.get(change).content.decode()
     refused = admin.post(change, {**form, "allowed_networks": "nowhere"})
-    assert "is no network" in refused.content.decode()
+    assert "is not an address or a network" in refused.content.decode()
 
 
 def test_the_list_shows_use_and_limits(admin: Client, owner: Tenant) -> None:
