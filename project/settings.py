@@ -261,7 +261,7 @@ WHITENOISE_AUTOREFRESH = False
 USE_TZ = True
 TIME_ZONE = "UTC"
 USE_I18N = False
-FORMAT_MODULE_PATH = "project.formats"
+FORMAT_MODULE_PATH = "project.date_formats"
 
 # Behind a proxy that ends TLS set QUIRE_HTTPS=true (compose.yaml): cookies and HSTS follow.
 HTTPS = env.bool("QUIRE_HTTPS", default=False)

@@ -1,4 +1,4 @@
-"""What the operator sees and does, a file per subject. `base.py` is the border to django-unfold."""
+"""The operator's pages, one file per subject. Only `base.py` imports django-unfold."""
 
 from completions.admin import (  # noqa: F401 - importing registers
     audit,

@@ -1,11 +1,11 @@
-"""The audit trail: who changed which key or organization, and how. Nobody edits it."""
+"""The audit trail: who changed which key or organization, and how."""
 
 from django.contrib import admin
 from django.utils.html import format_html, format_html_join
 from django.utils.safestring import SafeString
 
 from completions.admin.base import ReadOnlyAdmin
-from completions.admin.formats import NONE, label
+from completions.admin.display import NONE, label
 from completions.models import AuditEntry
 
 _TONES = {"revoked": "revoked", "deleted": "revoked", "created": "active", "rotated": "draining"}
@@ -18,7 +18,7 @@ class AuditAdmin(ReadOnlyAdmin):
     list_filter = ["action", "object_type", "organization"]
     list_select_related = ["organization"]
     search_fields = ["actor", "object_name"]
-    search_help_text = "An actor, as admin:NAME or cli:NAME, or what was changed."
+    search_help_text = "An actor, as admin:NAME or cli:NAME, or the name of the changed object."
     ordering = ["-at", "-id"]
     sortable_by = ()
     show_full_result_count = True

@@ -1,7 +1,7 @@
-"""The border to django-unfold: nothing else imports it, so that Django's own admin can take its
-place by editing this file.
+"""The boundary to django-unfold: no other file imports it, so this file alone has to change to go
+back to Django's own admin.
 
-What is only read is a `ReadOnlyAdmin`; pages that are not about a table are made with `page`.
+Tables that nobody edits derive from `ReadOnlyAdmin`. Pages without a table are built with `page`.
 """
 
 from collections.abc import Callable
@@ -13,11 +13,13 @@ from django.core.exceptions import PermissionDenied
 from django.http import HttpRequest, HttpResponseBase
 from django.shortcuts import redirect
 from django.template.response import TemplateResponse
+from django.utils.safestring import SafeString
 from django.views.decorators.http import require_POST
 
+from completions.admin.display import two
 from completions.admin.state import UnreachableError
 
-if TYPE_CHECKING:  # unfold has no types; its classes are drop-in
+if TYPE_CHECKING:  # unfold has no types; its classes replace these
     from dataclasses import dataclass
 
     from django.contrib.admin import ModelAdmin
@@ -62,10 +64,15 @@ View = Callable[Concatenate[HttpRequest, P], HttpResponseBase]
 
 
 class ReadOnlyAdmin(ModelAdmin[Any]):
-    """Rows that the service writes and nobody edits."""
+    """A table that the service writes and nobody edits."""
 
     list_select_related = ["organization", "api_key"]
     show_full_result_count = False
+
+    @admin.display(description="Key")
+    def owner(self, row: Any) -> SafeString:
+        """The API key of a row above its organization."""
+        return two(row.api_key.name, row.organization.name)
 
     def has_add_permission(self, request: HttpRequest) -> bool:
         return False
@@ -80,13 +87,13 @@ class ReadOnlyAdmin(ModelAdmin[Any]):
 def page(
     request: HttpRequest, template: str, title: str, context: dict[str, Any], status: int = 200
 ) -> TemplateResponse:
-    """A page inside the admin's frame."""
+    """Render a page inside the admin's frame."""
     frame = {**admin.site.each_context(request), "title": title, "subtitle": None}
     return TemplateResponse(request, template, {**frame, **context}, status=status)
 
 
 def sees(permission: str) -> Callable[[View[P]], View[P]]:
-    """A page for users with this permission of `completions`; 403 for others."""
+    """Decorate a page for users with this permission of `completions`; others get 403."""
 
     def guard(view: View[P]) -> View[P]:
         @wraps(view)
@@ -101,8 +108,11 @@ def sees(permission: str) -> Callable[[View[P]], View[P]]:
 
 
 def acts(permission: str) -> Callable[[View[P]], View[P]]:
-    """The same for what changes something: by POST only, so that no link and no look-ahead of a
-    browser can do it. While Redis is down the dashboard says that nothing was done."""
+    """Decorate an action for users with this permission.
+
+    Actions accept POST only, so no link and no prefetch of a browser can trigger them. If Redis is
+    down, the user returns to the dashboard with a message.
+    """
 
     def guard(view: View[P]) -> View[P]:
         @wraps(view)

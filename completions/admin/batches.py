@@ -1,4 +1,4 @@
-"""Batches: how far each is, how fast it goes, when it will be done, and what failed."""
+"""Batches: their progress, speed, expected end and failures."""
 
 from typing import Any
 
@@ -12,23 +12,23 @@ from django.utils.html import format_html
 from django.utils.safestring import SafeString
 
 from completions.admin.base import ReadOnlyAdmin, acts, page
-from completions.admin.formats import NONE, ago, code, compact, exact, label, money, seconds, two
+from completions.admin.display import NONE, ago, code, compact, exact, label, money, seconds
 from completions.batches import lines, progress, states
 from completions.errors import from_job_error
 from completions.models import Batch, BatchStatus, File, UsageRecord
 
 _LINES_NAMED = 12
-"""Of each error, with links to their jobs."""
+"""Lines listed per error code, with links to their jobs."""
 _CODES_SHOWN = 10
 
 
 @admin.register(Batch)
 class BatchAdmin(ReadOnlyAdmin):
-    list_display = ["batch", "state", "who", "model", "done", "rate", "left", "created"]
+    list_display = ["batch", "state", "owner", "model", "done", "rate", "left", "created"]
     list_display_links = None
     list_filter = ["status", "organization"]
     search_fields = ["id"]
-    search_help_text = "A batch's id, in full."
+    search_help_text = "The full id of a batch."
     ordering = ["-created_at"]
     sortable_by = ()
     show_full_result_count = True
@@ -53,10 +53,6 @@ class BatchAdmin(ReadOnlyAdmin):
     @admin.display(description="Status")
     def state(self, batch: Batch) -> SafeString:
         return label(batch.status)
-
-    @admin.display(description="Key")
-    def who(self, batch: Batch) -> SafeString:
-        return two(batch.api_key.name, batch.organization.name)
 
     @admin.display(description="Lines done")
     def done(self, batch: Batch) -> SafeString:
@@ -114,13 +110,13 @@ def _batch_page(request: HttpRequest, batch: Batch) -> HttpResponse:
 
 
 def _records(batch: Batch) -> QuerySet[UsageRecord]:
-    """Of its lines that have ended: their ids lie beside each other in the index."""
+    """The usage of its ended lines. Their job ids are adjacent in the index."""
     prefix = batch.job_id(0)[:-1]
     return UsageRecord.objects.filter(job_id__gte=prefix, job_id__lt=f"{prefix}~").order_by()
 
 
 def _grouped_errors(batch: Batch) -> list[dict[str, Any]]:
-    """Failed lines by error code, with some line numbers of each."""
+    """Group failed lines by error code, with some line numbers of each."""
     failed = _records(batch).filter(status="failed")
     codes = failed.values("error_code").annotate(count=Count("id"))
     grouped = []
@@ -141,7 +137,7 @@ def _grouped_errors(batch: Batch) -> list[dict[str, Any]]:
 
 
 def _facts(batch: Batch, now: Any) -> list[tuple[str, str, str]]:
-    """(what, value, link)."""
+    """Return (name, value, link) for each fact."""
     key = reverse("admin:completions_apikey_change", args=[batch.api_key_id])
     organization = reverse("admin:completions_organization_change", args=[batch.organization_id])
     moments = (
@@ -161,7 +157,7 @@ def _facts(batch: Batch, now: Any) -> list[tuple[str, str, str]]:
 
 
 def _files(batch: Batch) -> list[tuple[str, str, str]]:
-    """(which, id, link); the link is empty where there is no such file, or not yet."""
+    """Return (name, id, link) for each file that exists."""
     ids = (
         ("Input", batch.input_file_id), ("Output", batch.output_file_id),
         ("Errors", batch.error_file_id),
@@ -178,10 +174,12 @@ def _files(batch: Batch) -> list[tuple[str, str, str]]:
 
 @acts("change_batch")
 def cancel(request: HttpRequest, batch_id: str) -> HttpResponseBase:
-    """Feed no more of its lines; what is done stays."""
+    """Send no more lines; the results so far are kept."""
     batch = get_object_or_404(Batch, pk=batch_id)
     if states.cancel(batch.id, timezone.now()):
-        messages.success(request, "No more lines are run. What is done goes to its files.")
+        messages.success(
+            request, "The batch sends no more lines. The results so far go to its files."
+        )
     else:
-        messages.warning(request, f"It is {batch.status.replace('_', ' ')} already.")
+        messages.warning(request, f"The batch is already {batch.status.replace('_', ' ')}.")
     return redirect("admin:completions_batch_change", batch.id)

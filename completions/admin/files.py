@@ -1,4 +1,4 @@
-"""Files: what clients uploaded and batches wrote."""
+"""Files that clients uploaded and batches wrote."""
 
 from typing import Any
 
@@ -7,15 +7,15 @@ from django.utils import timezone
 from django.utils.safestring import SafeString
 
 from completions.admin.base import ReadOnlyAdmin
-from completions.admin.formats import ago, code, size, two
+from completions.admin.display import ago, code, size
 from completions.models import File
 
 
 @admin.register(File)
 class FileAdmin(ReadOnlyAdmin):
-    """The content is the client's own: it is not shown."""
+    """The table of files. The content belongs to the client and is not shown."""
 
-    list_display = ["name", "file", "who", "purpose", "weighs", "created", "expires"]
+    list_display = ["name", "file", "owner", "purpose", "weighs", "created", "expires"]
     list_filter = ["purpose", "organization"]
     search_fields = ["id", "filename"]
     exclude = ["content"]
@@ -29,10 +29,6 @@ class FileAdmin(ReadOnlyAdmin):
     @admin.display(description="Id")
     def file(self, file: File) -> SafeString:
         return code(file.id)
-
-    @admin.display(description="Key")
-    def who(self, file: File) -> SafeString:
-        return two(file.api_key.name, file.organization.name)
 
     @admin.display(description="Size")
     def weighs(self, file: File) -> str:

@@ -1,11 +1,11 @@
-"""API keys: made with a secret that is shown once, limited, watched, rotated, revoked."""
+"""API keys: creation, limits, usage, rotation and revocation. A secret is shown once."""
 
 from datetime import timedelta
 from typing import Any
 
 from django import forms
 from django.contrib import admin, messages
-from django.db.models import QuerySet
+from django.db.models import Q, QuerySet
 from django.http import HttpRequest, HttpResponse, HttpResponseBase
 from django.shortcuts import get_object_or_404, redirect
 from django.urls import reverse
@@ -17,19 +17,22 @@ from completions.accounts import changes
 from completions.accounts.audit import Actor
 from completions.admin.base import CheckboxSelectMultiple, ModelAdmin, Textarea, acts, page
 from completions.admin.dashboard import charts, figures
-from completions.admin.formats import NONE, ago, compact, exact, label, money, two
+from completions.admin.dashboard.periods import MONTH
+from completions.admin.display import NONE, ago, compact, exact, label, money, two
 from completions.catalog import model_files
 from completions.models import ApiKey, Scope
 from completions.models.organizations import all_scopes, validate_networks
+from completions.models.usage import NANOS
+from completions.usage import budgets
 
 GRACES = (
     (0, "now"), (1, "in an hour"), (24, "in a day"), (168, "in a week"), (720, "in 30 days"),
 )  # fmt: skip
-"""Hours after which the secret before a rotation ends."""
+"""Hours for which the old secret still works after a rotation, with their labels."""
 
 
 class LinesField(forms.CharField):
-    """A list of texts, one a line."""
+    """A list of strings, one per line."""
 
     widget = Textarea
 
@@ -45,25 +48,25 @@ class LinesField(forms.CharField):
 
 class ApiKeyForm(forms.ModelForm[ApiKey]):
     allowed_models = forms.MultipleChoiceField(
-        required=False, widget=CheckboxSelectMultiple, help_text="None checked: every model."
+        required=False, widget=CheckboxSelectMultiple, help_text="Check none to allow every model."
     )
     scopes = forms.MultipleChoiceField(
         choices=Scope.choices,
         initial=all_scopes,
         required=False,
         widget=CheckboxSelectMultiple,
-        help_text="What it may do.",
+        help_text="What the key may do.",
     )
     allowed_networks = LinesField(
         required=False,
         validators=[validate_networks],
         widget=Textarea(attrs={"rows": 3, "placeholder": "10.0.0.0/8"}),
-        help_text="Addresses or CIDR networks it may be used from, one a line; empty for all.",
+        help_text="Addresses or CIDR networks that may use the key, one per line; empty for all.",
     )
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        if "allowed_models" not in self.fields:  # for those who may only look
+        if "allowed_models" not in self.fields:  # the user may only view
             return
         served = [entry.id for entry in model_files.served_models()]
         gone = [name for name in self.instance.allowed_models if name not in served]
@@ -108,7 +111,7 @@ class ApiKeyAdmin(ModelAdmin[ApiKey]):
     # The list ------------------------------------------------------------------------------------
 
     def get_changelist_instance(self, request: HttpRequest) -> Any:
-        """One query for the use of all keys on the page."""
+        """Read the usage of all keys on the page in one query."""
         found = super().get_changelist_instance(request)
         keys = list(found.result_list)
         use = figures.daily_tokens([key.pk for key in keys], timezone.now())
@@ -116,7 +119,7 @@ class ApiKeyAdmin(ModelAdmin[ApiKey]):
             key.daily_tokens = use[key.pk]
         return found
 
-    @admin.display(description="Secret begins", ordering="public_id")
+    @admin.display(description="Secret", ordering="public_id")
     def prefix(self, key: ApiKey) -> SafeString:
         return format_html("<code>sk-{}-…</code>", key.public_id)
 
@@ -161,7 +164,7 @@ class ApiKeyAdmin(ModelAdmin[ApiKey]):
     @admin.action(description="Revoke selected keys", permissions=["change"])
     def revoke_selected(self, request: HttpRequest, queryset: QuerySet[ApiKey]) -> None:
         revoked = sum(changes.revoke(key, Actor.of(request.user)) for key in queryset)
-        self.message_user(request, f"{revoked} revoked. They stop working within a second.")
+        self.message_user(request, f"{revoked} keys revoked. They stop working within a second.")
 
     # One key -------------------------------------------------------------------------------------
 
@@ -173,7 +176,7 @@ class ApiKeyAdmin(ModelAdmin[ApiKey]):
         return [("Key", {"fields": about}), *((n, {"fields": names}) for n, names in self.groups)]
 
     def get_changeform_initial_data(self, request: HttpRequest) -> dict[str, Any]:
-        """Of a clone: what the other key may, and not its secret."""
+        """Fill the form of a clone with everything but the secret."""
         like = request.GET.get("like", "")
         key = ApiKey.objects.filter(pk=like).first() if like.isdecimal() else None
         if key is None or not self.has_view_permission(request, key):
@@ -189,14 +192,14 @@ class ApiKeyAdmin(ModelAdmin[ApiKey]):
         return super().change_view(request, object_id, form_url, {**(extra_context or {}), **extra})
 
     def has_delete_permission(self, request: HttpRequest, obj: Any = None) -> bool:
-        """Usage hangs on keys: they are revoked, not deleted."""
+        """Keys are revoked, not deleted, because usage refers to them."""
         return False
 
     def save_model(self, request: HttpRequest, obj: ApiKey, form: Any, change: bool) -> None:
         if change:
             changes.change(obj, self.changeable, Actor.of(request.user))
         else:
-            # For response_add of this same request; the row has only the digest.
+            # Kept for response_add of this request; the row stores only the digest.
             request.issued_secret = changes.issue(obj, Actor.of(request.user))  # type: ignore[attr-defined]
 
     def response_add(
@@ -206,23 +209,23 @@ class ApiKeyAdmin(ModelAdmin[ApiKey]):
 
 
 def _secret_page(request: HttpRequest, key: ApiKey, secret: str, did: str) -> HttpResponse:
-    """The only page that ever holds the secret: not stored, not redirected to, not cached."""
+    """Show the secret. No other page does: it is not stored, redirected to or cached."""
     context = {"key": key, "secret": secret, "opts": ApiKey._meta}
     return page(request, "quire/secret.html", f"Key {key.name} {did}", context)
 
 
 def _spent(key: ApiKey) -> dict[str, Any]:
-    """What the key's page shows above its form."""
+    """What a key's page shows above the form: its usage and budgets."""
     now = timezone.now()
-    today, month = figures.spent(key.pk, now)
-    budgets = (
-        ("Tokens today", today["tokens"], key.daily_token_budget, compact),
-        ("Tokens this month", month["tokens"], key.monthly_token_budget, compact),
-        ("Cost today", today["cost_nanos"], _nanos(key.daily_cost_budget), money),
-        ("Cost this month", month["cost_nanos"], _nanos(key.monthly_cost_budget), money),
+    today, month = budgets.spent_in_sql(Q(api_key_id=key.pk), now)
+    figures_and_budgets = (
+        ("Tokens today", today.tokens, key.daily_token_budget, compact),
+        ("Tokens this month", month.tokens, key.monthly_token_budget, compact),
+        ("Cost today", today.cost, _nanos(key.daily_cost_budget), money),
+        ("Cost this month", month.cost, _nanos(key.monthly_cost_budget), money),
     )
     daily = figures.daily_tokens([key.pk], now)[key.pk]
-    labels = [figures.MONTH.label(day) for day in figures.MONTH.buckets(now)]
+    labels = [MONTH.label(day) for day in MONTH.buckets(now)]
     requests = reverse("admin:completions_usagerecord_changelist")
     return {
         "key": key,
@@ -236,7 +239,7 @@ def _spent(key: ApiKey) -> dict[str, Any]:
                 "budget": shown(budget) if budget is not None else NONE,
                 "percent": min(100, round(100 * spent / budget)) if budget else 0,
             }
-            for name, spent, budget, shown in budgets
+            for name, spent, budget, shown in figures_and_budgets
         ],
         "requests_link": f"{requests}?api_key={key.pk}",
         "previous_ends": (
@@ -248,16 +251,16 @@ def _spent(key: ApiKey) -> dict[str, Any]:
 
 
 def _nanos(amount: Any) -> int | None:
-    return None if amount is None else int(amount * 10**9)
+    return None if amount is None else int(amount * NANOS)
 
 
 @acts("change_apikey")
 def rotate(request: HttpRequest, key_id: int) -> HttpResponseBase:
-    """A new secret; the old one goes on for the chosen grace."""
+    """Issue a new secret; the old one works for the chosen time."""
     key = get_object_or_404(ApiKey, pk=key_id)
     hours = request.POST.get("grace", "")
     if hours not in {str(hours) for hours, _ in GRACES} or key.revoked_at is not None:
-        messages.error(request, "Nothing was changed: choose when the old secret ends.")
+        messages.error(request, "Nothing was changed: choose when the old secret stops working.")
         return redirect("admin:completions_apikey_change", key_id)
     secret = changes.rotate(key, timedelta(hours=int(hours)), Actor.of(request.user))
     key.refresh_from_db()
@@ -266,10 +269,10 @@ def rotate(request: HttpRequest, key_id: int) -> HttpResponseBase:
 
 @acts("change_apikey")
 def revoke(request: HttpRequest, key_id: int) -> HttpResponseBase:
-    """For good; its batches are cancelled."""
+    """Revoke a key permanently; its batches are cancelled."""
     key = get_object_or_404(ApiKey, pk=key_id)
     if changes.revoke(key, Actor.of(request.user)):
         messages.success(request, f"{key.name} is revoked. It stops working within a second.")
     else:
-        messages.warning(request, f"{key.name} had been revoked before.")
+        messages.warning(request, f"{key.name} was already revoked.")
     return redirect("admin:completions_apikey_change", key_id)

@@ -1,4 +1,4 @@
-"""The side bar, in the order in which an operator asks: how is it, what runs, who may, who did."""
+"""The sidebar."""
 
 from collections.abc import Callable
 from typing import Any
@@ -10,7 +10,7 @@ Item = dict[str, Any]
 
 
 def items(request: HttpRequest) -> list[dict[str, Any]]:
-    """Groups of links; what the user may not see is left out by its permission."""
+    """Return groups of links; unfold hides those that the user has no permission for."""
     return [
         {"items": [_link("Dashboard", "monitoring", "admin:index")]},
         {

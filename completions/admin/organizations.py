@@ -1,4 +1,4 @@
-"""Organizations: who owns keys, jobs and usage."""
+"""Organizations, with their keys and usage."""
 
 from typing import Any
 
@@ -14,7 +14,8 @@ from completions.accounts import changes
 from completions.accounts.audit import Actor
 from completions.admin.base import ModelAdmin
 from completions.admin.dashboard import figures
-from completions.admin.formats import compact, label, money
+from completions.admin.dashboard.periods import MONTH
+from completions.admin.display import compact, label, money
 from completions.models import Organization
 
 
@@ -54,9 +55,9 @@ class OrganizationAdmin(ModelAdmin[Organization]):
         return super().get_queryset(request).annotate(keys=Count("api_keys"))
 
     def get_changelist_instance(self, request: HttpRequest) -> Any:
-        """One query for the use of all organizations."""
+        """Read the usage of all organizations in one query."""
         found = super().get_changelist_instance(request)
-        used = figures.by_organization(figures.MONTH, timezone.now())
+        used = figures.by_organization(MONTH, timezone.now())
         for organization in found.result_list:
             organization.used = used.get(organization.pk, figures.NOTHING)
         return found

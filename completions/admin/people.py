@@ -1,4 +1,4 @@
-"""The admin's own users and their groups, in the same look as everything else."""
+"""The users of the admin and their groups."""
 
 from django.contrib import admin
 from django.contrib.auth.admin import GroupAdmin, UserAdmin

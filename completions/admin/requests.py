@@ -1,4 +1,4 @@
-"""All requests that have ended: a flat list to filter and to search by id."""
+"""The table of ended requests, with filters and a search by id."""
 
 from collections.abc import Iterator
 from datetime import timedelta
@@ -6,7 +6,7 @@ from typing import Any
 
 from django.conf import settings
 from django.contrib import admin
-from django.db.models import F, Q, QuerySet
+from django.db.models import Q, QuerySet
 from django.http import HttpRequest, HttpResponse
 from django.shortcuts import redirect
 from django.urls import reverse
@@ -16,17 +16,17 @@ from django.utils.safestring import SafeString
 
 from completions.admin import state
 from completions.admin.base import EndlessPaginator, ReadOnlyAdmin
-from completions.admin.formats import ago, code, compact, label, milliseconds, money, two
+from completions.admin.display import ago, code, compact, label, milliseconds, money, two
 from completions.catalog import model_files
 from completions.jobs import operate
 from completions.models import Job, JobStatus, UsageRecord
+from completions.models.usage import LATENCY_MS
 
 Choices = list[tuple[str, str]]
 
 
 def find_job(typed: str) -> Iterator[tuple[str, str]]:
-    """Jobs by their own id or by the id that the response's `x-request-id` said, with words on
-    how each stands."""
+    """Find jobs by job id or by the response's `x-request-id`. Yields (job id, description)."""
     known = set()
     for record in UsageRecord.objects.filter(Q(job_id=typed) | Q(request_id=typed))[:8]:
         known.add(record.job_id)
@@ -46,7 +46,7 @@ def find_job(typed: str) -> Iterator[tuple[str, str]]:
 
 
 class _ChosenFilter(admin.SimpleListFilter):
-    """One of a few known values, so that the table need not be asked which there are."""
+    """A filter over a fixed list of values, which needs no query to list them."""
 
     def queryset(self, request: Any, queryset: QuerySet[Any]) -> QuerySet[Any]:
         value = self.value()
@@ -84,7 +84,7 @@ class EndedFilter(admin.SimpleListFilter):
 
 
 class LatencyFilter(admin.SimpleListFilter):
-    """Of one day: there is no index over times."""
+    """Filters the last day by latency. No index covers latency, so the day bounds the scan."""
 
     title, parameter_name = "slow in the last 24 hours", "slower"
     seconds = (("1", "over 1 s"), ("5", "over 5 s"), ("30", "over 30 s"), ("120", "over 2 min"))
@@ -97,14 +97,14 @@ class LatencyFilter(admin.SimpleListFilter):
         if seconds is None or seconds not in dict(self.seconds):
             return queryset
         day = queryset.filter(finished_at__gte=timezone.now() - timedelta(days=1))
-        took: QuerySet[Any] = day.annotate(took=F("queued_ms") + F("run_ms"))
-        return took.filter(took__gt=1000 * int(seconds))
+        timed: QuerySet[Any] = day.annotate(latency=LATENCY_MS)
+        return timed.filter(latency__gt=1000 * int(seconds))
 
 
 @admin.register(UsageRecord)
 class RequestAdmin(ReadOnlyAdmin):
     list_display = [
-        "job", "ended", "outcome", "who", "what", "tokens", "first_token", "took", "costs",
+        "job", "ended", "outcome", "owner", "what", "tokens", "first_token", "took", "costs",
     ]  # fmt: skip
     list_display_links = None
     list_filter = [
@@ -118,7 +118,7 @@ class RequestAdmin(ReadOnlyAdmin):
     ordering = ["-finished_at"]
     sortable_by = ()
     search_fields = ["job_id"]
-    search_help_text = "A completion's id, or x-request-id"
+    search_help_text = "The id of a completion, or the x-request-id of a response."
     paginator = EndlessPaginator
 
     def changelist_view(self, request: HttpRequest, extra_context: Any = None) -> HttpResponse:
@@ -136,7 +136,7 @@ class RequestAdmin(ReadOnlyAdmin):
     def get_search_results(
         self, request: HttpRequest, queryset: QuerySet[Any], search_term: str
     ) -> tuple[QuerySet[Any], bool]:
-        """By whole ids: anything else would read a million rows."""
+        """Search full ids only: a search for parts would scan the whole table."""
         if term := search_term.strip():
             queryset = queryset.filter(Q(job_id=term) | Q(request_id=term))
         return queryset, False
@@ -149,10 +149,6 @@ class RequestAdmin(ReadOnlyAdmin):
     @admin.display(description="Status")
     def outcome(self, record: UsageRecord) -> SafeString:
         return two(label(record.status), record.error_code)
-
-    @admin.display(description="Key")
-    def who(self, record: UsageRecord) -> SafeString:
-        return two(record.api_key.name, record.organization.name)
 
     @admin.display(description="Model")
     def what(self, record: UsageRecord) -> SafeString:
@@ -168,9 +164,7 @@ class RequestAdmin(ReadOnlyAdmin):
 
     @admin.display(description="Took")
     def took(self, record: UsageRecord) -> str:
-        if record.queued_ms is None or record.run_ms is None:
-            return milliseconds(None)
-        return milliseconds(record.queued_ms + record.run_ms)
+        return milliseconds(record.latency_ms)
 
     @admin.display(description="Cost")
     def costs(self, record: UsageRecord) -> str:

@@ -1,4 +1,4 @@
-"""The search box: a request by either of its ids, a key, an organization, a batch or a file."""
+"""The search box: finds requests by id, keys, organizations, batches and files."""
 
 from collections.abc import Iterator
 
@@ -14,7 +14,7 @@ _MOST = 8
 
 
 def find(request: HttpRequest, term: str) -> list[SearchResult]:
-    """unfold's callback. It lowers the term; ids of ours are lower case but those of clients."""
+    """Return the matches for unfold. It lowercases `term`, so the term is read from the query."""
     typed = request.GET.get("s", term).strip()
     return [*_requests(request, typed), *_rows(request, typed)]
 

@@ -1,6 +1,6 @@
-"""What goes on at this moment: workers and open jobs from Redis, models from models.toml.
+"""The live state: workers and open jobs from Redis, models from models.toml.
 
-Pages stay up while Redis is down: they say so.
+While Redis is down, pages still work and say that it is down.
 """
 
 from collections import Counter
@@ -20,7 +20,7 @@ from completions.jobs.record import JobRecord
 from completions.jobs.workers import WorkerRecord, watch_workers
 
 _TIMEOUT = 2.0
-UNREACHABLE = "Redis does not answer: nothing is known of the queue, and no request is taken."
+UNREACHABLE = "Redis does not answer: the queue is unknown, and requests are refused."
 
 
 class UnreachableError(Exception):
@@ -29,29 +29,29 @@ class UnreachableError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Live:
-    """One look at Redis."""
+    """The state in Redis at one moment."""
 
     reachable: bool = True
     workers: Sequence[WorkerRecord] = ()
     jobs: Sequence[JobRecord] = ()
     open_in_all: int = 0
-    """Jobs that have not ended; more than `jobs` where there are very many."""
+    """Number of open jobs; `jobs` may hold only the first of them."""
     queued: Counter[str] = field(default_factory=Counter)
-    """Jobs by kind."""
+    """Number of queued jobs by kind."""
 
     @property
     def running(self) -> int:
-        """Sequences in all engines."""
+        """Sequences that run in all engines."""
         return sum(int(worker.facts.get("running", 0)) for worker in self.workers)
 
     @property
     def slots(self) -> int:
-        """Sequences that all engines can run at once."""
+        """Sequences that all engines can run at the same time."""
         return sum(slots_of(worker) for worker in self.workers)
 
     @property
     def warnings(self) -> list[str]:
-        """What an operator should look at first."""
+        """Problems that an operator should look at first."""
         if not self.reachable:
             return [UNREACHABLE]
         found = []
@@ -62,7 +62,7 @@ class Live:
             elif not any(worker.accepting for worker in of_model):
                 found.append(f"All workers of {entry.id} are drained: its requests wait.")
         found += [
-            f"Worker {worker.id} has been silent for {worker.age:.0f} s."
+            f"Worker {worker.id} has sent no heartbeat for {worker.age:.0f} s."
             for worker in self.workers
             if worker.standing == "silent"
         ]
@@ -76,7 +76,7 @@ def _client() -> redis.Redis:
 
 @contextmanager
 def client() -> Iterator[redis.Redis]:
-    """The process's client. Raises UnreachableError."""
+    """Yield this process's client. Raises UnreachableError if a command in the block fails."""
     try:
         yield _client()
     except (RedisError, OSError) as error:
@@ -84,7 +84,7 @@ def client() -> Iterator[redis.Redis]:
 
 
 def read() -> Live:
-    """Everything that is live; of nothing while Redis does not answer."""
+    """Read the live state; `reachable` is false if Redis does not answer."""
     try:
         with client() as connection:
             workers = watch_workers(connection, settings.REDIS_PREFIX)
@@ -95,6 +95,6 @@ def read() -> Live:
 
 
 def slots_of(worker: WorkerRecord) -> int:
-    """Sequences that a worker can run at once."""
+    """Sequences that a worker can run at the same time."""
     entry = model_files.served_models().get(worker.model)
     return int(worker.facts.get("slots") or (entry.max_num_seqs if entry else 0))

@@ -1,15 +1,16 @@
-"""Pages that are not about a table, below `/admin/` as the others and for the same users."""
+"""The admin pages that show no table, under `/admin/`."""
 
 from django.contrib import admin
 from django.urls import path
 
-from completions.admin import jobs, keys, models, workers
+from completions.admin import keys
 from completions.admin.batches import cancel as cancel_batch
+from completions.admin.live import job, jobs, models, workers
 
 app_name = "operations"
 urlpatterns = [
-    path("live/", admin.site.admin_view(jobs.live_list), name="live"),
-    path("jobs/<str:job_id>/", admin.site.admin_view(jobs.job_page), name="job"),
+    path("live/", admin.site.admin_view(jobs.open_jobs), name="live"),
+    path("jobs/<str:job_id>/", admin.site.admin_view(job.job_page), name="job"),
     path("jobs/<str:job_id>/cancel/", admin.site.admin_view(jobs.cancel), name="cancel"),
     path("jobs/<str:job_id>/requeue/", admin.site.admin_view(jobs.requeue), name="requeue"),
     path(

@@ -6,6 +6,7 @@ from typing import Any
 
 import orjson
 from django.db import models
+from django.db.models import F
 
 from completions.models.jobs import JobStatus
 from completions.models.organizations import ApiKey, Organization
@@ -76,6 +77,17 @@ class UsageRecord(models.Model):
     def cost(self) -> Decimal:
         return Decimal(self.cost_nanos) / NANOS
 
+    @property
+    def latency_ms(self) -> int:
+        """Milliseconds from arrival to end."""
+        if self.queued_ms is not None and self.run_ms is not None:
+            return self.queued_ms + self.run_ms
+        return round((self.finished_at - self.created_at).total_seconds() * 1000)
+
+
+LATENCY_MS = F("queued_ms") + F("run_ms")
+"""`UsageRecord.latency_ms` in SQL; NULL for a job that no worker claimed."""
+
 
 class StoredPrompt(models.Model):
     """The request of an ended job, if its organization has prompts stored."""
@@ -137,11 +149,13 @@ class UsageHour(models.Model):
 for _name in LATENCY + FIRST_TOKEN:
     UsageHour.add_to_class(_name, models.PositiveIntegerField(default=0))
 
-COUNTED = (
+SUMMED = (
     "requests", "failed", "cancelled", "prompt_tokens", "cached_tokens", "completion_tokens",
-    "forced_tokens", "cost_nanos", *LATENCY, *FIRST_TOKEN,
+    "forced_tokens", "cost_nanos",
 )  # fmt: skip
-"""Columns of UsageHour that are summed."""
+"""Columns of UsageHour that are sums."""
+COUNTED = (*SUMMED, *LATENCY, *FIRST_TOKEN)
+"""All columns of UsageHour that add up: sums and histograms."""
 
 
 class LoadSample(models.Model):

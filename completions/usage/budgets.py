@@ -1,5 +1,7 @@
-"""What keys and organizations with a budget have spent, told to Redis from SQL where it does not
-know: after the first budget was set, and after Redis was emptied."""
+"""Loads the spending of keys and organizations from SQL into Redis, which checks budgets.
+
+Redis lacks it after a first budget was set, and after Redis was emptied.
+"""
 
 from collections.abc import Sequence
 from datetime import UTC, datetime
@@ -16,27 +18,32 @@ from completions.jobs.settle import EndedJob, unsettled
 from completions.models import UsageHour, UsageRecord
 
 _TRIES = 50
-"""A job that ends while its scope is counted makes us count again."""
+"""Attempts to count: a job that ends meanwhile makes the count stale."""
 
 
 class Spent(NamedTuple):
-    """Tokens, and what they cost in billionths."""
+    """Tokens, and their cost in billionths of the currency."""
 
     tokens: int
     cost: int
 
     def plus(self, other: "Spent") -> "Spent":
+        """Add componentwise."""
         return Spent(self.tokens + other.tokens, self.cost + other.cost)
 
 
 def seed(scope: str) -> None:
-    """The same as :func:`seed_from`, of this installation."""
+    """Call `seed_from` with this installation's Redis."""
     with connect(settings.REDIS_URL) as client:
         seed_from(client, settings.REDIS_PREFIX, scope)
 
 
 def seed_from(client: redis.Redis, prefix: str, scope: str) -> None:
-    """Let Redis count from what was spent so far. Raises UnseededError, RedisError."""
+    """Store in Redis what the scope has spent today and this month (UTC).
+
+    `scope` is `k` and a key id, or `o` and an organization id. Raises UnseededError if jobs keep
+    ending meanwhile, and RedisError.
+    """
     scripts = Scripts(client, prefix)
     for _ in range(_TRIES):
         seconds, _micros = client.time()
@@ -51,37 +58,47 @@ def seed_from(client: redis.Redis, prefix: str, scope: str) -> None:
 
 
 def _spent(scope: str, now: datetime, ended: Sequence[EndedJob]) -> tuple[Spent, Spent]:
-    """What a scope has spent today and this month, by SQL and jobs that SQL may not have yet."""
+    """Add up what SQL knows and the ended jobs that SQL may not know yet."""
     owner, owner_id = "api_key_id" if scope[0] == "k" else "organization_id", int(scope[1:])
     own = [job for job in ended if getattr(job, owner) == owner_id]
     owned = Q(**{owner: owner_id})
-    midnight = now.replace(hour=0, minute=0, second=0, microsecond=0)
     while True:
         known = _known(own)
-        sums = [
-            _in_sql(UsageHour.objects.filter(owned, hour__gte=begin))
-            for begin in (midnight, midnight.replace(day=1))
-        ]
-        if _known(own) == known:  # else they were settled while their sum was read
+        today, month = spent_in_sql(owned, now)
+        if _known(own) == known:  # otherwise jobs were settled during the query
             break
     for job in own:
+        if job.id in known:
+            continue
         finished = datetime.fromtimestamp(job.finished, UTC)
-        if job.id not in known:
-            used = _used(job)
-            sums = [
-                spent.plus(used) if finished >= begin else spent
-                for spent, begin in zip(sums, (midnight, midnight.replace(day=1)), strict=True)
-            ]
-    return sums[0], sums[1]
+        if finished >= _midnight(now):
+            today = today.plus(_used(job))
+        if finished >= _midnight(now).replace(day=1):
+            month = month.plus(_used(job))
+    return today, month
+
+
+def spent_in_sql(owned: Q, now: datetime) -> tuple[Spent, Spent]:
+    """Return what SQL knows of the spending of the day and of the month so far (UTC)."""
+    hours = UsageHour.objects.filter(owned)
+    midnight = _midnight(now)
+    return (
+        _sum(hours.filter(hour__gte=midnight)),
+        _sum(hours.filter(hour__gte=midnight.replace(day=1))),
+    )
+
+
+def _midnight(now: datetime) -> datetime:
+    return now.replace(hour=0, minute=0, second=0, microsecond=0)
 
 
 def _known(ended: Sequence[EndedJob]) -> set[str]:
-    """Ids of the jobs whose usage SQL has."""
+    """Return the ids of the jobs whose usage is in SQL."""
     ids = [job.id for job in ended]
     return set(UsageRecord.objects.filter(job_id__in=ids).values_list("job_id", flat=True))
 
 
-def _in_sql(hours: QuerySet[UsageHour]) -> Spent:
+def _sum(hours: QuerySet[UsageHour]) -> Spent:
     tokens = Sum(F("prompt_tokens") + F("completion_tokens"))
     sums = hours.order_by().aggregate(tokens=tokens, cost=Sum("cost_nanos"))
     return Spent(sums["tokens"] or 0, sums["cost"] or 0)

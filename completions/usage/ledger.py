@@ -127,8 +127,7 @@ def _counts(each: UsageRecord) -> Counter[str]:
         cost_nanos=each.cost_nanos,
     )
     if each.kind != "batch" and each.status == JobStatus.COMPLETED:
-        taken = _milliseconds((each.finished_at - each.created_at).total_seconds())
-        counts[f"latency_{bisect_left(BOUNDS_MS, taken)}"] += 1
+        counts[f"latency_{bisect_left(BOUNDS_MS, each.latency_ms)}"] += 1
         if each.first_token_ms is not None:
             counts[f"first_token_{bisect_left(BOUNDS_MS, each.first_token_ms)}"] += 1
     return counts

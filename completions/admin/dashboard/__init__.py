@@ -1,1 +1,1 @@
-"""The start page of the admin: figures and charts."""
+"""The start page of the admin."""

@@ -1,4 +1,4 @@
-"""What Chart.js is told, through unfold's chart components, and the sparklines of tables."""
+"""Configurations of Chart.js for unfold's chart components, and the sparklines of tables."""
 
 import json
 from collections.abc import Sequence
@@ -10,14 +10,14 @@ from django.utils.safestring import SafeString
 
 PRIMARY = "var(--color-primary-500)"
 FAINT = "var(--color-primary-200)"
-# Chosen to be told apart in both themes and by readers who do not see red from green.
+# Distinguishable in both themes, and with red-green colour blindness.
 BLUE, AMBER, RED, VIOLET, GREY = "#3b82f6", "#f59e0b", "#ef4444", "#8b5cf6", "#9ca3af"
 _TEXT, _GRID = "#8b929e", "rgba(139,146,158,0.22)"
 
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """One series of a chart; None where there is nothing to show."""
+    """One series of a chart; None leaves a gap."""
 
     label: str
     values: Sequence[float | None]
@@ -26,7 +26,7 @@ class Line:
 
 
 def bars(labels: Sequence[str], series: Sequence[Line], unit: str = "") -> dict[str, str]:
-    """Stacked bars."""
+    """A chart of stacked bars."""
     sets = [
         {
             "label": line.label,
@@ -44,7 +44,7 @@ def bars(labels: Sequence[str], series: Sequence[Line], unit: str = "") -> dict[
 def lines(
     labels: Sequence[str], series: Sequence[Line], unit: str = "", logarithmic: bool = False
 ) -> dict[str, str]:
-    """Lines with gaps where there is no value."""
+    """A line chart."""
     sets = [
         {
             "label": line.label,
@@ -117,7 +117,7 @@ def _options(unit: str, stacked: bool, legend: bool, mark: str) -> dict[str, Any
 
 
 def sparkline(values: Sequence[float], title: str = "", width: int = 120) -> SafeString:
-    """A row of bars as tall as a line of text. `title` says in words what it shows."""
+    """A bar chart in one line of text. `title` describes it for screen readers."""
     height, gap = 24, 1
     top = max(values, default=0)
     if not top:

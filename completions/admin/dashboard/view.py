@@ -1,7 +1,7 @@
-"""The first page: how the service does, now and over a period, who uses it and what failed."""
+"""The start page: the service now and over a period, its top users and its failures."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
@@ -12,15 +12,16 @@ from django.utils import timezone
 from completions.admin import state
 from completions.admin.dashboard import charts, figures
 from completions.admin.dashboard.charts import Line
-from completions.admin.dashboard.figures import DAY, PERIODS, Period, Sums, quantile
-from completions.admin.formats import NONE, ago, compact, exact, milliseconds, money, share
+from completions.admin.dashboard.figures import Sums, quantile
+from completions.admin.dashboard.periods import DAY, PERIODS, Period
+from completions.admin.display import NONE, ago, compact, exact, milliseconds, money, share
 from completions.models import ApiKey, UsageRecord
-from completions.models.usage import FIRST_TOKEN, LATENCY
+from completions.models.usage import FIRST_TOKEN, LATENCY, NANOS
 
 
 @dataclass(frozen=True, slots=True)
 class Tile:
-    """One figure; `note` says what it is compared with or made of."""
+    """One figure; `note` explains it."""
 
     title: str
     value: str
@@ -30,7 +31,7 @@ class Tile:
 
 
 def fill(request: HttpRequest, context: dict[str, Any]) -> dict[str, Any]:
-    """unfold's callback: what the dashboard's template shows."""
+    """Add to the context what the dashboard's template shows. unfold calls this."""
     period = PERIODS.get(request.GET.get("period", ""), DAY)
     now = timezone.now()
     context["periods"] = [(p.name, p.title, p is period) for p in PERIODS.values()]
@@ -42,7 +43,7 @@ def fill(request: HttpRequest, context: dict[str, Any]) -> dict[str, Any]:
 
 
 def used(period: Period, now: datetime) -> dict[str, Any]:
-    """The period's tiles, charts and rankings, beside what is live."""
+    """The tiles, charts and rankings of the period, and the live state."""
     by_bucket = figures.series(period, now)
     sums, earlier = figures.total(by_bucket), figures.before(period, now)
     live = state.read()
@@ -95,7 +96,7 @@ def _quantiles(sums: Sums, columns: Sequence[str]) -> tuple[str, str]:
 
 
 def _change(now: float, before: float) -> str:
-    """Against the period before; nothing where that had nearly nothing."""
+    """The change from the period before; empty if that had almost none."""
     if now > 10 * before:
         return ""
     return f"{round(100 * (now - before) / before):+d} %" if before else ""
@@ -108,19 +109,18 @@ def _live_tiles(live: state.Live) -> list[Tile]:
     slots = f"{exact(live.running)} / {exact(live.slots)}" if live.slots else exact(live.running)
     workers = f"on {len(live.workers)} worker{'s' if len(live.workers) != 1 else ''}"
     return [
-        Tile("Queue now", exact(sum(live.queued.values())), ", ".join(parts) or "nothing waits"),
+        Tile("Queue now", exact(sum(live.queued.values())), ", ".join(parts) or "empty"),
         Tile("Slots now", slots, f"running {workers}", "" if live.workers else "bad"),
     ]
 
 
 @dataclass(frozen=True, slots=True)
 class Panel:
-    """A chart with its title and what one must know to read it."""
+    """A chart with its title and a note."""
 
     title: str
     chart: Mapping[str, str]
     note: str = ""
-    wide: bool = field(default=False)
 
 
 def _usage_panels(labels: Sequence[str], sums: Sequence[Sums]) -> list[Panel]:
@@ -154,14 +154,14 @@ def _usage_panels(labels: Sequence[str], sums: Sequence[Sums]) -> list[Panel]:
             charts.VIOLET,
         ),
     ]  # fmt: skip
-    cost = [Line("cost", [each["cost_nanos"] / 10**9 for each in sums], charts.PRIMARY)]
+    cost = [Line("cost", [each["cost_nanos"] / NANOS for each in sums], charts.PRIMARY)]
     return [
         Panel("Requests", charts.bars(labels, requests)),
         Panel("Tokens", charts.bars(labels, tokens)),
         Panel(
             "Time to answer",
             charts.lines(labels, latency, "seconds", logarithmic=True),
-            "of what was completed, without batches",
+            "completed requests without batches",
         ),
         Panel("Cached and forced share", charts.lines(labels, shares, "%")),
         Panel("Cost", charts.bars(labels, cost)),

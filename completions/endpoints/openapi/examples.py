@@ -33,7 +33,7 @@ BATCH = {
     "completion_window": "24h", "status": "in_progress", "created_at": 1770000000,
     "request_counts": {"total": 2, "completed": 1, "failed": 0},
 }  # fmt: skip
-VERDICT = {
+VERDICT: dict[str, Any] = {
     "valid": True, "error": None, "code": None, "line": None, "column": None, "pointer": None,
     "warnings": [], "accepts": True, "matched_prefix": 3,
 }  # fmt: skip

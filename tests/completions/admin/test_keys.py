@@ -137,7 +137,7 @@ def test_rotating_shows_the_new_secret_once_and_keeps_the_old_for_its_grace(
     assert key.previous_digest == owner.key.digest
     assert key.previous_expires_at is not None
     page = admin.get(f"{KEYS}{key.pk}/change/").content.decode()
-    assert "The secret before the last rotation ends in 23 h" in page
+    assert "The previous secret stops working in 23 h" in page
     assert secret not in page
 
 

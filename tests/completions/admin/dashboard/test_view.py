@@ -11,7 +11,8 @@ from django.utils import timezone
 
 from completions.admin import state
 from completions.admin.dashboard import figures
-from completions.admin.dashboard.figures import DAY, HOUR, MONTH, NOTHING, quantile
+from completions.admin.dashboard.figures import NOTHING, quantile
+from completions.admin.dashboard.periods import DAY, HOUR, MONTH, Period
 from completions.management import invented_data
 from completions.models import LoadSample, UsageHour, UsageRecord
 from completions.models.usage import FIRST_TOKEN, LATENCY
@@ -64,7 +65,7 @@ def test_quantiles_of_a_histogram(counts: dict[str, int], q: float, expected: fl
         (MONTH, "2026-10-22T00:00", "2026-11-20T00:00"),
     ],
 )
-def test_buckets(period: figures.Period, first: str, last: str) -> None:
+def test_buckets(period: Period, first: str, last: str) -> None:
     buckets = [f"{bucket:%Y-%m-%dT%H:%M}" for bucket in period.buckets(NOW)]
     assert (buckets[0], buckets[-1]) == (first, last)
     assert len(buckets) == period.count
@@ -119,7 +120,7 @@ def test_load_is_a_mean_over_time_and_a_sum_over_models(db: None) -> None:
 @pytest.mark.parametrize("period", ["1h", "24h", "30d", "junk"])
 def test_the_page_without_any_use(admin: Client, unreachable: None, period: str) -> None:
     page = admin.get("/admin/", {"period": period}).content.decode()
-    assert "No request has ended in this time" in page
+    assert "No request has ended in this period" in page
     assert "Redis does not answer" in page
     assert "Nothing failed" in page
 

@@ -4,7 +4,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from completions.admin import formats
+from completions.admin import display
 from completions.admin.dashboard import charts
 
 NOW = datetime(2026, 11, 20, 12, tzinfo=UTC)
@@ -14,22 +14,22 @@ NOW = datetime(2026, 11, 20, 12, tzinfo=UTC)
     ("number", "text"),
     [
         (0, "0"), (999, "999"), (1000, "1k"), (12_345, "12.3k"), (123_456, "123k"),
-        (1_500_000, "1.5M"), (68_400_000, "68.4M"), (0.25, "0.25"), (None, formats.NONE),
+        (1_500_000, "1.5M"), (68_400_000, "68.4M"), (0.25, "0.25"), (None, display.NONE),
     ],
 )  # fmt: skip
 def test_compact_numbers(number: float | None, text: str) -> None:
-    assert formats.compact(number) == text
+    assert display.compact(number) == text
 
 
 @pytest.mark.parametrize(
     ("nanos", "text"),
     [
         (0, "0.00"), (1234 * 10**9, "1,234.00"), (10**9, "1.00"), (355_700_000, "0.3557"),
-        (100_000, "0.0001"), (99_999, "< 0.0001"), (None, formats.NONE),
+        (100_000, "0.0001"), (99_999, "< 0.0001"), (None, display.NONE),
     ],
 )  # fmt: skip
 def test_money(nanos: int | None, text: str) -> None:
-    assert formats.money(nanos) == text
+    assert display.money(nanos) == text
 
 
 @pytest.mark.parametrize(
@@ -37,11 +37,11 @@ def test_money(nanos: int | None, text: str) -> None:
     [
         (0, "0 ms"), (840, "840 ms"), (999.9, "1 s"), (1250, "1.25 s"), (59_990, "1 min"),
         (65_000, "1 min 5 s"), (7_500_000, "2 h 5 min"), (273_600_000, "3 d 4 h"),
-        (None, formats.NONE),
+        (None, display.NONE),
     ],
 )  # fmt: skip
 def test_durations(milliseconds: float | None, text: str) -> None:
-    assert formats.milliseconds(milliseconds) == text
+    assert display.milliseconds(milliseconds) == text
 
 
 @pytest.mark.parametrize(
@@ -49,26 +49,26 @@ def test_durations(milliseconds: float | None, text: str) -> None:
     [(0, "now"), (59, "59 s ago"), (61, "1 min ago"), (7300, "2 h ago"), (-90_000, "in 1 d")],
 )
 def test_how_long_ago(seconds: int, text: str) -> None:
-    assert formats.ago(NOW - timedelta(seconds=seconds), NOW) == text
+    assert display.ago(NOW - timedelta(seconds=seconds), NOW) == text
 
 
 @pytest.mark.parametrize(
     ("part", "whole", "text"),
-    [(1, 3, "33 %"), (1, 30, "3.3 %"), (0, 5, "0 %"), (5, 5, "100 %"), (0, 0, formats.NONE)],
+    [(1, 3, "33 %"), (1, 30, "3.3 %"), (0, 5, "0 %"), (5, 5, "100 %"), (0, 0, display.NONE)],
 )
 def test_shares(part: int, whole: int, text: str) -> None:
-    assert formats.share(part, whole) == text
+    assert display.share(part, whole) == text
 
 
 @pytest.mark.parametrize(
     ("count", "text"), [(0, "0 B"), (1023, "1023 B"), (1536, "1.5 KiB"), (10**12, "931 GiB")]
 )
 def test_sizes(count: int, text: str) -> None:
-    assert formats.size(count) == text
+    assert display.size(count) == text
 
 
 def test_what_others_wrote_stays_text() -> None:
-    for made in (formats.code("<b>", '/?a="b'), formats.two("<b>", "<i>"), formats.label("<b>")):
+    for made in (display.code("<b>", '/?a="b'), display.two("<b>", "<i>"), display.label("<b>")):
         assert "<b>" not in made
         assert "<i>" not in made
         assert 'a="b' not in made

@@ -1,4 +1,4 @@
-"""Figures as a person reads them: the same number looks the same on every page."""
+"""Formats figures for people, in the same way on every page."""
 
 from datetime import datetime
 from decimal import Decimal
@@ -7,7 +7,7 @@ from django.utils.html import format_html
 from django.utils.safestring import SafeString
 
 NONE = "\N{EN DASH}"
-"""What is not known or not there."""
+"""Shown for what is unknown or absent."""
 
 _UNITS = ((10**12, "T"), (10**9, "G"), (10**6, "M"), (10**3, "k"))
 _TONES = {
@@ -20,26 +20,23 @@ _TONES = {
 
 
 def compact(number: float | None) -> str:
-    """12345 as 12.3k; below 1,000 as it is."""
+    """Format 12345 as 12.3k."""
     if number is None:
         return NONE
     for size, unit in _UNITS:
         if abs(number) >= size:
-            return (
-                f"{number / size:.3g}{unit}"
-                if abs(number) < 100 * size
-                else (f"{number / size:.0f}{unit}")
-            )
+            scaled = number / size
+            return f"{scaled:.3g}{unit}" if abs(scaled) < 100 else f"{scaled:.0f}{unit}"
     return f"{number:g}" if number == int(number) else f"{number:.3g}"
 
 
 def exact(number: int | None) -> str:
-    """12345 as 12,345."""
+    """Format 12345 as 12,345."""
     return NONE if number is None else f"{number:,}"
 
 
 def money(nanos: int | None) -> str:
-    """Billionths of the operator's currency, to four significant digits where they are small."""
+    """Format billionths of the operator's currency; amounts below 1 get four decimals."""
     if nanos is None:
         return NONE
     amount = Decimal(nanos) / 10**9
@@ -49,12 +46,12 @@ def money(nanos: int | None) -> str:
 
 
 def milliseconds(value: float | None) -> str:
-    """As `seconds` of what is given in milliseconds."""
+    """Format a duration in milliseconds."""
     return seconds(None if value is None else value / 1000)
 
 
 def seconds(value: float | None) -> str:
-    """840 ms, 1.25 s, 3 min 20 s, 2 h 5 min, 3 d 4 h."""
+    """Format a duration in seconds: 840 ms, 1.25 s, 3 min 20 s, 2 h 5 min, 3 d 4 h."""
     if value is None:
         return NONE
     if value < 0.9995:
@@ -70,7 +67,7 @@ def seconds(value: float | None) -> str:
 
 
 def ago(then: datetime | None, now: datetime) -> str:
-    """How long ago something was; `in ...` for what is to come."""
+    """Format a moment as `5 min ago` or `in 5 min`."""
     if then is None:
         return NONE
     gone = (now - then).total_seconds()
@@ -82,7 +79,7 @@ def ago(then: datetime | None, now: datetime) -> str:
 
 
 def share(part: float, whole: float) -> str:
-    """A share as a percentage; a dash of nothing."""
+    """Format a share as a percentage; NONE if `whole` is 0."""
     if not whole:
         return NONE
     percent = 100 * part / whole
@@ -90,7 +87,7 @@ def share(part: float, whole: float) -> str:
 
 
 def size(count: float | None) -> str:
-    """Bytes: 3.2 MiB."""
+    """Format a number of bytes: 3.2 MiB."""
     if count is None:
         return NONE
     for unit in ("B", "KiB", "MiB", "GiB"):
@@ -101,7 +98,7 @@ def size(count: float | None) -> str:
 
 
 def label(state: str, text: str = "") -> SafeString:
-    """A state as a coloured label."""
+    """Render a state as a coloured label."""
     tone = _TONES.get(state, "plain")
     return format_html(
         '<span class="q-label q-{}">{}</span>', tone, text or state.replace("_", " ")
@@ -109,11 +106,11 @@ def label(state: str, text: str = "") -> SafeString:
 
 
 def code(text: str, link: str = "") -> SafeString:
-    """An id in letters of one width, shortened by the style sheet."""
+    """Render an id in a monospaced font; the style sheet shortens it."""
     shown = format_html('<code class="q-id" title="{}">{}</code>', text, text)
     return format_html('<a class="q-link" href="{}">{}</a>', link, shown) if link else shown
 
 
 def two(first: str, second: str) -> SafeString:
-    """A text over a fainter one."""
+    """Render a text above a fainter one."""
     return format_html('<span class="q-two">{}<small>{}</small></span>', first, second)

@@ -42,7 +42,7 @@ def run(client: redis.Redis, job_id: str = "cmpl-live") -> Execution:
 
 
 def test_what_waits_and_runs(admin: Client, owner: Tenant, live: redis.Redis) -> None:
-    assert "Nothing waits" in admin.get("/admin/live/").content.decode()
+    assert "No job is queued or running" in admin.get("/admin/live/").content.decode()
     submit(live, owner, "cmpl-one")
     submit(live, owner, "cmpl-two")
     run(live, "cmpl-one")
@@ -104,7 +104,7 @@ def test_cancelling_and_requeueing(admin: Client, owner: Tenant, live: redis.Red
     assert live.hget(job, "state") == b"cancelled"
     for action in ("cancel", "requeue"):
         response = admin.post(f"/admin/jobs/cmpl-live/{action}/", follow=True)
-        assert "has ended already" in response.content.decode()
+        assert "has already ended" in response.content.decode()
         assert admin.get(f"/admin/jobs/cmpl-live/{action}/").status_code == 405
 
 

@@ -18,7 +18,7 @@ def worker(live: redis.Redis) -> Execution:
 
 
 def test_what_a_worker_does(admin: Client, worker: Execution) -> None:
-    assert "No worker sends heartbeats" in admin.get("/admin/workers/").content.decode()
+    assert "No worker is alive" in admin.get("/admin/workers/").content.decode()
     worker.beat("tiny", FACTS)
     page = admin.get("/admin/workers/").content.decode()
     for shown in ("worker-1", "serving", "3 / 64", "2.5k", "20 %", "Drain"):

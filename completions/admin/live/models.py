@@ -1,4 +1,4 @@
-"""The models of models.toml, with who serves them and what they were used for."""
+"""The models in models.toml, with their workers and their usage."""
 
 from typing import Any
 
@@ -8,7 +8,8 @@ from django.utils import timezone
 from completions.admin import state
 from completions.admin.base import page, sees
 from completions.admin.dashboard import figures
-from completions.admin.formats import NONE, compact, exact, label, money
+from completions.admin.dashboard.periods import DAY
+from completions.admin.display import NONE, compact, exact, label, money
 from completions.catalog import model_files
 from completions.catalog.entries import ModelEntry
 from completions.catalog.model_files import ModelFilesError
@@ -16,9 +17,9 @@ from completions.catalog.model_files import ModelFilesError
 
 @sees("view_usagerecord")
 def models(request: HttpRequest) -> HttpResponseBase:
-    """All models that are named there."""
+    """List the models."""
     live = state.read()
-    used = figures.by_model(figures.DAY, timezone.now())
+    used = figures.by_model(DAY, timezone.now())
     rows = [_row(entry, live, used.get(entry.id)) for entry in model_files.served_models()]
     return page(request, "quire/models.html", "Models", {"live": live, "models": rows})
 

@@ -1,4 +1,4 @@
-"""Engine workers by their heartbeats: what each serves and holds; drain and resume."""
+"""The live engine workers and their load, and the actions to drain and resume one."""
 
 from datetime import timedelta
 from typing import Any
@@ -11,14 +11,14 @@ from django.utils import timezone
 
 from completions.admin import state
 from completions.admin.base import acts, page, sees
-from completions.admin.formats import ago, compact, exact, label, share
+from completions.admin.display import ago, compact, exact, label, share
 from completions.jobs import workers as registry
 from completions.jobs.workers import WorkerRecord
 
 
 @sees("view_job")
 def workers(request: HttpRequest) -> HttpResponseBase:
-    """All workers that live."""
+    """List the live workers."""
     live = state.read()
     context = {
         "live": live,
@@ -54,20 +54,19 @@ def _row(worker: WorkerRecord) -> dict[str, Any]:
 
 @acts("change_job")
 def drain(request: HttpRequest, worker_id: str) -> HttpResponseBase:
-    """Take no new jobs; finish what there is."""
+    """Let a worker finish its jobs and take no new ones."""
     with state.client() as client:
         registry.drain(client, settings.REDIS_PREFIX, worker_id)
     messages.success(
         request,
-        f"{worker_id} takes no new jobs within seconds, and finishes those it has. "
-        "It can be stopped once it is drained.",
+        f"{worker_id} finishes its jobs and takes no new ones. Stop it once its state is drained.",
     )
     return redirect("operations:workers")
 
 
 @acts("change_job")
 def resume(request: HttpRequest, worker_id: str) -> HttpResponseBase:
-    """Take jobs again."""
+    """Let a drained worker take jobs again."""
     with state.client() as client:
         registry.resume(client, settings.REDIS_PREFIX, worker_id)
     messages.success(request, f"{worker_id} takes jobs again within seconds.")

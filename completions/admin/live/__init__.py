@@ -1,0 +1,1 @@
+"""Pages about what runs now: jobs, workers, models."""
