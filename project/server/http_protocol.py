@@ -1,17 +1,23 @@
-"""uvicorn's HTTP protocol with what a server that strangers reach needs: a bounded head, in bounded
-time, refusals in the API's own words that reach who is still sending, and every hang-up noticed.
+"""uvicorn's HTTP protocol, hardened against clients that have not shown a key.
 
-httptools collects a head of any length for as long as it takes, and nobody has shown a key by then.
-uvicorn adds the trailers of a chunked body to the headers of its request, as many as come: a client
-would say behind a proxy's back what the proxy says in them, and fill the memory.
-A client that sends requests ahead and hangs up would be missed: uvicorn stops reading until the one
-that runs is answered, and then tells the last that came, which does not run.
-It closes a connection on a request that is still being sent, and the network's answer to what comes
-then is a reset, which many clients take for the whole answer (RFC 9112, section 9.6).
+Each override keeps a promise of ARCHITECTURE.md ("What happens when"):
+
+- A head or trailers of more than 64 KiB get 431, and a head that takes 30 s gets 408. httptools
+  accepts heads of any length and duration.
+- Trailers are dropped. uvicorn adds them to the headers, where a client could forge what a proxy
+  sets.
+- A hang-up cancels the running request even if the client has pipelined others. uvicorn stops
+  reading behind a pipelined request, and reports the hang-up to the last request instead.
+- A refusal reaches a client that is still sending: the connection is half-closed and read on for
+  5 s. uvicorn closes it, and the reset that follows can destroy the response in the client's buffer
+  (RFC 9112, section 9.6).
+- The error bodies are those of the API.
+
+Each can go when uvicorn does the same. tests/project/server/test_library_internals.py names
+everything of uvicorn that this file relies on.
 """
 
 import asyncio
-from contextvars import Context
 from typing import Any
 
 import orjson
@@ -24,18 +30,18 @@ from uvicorn.protocols.http.httptools_impl import (
 from completions.errors import APIError
 
 MOST_HEAD_BYTES = 64 * 1024
-"""Of the request line and the headers, and of what stands between two pieces of a chunked body or
-after its last; up to one read of the socket more is held."""
+"""Limit for the request line and headers, for chunk extensions and for trailers. Up to one read of
+the socket more is held in memory."""
 HEAD_SECONDS = 30.0
-"""From the connection, or from a request's first byte, to the end of its head."""
+"""Seconds from the connection, or the first byte of a request, to the end of its head."""
 
 MOST_AHEAD_BYTES = 64 * 1024
-"""Of requests that wait behind the one that runs; up to one read of the socket more is held."""
+"""Limit for pipelined requests. Up to one read of the socket more is held in memory."""
 
 LINGER_SECONDS = 5.0
-"""From the refusal of a request that is still being sent to the end of its connection."""
+"""Seconds that a refused connection stays open while the client still sends."""
 MOST_THROWN_AWAY = 256 * 1024 * 1024
-"""Bytes that are read meanwhile; a file somewhat too large is less."""
+"""Bytes to read from a refused connection: enough for an upload slightly over the limit."""
 
 
 class Protocol(HttpToolsProtocol):
@@ -43,6 +49,9 @@ class Protocol(HttpToolsProtocol):
 
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)
+        # Otherwise a pipelined request runs in the context of the one before, with its database
+        # thread, which nobody would end.
+        self.config.reset_contextvars = True
         self._in_head = False
         self._in_body = False
         self._head_bytes = 0
@@ -68,7 +77,7 @@ class Protocol(HttpToolsProtocol):
         if self._lingers:
             self._throw_away(len(data))
             return
-        self._head_bytes += len(data)  # what these bytes begin, or are the body of, counts anew
+        self._head_bytes += len(data)  # the callbacks below reset it at each new part
         super().data_received(data)
         if self.ends():
             return
@@ -77,7 +86,7 @@ class Protocol(HttpToolsProtocol):
             what = "head is" if self._in_head else "chunk extensions or trailers are"
             message = f"The request's {what} longer than {MOST_HEAD_BYTES} bytes. Shorten it."
             self._refuse("headers_too_large", message)
-        elif self._in_head or not self._answering():  # a blank line, which begins no request
+        elif self._in_head or not self._answering():  # a blank line starts no request
             self._await_head()
 
     def on_message_begin(self) -> None:
@@ -93,7 +102,7 @@ class Protocol(HttpToolsProtocol):
         self._stop_waiting()
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        if self._in_head:  # else it is a trailer
+        if self._in_head:  # otherwise it is a trailer
             super().on_header(name, value)
 
     def on_body(self, body: bytes) -> None:
@@ -107,14 +116,12 @@ class Protocol(HttpToolsProtocol):
     def _start_asgi_task(self, cycle: RequestResponseCycle, app: Any) -> None:
         self._runs = cycle
         cycle.transport = _Answer(self)
-        # The request before starts one that waited, and would pass its own context on: its database
-        # thread with it, which would then be ended by nobody.
-        Context().run(super()._start_asgi_task, cycle, app)
+        super()._start_asgi_task(cycle, app)
 
     def on_response_complete(self) -> None:
         super().on_response_complete()
         if self._lingers:
-            self._unset_keepalive_if_required()  # no other request is waited for
+            self._unset_keepalive_if_required()  # no further request is read
 
     def shutdown(self) -> None:
         self._stops = True
@@ -124,21 +131,21 @@ class Protocol(HttpToolsProtocol):
             super().shutdown()
 
     def ends(self) -> bool:
-        """Whether nothing more may be written."""
+        """Return whether the connection accepts no more responses."""
         return self._lingers or self.transport.is_closing()
 
     def end(self) -> None:
-        """After what was the last answer."""
+        """End the connection after its last response."""
         if self._in_body and self._runs is self.cycle and self.cycle.response_complete:
             self._linger()
         elif not self._lingers:
             self.transport.close()
 
     def send_400_response(self, msg: str) -> None:
-        self._refuse("invalid_request", f"{msg} Send HTTP/1.1 as RFC 9112 has it.")
+        self._refuse("invalid_request", f"{msg} Send HTTP/1.1 as RFC 9112 defines it.")
 
     def _read_ahead(self, size: int) -> None:
-        """Only who reads on learns that the client has gone."""
+        """Read on behind pipelined requests, because only a read notices a hang-up."""
         if not self.pipeline:
             self._ahead = 0
             return
@@ -152,8 +159,7 @@ class Protocol(HttpToolsProtocol):
         return self.cycle is not None and not self.cycle.response_complete
 
     def _answers_what_is_read(self) -> bool:
-        """Whether a refusal of the body at hand stands neither in a response nor in another's
-        place."""
+        """Return whether a refusal sent now would answer the request whose body is being read."""
         return self._in_body and self._runs is self.cycle and not self.cycle.response_started
 
     def _await_head(self) -> None:
@@ -167,10 +173,10 @@ class Protocol(HttpToolsProtocol):
 
     def _be_late(self) -> None:
         self._late = None
-        if self._answering():  # the next request may wait for that
+        if self._answering():  # the next request may wait for this one
             self._await_head()
         elif not self.ends():
-            message = f"No whole request came within {HEAD_SECONDS:g} seconds."
+            message = f"The request's head did not arrive within {HEAD_SECONDS:g} seconds."
             self._refuse("request_timeout", message)
 
     def _refuse(self, code: str, message: str) -> None:
@@ -189,7 +195,7 @@ class Protocol(HttpToolsProtocol):
             self.transport.close()
 
     def _linger(self) -> None:
-        """Ends what is written, and lets the client send until it has seen that."""
+        """Close the writing side, and discard what the client sends until it closes too."""
         if self._lingers:
             return
         if self._stops or self.transport.is_closing():
@@ -198,7 +204,7 @@ class Protocol(HttpToolsProtocol):
         self._lingers = True
         self._stop_waiting()
         self._late = self.loop.call_later(LINGER_SECONDS, self.transport.abort)
-        if self._answering():  # what runs has been answered in its place
+        if self._answering():  # the refusal was its response
             self.cycle.disconnected = True
             self.cycle.message_event.set()
         self.flow.resume_reading()
@@ -211,7 +217,7 @@ class Protocol(HttpToolsProtocol):
 
 
 class _Answer(asyncio.Transport):
-    """What uvicorn writes a request's answer to, and closes when no other may follow."""
+    """The transport of one request: uvicorn closes it when no other response may follow."""
 
     def __init__(self, connection: Protocol) -> None:
         super().__init__()
