@@ -164,7 +164,7 @@ class ApiKeyAdmin(ModelAdmin[ApiKey]):
     @admin.action(description="Revoke selected keys", permissions=["change"])
     def revoke_selected(self, request: HttpRequest, queryset: QuerySet[ApiKey]) -> None:
         revoked = sum(changes.revoke(key, Actor.of(request.user)) for key in queryset)
-        self.message_user(request, f"{revoked} keys revoked. They stop working within a second.")
+        self.message_user(request, f"Keys revoked: {revoked}. They stop working within a second.")
 
     # One key -------------------------------------------------------------------------------------
 

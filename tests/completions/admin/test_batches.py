@@ -73,7 +73,7 @@ def test_cancelling(admin: Client, batch: Batch) -> None:
     batch.refresh_from_db()
     assert batch.status == BatchStatus.CANCELLING
     again = admin.post(f"/admin/batches/{batch.pk}/cancel/", follow=True)
-    assert "It is cancelling already" in again.content.decode()
+    assert "is already cancelling" in again.content.decode()
 
 
 def test_a_line_leads_to_its_batch(

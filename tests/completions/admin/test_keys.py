@@ -113,7 +113,7 @@ def test_revoking_keys(
     form = {"action": "revoke_selected", "_selected_action": [owner.key.pk]}
     with django_capture_on_commit_callbacks(execute=True):
         response = admin.post(KEYS, form, follow=True)
-    assert "1 revoked" in response.content.decode()
+    assert "Keys revoked: 1." in response.content.decode()
     assert [key.organization.name for key in ApiKey.objects.active()] == ["stranger"]
     assert announced == [1]
 
