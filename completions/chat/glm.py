@@ -13,7 +13,7 @@ from typing import Any
 
 from completions.chat.arguments import arguments
 from completions.chat.events import Arguments, CallBegun, CallParser, Event, Text
-from completions.chat.glm_values import Parameters
+from completions.chat.glm_values import ArgumentReader
 from completions.chat.markers import split_at
 from completions.chat.tools import Call, Tool, dump
 from completions.grammars.structural_tag import json_nodes
@@ -67,7 +67,7 @@ class GlmParser:
         self._schemas = schemas
         self._buffer = ""
         self._step = self._in_text
-        self._parameters = Parameters({})
+        self._arguments = ArgumentReader({})
         self._key = ""
         self._separator = "{"
         self._after_call = False
@@ -109,7 +109,7 @@ class GlmParser:
             return False
         name, self._buffer = self._buffer[:end].strip(), self._buffer[end:]
         events.append(CallBegun(name))
-        self._parameters = Parameters(self._schemas.get(name, {}))
+        self._arguments = ArgumentReader(self._schemas.get(name, {}))
         self._separator = "{"
         self._step = self._between_arguments
         return True
@@ -130,7 +130,7 @@ class GlmParser:
             return False
         self._key = self._buffer[:end].partition(_KEY_END)[0].strip()
         self._buffer = self._buffer[end + len(_VALUE) :]
-        opened = '"' if self._parameters.is_string(self._key) else ""
+        opened = '"' if self._arguments.is_string(self._key) else ""
         events.append(Arguments(f"{self._separator}{dump(self._key)}:{opened}"))
         self._separator = ","
         self._step = self._in_value
@@ -138,13 +138,13 @@ class GlmParser:
 
     def _in_value(self, events: list[Event]) -> bool:
         before, mark, rest = split_at(self._buffer, (_VALUE_END,))
-        streams = self._parameters.is_string(self._key)
+        streams = self._arguments.is_string(self._key)
         if streams:
             piece = dump(before)[1:-1] + ('"' if mark else "")
             if piece:
                 events.append(Arguments(piece))
         elif mark:
-            events.append(Arguments(self._parameters.as_json(self._key, before)))
+            events.append(Arguments(self._arguments.as_json(self._key, before)))
         if streams or mark:
             self._buffer = rest
         if mark:

@@ -15,7 +15,7 @@ _ENFORCED = {"type", "enum", "const", "items", "minItems", "maxItems", *BOUNDS}
 """Keywords that tell whether a value is an instance; others leave that open."""
 
 
-class Parameters:
+class ArgumentReader:
     """The arguments of one tool. Its schema is as the client sent it and may hold anything."""
 
     def __init__(self, schema: Schema) -> None:

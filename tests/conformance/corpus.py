@@ -11,7 +11,7 @@ Schema = dict[str, Any]
 
 DRAFT_4, DRAFT_7 = (f"http://json-schema.org/draft-0{number}/schema#" for number in (4, 7))
 
-FORMATS = (
+STRING_FORMATS = (
     "date-time",
     "time",
     "date",
@@ -49,7 +49,7 @@ def strings() -> Iterator[Schema]:
     yield {"type": "string", "minLength": 3}
     yield {"type": "string", "pattern": "^[ab]+$", "minLength": 2, "maxLength": 6}
     yield from ({"type": "string", "pattern": pattern} for pattern in PATTERNS)
-    yield from ({"type": "string", "format": name} for name in FORMATS)
+    yield from ({"type": "string", "format": name} for name in STRING_FORMATS)
 
 
 def numbers() -> Iterator[Schema]:

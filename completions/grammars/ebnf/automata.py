@@ -9,15 +9,15 @@ from collections.abc import Mapping
 from completions.grammars.ebnf import free_text
 from completions.grammars.ebnf.code_points import Ranges
 from completions.grammars.ebnf.expressions import (
+    Alternation,
     Characters,
-    Choice,
+    Concatenation,
     Expression,
     FreeText,
     Literal,
     NonEmpty,
     Reference,
     Repeat,
-    Sequence,
     Substring,
 )
 
@@ -56,9 +56,9 @@ class Automaton:
             self.steps[start].append((node.ranges, end))
         elif isinstance(node, Literal):
             self._connect_text(node.text, start, end)
-        elif isinstance(node, Sequence):
-            self._connect_sequence(node.parts, start, end)
-        elif isinstance(node, Choice):
+        elif isinstance(node, Concatenation):
+            self._connect_concatenation(node.parts, start, end)
+        elif isinstance(node, Alternation):
             self._todo += [(option, start, end) for option in node.options]
         elif isinstance(node, Repeat):
             self._connect_repeat(node, start, end)
@@ -87,7 +87,7 @@ class Automaton:
             self.steps[here].append((((code_point, code_point),), there))
             here = there
 
-    def _connect_sequence(self, parts: tuple[Expression, ...], start: int, end: int) -> None:
+    def _connect_concatenation(self, parts: tuple[Expression, ...], start: int, end: int) -> None:
         here = start
         for part in parts:
             there = self._state()

@@ -31,14 +31,14 @@ class Characters(Expression):
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Sequence(Expression):
+class Concatenation(Expression):
     """All parts one after the other; without parts, the empty text."""
 
     parts: tuple[Expression, ...]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Choice(Expression):
+class Alternation(Expression):
     """One of at least two options."""
 
     options: tuple[Expression, ...]
@@ -85,7 +85,7 @@ class NonEmpty(Expression):
     body: Expression
 
 
-EMPTY = Sequence(())
+EMPTY = Concatenation(())
 Made = TypeVar("Made", bound=Expression)
 
 
@@ -121,12 +121,12 @@ class Expressions:
     def non_empty(self, body: Expression) -> Expression:
         return self._once(NonEmpty, body)
 
-    def sequence(self, parts: Iterable[Expression]) -> Expression:
+    def concatenation(self, parts: Iterable[Expression]) -> Expression:
         """Flat, with neighbouring literals joined."""
         flat: list[Expression] = []
         texts: list[str] = []
         for part in parts:
-            for each in part.parts if isinstance(part, Sequence) else (part,):
+            for each in part.parts if isinstance(part, Concatenation) else (part,):
                 if isinstance(each, Literal):
                     texts.append(each.text)
                     continue
@@ -138,17 +138,17 @@ class Expressions:
             flat.append(self.literal("".join(texts)))
         if len(flat) < 2:
             return flat[0] if flat else EMPTY
-        return self._once(Sequence, tuple(flat))
+        return self._once(Concatenation, tuple(flat))
 
-    def choice(self, options: Iterable[Expression]) -> Expression:
+    def alternation(self, options: Iterable[Expression]) -> Expression:
         """Flat, and no option twice. Of at least one option."""
         flat: dict[Expression, None] = {}
         for option in options:
-            nested = option.options if isinstance(option, Choice) else (option,)
+            nested = option.options if isinstance(option, Alternation) else (option,)
             flat.update(dict.fromkeys(nested))
         if len(flat) == 1:
             return next(iter(flat))
-        return self._once(Choice, tuple(flat))
+        return self._once(Alternation, tuple(flat))
 
     def repeat(self, body: Expression, low: int, high: int | None) -> Expression:
         if high == 0 or body is EMPTY:
@@ -160,9 +160,9 @@ class Expressions:
 
 def children(node: Expression) -> tuple[Expression, ...]:
     """What it is directly made of. A reference's rule is not among it."""
-    if isinstance(node, Sequence):
+    if isinstance(node, Concatenation):
         return node.parts
-    if isinstance(node, Choice):
+    if isinstance(node, Alternation):
         return node.options
     if isinstance(node, Repeat | NonEmpty):
         return (node.body,)

@@ -55,12 +55,12 @@ def expand(node: FreeText, make: Expressions) -> tuple[Expression, dict[str, Exp
     options[START].append(EMPTY)
     ends = []
     for state, ranges, target in edges(node):
-        step = make.sequence([_rule(node, state, make), make.characters(ranges)])
+        step = make.concatenation([_rule(node, state, make), make.characters(ranges)])
         options[target].append(step) if target in options else ends.append(step)
     if not node.end:
         ends = [_rule(node, state, make) for state in options]
-    return make.choice(ends), {
-        _name(node, state): make.choice(each) for state, each in options.items()
+    return make.alternation(ends), {
+        _name(node, state): make.alternation(each) for state, each in options.items()
     }
 
 

@@ -22,7 +22,14 @@ from completions.grammars.ebnf.expressions import (
     Literal,
     NonEmpty,
 )
-from completions.grammars.ebnf.productions import Lexeme, Loop, Lowering, Productions, Rule, Symbol
+from completions.grammars.ebnf.productions import (
+    Lexeme,
+    Loop,
+    ProductionBuilder,
+    Productions,
+    Rule,
+    Symbol,
+)
 from completions.grammars.ebnf.rules import Facts
 from completions.grammars.ebnf.simulation import Crossing, Simulation, TooAmbiguousError
 from completions.grammars.exceptions import GrammarError
@@ -42,7 +49,7 @@ def safe_productions(
     split: set[Expression] = set()
     checker = _Checker(rules)
     for _ in range(MAX_ROUNDS):
-        productions = Lowering(make, rules, facts, split).lower(start)
+        productions = ProductionBuilder(make, rules, facts, split).lower(start)
         unsafe = checker.unsafe(productions)
         if not unsafe:
             return productions

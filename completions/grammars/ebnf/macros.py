@@ -144,13 +144,15 @@ class Macros:
         make = self._make
         if not avoided:
             return make.repeat(make.characters(code_points.ALL), 0, None)
-        dispatches = [make.sequence([make.free_text(avoided, tag), rule]) for tag, _, rule in pairs]
+        dispatches = [
+            make.concatenation([make.free_text(avoided, tag), rule]) for tag, _, rule in pairs
+        ]
         rest = make.free_text(avoided)
         if not dispatches:
             return rest
         if loops.value:
-            return make.sequence([make.repeat(make.choice(dispatches), 0, None), rest])
-        return make.choice([*dispatches, rest])
+            return make.concatenation([make.repeat(make.alternation(dispatches), 0, None), rest])
+        return make.alternation([*dispatches, rest])
 
     def _pair(self, argument: Argument) -> tuple[str, Token, Expression]:
         """A tag, where it stands, and the rule that follows it."""

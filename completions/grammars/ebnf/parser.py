@@ -130,12 +130,12 @@ class _Parser:
         return self._cursor.error(opening, f"this {opening.text} is never closed")
 
     def _end_option(self, group: _Group) -> None:
-        group.options.append(self._make.sequence(group.parts))
+        group.options.append(self._make.concatenation(group.parts))
         group.parts = []
 
     def _closed(self, group: _Group) -> Expression:
         self._end_option(group)
-        return self._make.choice(group.options)
+        return self._make.alternation(group.options)
 
     def _element(self) -> Expression:
         token = self._cursor.next()

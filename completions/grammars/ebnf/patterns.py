@@ -7,13 +7,13 @@ from completions.grammars.ebnf import code_points
 from completions.grammars.ebnf.code_points import Ranges
 from completions.grammars.ebnf.expressions import (
     EMPTY,
+    Alternation,
     Characters,
-    Choice,
+    Concatenation,
     Expression,
     Literal,
     Reference,
     Repeat,
-    Sequence,
 )
 
 ANY = "(?s:.)"
@@ -24,8 +24,8 @@ _LOOPS = {(0, None): "*", (1, None): "+", (0, 1): "?"}
 class _Binding(IntEnum):
     """How tightly a pattern must hold together where it stands."""
 
-    CHOICE = 0
-    SEQUENCE = 1
+    ALTERNATION = 0
+    CONCATENATION = 1
     ATOM = 2
 
 
@@ -42,7 +42,7 @@ def loop(low: int, high: int | None) -> str:
 def pattern(node: Expression, rules: Mapping[str, Expression]) -> str:
     """Written out, references included."""
     written: list[str] = []
-    todo: list[_Piece] = [(node, _Binding.CHOICE)]
+    todo: list[_Piece] = [(node, _Binding.ALTERNATION)]
     while todo:
         each = todo.pop()
         if isinstance(each, str):
@@ -64,14 +64,14 @@ def _pieces(node: Expression, binding: _Binding, rules: Mapping[str, Expression]
     if isinstance(node, Repeat):
         pieces: list[_Piece] = [(node.body, _Binding.ATOM), loop(node.low, node.high)]
         return pieces if binding < _Binding.ATOM else ["(?:", *pieces, ")"]
-    if isinstance(node, Sequence):
-        pieces = [(part, _Binding.SEQUENCE) for part in node.parts]
+    if isinstance(node, Concatenation):
+        pieces = [(part, _Binding.CONCATENATION) for part in node.parts]
         return pieces if binding < _Binding.ATOM and node is not EMPTY else ["(?:", *pieces, ")"]
-    if isinstance(node, Choice):
+    if isinstance(node, Alternation):
         pieces = []
         for option in node.options:
-            pieces += ["|", (option, _Binding.SEQUENCE)]
-        return pieces[1:] if binding < _Binding.SEQUENCE else ["(?:", *pieces[1:], ")"]
+            pieces += ["|", (option, _Binding.CONCATENATION)]
+        return pieces[1:] if binding < _Binding.CONCATENATION else ["(?:", *pieces[1:], ")"]
     raise TypeError(node)
 
 

@@ -11,14 +11,14 @@ from typing import NamedTuple
 from completions.grammars.ebnf import free_text
 from completions.grammars.ebnf.expressions import (
     EMPTY,
-    Choice,
+    Alternation,
+    Concatenation,
     Expression,
     Expressions,
     FreeText,
     Literal,
     Reference,
     Repeat,
-    Sequence,
     Substring,
 )
 from completions.grammars.ebnf.rules import Facts
@@ -64,7 +64,7 @@ def resolve(node: Expression, rules: Mapping[str, Expression]) -> Expression:
     return node
 
 
-class Lowering:
+class ProductionBuilder:
     """Lowers the rules of one grammar, with some expressions kept from being lexemes."""
 
     def __init__(
@@ -94,11 +94,11 @@ class Lowering:
 
     def _options(self, node: Expression) -> list[Expression]:
         """The alternatives of a choice, with all that are regular in one unless it is split."""
-        if not isinstance(node, Choice):
+        if not isinstance(node, Alternation):
             return [node]
         regular = [option for option in node.options if self._facts.is_regular(option)]
         if 1 < len(regular) < len(node.options):
-            joined = self._make.choice(regular)
+            joined = self._make.alternation(regular)
             if joined not in self._split and self._filled(joined) not in self._split:
                 return [joined, *(option for option in node.options if option not in regular)]
         return list(node.options)
@@ -109,7 +109,7 @@ class Lowering:
             return []
         if option is not whole and self._is_lexeme(option):
             return [self._symbol(option)]
-        if isinstance(option, Sequence):
+        if isinstance(option, Concatenation):
             if self._facts.is_regular(option):
                 return [self._symbol(part) for part in option.parts]
             return [self._symbol(part) for part in self._joined(option.parts)]
@@ -133,22 +133,22 @@ class Lowering:
                 run.append(part)
                 continue
             if run:
-                yield self._make.sequence(run)
+                yield self._make.concatenation(run)
                 run = []
             yield part
         if run:
-            yield self._make.sequence(run)
+            yield self._make.concatenation(run)
 
     def _runs(self, chunks: tuple[str, ...]) -> Expression:
         """The runs of chunks, as nested options: from each chunk, stop or go on with the next."""
         rest: Expression = EMPTY
         rests = []
         for chunk in reversed(chunks):
-            rest = self._make.choice(
-                [EMPTY, self._make.sequence([self._make.literal(chunk), rest])]
+            rest = self._make.alternation(
+                [EMPTY, self._make.concatenation([self._make.literal(chunk), rest])]
             )
             rests.append(rest)
-        return self._make.choice(rests)
+        return self._make.alternation(rests)
 
     def _is_lexeme(self, node: Expression) -> bool:
         return self._facts.is_regular(node) and node not in self._split
@@ -183,8 +183,8 @@ class Lowering:
             return None
         if isinstance(node, Repeat) and not self._facts.is_nullable(node.body):
             return self._make.repeat(node.body, max(1, node.low), node.high)
-        if isinstance(node, Choice):
+        if isinstance(node, Alternation):
             others = [option for option in node.options if option is not EMPTY]
             if not any(map(self._facts.is_nullable, others)):
-                return self._make.choice(others)
+                return self._make.alternation(others)
         return self._make.non_empty(node)

@@ -8,12 +8,12 @@ from typing import NamedTuple
 
 from completions.grammars.ebnf.expressions import (
     EMPTY,
-    Choice,
+    Alternation,
+    Concatenation,
     Expression,
     Expressions,
     Reference,
     Repeat,
-    Sequence,
     children,
     walk,
 )
@@ -57,38 +57,39 @@ class _Equation:
         if step is None or end is None:
             return None
         loop = self._make.repeat(step, 0, None)
-        return self._make.sequence([loop, end] if self._right else [end, loop])
+        return self._make.concatenation([loop, end] if self._right else [end, loop])
 
     def _split(self, node: Expression) -> _Sides | None:
         if isinstance(node, Reference):
             return _Sides(EMPTY, None)
-        if isinstance(node, Choice):
-            return self._split_choice(node)
-        if isinstance(node, Sequence):
-            return self._split_sequence(node)
+        if isinstance(node, Alternation):
+            return self._split_alternation(node)
+        if isinstance(node, Concatenation):
+            return self._split_concatenation(node)
         if isinstance(node, Repeat) and (node.low, node.high) == (0, 1):
             step, end = self._sides[node.body]
-            return _Sides(step, self._choice([EMPTY, end]))
+            return _Sides(step, self._alternation([EMPTY, end]))
         return None
 
-    def _split_choice(self, node: Choice) -> _Sides:
+    def _split_alternation(self, node: Alternation) -> _Sides:
         """Options without the unknown are ends as they are."""
         sides = [self._sides.get(option, _Sides(None, option)) for option in node.options]
         return _Sides(
-            self._choice([step for step, _ in sides]), self._choice([end for _, end in sides])
+            self._alternation([step for step, _ in sides]),
+            self._alternation([end for _, end in sides]),
         )
 
-    def _split_sequence(self, node: Sequence) -> _Sides | None:
+    def _split_concatenation(self, node: Concatenation) -> _Sides | None:
         parts = node.parts
         edge, others = (parts[-1], parts[:-1]) if self._right else (parts[0], parts[1:])
         if edge not in self._sides or any(part in self._sides for part in others):
             return None
         step, end = (
-            each and self._make.sequence([*others, each] if self._right else [each, *others])
+            each and self._make.concatenation([*others, each] if self._right else [each, *others])
             for each in self._sides[edge]
         )
         return _Sides(step, end)
 
-    def _choice(self, options: list[Expression | None]) -> Expression | None:
+    def _alternation(self, options: list[Expression | None]) -> Expression | None:
         present = [option for option in options if option is not None]
-        return self._make.choice(present) if present else None
+        return self._make.alternation(present) if present else None

@@ -104,12 +104,12 @@ class _Reader:
         return _Group(start)
 
     def _end_option(self, group: _Group) -> None:
-        group.options.append(self._make.sequence(group.parts))
+        group.options.append(self._make.concatenation(group.parts))
         group.parts = []
 
     def _closed(self, group: _Group) -> Expression:
         self._end_option(group)
-        return self._make.choice(group.options)
+        return self._make.alternation(group.options)
 
     def _repeat(self, group: _Group) -> None:
         """A quantifier. A ? after it only makes it lazy, which is all the same here."""

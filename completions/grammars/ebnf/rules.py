@@ -3,12 +3,12 @@
 from collections.abc import Callable, Mapping
 
 from completions.grammars.ebnf.expressions import (
-    Choice,
+    Alternation,
+    Concatenation,
     Expression,
     FreeText,
     Reference,
     Repeat,
-    Sequence,
     Substring,
     children,
     walk,
@@ -116,7 +116,7 @@ Property = Callable[[Expression, Known, set[str]], bool]
 def _can_end(node: Expression, known: Known, ending: set[str]) -> bool:
     if isinstance(node, Reference):
         return node.name in ending
-    if isinstance(node, Choice):
+    if isinstance(node, Alternation):
         return any(known[option] for option in node.options)
     if isinstance(node, Repeat) and node.low == 0:
         return True
@@ -126,9 +126,9 @@ def _can_end(node: Expression, known: Known, ending: set[str]) -> bool:
 def _is_nullable(node: Expression, known: Known, nullable: set[str]) -> bool:
     if isinstance(node, Reference):
         return node.name in nullable
-    if isinstance(node, Sequence):
+    if isinstance(node, Concatenation):
         return all(known[part] for part in node.parts)
-    if isinstance(node, Choice):
+    if isinstance(node, Alternation):
         return any(known[option] for option in node.options)
     if isinstance(node, Repeat):
         return node.low == 0 or known[node.body]

@@ -6,15 +6,15 @@ from typing import NamedTuple
 
 from completions.grammars.ebnf.expressions import (
     EMPTY,
+    Alternation,
     Characters,
-    Choice,
+    Concatenation,
     Expression,
     FreeText,
     Literal,
     NonEmpty,
     Reference,
     Repeat,
-    Sequence,
     Substring,
     children,
     walk,
@@ -115,9 +115,9 @@ class _Terminals:
     def _definition(self, node: Expression) -> str:
         if self._is_small(node):
             return f"/{pattern(node, self._rules)}/"
-        if isinstance(node, Sequence):
+        if isinstance(node, Concatenation):
             return " ".join(map(self._operand, node.parts))
-        if isinstance(node, Choice):
+        if isinstance(node, Alternation):
             return " | ".join(map(self._operand, node.options))
         if isinstance(node, Repeat):
             return f"({self._operand(node.body)}){loop(node.low, node.high)}"

@@ -36,7 +36,7 @@ ANNOTATIONS = frozenset(
     )
 )  # fmt: skip
 TYPES = frozenset(["object", "array", "string", "number", "integer", "boolean", "null"])
-FORMATS = frozenset(
+STRING_FORMATS = frozenset(
     (
         "date-time", "time", "date", "duration", "email", "hostname", "ipv4", "ipv6", "uuid",
         "uri", "unknown",
@@ -230,7 +230,7 @@ class _Walk:
         types = schema.get("type", "string")
         types = types if isinstance(types, list) else [types]
         if "string" in types:
-            if name not in FORMATS:
+            if name not in STRING_FORMATS:
                 self._refuse("format", pointer, f"the format {name[:64]} is unknown")
             return
         del schema["format"]

@@ -8,7 +8,7 @@ from completions.grammars import json_schema
 from completions.grammars.compiler import Compiler
 from completions.grammars.exceptions import Finding, GrammarError
 from completions.grammars.json_schema import Schema
-from completions.grammars.structural_tag.parts import Symbol
+from completions.grammars.structural_tag.parts import Opaque
 
 _BEGINNINGS = {
     "object": '"{"', "array": '"["', "string": r'"\""', "number": "/[0-9-]/",
@@ -32,7 +32,7 @@ def check(
     return schema
 
 
-def symbol(compiled: Mapping[str, Any], kind: Any = None) -> Symbol:
+def symbol(compiled: Mapping[str, Any], kind: Any = None) -> Opaque:
     """What matches a schema that was checked; `kind` is its type where that is known."""
     first = _BEGINNINGS.get(kind, _ANY_BEGINNING) if isinstance(kind, str) else _ANY_BEGINNING
-    return Symbol(f"%json {json.dumps(compiled, ensure_ascii=False)}", first)
+    return Opaque(f"%json {json.dumps(compiled, ensure_ascii=False)}", first)

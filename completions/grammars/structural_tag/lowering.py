@@ -16,12 +16,13 @@ from completions.grammars.structural_tag.parts import (
     NONE,
     Embedded,
     Mark,
+    Opaque,
     Part,
-    Symbol,
     Terminal,
+    alternatives,
     chain,
-    choice,
     loop,
+    tags_in_text,
 )
 from completions.grammars.structural_tag.reader import triggers_of
 from completions.grammars.structural_tag.spelling import Spelling, token
@@ -93,7 +94,7 @@ class Lowering:
         return chain([self.lower(element, ends) for element in node.elements])
 
     def _or(self, node: nodes.Or, ends: Ends) -> Part:
-        return choice([self.lower(element, ends) for element in node.elements])
+        return alternatives([self.lower(element, ends) for element in node.elements])
 
     def _repeat(self, node: nodes.Repeat, ends: Ends) -> Part:
         bound = self._compiler.limits.max_repetition
@@ -109,7 +110,7 @@ class Lowering:
         if isinstance(tag.ends, nodes.Tokens):
             return chain([self.lower(tag.content), self.lower(tag.ends)])
         own = tuple(filter(None, tag.ends))
-        end = choice([self._spelling.text(end) for end in tag.ends])
+        end = alternatives([self._spelling.text(end) for end in tag.ends])
         return chain([self.lower(tag.content, own), end])
 
     def _edge(self, edge: str | nodes.Tokens) -> Part:
@@ -117,7 +118,7 @@ class Lowering:
 
     def _mark(self, node: nodes.Mark, ends: Ends) -> Part:
         spelled = self._spelling.text(node.text)
-        return spelled if isinstance(spelled, Symbol) else Mark(node.text, node.cuts)
+        return spelled if isinstance(spelled, Opaque) else Mark(node.text, node.cuts)
 
     def _constrained(self, node: nodes.Constrained, ends: Ends) -> Part:
         constraint = self._tree.constraint
@@ -126,14 +127,14 @@ class Lowering:
         translated = self._translate(constraint, self._compiler)
         self.warnings += translated.warnings
         self.grammars += named("constraint", translated.grammar)
-        return Symbol("@constraint", ANY)
+        return Opaque("@constraint", ANY)
 
     def _separated_tags(self, node: nodes.SeparatedTags, ends: Ends) -> Part:
-        tag = choice([self.lower(each) for each in node.tags])
+        tag = alternatives([self.lower(each) for each in node.tags])
         found = tag
         if not node.stop_after_first:
             found = chain([tag, loop(chain([self._spelling.text(node.separator), tag]), 0, None)])
-        return found if node.at_least_one else choice([found, EMPTY])
+        return found if node.at_least_one else alternatives([found, EMPTY])
 
     def _tagged_text(self, node: nodes.TaggedText, ends: Ends) -> Part:
         text = self._text_around(node, node.triggers, node.excludes, ends, mixed=node.mixed)
@@ -147,23 +148,23 @@ class Lowering:
                 for tag in tags
             ]
             if rests:
-                triggered.append(chain([text, self._edge(trigger), choice(rests)]))
-        once = choice(triggered)
+                triggered.append(chain([text, self._edge(trigger), alternatives(rests)]))
+        once = alternatives(triggered)
         if not node.at_least_one:
-            return choice([once, text]) if node.stop_after_first else _repeated(once, text)
-        first = choice([self.lower(tag) for tag in node.tags])
-        return first if node.stop_after_first else chain([first, _repeated(once, text)])
+            return alternatives([once, text]) if node.stop_after_first else tags_in_text(once, text)
+        first = alternatives([self.lower(tag) for tag in node.tags])
+        return first if node.stop_after_first else chain([first, tags_in_text(once, text)])
 
     def _dispatch(self, node: nodes.Dispatch, ends: Ends) -> Part:
         patterns = tuple(pattern for pattern, _ in node.rules)
         text = self._text_around(node, patterns, node.excludes, ends)
-        once = choice(
+        once = alternatives(
             [
                 chain([text, self._edge(pattern), self.lower(content)])
                 for pattern, content in node.rules
             ]
         )
-        return _repeated(once, text) if node.loop else choice([once, text])
+        return tags_in_text(once, text) if node.loop else alternatives([once, text])
 
     def _text_around(
         self,
@@ -193,7 +194,7 @@ class Lowering:
         if not ranges:
             raise GrammarError("no token is left", pointer=node.pointer)
         spans = ",".join(str(low) if low == high else f"{low}-{high}" for low, high in ranges)
-        return loop(Symbol(f"<[{spans}]>", NONE), least, most)
+        return loop(Opaque(f"<[{spans}]>", NONE), least, most)
 
     def _ids(self, node: Node, named: Sequence[int | str]) -> list[int]:
         table = self._table(node)
@@ -210,11 +211,6 @@ class Lowering:
         if self._compiler.tokens is None:
             raise GrammarError("tokens need a model", pointer=node.pointer)
         return tokens.load_table(self._compiler.tokens)
-
-
-def _repeated(once: Part, text: Part) -> Part:
-    """Any number of tags in text, each of which brings the text before it."""
-    return chain([loop(once, 0, None), text])
 
 
 _LOWERINGS: Mapping[type[Node], Callable[[Lowering, Any, Ends], Part]] = {

@@ -15,8 +15,8 @@ from completions.grammars.structural_tag.parts import (
     Loop,
     Part,
     Terminal,
+    alternatives,
     chain,
-    choice,
     literal,
     quoted,
 )
@@ -120,11 +120,11 @@ class Parameters:
         for is_text, value in self._values(place):
             ways["true" if is_text else "false"].append(value)
         written = [
-            chain([self._tag(self._style.before), name, *self._opening(mark), choice(values)])
+            chain([self._tag(self._style.before), name, *self._opening(mark), alternatives(values)])
             for mark, values in ways.items()
             if values
         ]
-        return chain([_SPACES, choice(written)])
+        return chain([_SPACES, alternatives(written)])
 
     def _opening(self, mark: str) -> list[Part]:
         name_end, *value_begin = self._style.opening.replace("{mark}", mark).split("{spaces}")

@@ -51,7 +51,7 @@ class Terminal:
 
 
 @dataclass(frozen=True, slots=True)
-class Symbol:
+class Opaque:
     """What is not regular: a grammar inside the grammar, or tokens. Not nullable."""
 
     expression: str
@@ -96,7 +96,7 @@ class Chain:
 
 
 @dataclass(frozen=True, slots=True)
-class Choice:
+class Alternatives:
     options: "tuple[Part, ...]"
     weight: int = field(init=False)
 
@@ -117,7 +117,7 @@ class Loop:
         return self.item.weight + 1
 
 
-Part = Terminal | Symbol | Embedded | Mark | Chain | Choice | Loop
+Part = Terminal | Opaque | Embedded | Mark | Chain | Alternatives | Loop
 MAX_WEIGHT = 200_000
 """Of a part: about the characters that it takes. Free text before alternatives multiplies them."""
 
@@ -142,18 +142,18 @@ def quoted(text: str) -> str:
 
 
 def literals(texts: Iterable[str]) -> Part:
-    return choice([literal(text) for text in texts])
+    return alternatives([literal(text) for text in texts])
 
 
 def is_nullable(part: Part) -> bool:
     match part:
         case Terminal():
             return part.nullable
-        case Symbol() | Embedded() | Mark():
+        case Opaque() | Embedded() | Mark():
             return False
         case Chain(items):
             return all(map(is_nullable, items))
-        case Choice(options):
+        case Alternatives(options):
             return any(map(is_nullable, options))
         case Loop(item, least, _):
             return least == 0 or is_nullable(item)
@@ -162,7 +162,7 @@ def is_nullable(part: Part) -> bool:
 def first(part: Part) -> str:
     """A terminal of one character that includes all first characters, or NONE."""
     match part:
-        case Terminal() | Symbol() | Embedded() | Mark():
+        case Terminal() | Opaque() | Embedded() | Mark():
             return part.first
         case Chain(items):
             found = []
@@ -171,7 +171,7 @@ def first(part: Part) -> str:
                 if not is_nullable(item):
                     break
             return either(found)
-        case Choice(options):
+        case Alternatives(options):
             return either(map(first, options))
         case Loop(item):
             return first(item)
@@ -189,14 +189,14 @@ def chain(parts: Sequence[Part]) -> Part:
     items: list[Part] = []
     flat = [item for part in parts for item in (part.items if isinstance(part, Chain) else (part,))]
     for index, part in enumerate(flat):
-        if items and _waits(items[-1]) and isinstance(part, Choice | Loop):
+        if items and _waits(items[-1]) and isinstance(part, Alternatives | Loop):
             options = [chain([items[-1], option]) for option in _options(part)]
             waiting = [option for option in options if _waits(option)]
             settled = [option for option in options if not _waits(option)]
             rest = flat[index + 1 :]
             # Those that wait go on into what follows; the others need it once, together.
-            ways = [chain([choice(each), *rest]) for each in (waiting, settled) if each]
-            return chain([*items[:-1], choice(ways)])
+            ways = [chain([alternatives(each), *rest]) for each in (waiting, settled) if each]
+            return chain([*items[:-1], alternatives(ways)])
         _append(items, part)
     return items[0] if len(items) == 1 else Chain(tuple(items))
 
@@ -208,9 +208,9 @@ def _waits(part: Part) -> bool:
     return isinstance(part, Terminal) and part.is_open and not part.ends_literally
 
 
-def _options(part: Choice | Loop) -> tuple[Part, ...]:
+def _options(part: Alternatives | Loop) -> tuple[Part, ...]:
     """The same language as alternatives."""
-    if isinstance(part, Choice):
+    if isinstance(part, Alternatives):
         return part.options
     least, most = max(part.least - 1, 0), None if part.most is None else part.most - 1
     more = Chain((part.item, loop(part.item, least, most)))
@@ -249,14 +249,14 @@ def _fused(left: Terminal, right: Terminal) -> Terminal:
     return replace(whole, lead=left.lead, rest=rest, beginnings=first)
 
 
-def choice(options: Sequence[Part]) -> Part:
+def alternatives(options: Sequence[Part]) -> Part:
     """One of them. Regular ones fuse; others share the literal that they begin with.
 
     Else the lexeme of one could hide that of another that ends inside it.
     """
     flat: list[Part] = []
     for option in options:
-        for each in option.options if isinstance(option, Choice) else (option,):
+        for each in option.options if isinstance(option, Alternatives) else (option,):
             if each not in flat:
                 flat.append(each)
     if len(flat) == 1:
@@ -284,9 +284,9 @@ def _factored(options: Sequence[Part]) -> Part:
         if len(group) > 1:
             prefix = _shared([_lead(option) for option in group])
             rests = [_without(option, prefix) for option in group]
-            group = [chain([literal(prefix), choice(rests)])]
+            group = [chain([literal(prefix), alternatives(rests)])]
         shared += group
-    return shared[0] if len(shared) == 1 else Choice(tuple(shared))
+    return shared[0] if len(shared) == 1 else Alternatives(tuple(shared))
 
 
 def _shared(texts: Sequence[str]) -> str:
@@ -355,6 +355,11 @@ def free_text(pointer: str, excludes: Sequence[str], most: int | None) -> Part:
         expression = f"({expression} & ~(/(?s:.*)/ ({listed}) /(?s:.*)/))"
     stops = tuple(exclude for exclude in excludes if not _overlaps_itself(exclude))
     return Terminal(expression, nullable=True, is_open=True, stops=stops, pointer=pointer)
+
+
+def tags_in_text(once: Part, text: Part) -> Part:
+    """Any number of tags, each of which brings the text before it, and the text after them."""
+    return chain([loop(once, 0, None), text])
 
 
 def _overlaps_itself(text: str) -> bool:

@@ -11,8 +11,8 @@ from completions.grammars import tokens
 from completions.grammars.compiler import Compiler
 from completions.grammars.structural_tag.parts import (
     NONE,
+    Opaque,
     Part,
-    Symbol,
     Terminal,
     chain,
     free_text,
@@ -54,7 +54,7 @@ class Spelling:
         characters = free_text(pointer, self.characters_of(excludes), most)
         if not (mixed and self._others):
             return characters
-        others = Symbol(f"<[{','.join(map(str, self._others))}]>", NONE)
+        others = Opaque(f"<[{','.join(map(str, self._others))}]>", NONE)
         return chain([loop(chain([characters, others]), 0, None), characters])
 
     def open_text(self, pointer: str, closing: str) -> Terminal:
@@ -64,6 +64,6 @@ class Spelling:
         return found
 
 
-def token(id: int) -> Symbol:
+def token(id: int) -> Opaque:
     """One special token."""
-    return Symbol(f"<[{id}]>", NONE)
+    return Opaque(f"<[{id}]>", NONE)

@@ -8,23 +8,23 @@ which means the same.
 from completions.grammars.compiler import TOO_MANY_ALTERNATIVES
 from completions.grammars.ebnf import Grammar
 from completions.grammars.ebnf.expressions import (
-    Choice,
+    Alternation,
+    Concatenation,
     Expression,
     FreeText,
     Reference,
     Repeat,
-    Sequence,
 )
 from completions.grammars.ebnf.grammar import ROOT
 from completions.grammars.ebnf.rules import Facts
 from completions.grammars.structural_tag.parts import (
     Embedded,
     Part,
+    alternatives,
     chain,
-    choice,
     free_text,
     literals,
-    loop,
+    tags_in_text,
 )
 
 
@@ -32,16 +32,16 @@ def part(grammar: Grammar) -> Part | None:
     """The root as a structural tag would have it; None where it is no such TagDispatch."""
     root = grammar.rules[ROOT]
     match root:
-        case Sequence((Repeat(body=body, low=0, high=None), FreeText(avoided, ""))):
+        case Concatenation((Repeat(body=body, low=0, high=None), FreeText(avoided, ""))):
             dispatches, loops = _options(body), True
-        case Choice((*dispatches, FreeText(avoided, ""))):
+        case Alternation((*dispatches, FreeText(avoided, ""))):
             loops = False
         case _:
             return None
     tags: dict[str, list[str]] = {}
     for dispatch in dispatches:
         match dispatch:
-            case Sequence((FreeText(around, tag), Reference(name))) if around == avoided:
+            case Concatenation((FreeText(around, tag), Reference(name))) if around == avoided:
                 tags.setdefault(name, []).append(tag)
             case _:
                 return None
@@ -52,11 +52,11 @@ def part(grammar: Grammar) -> Part | None:
         chain([text, literals(before), Embedded(grammar.text, rule=name)])
         for name, before in tags.items()
     ]
-    return chain([loop(choice(once), 0, None), text]) if loops else choice([*once, text])
+    return tags_in_text(alternatives(once), text) if loops else alternatives([*once, text])
 
 
 def _options(body: Expression) -> list[Expression]:
-    return list(body.options) if isinstance(body, Choice) else [body]
+    return list(body.options) if isinstance(body, Alternation) else [body]
 
 
 def explain(message: str, text: str) -> str:

@@ -11,13 +11,13 @@ from completions.grammars.limits import DEFAULT_LIMITS, Limits, check_chains
 from completions.grammars.structural_tag.parts import (
     NONE,
     SOME,
+    Alternatives,
     Chain,
-    Choice,
     Embedded,
     Loop,
     Mark,
+    Opaque,
     Part,
-    Symbol,
     Terminal,
     either,
     first,
@@ -73,7 +73,7 @@ class Writer:
         match part:
             case Terminal():
                 return self._terminal(part, follow)
-            case Symbol(expression):
+            case Opaque(expression):
                 return self._symbol(expression)
             case Embedded():
                 return f"@{self._grammar(part)}"
@@ -85,7 +85,7 @@ class Writer:
                 )
             case Chain(items):
                 return self._chain(items, follow)
-            case Choice(options):
+            case Alternatives(options):
                 return f"({' | '.join(self._rule(option, follow) for option in options)})"
             case Loop(item, least, most):
                 again = follow if most == 1 else either([follow, first(item)])
@@ -115,7 +115,7 @@ class Writer:
         grammar = ebnf.parse(part.text, self._limits)
         make = grammar.make
         start = make.reference(part.rule) if part.rule else grammar.start
-        grammar.start = make.sequence([start, make.literal(part.after)])
+        grammar.start = make.concatenation([start, make.literal(part.after)])
         written = ebnf.write(grammar, self._limits)
         check_chains(written, self._limits)
         return written

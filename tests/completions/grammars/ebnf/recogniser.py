@@ -6,14 +6,14 @@ Slow, and independent of everything that the translation does after parsing.
 from collections.abc import Iterator
 
 from completions.grammars.ebnf.expressions import (
+    Alternation,
     Characters,
-    Choice,
+    Concatenation,
     Expression,
     FreeText,
     Literal,
     Reference,
     Repeat,
-    Sequence,
     Substring,
     walk,
 )
@@ -53,9 +53,9 @@ class Recogniser:
                 return (start + 1 for each in here for low, high in ranges if low <= each <= high)
             case Reference(name):
                 return iter(self._ends[self._grammar.rules[name]][start])
-            case Choice(options):
+            case Alternation(options):
                 return (end for option in options for end in self._ends[option][start])
-            case Sequence(parts):
+            case Concatenation(parts):
                 return iter(self._match_parts(parts, {start}))
             case Repeat():
                 return self._match_repeat(node, start)

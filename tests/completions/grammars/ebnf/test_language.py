@@ -52,7 +52,7 @@ def test_look_ahead_restricts_nothing() -> None:
 def test_what_is_put_around_the_root_is_safe_beside_it() -> None:
     grammar = ebnf.parse('root ::= [a-z]+ | "(" root ")"', DEFAULT_LIMITS)
     make = grammar.make
-    grammar.start = make.sequence([make.literal("x"), grammar.start, make.literal("end")])
+    grammar.start = make.concatenation([make.literal("x"), grammar.start, make.literal("end")])
     lark = ebnf.write(grammar)
     assert accepts(lark, "xendend")
     assert accepts(lark, "x(a)end")

@@ -18,6 +18,6 @@ def test_crossings_of_a_word_and_letters() -> None:
 def test_an_explosion_is_given_up() -> None:
     make = Expressions()
     maybe = make.repeat(make.literal("a"), 0, 1)
-    automaton = Automaton(make.sequence([maybe] * 1000), {})
+    automaton = Automaton(make.concatenation([maybe] * 1000), {})
     with pytest.raises(TooAmbiguousError):
         list(Simulation({0: automaton}).crossings())

@@ -9,11 +9,11 @@ from completions.grammars.structural_tag.parts import (
     EMPTY,
     Chain,
     Loop,
+    Opaque,
     Part,
-    Symbol,
     Terminal,
+    alternatives,
     chain,
-    choice,
     free_text,
     literal,
     literals,
@@ -21,7 +21,7 @@ from completions.grammars.structural_tag.parts import (
 )
 from completions.grammars.structural_tag.writer import Writer
 
-SYMBOL = Symbol('%json {"type":"object"}', '"{"')
+SYMBOL = Opaque('%json {"type":"object"}', '"{"')
 WORD = Terminal("/[a-z]+/", is_open=True, pointer="/word")
 TEXT = free_text("/text", [], None)
 
@@ -71,7 +71,7 @@ def test_empty_lexemes_are_options() -> None:
 
 def test_alternatives_share_their_beginning() -> None:
     options = [chain([literal("<ab>"), SYMBOL]), chain([literal("<a>"), WORD]), literal("<")]
-    factored = choice(options)
+    factored = alternatives(options)
     assert isinstance(factored, Chain)
     assert factored.items[0] == literal("<")
     assert lark(factored)[0].startswith("start: T")
