@@ -2,9 +2,9 @@
 
     python -m benchmarks.admin_pages --requests 1000000
 
-Makes the month with `demo_data` in a folder that is deleted afterwards (--home keeps one, and uses
-what is there), starts the web server and asks for every page several times. Exits 1 when a page's
-median is above --limit.
+Makes the month with `example_data` in a folder that is deleted afterwards (--home keeps one, and
+uses what is there), starts the web server and requests every page several times. Exits 1 if the
+median of a page is above --limit.
 """
 
 import argparse
@@ -33,7 +33,7 @@ PAGES = {
     "requests": "/admin/completions/usagerecord/",
     "requests, page 200": "/admin/completions/usagerecord/?p=200",
     "requests that failed": "/admin/completions/usagerecord/?status=failed",
-    "requests of a model": "/admin/completions/usagerecord/?model=demo-large",
+    "requests of a model": "/admin/completions/usagerecord/?model=example-large",
     "requests of an organization": "/admin/completions/usagerecord/?organization__id__exact=1",
     "requests of a key": "/admin/completions/usagerecord/?api_key=2",
     "requests that failed with a code": (
@@ -94,7 +94,7 @@ def site(home: Path, requests: int) -> Iterator[httpx.Client]:
         for command in (
             ["migrate", "-v0"],
             ["createsuperuser", "--noinput"],
-            ["demo_data", "--requests", str(requests)],
+            ["example_data", "--requests", str(requests)],
         ):
             subprocess.run([*manage, *command], cwd=ROOT, env=environment, check=True)
     up = subprocess.Popen(

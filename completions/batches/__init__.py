@@ -1,1 +1,1 @@
-"""Files of requests that run while nobody waits: validated, fed to the queue, written to files."""
+"""Batches: files of requests that are validated, sent to the queue, and written to files."""

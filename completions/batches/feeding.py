@@ -1,4 +1,4 @@
-"""Lines go to the queue a window at a time, so that live requests never wait behind a file."""
+"""Sends lines to the queue in windows, so that live requests never wait behind a file."""
 
 import logging
 import time
@@ -27,19 +27,20 @@ Publish = Callable[[str, str, int], None]
 """Job id, model, priority. Raises kombu's OperationalError when the broker is gone."""
 
 _AT_ONCE = 500
-_SCOPES = 3
-"""Tries to send lines: the budgets of their key and of their organization may have to be seeded."""
+_ATTEMPTS = 3
+"""Attempts to send lines: the budgets of the key and of the organization may need seeding."""
 BUDGET_PAUSE = 20.0
-"""Seconds until lines that a budget kept back are tried again."""
+"""Seconds until lines that exceeded a budget are tried again."""
 _resting: dict[str, float] = {}
-"""Batches whose budget is spent, by the time of this process's clock when they are tried again."""
+"""Batches whose budget is spent, with the time.monotonic() of their next attempt."""
 
 
 def feed(client: redis.Redis, prefix: str, publish: Publish) -> int:
-    """Send as many lines as their models' windows have room for. Returns how many.
+    """Send as many lines as the windows of their models have room for. Returns how many.
 
-    Organizations with waiting lines share a window equally; inside one, the oldest batch goes
-    first. A line counts as sent before Redis knows it: what is lost in between is put back.
+    Organizations with waiting lines share a window equally. Within an organization the oldest batch
+    goes first. A line is marked as sent before Redis has it; `restore_lost` undoes the mark if the
+    line never arrives.
     """
     if is_nearly_full(cast("dict[str, int]", client.info("memory"))):
         return 0
@@ -48,7 +49,7 @@ def feed(client: redis.Redis, prefix: str, publish: Publish) -> int:
     for model, batches in _fed_by_model().items():
         entry = model_files.served_models().get(model)
         if entry is None:
-            continue  # waits for models.toml, or for its end
+            continue  # waits until models.toml has the model again, or expires
         window = LINES_PER_SEQUENCE * entry.max_num_seqs * max(1, workers[model])
         share = max(1, window // len({batch.organization_id for batch in batches}))
         room = dict.fromkeys((batch.organization_id for batch in batches), share)
@@ -74,7 +75,7 @@ def _fed_by_model() -> dict[str, list[Batch]]:
 
 
 def _sent(model: str) -> dict[int, int]:
-    """Lines of each organization that are queued or run."""
+    """Count the lines of each organization that are queued or running."""
     running = Count("lines", filter=Q(lines__state=LineState.SENT))
     unended = Batch.objects.filter(model=model, status__in=_WITH_SENT_LINES)
     counts = unended.order_by().values("organization_id").annotate(sent=running)
@@ -109,20 +110,20 @@ def _send(client: redis.Redis, prefix: str, publish: Publish, batch: Batch, most
 
 
 def _submitted(client: redis.Redis, prefix: str, jobs: Sequence[NewJob]) -> list[Any]:
-    """What became of each, with budgets that Redis has to be told of told."""
-    for _ in range(_SCOPES):
+    """Submit jobs and return one reply for each. Seeds the budgets that Redis lacks."""
+    for _ in range(_ATTEMPTS):
         replies = submit_kept(client, prefix, jobs, FIRST_CHECK)
         unseeded = {reply.scope for reply in replies if isinstance(reply, UnseededError)}
         if not unseeded:
             break
         for scope in sorted(unseeded):
             budgets.seed_from(client, prefix, scope)
-        # Those that are there by now answer False, and are to be published as well.
+        # Jobs that the first attempt stored now reply False, and are published as well.
     return list(replies)
 
 
 def _wait(batch: Batch, refused: Sequence[BatchLine]) -> None:
-    """A budget is spent: the lines wait until there is another, or for the end of their window."""
+    """Return lines that exceeded a budget to waiting, and pause their batch."""
     rows = BatchLine.objects.filter(id__in=[line.id for line in refused], state=LineState.SENT)
     rows.update(state=LineState.WAITING)
     _resting[batch.id] = time.monotonic() + BUDGET_PAUSE
@@ -130,11 +131,11 @@ def _wait(batch: Batch, refused: Sequence[BatchLine]) -> None:
 
 
 def _take(found: list[BatchLine]) -> list[BatchLine]:
-    """Mark lines that waited a moment ago as sent. Returns those that are to be sent.
+    """Mark waiting lines as sent. Returns the lines to send.
 
-    A feeder that stalled for so long that it lost its lock meets another one here: what that one
-    sent may have been answered by now, and must not run, and count, once more. What has not been
-    answered may be sent twice: Redis knows it.
+    A feeder that stalled until it lost its lock may compete with another one here. Lines that the
+    other sent and that have ended must not run again. Lines that have not ended may be sent twice,
+    because Redis ignores the second submission.
     """
     ids = [line.id for line in found]
     waiting = BatchLine.objects.filter(id__in=ids, state=LineState.WAITING)
@@ -146,8 +147,10 @@ def _take(found: list[BatchLine]) -> list[BatchLine]:
 
 
 def restore_lost(client: redis.Redis, prefix: str) -> int:
-    """Lines that were sent and that Redis does not know wait again. Returns how many. Not for use
-    beside `feed`, which marks lines as sent before it sends them."""
+    """Return sent lines that Redis does not have to waiting. Returns how many.
+
+    Must not run concurrently with `feed`, which marks lines as sent before it sends them.
+    """
     restored, keys = 0, Keys(prefix)
     sent = BatchLine.objects.filter(batch__status__in=_WITH_SENT_LINES, state=LineState.SENT)
     for part in parts(_with_batches(sent), _AT_ONCE):
@@ -156,14 +159,14 @@ def restore_lost(client: redis.Redis, prefix: str) -> int:
             pipeline.exists(keys.job(line.batch.job_id(line.number)))
         known = pipeline.execute()
         lost = [line.id for line, there in zip(part, known, strict=True) if not there]
-        # Its result may have been stored since it was read here.
+        # A result may have been stored since the query.
         unended = BatchLine.objects.filter(id__in=lost, state=LineState.SENT)
         restored += unended.update(state=LineState.WAITING) if lost else 0
     return restored
 
 
 def cancel_closing(client: redis.Redis, prefix: str) -> int:
-    """Cancel what still runs of batches that are being closed. Returns how many lines."""
+    """Cancel the running lines of closing batches. Returns how many."""
     cancelled = 0
     scripts = Scripts(client, prefix)
     for part in parts(_with_batches(states.running_lines_of_closing()), _AT_ONCE):
@@ -173,10 +176,10 @@ def cancel_closing(client: redis.Redis, prefix: str) -> int:
 
 
 def _with_batches(found: QuerySet[BatchLine]) -> list[BatchLine]:
-    """Sent lines, of which there are no more than the windows hold; without what they carry."""
+    """Load sent lines without their jobs. The windows bound their number."""
     return list(found.select_related("batch").only("number", "batch__job_prefix"))
 
 
 def _live_workers(client: redis.Redis, prefix: str) -> Counter[str]:
-    """How many live workers take jobs of each model."""
+    """Count the live workers that take jobs, by model."""
     return Counter(worker.model for worker in watch_workers(client, prefix) if worker.accepting)

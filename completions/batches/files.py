@@ -1,4 +1,4 @@
-"""Files in Django's default storage, with one row each: stored, found, read, deleted, expired."""
+"""Stores, reads and expires files in Django's default storage, with one row each."""
 
 from collections.abc import AsyncIterator
 from datetime import datetime, timedelta
@@ -16,13 +16,13 @@ _PRUNED_AT_ONCE = 100
 
 
 class StorageLimitError(Exception):
-    """The organization's files already take as much room as they may."""
+    """The files of the organization would exceed MAX_STORED_BYTES."""
 
 
 def store_upload(
     content: Content[Any], filename: str, owner: tuple[int, int], keep: timedelta
 ) -> File:
-    """Keep what a client sent. `owner` is (organization id, key id). Raises StorageLimitError."""
+    """Store an upload. `owner` is (organization id, key id). Raises StorageLimitError."""
     organization_id, api_key_id = owner
     uploaded = File.objects.filter(organization_id=organization_id, purpose=FilePurpose.BATCH)
     stored = uploaded.aggregate(total=Sum("bytes"))["total"] or 0
@@ -39,7 +39,7 @@ def store_upload(
 
 
 def store(file: File, content: Content[Any], keep: timedelta) -> File:
-    """Write the content, then the row of a new file. Replaces what a crash left of a former try."""
+    """Write the content, then the row. Replaces what a crashed attempt has left."""
     File.objects.filter(id=file.id).delete()
     file.bytes = content.size or 0
     file.expires_at = file.created_at + keep
@@ -54,7 +54,7 @@ def store(file: File, content: Content[Any], keep: timedelta) -> File:
 
 
 async def read(file: File) -> AsyncIterator[bytes]:
-    """The content in pieces; each is read in a thread."""
+    """Yield the content in chunks, each read in a thread."""
     stream: IO[bytes] = await sync_to_async(file.content.open)("rb")
     try:
         while chunk := await sync_to_async(stream.read)(_CHUNK):
@@ -64,7 +64,7 @@ async def read(file: File) -> AsyncIterator[bytes]:
 
 
 def prune(now: datetime) -> int:
-    """Delete files whose time is over. Returns how many."""
+    """Delete expired files. Returns how many."""
     pruned = 0
     while expired := list(File.objects.filter(expires_at__lte=now)[:_PRUNED_AT_ONCE]):
         for file in expired:

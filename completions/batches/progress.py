@@ -1,4 +1,4 @@
-"""How fast a batch goes, when it will be done, and what is before it."""
+"""The speed of a batch, its expected end, and the batches ahead of it."""
 
 from dataclasses import dataclass, replace
 from datetime import datetime
@@ -6,22 +6,23 @@ from datetime import datetime
 from completions.models import Batch, BatchStatus
 
 MARK_EVERY = 5.0
+"""Seconds between two samples."""
 MARKS = 13
-"""Kept: the last minute."""
+"""Samples kept: those of the last minute."""
 
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """Of a batch that has not ended. `position` counts the organization's batches for the same
-    model whose lines go first; None where there is nothing to go by."""
+    """The progress of an unfinished batch; speed and time are None while unknown."""
 
     position: int
+    """Batches of the same organization and model whose lines go first."""
     lines_per_second: float | None
     seconds_left: int | None
 
 
 def mark(now: datetime) -> None:
-    """Note how far every running batch is; called often, it notes every few seconds."""
+    """Store a sample for every running batch whose last one is MARK_EVERY seconds old."""
     at = now.timestamp()
     for batch in Batch.objects.filter(status=BatchStatus.IN_PROGRESS):
         if not batch.pace or at - batch.pace[-1][0] >= MARK_EVERY:
@@ -30,7 +31,7 @@ def mark(now: datetime) -> None:
 
 
 def of(batch: Batch, now: datetime) -> Progress:
-    """Where a batch that has not ended stands."""
+    """Return the progress of an unfinished batch."""
     before = Batch.objects.filter(
         organization_id=batch.organization_id,
         model=batch.model,
@@ -41,7 +42,7 @@ def of(batch: Batch, now: datetime) -> Progress:
 
 
 def of_pace(batch: Batch, now: datetime) -> Progress:
-    """The same without a query: as if none were before it."""
+    """Return the progress without a query; `position` is 0."""
     rate = _lines_per_second(batch, now)
     left = batch.total - batch.done
     return Progress(0, rate and round(rate, 2), round(left / rate) if rate else None)

@@ -1,4 +1,4 @@
-"""What a batch did not finish, as a batch of its own."""
+"""Creates a new batch from the failed lines of another."""
 
 import json
 import tempfile
@@ -14,8 +14,10 @@ from completions.models import Batch, File, FilePurpose
 
 
 def prepare(batch: Batch, now: datetime) -> tuple[Batch, File]:
-    """A new batch, not stored yet, and its stored input: the lines of the error file as they were
-    sent. Raises File.DoesNotExist."""
+    """Return an unsaved batch and its stored input file.
+
+    The input has the lines named in the error file, as they were sent. Raises File.DoesNotExist.
+    """
     inputs = File.objects.unexpired(now)
     sent, failed = inputs.get(id=batch.input_file_id), inputs.get(id=batch.error_file_id)
     with failed.content.open("rb") as content:

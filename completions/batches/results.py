@@ -1,4 +1,4 @@
-"""Results of lines: each is stored once, and in the same transaction counted."""
+"""Results of lines. Each is stored once, and counted in the same transaction."""
 
 from collections import defaultdict
 from collections.abc import Iterable
@@ -14,28 +14,28 @@ from completions.models import OPEN_LINES, Batch, BatchLine, BatchStatus, LineSt
 from completions.responses.ended import whole_response
 
 _TIMEOUTS = ("queue_timeout", "generation_timeout")
-"""Codes of jobs whose deadline has passed: a line's is the end of the completion window."""
+"""Codes of jobs whose deadline has passed. The deadline of a line is the batch's expiry."""
 
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """How a line ended."""
+    """The end of one line."""
 
     batch_id: str
     number: int
     succeeded: bool
     usage: Usage
     reasoning_tokens: int
-    """Of the completion tokens."""
+    """Completion tokens that are reasoning."""
     result: bytes | None
-    """None when there was no response: the batch says why."""
+    """The packed output line; None if there is no response."""
     timed_out: bool
     attempts: int
-    """How often a worker began it."""
+    """Attempts by workers."""
 
 
 def answer(job: EndedJob) -> Answer:
-    """What is to be stored of a line's job."""
+    """Return what to store for the ended job of a line."""
     batch_id, number = lines.place_of(job.id)
     timed_out = job.error is not None and job.error.code in _TIMEOUTS
     result, succeeded, reasoning = None, False, 0
@@ -50,7 +50,7 @@ def answer(job: EndedJob) -> Answer:
 
 
 def keep(answers: Iterable[Answer]) -> None:
-    """Store results of lines that have none. Part of the caller's transaction."""
+    """Store results for lines that have none. Runs in the caller's transaction."""
     by_batch: dict[str, dict[int, Answer]] = defaultdict(dict)
     for each in answers:
         by_batch[each.batch_id][each.number] = each

@@ -1,4 +1,4 @@
-"""How a batch moves through OpenAI's life cycle: each step is one conditional UPDATE."""
+"""The transitions between a batch's statuses. Each is one conditional UPDATE."""
 
 from datetime import datetime
 
@@ -12,7 +12,7 @@ _CLOSING = (BatchStatus.CANCELLING, BatchStatus.FINALIZING)
 
 
 def place(batch: Batch, file: File, owner: tuple[int, int], job_prefix: str) -> None:
-    """Fill in what a new batch has of its owner (organization id, key id), file and route."""
+    """Set the owner (organization id, key id), file, prefix and expiry of a new batch."""
     batch.organization_id, batch.api_key_id = owner
     batch.input_file_id = file.id
     batch.job_prefix = job_prefix
@@ -20,7 +20,7 @@ def place(batch: Batch, file: File, owner: tuple[int, int], job_prefix: str) -> 
 
 
 def begin(batch: Batch, now: datetime) -> bool:
-    """Every line is valid. False when the batch was cancelled or expired meanwhile."""
+    """Start a valid batch. Returns False if it was cancelled or has expired meanwhile."""
     validating = Batch.objects.filter(id=batch.id, status=BatchStatus.VALIDATING)
     return bool(
         validating.update(
@@ -34,12 +34,12 @@ def begin(batch: Batch, now: datetime) -> bool:
 
 
 def cancel(batch_id: str, now: datetime) -> bool:
-    """Feed no more lines. False when it has ended, or is about to."""
+    """Stop sending lines. Returns False if the batch has ended or is about to."""
     return bool(_cancel(Batch.objects.filter(id=batch_id), now))
 
 
 def cancel_of_revoked_keys(now: datetime) -> int:
-    """A key that may not ask any more has no lines run either."""
+    """Cancel the batches of revoked keys. Returns how many."""
     return _cancel(Batch.objects.filter(api_key__revoked_at__isnull=False), now)
 
 
@@ -50,33 +50,33 @@ def _cancel(batches: QuerySet[Batch], now: datetime) -> int:
 
 
 def expire(now: datetime) -> int:
-    """Close batches whose completion window is over."""
+    """Close the batches whose completion window has ended. Returns how many."""
     return Batch.objects.filter(status__in=_RUNNING, expires_at__lte=now).update(
         status=BatchStatus.FINALIZING, outcome=BatchStatus.EXPIRED, finalizing_at=now
     )
 
 
 def finalize_drained(now: datetime) -> int:
-    """Close batches all of whose lines have ended."""
+    """Close the batches whose lines have all ended. Returns how many."""
     unended = BatchLine.objects.filter(batch=OuterRef("pk"), state__in=OPEN_LINES)
     drained = Batch.objects.filter(~Exists(unended), status=BatchStatus.IN_PROGRESS)
     return drained.update(status=BatchStatus.FINALIZING, finalizing_at=now)
 
 
 def to_validate() -> list[str]:
-    """Ids: the oldest of each organization, then the second ones."""
+    """Return batches to validate: the oldest of each organization, then the second oldest."""
     turn = Window(RowNumber(), partition_by=["organization_id"], order_by=["created_at"])
     validating = Batch.objects.filter(status=BatchStatus.VALIDATING).annotate(turn=turn)
     return list(validating.order_by("turn", "created_at").values_list("id", flat=True))
 
 
 def to_write() -> list[str]:
-    """Ids of closing batches of which no line runs any more."""
+    """Return the ids of closing batches without running lines."""
     running = BatchLine.objects.filter(batch=OuterRef("pk"), state=LineState.SENT)
     closing = Batch.objects.filter(~Exists(running), status__in=_CLOSING)
     return list(closing.order_by("created_at").values_list("id", flat=True))
 
 
 def running_lines_of_closing() -> QuerySet[BatchLine]:
-    """Lines that are to be cancelled."""
+    """Return the running lines of closing batches."""
     return BatchLine.objects.filter(batch__status__in=_CLOSING, state=LineState.SENT)

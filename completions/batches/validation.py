@@ -1,4 +1,4 @@
-"""The whole input file is checked before its first line runs, by what checks live requests."""
+"""Validates a whole input file before its first line runs, with the checks of live requests."""
 
 import asyncio
 import hashlib
@@ -28,20 +28,29 @@ from completions.models.storable import without_nul
 from completions.requests import preparation
 
 SHOWN_ERRORS = 100
-"""Of a file's errors, in the batch object; the error file has them all."""
+"""Errors in the batch object. The error file has all of them."""
 MAX_CUSTOM_ID = 512
+"""Characters."""
 LINES_AT_ONCE = 100
-CHECKED_AT_ONCE = 4
 BYTES_AT_ONCE = 4 * 1024 * 1024
+"""Limits of a group of lines, which is validated and stored together."""
+CHECKED_AT_ONCE = 4
+"""Lines of a group that are validated concurrently."""
 PREFIX_BLOCK = 32
-"""Tokens of a prompt that count as one when lines are grouped by how their prompts begin."""
+"""Tokens per block of a prompt prefix."""
 PREFIX_BLOCKS = 16
-_TAKEN = "body.rid: {} was used before by this API key; ids are taken for 24 hours."
+"""Blocks of a prompt prefix that are compared."""
+_TAKEN = (
+    "body.rid: {} was already used by this API key. Use another; an id is reserved for 24 hours."
+)
 _KEYS = ("custom_id", "method", "url", "body")
 
 
 class LineError(Exception):
-    """What is wrong with a line. `param` is a path into it; line None is the file's fault."""
+    """An invalid line.
+
+    `param` is the path of the invalid value. `line` is None if the file as a whole is invalid.
+    """
 
     def __init__(
         self, code: str, message: str, param: str | None = None, line: int | None = None
@@ -57,21 +66,21 @@ class LineError(Exception):
 
 
 _Checked = LineError | tuple[str, PreparedLine]
-"""A line's fault, or its custom_id and job."""
+"""The error of a line, or its custom_id and its job."""
 
 
 class InterruptedValidationError(Exception):
-    """Another worker has taken over; it begins anew."""
+    """Another worker has taken over, and starts from the beginning."""
 
 
 class _ClosedError(Exception):
-    """The batch was cancelled, or its window is over."""
+    """The batch was cancelled or has expired."""
 
 
 def validate(batch: Batch, alive: Alive, rids: BatchRids) -> None:
-    """Check every line and store it, then let the batch begin, or fail with all that is wrong.
+    """Validate and store every line, then start the batch, or fail it with all errors.
 
-    What an interrupted validation has stored is thrown away first.
+    Deletes first what an interrupted validation has stored. Raises InterruptedValidationError.
     """
     writing.delete_lines(batch)
     with asyncio.Runner() as loop, tempfile.TemporaryFile(dir=settings.FILE_UPLOAD_TEMP_DIR) as log:
@@ -92,7 +101,7 @@ def validate(batch: Batch, alive: Alive, rids: BatchRids) -> None:
 
 
 class _Check:
-    """One pass over a file."""
+    """One pass over an input file."""
 
     def __init__(
         self,
@@ -108,10 +117,10 @@ class _Check:
         self._principal = keys.principal_of(batch.api_key)
         self._seen: dict[bytes, int] = {}
         self.errors: list[dict[str, Any]] = []
-        """The first of them; all go to the log."""
+        """The first errors. The log gets all of them."""
 
     def run(self, alive: Alive) -> None:
-        """Raises LineError for what is wrong with the file as a whole."""
+        """Validate all lines. Raises LineError if the file as a whole is invalid."""
         validating = Batch.objects.filter(id=self._batch.id, status=BatchStatus.VALIDATING)
         for group in _groups(self._lines()):
             if not alive():
@@ -124,7 +133,7 @@ class _Check:
             )
             BatchLine.objects.bulk_create(row for row in rows if row is not None)
         if not self._batch.total and not self.errors:
-            raise LineError("empty_file", "The file holds no request.")
+            raise LineError("empty_file", "The file has no requests.")
 
     def note(self, error: LineError) -> None:
         self._log.write(orjson.dumps(error.as_dict()) + b"\n")
@@ -132,7 +141,7 @@ class _Check:
             self.errors.append(error.as_dict())
 
     def _lines(self) -> Iterator[tuple[int, bytes]]:
-        """Number and text of every line that is not blank. Raises LineError."""
+        """Yield number and text of every line that is not blank. Raises LineError."""
         file = File.objects.filter(id=self._batch.input_file_id).first()
         if file is None:
             raise LineError("file_not_found", "The input file was deleted or has expired.")
@@ -143,7 +152,9 @@ class _Check:
                 number += 1
                 if len(text) > most:
                     raise LineError(
-                        "line_too_long", f"It is longer than {most} bytes.", line=number
+                        "line_too_long",
+                        f"The line is longer than {most} bytes. Shorten it.",
+                        line=number,
                     )
                 if not text.strip():
                     continue
@@ -173,7 +184,7 @@ class _Check:
     def _with_rids(
         self, group: Sequence[tuple[int, bytes]], checked: Sequence[_Checked]
     ) -> list[_Checked]:
-        """The same, but for lines whose own ids are taken."""
+        """Reserve the clients' own ids; lines with an id that is taken become errors."""
         lines = [
             (self._batch.job_id(number), [] if isinstance(each, LineError) else _rids_of(each[1]))
             for (number, _), each in zip(group, checked, strict=True)
@@ -215,7 +226,7 @@ class _Check:
 
 
 async def prepare_line(endpoint: str, job_id: str, body: Any, principal: Principal) -> PreparedLine:
-    """A line's job. Raises LineError for the client's faults, APIError for the service's."""
+    """Prepare a line's job. Raises LineError if the line is invalid, APIError on server errors."""
     try:
         prepared = await preparation.prepare(endpoint, body, principal, job_id)
     except APIError as error:
@@ -232,9 +243,9 @@ async def prepare_line(endpoint: str, job_id: str, body: Any, principal: Princip
 
 
 def _begin(batch: Batch) -> None:
-    """Every line is valid. Raises LineError where its owner's batches would hold too many tokens.
+    """Start a valid batch. Raises LineError if its owner's batches would hold too many tokens.
 
-    Exact: batches of one organization begin one after another, whoever checked them.
+    The count is exact, because a row lock starts the batches of a key one after another.
     """
     with transaction.atomic():
         owners = ApiKey.objects.select_for_update().select_related("organization")
@@ -244,7 +255,7 @@ def _begin(batch: Batch) -> None:
 
 
 def _require_room(batch: Batch, key: ApiKey) -> None:
-    """Raises LineError."""
+    """Check max_enqueued_tokens of the key and its organization. Raises LineError."""
     unended = Batch.objects.filter(status__in=UNFINISHED).exclude(id=batch.id)
     for owner, batches in (
         (key, unended.filter(api_key_id=key.pk)),
@@ -270,7 +281,7 @@ def _rids_of(prepared: PreparedLine) -> list[str]:
 
 
 def _groups(found: Iterator[tuple[int, bytes]]) -> Iterator[list[tuple[int, bytes]]]:
-    """Lines in groups of bounded number and size."""
+    """Group lines, within LINES_AT_ONCE and BYTES_AT_ONCE."""
     for group in parts(found, LINES_AT_ONCE):
         while group:
             size, count = 0, 0
@@ -282,7 +293,7 @@ def _groups(found: Iterator[tuple[int, bytes]]) -> Iterator[list[tuple[int, byte
 
 
 def _parse(text: bytes, endpoint: str) -> dict[str, Any]:
-    """A line's object. Raises LineError."""
+    """Parse a line and check its keys. Raises LineError."""
     try:
         request = strict_json.loads(text.decode("utf-8-sig").strip())
     except UnicodeDecodeError as error:
@@ -319,8 +330,10 @@ def _check_values(request: dict[str, Any], endpoint: str) -> None:
 
 
 def prefix_key(prompt: Sequence[int]) -> str:
-    """Sorts prompts with equal beginnings next to each other: 16 bits of every whole block of
-    32 tokens, up to 512 tokens."""
+    """Return a key that sorts prompts with a common prefix next to each other.
+
+    It has a 16-bit hash per whole block of the prompt's first 512 tokens.
+    """
     key = []
     for start in range(0, min(len(prompt), PREFIX_BLOCK * PREFIX_BLOCKS), PREFIX_BLOCK):
         block = array("I", prompt[start : start + PREFIX_BLOCK])

@@ -1,4 +1,4 @@
-"""Results become files: in input order, once, when no line runs any more."""
+"""Writes the files of a batch, in input order, when none of its lines runs any more."""
 
 import tempfile
 from collections.abc import AsyncIterator, Callable, Iterator
@@ -15,24 +15,24 @@ from completions.models import UNFINISHED, Batch, BatchLine, File, FilePurpose, 
 from completions.models.parts import parts
 
 Alive = Callable[[], bool]
-"""Renews the caller's right to go on; False when it has lost it."""
+"""Returns False once the caller has lost its lock and must stop."""
 
 _ALIVE_EVERY = 1000
 _DELETED_AT_ONCE = 2000
 
 
 class _Counts(NamedTuple):
-    """Lines in the output file and in the error file."""
+    """Numbers of lines in the output file and in the error file."""
 
     completed: int = 0
     failed: int = 0
 
 
 def write_files(batch: Batch, alive: Alive) -> bool:
-    """Write both files, end the batch, delete its lines. False when another worker took over.
+    """Write both files, end the batch and delete its lines.
 
-    Interrupted at any point it is repeated from the start; only the last step ends the batch. What
-    the files hold is what counts: a result that arrives later was not waited for.
+    Returns False if another worker took over. An interrupted run is repeated from the start,
+    because only the last step ends the batch. The files are final: a later result is dropped.
     """
     folder = settings.FILE_UPLOAD_TEMP_DIR
     with tempfile.TemporaryFile(dir=folder) as output, tempfile.TemporaryFile(dir=folder) as errors:
@@ -54,7 +54,7 @@ def write_files(batch: Batch, alive: Alive) -> bool:
 
 
 def _write(batch: Batch, output: IO[bytes], errors: IO[bytes], alive: Alive) -> _Counts | None:
-    """None when another worker took over."""
+    """Write both files; None if another worker took over."""
     completed = count = 0
     for line in lines.in_order(batch):
         if count % _ALIVE_EVERY == 0 and not alive():
@@ -67,7 +67,7 @@ def _write(batch: Batch, output: IO[bytes], errors: IO[bytes], alive: Alive) -> 
 
 
 def store(batch: Batch, file_id: str, content: IO[bytes]) -> None:
-    """Keep what was written to `content`, unless that is nothing."""
+    """Store what was written to `content`, if anything."""
     if content.tell():
         file = file_of(batch, file_id)
         file.created_at = timezone.now()
@@ -76,7 +76,7 @@ def store(batch: Batch, file_id: str, content: IO[bytes]) -> None:
 
 
 def file_of(batch: Batch, file_id: str) -> File:
-    """One of a batch's two files before anything of it is stored."""
+    """Return an unsaved row for the output or error file."""
     what = "output" if file_id == batch.output_file_id else "errors"
     return File(
         id=file_id,
@@ -90,21 +90,23 @@ def file_of(batch: Batch, file_id: str) -> File:
 
 
 def delete_lines(batch: Batch) -> None:
-    """In short transactions, so that others can write in between."""
+    """Delete the lines in short transactions, so that others can write in between."""
     while found := list(batch.lines.values_list("id", flat=True)[:_DELETED_AT_ONCE]):
         BatchLine.objects.filter(id__in=found).delete()
 
 
 def delete_left_lines() -> None:
-    """Of batches whose writer died before it could."""
+    """Delete the lines of ended batches, which a crashed writer may leave."""
     left = BatchLine.objects.exclude(batch__status__in=UNFINISHED)
     for batch in Batch.objects.filter(id__in=left.values("batch_id")):
         delete_lines(batch)
 
 
 async def read_partial(batch: Batch, answered: bool) -> AsyncIterator[bytes]:
-    """What a file of a batch that has not ended would hold now, some lines at a time. If the batch
-    ends meanwhile, the rest comes from the file."""
+    """Yield what a file of an unfinished batch would hold now.
+
+    If the batch ends meanwhile, the rest is read from the file.
+    """
     number = 0
     while (found := await sync_to_async(_results)(batch, answered, number)) is not None:
         if found.last == number:
@@ -122,16 +124,16 @@ async def read_partial(batch: Batch, answered: bool) -> AsyncIterator[bytes]:
 
 
 class _Results(NamedTuple):
-    """Results of some lines, and the number of the last line that was looked at."""
+    """Output for some lines, and the number of the last line examined."""
 
     text: bytes
     last: int
 
 
 def _results(batch: Batch, answered: bool, number: int) -> _Results | None:
-    """Of the lines after this number; None when the batch has ended."""
+    """Return the output for lines after this number; None if the batch has ended."""
     found = lines.following(batch, number)
-    # The rows go once it has ended, so what was read before it ended is whole.
+    # Rows are deleted after the end, so rows read before it are complete.
     if not Batch.objects.filter(id=batch.id, status__in=UNFINISHED).exists():
         return None
     text = b"".join(
@@ -143,7 +145,7 @@ def _results(batch: Batch, answered: bool, number: int) -> _Results | None:
 
 
 def _stored_after(batch: Batch, answered: bool, number: int) -> Iterator[bytes]:
-    """Lines of a file of a batch that has ended. Raises File.DoesNotExist when it is gone."""
+    """Yield later lines of the stored file. Raises File.DoesNotExist."""
     ended = Batch.objects.get(id=batch.id)
     if not (ended.completed if answered else ended.failed):
         return

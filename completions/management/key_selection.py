@@ -1,4 +1,4 @@
-"""Finds the one key that an operator names in a command."""
+"""Finds the API key that an operator names in a command."""
 
 from django.core.management.base import CommandError
 
@@ -6,14 +6,15 @@ from completions.models import ApiKey
 
 
 def only_key(wanted: str) -> ApiKey:
-    """The one unrevoked key of this name, or whose secret begins like this. Raises CommandError."""
+    """Return the unrevoked key with this name or secret prefix. Raises CommandError."""
     found = [key for key in _matching(wanted) if key.revoked_at is None]
     if not found:
-        raise CommandError(f"no key that is not yet revoked matches {wanted!r}")
+        raise CommandError(f"no unrevoked key matches {wanted!r}")
     if len(found) > 1:
         candidates = "\n".join(f"  sk-{key.public_id}  {described(key)}" for key in found)
         raise CommandError(
-            f"{wanted!r} matches {len(found)} keys; name one by its beginning:\n{candidates}"
+            f"{wanted!r} matches {len(found)} keys; name one by the beginning of its secret:\n"
+            f"{candidates}"
         )
     return found[0]
 
@@ -33,5 +34,5 @@ def _matching(wanted: str) -> list[ApiKey]:
 
 
 def described(key: ApiKey) -> str:
-    """A key in a sentence."""
+    """Return the key's name and organization for a sentence."""
     return f"{key.name!r} of {key.organization.name!r}"

@@ -20,7 +20,7 @@ DESKTOP, PHONE = (1280, 800), (390, 844)
 def main() -> None:
     FOLDER.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory() as home, ScriptedInstallation(Path(home), 0.2) as service:
-        service.manage("demo_data", "--requests", "20000")
+        service.manage("example_data", "--requests", "20000")
         with service.http() as client:
             for _ in range(7):
                 job = {"model": MODEL, "prompt": [1, 2, 3], "max_tokens": 4000, "background": True}

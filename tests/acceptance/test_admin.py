@@ -24,7 +24,7 @@ LONG = {
 @pytest.fixture(scope="module")
 def visit(service: Installation) -> Iterator[tuple[browser.Page, list[str]]]:
     """A page that is logged in, and whatever went wrong in it."""
-    service.manage("demo_data", "--requests", "600", "--days", "3")
+    service.manage("example_data", "--requests", "600", "--days", "3")
     faults: list[str] = []
     with browser.chromium() as chromium:
         page = chromium.new_page()
@@ -38,7 +38,7 @@ def visit(service: Installation) -> Iterator[tuple[browser.Page, list[str]]]:
         page.on("dialog", lambda dialog: dialog.accept())
         browser.log_in(page, service)
         yield page, faults
-    service.manage("demo_data", "--remove")
+    service.manage("example_data", "--remove")
 
 
 @pytest.fixture

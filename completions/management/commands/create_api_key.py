@@ -1,4 +1,4 @@
-"""`manage.py create_api_key NAME`: prints the new key's secret, alone, on standard output."""
+"""`manage.py create_api_key NAME`: prints only the new key's secret on standard output."""
 
 from argparse import ArgumentParser, ArgumentTypeError
 from datetime import timedelta
@@ -17,11 +17,11 @@ from completions.models.organizations import all_scopes
 
 DEFAULT_ORGANIZATION = "default"
 BUDGETS = {
-    "daily_token_budget": "tokens in a day (UTC)",
-    "monthly_token_budget": "tokens in a month",
-    "daily_cost_budget": "at the prices in models.toml, in a day",
-    "monthly_cost_budget": "at the prices in models.toml, in a month",
-    "max_enqueued_tokens": "prompt tokens in batches that have not ended",
+    "daily_token_budget": "tokens per day (UTC)",
+    "monthly_token_budget": "tokens per month (UTC)",
+    "daily_cost_budget": "cost per day, at the prices in models.toml",
+    "monthly_cost_budget": "cost per month, at the prices in models.toml",
+    "max_enqueued_tokens": "prompt tokens in unfinished batches",
 }
 
 
@@ -31,7 +31,9 @@ class Command(BaseCommand):
     def add_arguments(self, parser: ArgumentParser) -> None:
         parser.add_argument("name", help="what the key is for; shown in lists")
         parser.add_argument(
-            "--organization", default=DEFAULT_ORGANIZATION, help="made when new (%(default)s)"
+            "--organization",
+            default=DEFAULT_ORGANIZATION,
+            help="created if it does not exist (default: %(default)s)",
         )
         parser.add_argument(
             "--models", type=_names, default=[], metavar="A,B", help="only these models"
@@ -40,11 +42,14 @@ class Command(BaseCommand):
         parser.add_argument("--rpm", type=_positive, metavar="N", help="requests per minute")
         parser.add_argument("--tpm", type=_positive, metavar="N", help="tokens per minute")
         parser.add_argument(
-            "--max-concurrency", type=_positive, metavar="N", help="calls and streams at a time"
+            "--max-concurrency",
+            type=_positive,
+            metavar="N",
+            help="calls and streams at the same time",
         )
         parser.add_argument(
             "--max-priority", type=_priority, default=0, metavar="N",
-            help="largest `priority` of a request, -100 to 100 (%(default)s)",
+            help="highest `priority` of a request, -100 to 100 (default: %(default)s)",
         )  # fmt: skip
         self._add_permissions(parser)
         for option, help in BUDGETS.items():
@@ -55,7 +60,7 @@ class Command(BaseCommand):
     def _add_permissions(self, parser: ArgumentParser) -> None:
         parser.add_argument(
             "--role", choices=Role.values, default=Role.MEMBER,
-            help="admin: sees the usage of its whole organization (%(default)s)",
+            help="admin may read the usage of its whole organization (default: %(default)s)",
         )  # fmt: skip
         parser.add_argument(
             "--scopes", type=_names, default=[], metavar="A,B",
@@ -99,13 +104,13 @@ def _names(text: str) -> list[str]:
 
 def _days(text: str) -> int:
     if not text.isdecimal() or not 1 <= int(text) <= 36500:
-        raise ArgumentTypeError("must be a number of days from 1 to 36500")
+        raise ArgumentTypeError(f"{text!r} is not a number of days from 1 to 36500")
     return int(text)
 
 
 def _positive(text: str) -> int:
     if not text.isdecimal() or not 1 <= int(text) <= 2**31 - 1:
-        raise ArgumentTypeError("must be a whole number from 1 to 2147483647")
+        raise ArgumentTypeError(f"{text!r} is not an integer from 1 to 2147483647")
     return int(text)
 
 
@@ -113,12 +118,12 @@ def _money(text: str) -> Decimal:
     try:
         return Decimal(text)
     except InvalidOperation as error:
-        raise ArgumentTypeError("must be a number") from error
+        raise ArgumentTypeError(f"{text!r} is not a number") from error
 
 
 def _priority(text: str) -> int:
     if not text.removeprefix("-").isdecimal() or abs(int(text)) > 100:
-        raise ArgumentTypeError("must be a whole number from -100 to 100")
+        raise ArgumentTypeError(f"{text!r} is not an integer from -100 to 100")
     return int(text)
 
 
@@ -126,4 +131,4 @@ def _check_models(names: list[str]) -> None:
     known = [entry.id for entry in model_files.served_models()]
     for name in names:
         if name not in known:
-            raise CommandError(f"no model {name!r} in models.toml; there are: {', '.join(known)}")
+            raise CommandError(f"models.toml has no model {name!r}; it has: {', '.join(known)}")

@@ -11,15 +11,17 @@ from completions.usage import report
 
 
 class Command(BaseCommand):
-    help = "Print usage as CSV: a line per hour or day (UTC), API key, model and adapter."
+    help = "Print usage as CSV: one line per hour or day (UTC), API key, model and adapter."
 
     def add_arguments(self, parser: ArgumentParser) -> None:
         parser.add_argument("--from", dest="begin", type=_day, metavar="YYYY-MM-DD")
         parser.add_argument(
             "--to", dest="end", type=_day, metavar="YYYY-MM-DD", help="the last day, inclusive"
         )
-        parser.add_argument("--organization", metavar="ORG", help="only this one")
-        parser.add_argument("--bucket", choices=report.WIDTHS, default="1d", help="(%(default)s)")
+        parser.add_argument("--organization", metavar="ORG", help="only this organization")
+        parser.add_argument(
+            "--bucket", choices=report.WIDTHS, default="1d", help="default: %(default)s"
+        )
 
     def handle(self, *args: Any, **options: Any) -> None:
         if options["begin"] and options["end"] and options["end"] < options["begin"]:
@@ -32,7 +34,7 @@ class Command(BaseCommand):
         if options["organization"]:
             owner = Organization.objects.filter(name=options["organization"]).first()
             if owner is None:
-                raise CommandError(f"no organization {options['organization']!r}")
+                raise CommandError(f"there is no organization {options['organization']!r}")
             hours = hours.filter(organization=owner)
         report.write_csv(hours, options["bucket"], self.stdout)
 
@@ -41,4 +43,4 @@ def _day(text: str) -> datetime:
     try:
         return datetime.strptime(text, "%Y-%m-%d").replace(tzinfo=UTC)
     except ValueError as error:
-        raise ArgumentTypeError("must be a day as 2026-01-31") from error
+        raise ArgumentTypeError(f"{text!r} is not a date such as 2026-01-31") from error

@@ -1,4 +1,4 @@
-"""`manage.py prune`: what the CPU worker does once a minute, now."""
+"""`manage.py prune`: deletes expired data now; the CPU worker does it once a minute."""
 
 from typing import Any
 
@@ -9,7 +9,7 @@ from completions.upkeep import pruning
 
 
 class Command(BaseCommand):
-    help = "Delete expired files, results and usage records, and fold old hours of usage into days."
+    help = "Delete expired files, results and usage records, and merge old hourly usage into days."
 
     def handle(self, *args: Any, **options: Any) -> None:
         for what, count in pruning.prune(timezone.now()).items():

@@ -1,4 +1,4 @@
-"""`manage.py revoke_api_key NAME_OR_PREFIX`: ends one key, within a second in every web process."""
+"""`manage.py revoke_api_key NAME_OR_PREFIX`: revokes one key in every web process."""
 
 from argparse import ArgumentParser
 from typing import Any
@@ -11,7 +11,7 @@ from completions.management.key_selection import described, only_key
 
 
 class Command(BaseCommand):
-    help = "Revoke the API key with this name, or whose secret begins like this."
+    help = "Revoke the API key with this name or this beginning of its secret."
 
     def add_arguments(self, parser: ArgumentParser) -> None:
         parser.add_argument("name_or_prefix", help="a key's name, or the beginning of its secret")

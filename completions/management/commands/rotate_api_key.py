@@ -1,4 +1,4 @@
-"""`manage.py rotate_api_key NAME_OR_PREFIX`: a new secret, alone, on standard output."""
+"""`manage.py rotate_api_key NAME_OR_PREFIX`: prints only the new secret on standard output."""
 
 from argparse import ArgumentParser
 from datetime import timedelta
@@ -14,13 +14,13 @@ MOST_HOURS = 24 * 365
 
 
 class Command(BaseCommand):
-    help = "Give an API key a new secret and print it. The old one works for some hours more."
+    help = "Give an API key a new secret and print it. The old secret works for some more hours."
 
     def add_arguments(self, parser: ArgumentParser) -> None:
         parser.add_argument("name_or_prefix", help="a key's name, or the beginning of its secret")
         parser.add_argument(
             "--grace-hours", type=float, default=24.0, metavar="N",
-            help="that the old secret goes on working (%(default)g)",
+            help="hours for which the old secret still works (default: %(default)g)",
         )  # fmt: skip
 
     def handle(self, *args: Any, **options: Any) -> None:
@@ -29,5 +29,7 @@ class Command(BaseCommand):
             raise CommandError(f"--grace-hours must be from 0 to {MOST_HOURS}")
         key = only_key(options["name_or_prefix"])
         secret = changes.rotate(key, timedelta(hours=hours), Actor.shell())
-        self.stderr.write(f"sk-{key.public_id}-…, {described(key)}, works for {hours:g} h more.")
+        self.stderr.write(
+            f"sk-{key.public_id}-…, {described(key)}, works for {hours:g} more hours."
+        )
         self.stdout.write(secret)

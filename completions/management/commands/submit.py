@@ -1,4 +1,4 @@
-"""`manage.py submit FILE.jsonl [--wait]`: an offline batch from the shell, by the operator."""
+"""`manage.py submit FILE.jsonl [--wait]`: runs a batch from the operator's shell."""
 
 import hashlib
 import shutil
@@ -21,24 +21,26 @@ from completions.models import ApiKey, Batch, BatchStatus, File
 from completions.requests.preparation import ROUTES
 
 KEY_NAME = "manage.py submit"
-"""Of the API key on whose account such batches run. Nobody has its secret."""
+"""Name of the API key that owns these batches. Nobody has its secret."""
 LOOK_EVERY = 0.5
 SAY_EVERY = 10.0
-"""Seconds between two lines of progress where there is no terminal to draw a bar on."""
+"""Seconds between progress lines if the output is not a terminal."""
 BAR = 30
 
 
 class Command(BaseCommand):
     help = (
-        "Run a file of requests as a batch. Needs a CPU worker and an engine worker, no web "
-        "server. With --wait, the results are written next to the file; interrupted, the same "
-        "command goes on waiting."
+        "Run a file of requests as a batch. Needs a CPU worker and an engine worker, but no web "
+        "server. --wait writes the results next to the file. If it is interrupted, run the same "
+        "command again to resume waiting."
     )
     requires_system_checks = ()
 
     def add_arguments(self, parser: ArgumentParser) -> None:
         parser.add_argument("file", type=Path, help="one request per line, as for POST /v1/batches")
-        parser.add_argument("--wait", action="store_true", help="show progress, fetch the results")
+        parser.add_argument(
+            "--wait", action="store_true", help="show progress and write the results"
+        )
         parser.add_argument("--endpoint", choices=list(ROUTES), default=next(iter(ROUTES)))
         parser.add_argument(
             "--window", type=int, default=24, metavar="HOURS", choices=range(1, 169)
@@ -47,7 +49,7 @@ class Command(BaseCommand):
 
     def handle(self, *args: Any, file: Path, wait: bool, **options: Any) -> None:
         if not file.is_file():
-            raise CommandError(f"there is no file {file}")
+            raise CommandError(f"{file} is not a file")
         if file.stat().st_size > settings.MAX_FILE_BYTES:
             raise CommandError(f"{file} is larger than {settings.MAX_FILE_BYTES} bytes; split it")
         origin = {"submitted_from": str(file.resolve())[-512:], "sha256": _digest(file)}
@@ -56,19 +58,19 @@ class Command(BaseCommand):
             batch = _submit(file, origin, **options)
             self.stdout.write(f"submitted as {batch.id}")
         else:
-            self.stdout.write(f"{file} was submitted before, as {batch.id}")
+            self.stdout.write(f"{file} was already submitted as {batch.id}")
         if not wait:
-            self.stdout.write(f"to wait for the results: manage.py submit --wait {file}")
+            self.stdout.write(f"to wait for the results, run: manage.py submit --wait {file}")
             return
         try:
             batch = self._follow(batch)
         except KeyboardInterrupt:
-            message = f"\n{batch.id} goes on; the same command waits for it again"
+            message = f"\n{batch.id} continues; run the same command again to wait for it"
             raise CommandError(message, returncode=130) from None
         self._deliver(batch, file)
 
     def _follow(self, batch: Batch) -> Batch:
-        """Show how far it is until it has ended."""
+        """Show the progress until the batch has ended."""
         said, drawn = 0.0, False
         while not (batch := Batch.objects.get(id=batch.id)).ended:
             if self.stdout.isatty():
@@ -83,7 +85,7 @@ class Command(BaseCommand):
         return batch
 
     def _deliver(self, batch: Batch, file: Path) -> None:
-        """Write the results next to the input, and say how it went. Raises CommandError."""
+        """Write the results next to the input. Raises CommandError unless the batch completed."""
         for what, file_id in (("output", batch.output_file_id), ("errors", batch.error_file_id)):
             found = File.objects.filter(id=file_id).first()
             if found is not None:
@@ -94,9 +96,9 @@ class Command(BaseCommand):
         Batch.objects.filter(id=batch.id).update(metadata=metadata)
         if batch.status == BatchStatus.FAILED:
             faults = "\n".join(_fault(error) for error in batch.errors)
-            raise CommandError(f"no line was run, the file has faults:\n{faults}")
+            raise CommandError(f"no line was run, because the file is invalid:\n{faults}")
         if batch.status != BatchStatus.COMPLETED:
-            raise CommandError(f"the batch is {batch.status}; the error file has what is not done")
+            raise CommandError(f"the batch is {batch.status}; the error file lists the other lines")
 
 
 def _submit(
@@ -113,7 +115,9 @@ def _submit(
                 Content(content), file.name[:255], (owner.pk, key.pk), DEFAULT_KEEP
             )
         except files.StorageLimitError as error:
-            raise CommandError(f"the files of {organization} take too much room") from error
+            raise CommandError(
+                f"the files of {organization} exceed {settings.MAX_STORED_BYTES} bytes in all"
+            ) from error
     batch = Batch(
         endpoint=endpoint,
         completion_window=f"{window}h",
@@ -126,7 +130,7 @@ def _submit(
 
 
 def _undelivered(origin: dict[str, str], organization: str) -> Batch | None:
-    """The last batch of this very file whose results nobody has fetched."""
+    """Return the newest batch of this file whose results were not written yet."""
     same = Batch.objects.filter(organization__name=organization, api_key__name=KEY_NAME)
     for batch in same.filter(metadata__sha256=origin["sha256"]).order_by("-created_at"):
         if batch.metadata == origin:
@@ -143,7 +147,7 @@ def _bar(batch: Batch) -> str:
     if batch.status == BatchStatus.VALIDATING:
         waited = (timezone.now() - batch.created_at).total_seconds()
         hint = "; is the service running (make serve)?" if waited > SAY_EVERY else ""
-        return f"checking every line{hint}"
+        return f"validating the file{hint}"
     filled = BAR * batch.done // max(1, batch.total)
     at = progress.of(batch, timezone.now())
     pace = "" if batch.ended or not at.lines_per_second else f", {at.lines_per_second:.1f}/s"
@@ -163,7 +167,7 @@ def _fault(error: dict[str, Any]) -> str:
 
 
 def _copy(found: File, target: Path) -> None:
-    """Whole or not at all."""
+    """Copy a file's content atomically."""
     draft = target.with_name(f".{target.name}.draft")
     with found.content.open("rb") as content, draft.open("wb") as copy:
         shutil.copyfileobj(content, copy)

@@ -1,4 +1,4 @@
-"""`manage.py workers`: the engine workers that live; drain one, or have it take jobs again."""
+"""`manage.py workers`: lists the live engine workers, and drains or resumes one."""
 
 import time
 from argparse import ArgumentParser
@@ -18,17 +18,17 @@ _COLUMNS = "{:<12} {:>7} {:>7} {:>7}  {}  {}"
 
 
 class Command(BaseCommand):
-    help = "List the engine workers that live, or drain one of them."
+    help = "List the live engine workers, or drain or resume one."
     requires_system_checks = ()
 
     def add_arguments(self, parser: ArgumentParser) -> None:
         wish = parser.add_mutually_exclusive_group()
         wish.add_argument(
-            "--drain", metavar="WORKER", help="have it take no new jobs; it finishes those it has"
+            "--drain", metavar="WORKER", help="let a worker finish its jobs and take no new ones"
         )
-        wish.add_argument("--resume", metavar="WORKER", help="have a drained one take jobs again")
+        wish.add_argument("--resume", metavar="WORKER", help="let a drained worker take jobs again")
         parser.add_argument(
-            "--wait", action="store_true", help="with --drain: until it has no jobs any more"
+            "--wait", action="store_true", help="with --drain: wait until its last job has ended"
         )
 
     def handle(self, *args: Any, **options: Any) -> None:
@@ -57,7 +57,7 @@ class Command(BaseCommand):
 
     def _list(self, live: list[WorkerRecord]) -> None:
         if not live:
-            raise CommandError("no worker sends heartbeats")
+            raise CommandError("no engine worker is alive")
         self.stdout.write(_COLUMNS.format("STATE", "JOBS", "RUNNING", "WAITING", "WORKER", "MODEL"))
         for worker in live:
             counts = [worker.facts.get(name, 0) for name in ("jobs", "running", "waiting")]
@@ -70,17 +70,19 @@ def _live(client: redis.Redis) -> list[WorkerRecord]:
 
 
 def _only(client: redis.Redis, wanted: str) -> WorkerRecord:
-    """The one whose id begins like this. Raises CommandError."""
+    """Return the worker whose id begins with `wanted`. Raises CommandError."""
     found = [worker for worker in _live(client) if worker.id.startswith(wanted)]
     if not found:
-        raise CommandError(f"no live worker's id begins with {wanted!r}; see `manage.py workers`")
+        raise CommandError(
+            f"no id of a live worker begins with {wanted!r}; list them with: manage.py workers"
+        )
     if len(found) > 1:
         candidates = "\n".join(f"  {worker.id}" for worker in found)
-        raise CommandError(f"{wanted!r} is the beginning of several:\n{candidates}")
+        raise CommandError(f"{wanted!r} matches several workers; name one of:\n{candidates}")
     return found[0]
 
 
 def _has_none_left(client: redis.Redis, worker_id: str) -> bool:
-    """Whether it is drained, or gone."""
+    """Return whether the worker is drained or gone."""
     standing = {worker.id: worker.standing for worker in _live(client)}
     return standing.get(worker_id, "drained") == "drained"

@@ -10,7 +10,7 @@ from django.test import Client
 from django.test.utils import CaptureQueriesContext
 from django.utils import timezone
 
-from completions.management import invented_data
+from completions.management import example_data
 from completions.models import Organization, UsageRecord
 from tests.completions.conftest import Tenant
 
@@ -46,13 +46,13 @@ def queries_of(admin: Client, path: str) -> int:
 
 
 def test_the_number_of_queries_does_not_grow_with_the_rows(admin: Client) -> None:
-    invented_data.fill(400, timezone.now(), days=3)
+    example_data.fill(400, timezone.now(), days=3)
     counts = {path: queries_of(admin, path) for path in LISTS}
     assert {path: count for path, count in counts.items() if count > LISTS[path]} == {}
 
 
 def test_the_number_of_queries_of_one_rows_page_is_bounded(admin: Client) -> None:
-    invented_data.fill(400, timezone.now(), days=3)
+    example_data.fill(400, timezone.now(), days=3)
     counts = {}
     for model in DETAILS:
         row = apps.get_model("completions", model)._default_manager.order_by("-pk")[0]
@@ -104,7 +104,7 @@ def test_requests_are_filtered(admin: Client, owner: Tenant, query: str, shown: 
 
 @pytest.mark.parametrize("model", ["usagerecord", "batch", "file", "auditentry"])
 def test_what_the_service_wrote_cannot_be_edited(admin: Client, model: str) -> None:
-    invented_data.fill(20, timezone.now(), days=1)
+    example_data.fill(20, timezone.now(), days=1)
     base = f"/admin/completions/{model}/"
     assert admin.get(f"{base}add/").status_code == 403
     page = admin.get(base).content.decode()
@@ -119,10 +119,10 @@ def test_a_record_leads_to_its_job(admin: Client, owner: Tenant) -> None:
 
 
 def test_organizations_show_what_they_used(admin: Client, owner: Tenant) -> None:
-    invented_data.fill(50, timezone.now(), days=1)
+    example_data.fill(50, timezone.now(), days=1)
     page = admin.get("/admin/completions/organization/").content.decode()
-    assert Organization.objects.filter(name="Demo: Search").exists()
-    assert "Demo: Search" in page
+    assert Organization.objects.filter(name="Example: Search").exists()
+    assert "Example: Search" in page
     assert "owner" in page
 
 

@@ -46,8 +46,7 @@ def ended(job_id, view, events, usage):
     return EndedJob(
         entry_id=b"1-0", id=job_id, kind="batch", state="completed", model="tiny",
         organization_id=1, api_key_id=1, created=1.0, started=2.0, finished=3.0, usage=usage,
-        cost=0, adapter="", first=2.5, attempts=1, worker="w", parameters={}, request=b"",
-        error=None, kept=True, view=view, events=events,
+        cost=0, first=2.5, attempt=1, last_owner="w", kept=True, view=view, stream=events,
     )  # fmt: skip
 
 

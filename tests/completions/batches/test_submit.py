@@ -60,13 +60,13 @@ def test_results_lie_next_to_the_file(run, file):
 def test_a_batch_is_submitted_once_and_waited_for_later(run, file, bench):
     printed = run(file)
     assert "submitted as batch_" in printed
-    assert "submitted before" in run(file)
+    assert "already submitted" in run(file)
     assert Batch.objects.count() == 1
     for _ in range(6):
         bench.turn()
         bench.work()
     assert Batch.objects.get().status == "completed"  # while nobody looked
-    assert "submitted before" in run(file, "--wait")
+    assert "already submitted" in run(file, "--wait")
     assert file.with_name("night.output.jsonl").exists()
     assert "submitted as" in run(file)  # what was delivered can be run anew
     assert Batch.objects.count() == 2
@@ -80,10 +80,10 @@ def test_ctrl_c_leaves_the_batch_running(run, file, bench, monkeypatch):
 
     with monkeypatch.context() as patch:
         patch.setattr(submit.time, "sleep", interrupted)
-        with pytest.raises(CommandError, match="goes on") as error:
+        with pytest.raises(CommandError, match="continues") as error:
             run(file, "--wait")
     assert error.value.returncode == 130
-    assert "submitted before" in run(file, "--wait")
+    assert "already submitted" in run(file, "--wait")
     assert custom_ids(file.with_name("night.output.jsonl")) == ["a", "b"]
 
 
@@ -105,7 +105,7 @@ def test_a_batch_that_was_cancelled_is_no_success(run, file, bench):
 
 
 def test_files_that_cannot_be_sent(run, file, settings):
-    with pytest.raises(CommandError, match="no file"):
+    with pytest.raises(CommandError, match="not a file"):
         run(file.with_name("other"))
     settings.MAX_FILE_BYTES = 10
     with pytest.raises(CommandError, match="larger than 10 bytes"):

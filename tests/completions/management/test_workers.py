@@ -63,8 +63,8 @@ def test_waiting_ends_when_the_last_job_has(worker, valkey, settings):
 @pytest.mark.parametrize(
     ("arguments", "reason"),
     [
-        (("--drain", "nobody"), "no live worker's id begins with 'nobody'"),
-        (("--resume", "host-"), "is the beginning of several"),
+        (("--drain", "nobody"), "no id of a live worker begins with 'nobody'"),
+        (("--resume", "host-"), "matches several workers"),
         (("--wait",), "--wait needs --drain"),
     ],
 )
@@ -75,7 +75,7 @@ def test_what_cannot_be_done_says_why(worker, arguments, reason):
 
 def test_nobody_there_is_a_failure(redis_client, valkey, settings):
     settings.REDIS_URL = valkey.url
-    with pytest.raises(CommandError, match="no worker sends heartbeats"):
+    with pytest.raises(CommandError, match="no engine worker is alive"):
         workers()
 
 

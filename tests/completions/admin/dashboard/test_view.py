@@ -13,7 +13,7 @@ from completions.admin import state
 from completions.admin.dashboard import figures
 from completions.admin.dashboard.figures import NOTHING, quantile
 from completions.admin.dashboard.periods import DAY, HOUR, MONTH, Period
-from completions.management import invented_data
+from completions.management import example_data
 from completions.models import LoadSample, UsageHour, UsageRecord
 from completions.models.usage import FIRST_TOKEN, LATENCY
 from tests.completions.admin.test_tables import record
@@ -73,7 +73,7 @@ def test_buckets(period: Period, first: str, last: str) -> None:
 
 def test_an_hour_from_records_has_what_its_sums_have(db: None) -> None:
     now = timezone.now()
-    invented_data.fill(200, now, days=2)
+    example_data.fill(200, now, days=2)
     UsageRecord.objects.filter(finished_at__lt=HOUR.start(now)).delete()
     UsageHour.objects.all().delete()
     counts = UsageRecord.objects.count()
@@ -126,7 +126,7 @@ def test_the_page_without_any_use(admin: Client, unreachable: None, period: str)
 
 
 def test_the_charts_hold_what_was_used(admin: Client, unreachable: None) -> None:
-    invented_data.fill(300, timezone.now(), days=3)
+    example_data.fill(300, timezone.now(), days=3)
     page = admin.get("/admin/").content.decode()
     charts = [json.loads(unescape(data)) for data in re.findall(r'data-value="([^"]+)"', page)]
     options = [json.loads(unescape(data)) for data in re.findall(r'data-options="([^"]+)"', page)]
@@ -136,7 +136,7 @@ def test_the_charts_hold_what_was_used(admin: Client, unreachable: None) -> None
     shown = sum(sum(series["data"]) for series in requests["datasets"])
     assert shown == figures.total(figures.series(DAY, timezone.now()))["requests"] > 0
     assert "nightly extraction" in page
-    assert "demo-large" in page
+    assert "example-large" in page
 
 
 def test_nothing_is_the_neutral_element() -> None:

@@ -5,7 +5,7 @@ from datetime import UTC, datetime
 import pytest
 from django.db.models import Sum
 
-from completions.management import invented_data
+from completions.management import example_data
 from completions.models import (
     ApiKey,
     AuditEntry,
@@ -24,7 +24,7 @@ pytestmark = pytest.mark.django_db
 
 
 def test_the_hours_are_the_sums_of_the_records() -> None:
-    invented_data.fill(300, NOW, days=3)
+    example_data.fill(300, NOW, days=3)
     records = UsageRecord.objects
     assert 280 <= records.count() <= 320
     assert not records.filter(finished_at__gt=NOW).exists()
@@ -36,17 +36,17 @@ def test_the_hours_are_the_sums_of_the_records() -> None:
     histogram = UsageHour.objects.aggregate(**{name: Sum(name) for name in LATENCY})
     assert sum(histogram.values()) == waited_for
     names = Organization.objects.values_list("name", flat=True)
-    assert all(name.startswith(invented_data.MARK) for name in names)
+    assert all(name.startswith(example_data.MARK) for name in names)
 
 
 def test_it_goes_and_leaves_what_is_not_its_own(owner: Tenant) -> None:
     before = (ApiKey.objects.count(), AuditEntry.objects.count())
-    invented_data.fill(50, NOW, days=2)
-    with pytest.raises(invented_data.DemoDataExistsError):
-        invented_data.fill(50, NOW)
-    assert invented_data.remove() == 4
+    example_data.fill(50, NOW, days=2)
+    with pytest.raises(example_data.ExampleDataExistsError):
+        example_data.fill(50, NOW)
+    assert example_data.remove() == 4
     assert list(Organization.objects.all()) == [owner.organization]
     assert (ApiKey.objects.count(), AuditEntry.objects.count()) == before
     for model in (UsageRecord, UsageHour, LoadSample, Batch, File):
         assert not model._default_manager.exists()
-    assert invented_data.remove() == 0
+    assert example_data.remove() == 0

@@ -1,8 +1,7 @@
-"""A month of believable usage, to look at pages with and to test them on.
+"""A month of plausible usage, for looking at the admin and for testing it.
 
-All of it hangs on organizations whose names begin with MARK, on models that begin with `demo-` and
-on audit entries by ACTOR, so that `remove` finds it whatever else there is. Its keys' secrets are
-thrown away: nobody can use them.
+Its organizations begin with MARK, its models with `example-`, and its audit entries are by ACTOR,
+so `remove` finds exactly this data. The secrets of its keys are discarded.
 """
 
 import math
@@ -32,13 +31,13 @@ from completions.models import (
 from completions.models.parts import parts
 from completions.usage import ledger
 
-MARK = "Demo: "
-ACTOR = Actor("demo_data")
+MARK = "Example: "
+ACTOR = Actor("example_data")
 _AT_ONCE = 2000
 
 
-class DemoDataExistsError(Exception):
-    """It was made before."""
+class ExampleDataExistsError(Exception):
+    """The example data exists already."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,27 +50,28 @@ class _Model:
     """Billionths of the currency per prompt, cached and completion token."""
 
 
-SMALL = _Model("demo-small", 64, 90, 95, (150, 30, 600))
-LARGE = _Model("demo-large", 16, 420, 38, (900, 180, 3600))
+SMALL = _Model("example-small", 64, 90, 95, (150, 30, 600))
+LARGE = _Model("example-large", 16, 420, 38, (900, 180, 3600))
 
 
 @dataclass(frozen=True, slots=True)
 class _Use:
-    """How a key is used."""
+    """How one key is used."""
 
     organization: str
     name: str
     weight: float
-    """Its share of all requests, against the others'."""
+    """Relative share of all requests."""
     model: _Model
     kind: str
     prompt: int
-    """Median tokens."""
+    """Median number of prompt tokens."""
     output: int
+    """Median number of output tokens."""
     cached: float
-    """The share of its prompts that is found in the cache."""
+    """Share of prompt tokens found in the prefix cache."""
     forced: float = 0.0
-    """The share of its output that a grammar forces."""
+    """Share of output tokens forced by a grammar."""
     limits: tuple[tuple[str, Any], ...] = ()
 
 
@@ -90,15 +90,15 @@ _USES = (
     _Use("Research", "notebook", 1, LARGE, "sync", 500, 200, 0.05),
 )  # fmt: skip
 _ERRORS = {"queue_timeout": 4, "generation_timeout": 2, "worker_error": 2, "grammar_error": 3}
-"""How often each is met, against the others."""
+"""Relative frequency of each error."""
 _PATIENCE_MS = 300_000
-"""After which calls and streams time out."""
+"""Timeout of calls and streams."""
 
 
 def fill(requests: int, now: datetime, days: int = 30, seed: int = 1) -> None:
-    """Make it, ending at `now`. Raises DemoDataExistsError."""
+    """Create the data for the `days` before `now`. Raises ExampleDataExistsError."""
     if Organization.objects.filter(name__startswith=MARK).exists():
-        raise DemoDataExistsError
+        raise ExampleDataExistsError
     chance = random.Random(seed)  # noqa: S311 - nothing secret is drawn
     keys = _keys()
     last_used: dict[int, datetime] = {}
@@ -118,10 +118,10 @@ def fill(requests: int, now: datetime, days: int = 30, seed: int = 1) -> None:
 
 
 def remove() -> int:
-    """Take all of it away. Returns how many organizations went."""
+    """Delete the data. Returns the number of organizations deleted."""
     organizations = Organization.objects.filter(name__startswith=MARK)
     ids = list(organizations.values_list("id", flat=True))
-    # Row by row in Python, as a cascade does it, a million records would not fit into memory.
+    # A cascade loads every row into memory, which a million records would not fit.
     for model in (UsageRecord, UsageHour):
         rows = model._default_manager.filter(organization_id__in=ids)
         rows._raw_delete(rows.db)
@@ -132,7 +132,7 @@ def remove() -> int:
 
 
 def _keys() -> list[ApiKey]:
-    """One per use, in its order."""
+    """Create one key per entry of _USES, in the same order."""
     keys = []
     for use in _USES:
         owner = changes.organization_named(f"{MARK}{use.organization}", ACTOR)
@@ -149,7 +149,7 @@ def _keys() -> list[ApiKey]:
 def _records(
     keys: list[ApiKey], requests: int, now: datetime, days: int, chance: random.Random
 ) -> Iterator[UsageRecord]:
-    """In order of time: more at noon than at night, less at weekends, a bad evening once."""
+    """Yield records by time: more at noon than at night, fewer at weekends, one incident."""
     start = now - timedelta(days=days)
     hours = [start + timedelta(hours=i) for i in range(days * 24)]
     weights = [_busyness(hour) for hour in hours]
@@ -188,7 +188,7 @@ def _record(
     decode = round(1000 * output / _around(use.model.tokens_per_second, 0.15, chance))
     status, error = _end(bad, chance)
     if use.kind == "batch" and error.endswith("timeout"):
-        error = "worker_error"  # lines have hours
+        error = "worker_error"  # lines have hours, so they do not time out
     ran = error != "queue_timeout"
     if not ran:
         queued, prefill, decode, prompt, output, cached = _PATIENCE_MS, 0, 0, 0, 0, 0
@@ -219,7 +219,7 @@ def _record(
         first_token_ms=queued + prefill if output else None,
         run_ms=run if ran else None,
         attempts=2 if error == "worker_error" else int(ran),
-        worker=f"demo-host-{chance.randint(1, 2)}" if ran else "",
+        worker=f"example-host-{chance.randint(1, 2)}" if ran else "",
         parameters={
             "max_tokens": max(2 * use.output, 2 * output),
             "temperature": 0.7,
@@ -238,7 +238,7 @@ def _end(bad: bool, chance: random.Random) -> tuple[str, str]:
 
 
 def _samples(now: datetime, days: int, chance: random.Random) -> Iterator[LoadSample]:
-    """Every five minutes."""
+    """Yield a sample for every five minutes."""
     end = now.replace(second=0, microsecond=0)
     for i in range(days * 288):
         moment = end - timedelta(minutes=5 * i)
@@ -259,11 +259,11 @@ def _samples(now: datetime, days: int, chance: random.Random) -> Iterator[LoadSa
             )
 
 
-# What else there is to look at -------------------------------------------------------------------
+# Batches and audit entries -----------------------------------------------------------------------
 
 
 def _batches(keys: list[ApiKey], now: datetime, chance: random.Random) -> None:
-    """Ended ones: the service would go on with others."""
+    """Create batches that have ended; the service would run others."""
     nightly = next(key for key, use in zip(keys, _USES, strict=True) if use.kind == "batch")
     stories = (
         (BatchStatus.COMPLETED, 8, 4000, 3988, 12), (BatchStatus.EXPIRED, 32, 9000, 7204, 41),
@@ -276,10 +276,10 @@ def _batches(keys: list[ApiKey], now: datetime, chance: random.Random) -> None:
         file = File(
             organization_id=nightly.organization_id,
             api_key=nightly,
-            filename="demo-documents.jsonl",
+            filename="example-documents.jsonl",
             purpose=FilePurpose.BATCH,
             bytes=1500 * (total or 900),
-            content="demo/none",  # there is no such content
+            content="example/none",  # no content is stored
             created_at=created,
             expires_at=now + timedelta(days=20),
         )
@@ -317,13 +317,13 @@ _REFUSED = [
     },
     {
         "code": "context_length_exceeded", "line": 240, "param": "prompt",
-        "message": "The prompt has 9120 tokens; demo-large takes 8192 with max_tokens.",
+        "message": "The prompt has 9120 tokens; example-large takes 8192 with max_tokens.",
     },
 ]  # fmt: skip
 
 
 def _history(keys: list[ApiKey], now: datetime) -> None:
-    """A rotation and a revocation, for the audit trail."""
+    """Add a rotation and a revocation to the audit trail."""
     changes.rotate(keys[0], timedelta(hours=24), ACTOR)
     old, _ = changes.create(keys[-1].organization, "old notebook", ACTOR)
     changes.revoke(old, ACTOR)

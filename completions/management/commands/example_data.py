@@ -1,0 +1,35 @@
+"""`manage.py example_data`: a month of made-up usage, for looking at the admin."""
+
+from typing import Any
+
+from django.core.management.base import BaseCommand, CommandError, CommandParser
+from django.utils import timezone
+
+from completions.management import example_data
+
+
+class Command(BaseCommand):
+    help = (
+        f"Create a month of usage for organizations named '{example_data.MARK}...'; "
+        "--remove deletes it."
+    )
+
+    def add_arguments(self, parser: CommandParser) -> None:
+        parser.add_argument("--requests", type=int, default=50_000, help="default 50000")
+        parser.add_argument("--days", type=int, default=30, help="default 30")
+        parser.add_argument("--remove", action="store_true", help="delete the example data")
+
+    def handle(self, *args: Any, **options: Any) -> None:
+        if options["remove"]:
+            self.stdout.write(f"{example_data.remove()} example organizations deleted")
+            return
+        if options["requests"] < 1 or options["days"] < 1:
+            raise CommandError("--requests and --days must be at least 1")
+        try:
+            example_data.fill(options["requests"], timezone.now(), options["days"])
+        except example_data.ExampleDataExistsError:
+            raise CommandError("example data exists already; delete it with --remove") from None
+        self.stdout.write(
+            f"{options['requests']} requests created; delete them with: "
+            "manage.py example_data --remove"
+        )
