@@ -58,7 +58,7 @@ class GenerationRequestSerializer(
     """The fields that both routes take. A subclass adds the prompt in its form, and `max_tokens`.
 
     Validated, it holds every field, and `constraint` (a Constraint or None), `adapters` (a name or
-    None per prompt), `native` (a Native or None per prompt, or None), `base_model` (the served
+    None per prompt), `native` (a wish or None per prompt, or None), `base_model` (the served
     model that `model` names), `default_length` (whether it leaves max_tokens to its default) and
     `cache` (what prefixes may be shared under).
     """
@@ -177,7 +177,7 @@ def view_fields(validated: Mapping[str, Any]) -> dict[str, Any]:
         "prompt_lengths": [len(prompt) for prompt in prompts],
         "prompts": prompts if wanted or validated["return_token_ids"] else None,
         "return_token_ids": validated["return_token_ids"],
-        "native": native and [wish and list(wish) for wish in native],
+        "sglang_logprobs": native and [wish and list(wish) for wish in native],
         "text_in_logprobs": validated["return_text_in_logprobs"],
         "meta_info": any(validated[name] for name in told),
         "hidden_states": validated["return_hidden_states"],

@@ -7,7 +7,7 @@ from completions.errors import FieldError
 from completions.requests.fields import BooleanField, IntegerField, StrictSerializer
 from completions.requests.text_fields import PerPromptField
 from completions.requests.token_fields import TokenIdsField
-from completions.responses.logprobs import Native
+from completions.responses.sglang import SGLangLogprobs
 
 MAX_TOP = 20
 MAX_IDS = 128
@@ -55,14 +55,14 @@ class NativeLogprobFields(StrictSerializer):
 
 def native_of(
     validated: Mapping[str, Any], prompts: Sequence[Sequence[int]]
-) -> list[Native | None] | None:
+) -> list[SGLangLogprobs | None] | None:
     """What each prompt's fields ask for; None when no prompt asks. Raises FieldError."""
     count = len(prompts)
     tokens = _spread(validated, "return_logprob", count, False)
     tops = _spread(validated, "top_logprobs_num", count, 0)
     starts = _spread(validated, "logprob_start_len", count, -1)
     ids = _spread(validated, "token_ids_logprob", count, ())
-    wishes: list[Native | None] = []
+    wishes: list[SGLangLogprobs | None] = []
     for i, prompt in enumerate(prompts):
         if tops[i] and not tokens[i]:
             raise FieldError("invalid_value", "goes with return_logprob only.", "top_logprobs_num")
@@ -72,7 +72,7 @@ def native_of(
             message = f"must be at most the prompt's length, {len(prompt)}."
             raise FieldError("integer_above_max_value", message, "logprob_start_len")
         asked = tokens[i] or ids[i]
-        wishes.append(Native(tokens[i], tops[i], ids[i], starts[i]) if asked else None)
+        wishes.append(SGLangLogprobs(tokens[i], tops[i], ids[i], starts[i]) if asked else None)
     if validated["return_text_in_logprobs"] and not any(wishes):
         message = "goes with return_logprob or token_ids_logprob only."
         raise FieldError("invalid_value", message, "return_text_in_logprobs")
@@ -90,7 +90,10 @@ def _spread(validated: Mapping[str, Any], name: str, prompts: int, default: Any)
 
 
 def scoring(
-    wishes: Sequence[Native | None] | None, prompts: int, alternatives: int | None, from_start: bool
+    wishes: Sequence[SGLangLogprobs | None] | None,
+    prompts: int,
+    alternatives: int | None,
+    from_start: bool,
 ) -> list[dict[str, Any] | None] | None:
     """What a worker scores for each prompt: for `wishes`, and `alternatives` per token for the
     route's own field, prompt included where that is to be `from_start`."""
@@ -99,7 +102,7 @@ def scoring(
 
 
 def _scored(
-    wish: Native | None, alternatives: int | None, from_start: bool
+    wish: SGLangLogprobs | None, alternatives: int | None, from_start: bool
 ) -> dict[str, Any] | None:
     if wish is None and alternatives is None:
         return None

@@ -1,1 +1,1 @@
-"""A job's events become response objects."""
+"""A job's view and events become response objects."""

@@ -1,4 +1,4 @@
-"""A job's events as OpenAI's chat completion objects: messages, deltas, polled states."""
+"""OpenAI's chat completion objects from a job's events: messages, deltas, polled states."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -9,35 +9,35 @@ from completions.chat.parser import Delta, OutputParser
 from completions.chat.thinking import Marks, ThinkingParser, ThoughtCounter
 from completions.chat.tool_formats import TOOL_FORMATS
 from completions.chat.tools import Tool
+from completions.errors import from_job_error
 from completions.jobs.events import ChoiceEvent, EndEvent
 from completions.responses import token_texts
-from completions.responses.chat_logprobs import chat_logprobs
-from completions.responses.choice_record import ChoiceRecord
-from completions.responses.choices import ABORT
-from completions.responses.completion import Chunks, Collected, View, error_frame
+from completions.responses.choice_record import ABORT, ChoiceRecord
+from completions.responses.completion import Chunks, Collected, View
+from completions.responses.logprobs import chat_logprobs
 
 
 @dataclass(frozen=True, slots=True)
 class ChatView(View):
-    """What responses of a chat completion are built from."""
+    """The view of a chat completion."""
 
-    id_prefix: ClassVar = "chatcmpl-"
-    object: ClassVar = "chat.completion"
-    chunk_object: ClassVar = "chat.completion.chunk"
-    path: ClassVar = "/v1/chat/completions"
+    id_prefix: ClassVar[str] = "chatcmpl-"
+    object: ClassVar[str] = "chat.completion"
+    chunk_object: ClassVar[str] = "chat.completion.chunk"
+    path: ClassVar[str] = "/v1/chat/completions"
 
     tool_format: str | None = None
-    """How calls are written, where there may be any."""
+    """The format of tool calls, if the answer may have any."""
     tools: Sequence[tuple[str, Mapping[str, Any] | None]] = ()
-    """Names and schemas, as far as the format's parser needs them."""
+    """Names and schemas of tools, if the format's parser needs them."""
     thinking_marks: tuple[str, str] | None = None
-    """Where thoughts may come and are to be told apart."""
+    """The marks around thoughts, if the answer may have any and they are separate."""
     thinking_open: bool = False
     hidden: Sequence[str] = ()
-    """Special tokens in the text that the client does not see."""
+    """Special tokens that are removed from the text."""
     stream_reasoning: bool = True
     alternatives: int | None = None
-    """Likeliest tokens to tell in each place; None for no log probabilities."""
+    """Likeliest tokens listed at each position; None for no log probabilities."""
 
     def collected(self) -> "ChatCollected":
         return ChatCollected(self)
@@ -46,7 +46,7 @@ class ChatView(View):
         return ChatChunks(self)
 
     def parser(self) -> OutputParser:
-        """For one choice."""
+        """A parser for one choice's text."""
         thinking = calls = None
         if self.thinking_marks is not None:
             marks = Marks(*self.thinking_marks)
@@ -57,14 +57,14 @@ class ChatView(View):
         return OutputParser(thinking, calls, self.hidden)
 
     def thought_counter(self) -> ThoughtCounter | None:
-        """For one choice, where there may be thoughts."""
+        """A counter for one choice's thoughts; None if it cannot have any."""
         if self.thinking_marks is None:
             return None
         marks = Marks(*self.thinking_marks)
         return ThoughtCounter(marks, is_open=self.thinking_open, hidden=self.hidden)
 
     def logprobs_of(self, event: ChoiceEvent) -> dict[str, Any] | None:
-        """Of an event's tokens, where asked for."""
+        """Log probabilities of an event's tokens; None unless the request asks for them."""
         scores = event.extras.get("logprobs")
         if self.alternatives is None or scores is None:
             return None
@@ -72,12 +72,12 @@ class ChatView(View):
         return chat_logprobs(event.token_ids, scores, self.alternatives, texts)
 
     def call_id(self, choice: int, index: int) -> str:
-        """The same in a stream, in one that is resumed, and in an answer."""
+        """The id of a tool call: the same in a stream, a resumed stream and an answer."""
         digest = sha256(f"{self.id}/{choice}/{index}".encode()).hexdigest()
         return f"call_{digest[:24]}"
 
 
-class _Choice:
+class _Message:
     """One choice's message, as its events come."""
 
     def __init__(self, view: ChatView) -> None:
@@ -87,7 +87,7 @@ class _Choice:
         self.ended = False
 
     def push(self, event: ChoiceEvent) -> Delta:
-        """What the message gains, at the event with the finish reason all that was held back."""
+        """What the message gains. The event with the finish reason releases what was held back."""
         if self._thoughts is not None:
             self._thoughts.push(map(token_texts.of(self._model).raw, event.token_ids))
         delta = self._parser.push(event.text)
@@ -101,7 +101,7 @@ class _Choice:
         return self._thoughts.count if self._thoughts is not None else 0
 
     def finish_reason(self, given: str | None) -> str | None:
-        """`tool_calls` where the model stopped by itself after calls that are complete."""
+        """`tool_calls` if the model stopped by itself after complete calls, else `given`."""
         return "tool_calls" if given == "stop" and self._parser.has_called else given
 
     @property
@@ -121,7 +121,7 @@ class ChatCollected(Collected):
     def __init__(self, view: ChatView) -> None:
         super().__init__(view)
         self._chat_view = view
-        self._messages = [_Choice(view) for _ in range(view.num_choices)]
+        self._messages = [_Message(view) for _ in range(view.num_choices)]
         self._gained = [Delta() for _ in range(view.num_choices)]
 
     def add(self, events: Sequence[ChoiceEvent]) -> None:
@@ -136,20 +136,20 @@ class ChatCollected(Collected):
         index = record.index
         choice = super().choice(record)
         message, gained = self._messages[index], self._gained[index]
-        if not message.ended:  # cancelled: what was held back is part of it
+        if not message.ended:  # cancelled: release what was held back
             _join(gained, message.push(ChoiceEvent(0, index, [], "", ABORT, None)))
         del choice["text"]
         return {
             "index": index,
             "message": _message(self._chat_view, index, gained),
             **choice,
-            "logprobs": self._chat_view.logprobs_of(record.as_event(ABORT)),
+            "logprobs": self._chat_view.logprobs_of(record.as_event()),
             "finish_reason": message.finish_reason(choice["finish_reason"]),
         }
 
 
 def _message(view: ChatView, index: int, gained: Delta) -> dict[str, Any]:
-    """The content is null where there are only calls."""
+    """The message object. Its content is null if it has only calls."""
     message: dict[str, Any] = {"role": "assistant", "content": gained.content, "refusal": None}
     if view.thinking_marks is not None:
         message["reasoning_content"] = gained.reasoning or None
@@ -167,16 +167,16 @@ def _message(view: ChatView, index: int, gained: Delta) -> dict[str, Any]:
 
 
 class ChatChunks(Chunks):
-    """Turns a job's events into the chunks of contract 4.3, one choice each.
+    """Turns a job's events into the chunks of contract 4.3, each with one choice.
 
-    An event may become several chunks, so they have numbers of their own; the same events always
+    One event can become several chunks, so chunks have numbers of their own. The same events always
     become the same chunks.
     """
 
     def __init__(self, view: ChatView) -> None:
         super().__init__(view)
         self._chat_view = view
-        self._messages = [_Choice(view) for _ in range(view.num_choices)]
+        self._messages = [_Message(view) for _ in range(view.num_choices)]
         self._held = ["" for _ in range(view.num_choices)]
         self._begun: set[int] = set()
         self._number = 0
@@ -189,7 +189,7 @@ class ChatChunks(Chunks):
 
     def end(self, end: EndEvent) -> Iterator[tuple[int, dict[str, Any]]]:
         if end.error is not None:
-            yield self._numbered(error_frame(end.error))
+            yield self._numbered(from_job_error(end.error.code, end.error.message).envelope())
             return
         for chunk in self._last_chunks(end):
             yield self._numbered(chunk)
@@ -203,7 +203,7 @@ class ChatChunks(Chunks):
         return self._number, {**chunk, "sequence_number": self._number}
 
     def _choice_chunks(self, event: ChoiceEvent) -> Iterator[dict[str, Any]]:
-        """The role first and the finish last, each in a chunk of its own."""
+        """The first choice object has the role, the last one the finish reason."""
         index = event.index
         gained = self._messages[index].push(event)
         written = self._writers[index].write(event)
@@ -213,7 +213,7 @@ class ChatChunks(Chunks):
             self._begun.add(index)
             yield _empty(index, {"role": "assistant", "content": ""})
         end = {name: written.pop(name) for name in ("finish_reason", "matched_stop")}
-        told = {name: written.pop(name) for name in ("meta_info",) if name in written}
+        info = {name: written.pop(name) for name in ("meta_info",) if name in written}
         deltas = self._deltas(index, gained)
         if not deltas and (written["logprobs"] or ("token_ids" in written and event.token_ids)):
             deltas = [{}]
@@ -222,13 +222,13 @@ class ChatChunks(Chunks):
             written = {}
         if event.finish_reason is not None:
             end["finish_reason"] = self._messages[index].finish_reason(event.finish_reason)
-            yield {**_empty(index, {}), **end, **told}
+            yield {**_empty(index, {}), **end, **info}
 
     def _with_hidden_states(self, record: ChoiceRecord) -> dict[str, Any]:
         return _empty(record.index, {"hidden_states": record.hidden_states})
 
     def _deltas(self, index: int, gained: Delta) -> list[dict[str, Any]]:
-        """Text first, then the calls: each begins with its name alone."""
+        """Deltas of the text, then of the calls. A call's first delta has only its name."""
         text: dict[str, Any] = {}
         reasoning = self._held[index] + gained.reasoning
         self._held[index] = ""
@@ -256,7 +256,7 @@ class ChatChunks(Chunks):
 
 
 def _empty(index: int, delta: dict[str, Any]) -> dict[str, Any]:
-    """A choice of a chunk that has nothing but its delta."""
+    """The choice object of a chunk that has only a delta."""
     return {
         "index": index, "delta": delta, "logprobs": None, "finish_reason": None,
         "matched_stop": None,

@@ -1,11 +1,17 @@
-"""What one choice of a job has gained so far, out of its events."""
+"""What the choices of a job have gained so far, folded from its events."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Final
 
 from completions.jobs.events import ChoiceEvent
-from completions.responses.logprobs import Scores
+from completions.responses.view import ViewFields
 
+ABORT: Final = "abort"
+"""The finish reason of a cancelled choice, as in SGLang."""
+
+Scores = Mapping[str, Any]
+"""`logprobs` or `prompt_logprobs` of an event; see `completions.jobs.events`."""
 _LISTS = ("chosen", "offsets", "top_ids", "top", "named")
 
 
@@ -23,7 +29,7 @@ class ChoiceRecord:
     hidden_states: list[float] | None = None
     routed_experts: str | None = None
     scores: dict[str, list[Any]] = field(default_factory=dict)
-    """`logprobs` of all its events, put together."""
+    """`logprobs` of all its events, joined."""
     prompt_scores: Scores | None = None
 
     def add(self, event: ChoiceEvent) -> None:
@@ -46,14 +52,34 @@ class ChoiceRecord:
             if name in scores:
                 self.scores.setdefault(name, []).extend(scores[name])
 
-    def as_event(self, unfinished: str) -> ChoiceEvent:
-        """All of it as one event; `unfinished` is the finish reason of a choice without one."""
+    def as_event(self) -> ChoiceEvent:
+        """All of it as one event. A choice without a finish reason was cancelled."""
         return ChoiceEvent(
             0,
             self.index,
             self.token_ids,
             "".join(self.texts),
-            self.finish_reason or unfinished,
+            self.finish_reason or ABORT,
             self.matched_stop,
             {"logprobs": self.scores} if self.scores else {},
         )
+
+
+class Choices:
+    """The records of all choices of one job."""
+
+    def __init__(self, view: ViewFields) -> None:
+        self.view = view
+        self.records = [ChoiceRecord(index) for index in range(view.num_choices)]
+
+    def add(self, event: ChoiceEvent) -> ChoiceRecord:
+        record = self.records[event.index]
+        record.add(event)
+        return record
+
+    def prompt_scores(self, choice: int) -> Scores | None:
+        """The scores of a choice's prompt, which come with the first of the prompt's choices."""
+        return self.records[choice - choice % self.view.n].prompt_scores
+
+    def finish_reasons(self) -> list[str | None]:
+        return [record.finish_reason for record in self.records]

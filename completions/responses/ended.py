@@ -1,4 +1,4 @@
-"""The response that an ended job would have given a client that waited for it."""
+"""The whole response of an ended job, as a client that waited for it would get it."""
 
 from collections.abc import Mapping
 from http import HTTPStatus
@@ -19,7 +19,7 @@ def whole_response(job: EndedJob) -> tuple[int, dict[str, Any]]:
         error = from_job_error(job.error.code, job.error.message)
         return error.status_code, error.envelope()
     prefix, dash, _ = job.id.partition("-")
-    view = _VIEW_TYPES[prefix + dash](**(job.view or {}))
+    view = _VIEW_TYPES[prefix + dash](**job.view)
     collected = view.collected()
     for data in job.stream:
         event = decode(data)

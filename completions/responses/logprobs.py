@@ -1,31 +1,24 @@
-"""Log probabilities as events carry them, in OpenAI's form for completions and in SGLang's."""
+"""Log probabilities in OpenAI's forms: of completions and of chat completions."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
-Scores = Mapping[str, Any]
-"""What `completions.jobs.events` calls `logprobs` or `prompt_logprobs`."""
+from completions.responses.choice_record import Scores
+from completions.responses.token_texts import TokenTexts
+
 TextOf = Callable[[int], str]
 
 
-class Native(NamedTuple):
-    """What one prompt's `return_logprob` and its kin ask for."""
-
-    tokens: bool
-    """The sampled tokens' own."""
-    top: int
-    ids: Sequence[int]
-    start: int
-    """First prompt position, or -1."""
-
-
 class Row(NamedTuple):
-    """One position: the token there, its own score, and the likeliest with theirs."""
+    """The scores of one position."""
 
     token_id: int
     score: float | None
+    """Log probability of the token."""
     offset: int
+    """Characters of the choice's text before the token."""
     top: list[tuple[int, float]]
+    """The likeliest tokens with theirs."""
 
 
 def rows(token_ids: Sequence[int], scores: Scores, offsets: Sequence[int]) -> Iterator[Row]:
@@ -38,11 +31,11 @@ def rows(token_ids: Sequence[int], scores: Scores, offsets: Sequence[int]) -> It
         yield Row(token_id, scores["chosen"][i], offsets[i], top)
 
 
-class Legacy:
-    """`choices[].logprobs` of one choice, as its tokens and their text arrive.
+class CompletionLogprobs:
+    """`choices[].logprobs` of one choice of a completion, as its tokens and text arrive.
 
-    Only tokens whose text is in the choice's text are listed: one waits until the text has grown
-    past its offset, and at the end what waits was trimmed.
+    It lists only tokens whose text is in the choice's text. A token waits until the text has grown
+    past its offset; tokens that still wait at the end were trimmed.
     """
 
     def __init__(self, top: int, text_of: TextOf) -> None:
@@ -51,7 +44,7 @@ class Legacy:
         self._waiting: list[Row] = []
 
     def push(self, gained: Sequence[Row], text_length: int) -> dict[str, Any]:
-        """Add rows; what is now part of the `text_length` characters, in OpenAI's form."""
+        """Add rows. Returns those that are now within the `text_length` characters of the text."""
         self._waiting += gained
         shown = 0
         while shown < len(self._waiting) and self._waiting[shown].offset < text_length:
@@ -65,7 +58,8 @@ class Legacy:
         }
 
     def _by_text(self, row: Row) -> dict[str, float] | None:
-        """The likeliest and the token itself. Of tokens with the same text the likelier counts."""
+        """Scores of the likeliest tokens and of the token itself by text; of tokens with the same
+        text, the best score."""
         if row.score is None:
             return None
         found: dict[str, float] = {}
@@ -75,30 +69,18 @@ class Legacy:
         return found
 
 
-def native(
-    prefix: str, token_ids: Sequence[int], scores: Scores, wish: Native, text_of: TextOf | None
+def chat_logprobs(
+    token_ids: Sequence[int], scores: Scores, top: int, texts: TokenTexts
 ) -> dict[str, Any]:
-    """SGLang's arrays for `meta_info`, of the prompt (`input_`) or the output (`output_`).
+    """`choices[].logprobs` of a chat completion: every sampled token with the `top` likeliest at
+    its position."""
 
-    Every entry is [log probability, token id, text], the text null without `text_of`.
-    """
+    def entry(token_id: int, score: float | None) -> dict[str, Any]:
+        raw = list(texts.raw(token_id))
+        return {"token": texts.text(token_id), "logprob": score, "bytes": raw}
 
-    def entry(score: float | None, token_id: int) -> list[Any]:
-        return [score, token_id, text_of(token_id) if text_of else None]
-
-    def entries(values: Sequence[float] | None, ids: Sequence[int]) -> list[list[Any]] | None:
-        return None if values is None else [entry(v, i) for v, i in zip(values, ids, strict=True)]
-
-    arrays: dict[str, Any] = {}
-    if wish.tokens:
-        chosen = zip(scores["chosen"], token_ids, strict=True)
-        arrays[f"{prefix}token_logprobs"] = [entry(score, token_id) for score, token_id in chosen]
-    if wish.top:
-        best = zip(scores.get("top", ()), scores.get("top_ids", ()), strict=True)
-        arrays[f"{prefix}top_logprobs"] = [
-            entries(row and row[: wish.top], ids and ids[: wish.top]) for row, ids in best
-        ]
-    if wish.ids:
-        named = scores.get("named", ())
-        arrays[f"{prefix}token_ids_logprobs"] = [entries(row, wish.ids) for row in named]
-    return arrays
+    listed = [
+        entry(row.token_id, row.score) | {"top_logprobs": [entry(*best) for best in row.top[:top]]}
+        for row in rows(token_ids, scores, scores["offsets"])
+    ]
+    return {"content": listed, "refusal": None}

@@ -1,5 +1,5 @@
-"""Chunks of like size: who only sees how long the pieces of an encrypted stream are learns little
-about the tokens in them."""
+"""Padding of chunks, so that the sizes of an encrypted stream's pieces say little about the tokens
+in them."""
 
 import hashlib
 from collections.abc import Mapping
@@ -8,13 +8,13 @@ from typing import Any
 import orjson
 
 BLOCK = 64
-"""Bytes to a multiple of which a chunk is filled up."""
+"""Chunks are padded to a multiple of this many bytes."""
 
 
 def obfuscation(chunk: Mapping[str, Any]) -> str:
-    """What brings the JSON of a chunk to a multiple of BLOCK bytes once it is in it.
+    """The value of the field `obfuscation` that pads a chunk's JSON to a multiple of BLOCK bytes.
 
-    A function of the chunk, so that a stream that is read again is the same.
+    It depends on the chunk alone, so that a stream that is read again is the same.
     """
     written = orjson.dumps({**chunk, "obfuscation": ""})
     return hashlib.shake_256(written).hexdigest(BLOCK)[: -len(written) % BLOCK]

@@ -1,4 +1,4 @@
-"""The text and the bytes of single tokens, as log probabilities show them."""
+"""Text and bytes of single tokens, as log probabilities show them."""
 
 from collections.abc import Sequence
 from functools import lru_cache
@@ -11,7 +11,7 @@ from completions.contract.token_bytes import TokenBytes
 
 
 class TokenTexts:
-    """Of one model's tokenizer; a token's text is that of it alone."""
+    """Texts of one model's tokens, each decoded alone."""
 
     def __init__(self, model: ModelFiles) -> None:
         self._tokenizer = model.tokenizer
@@ -19,7 +19,8 @@ class TokenTexts:
         self._known: dict[int, str] = {}
 
     def text(self, token_id: int) -> str:
-        """Bytes that are no text are written as OpenAI does: `bytes:\\xe2\\x80`."""
+        """The text of a token. Bytes that are not UTF-8 are written as in OpenAI's API:
+        `bytes:\\xe2\\x80`."""
         known = self._known.get(token_id)
         if known is None:
             raw = self.raw(token_id)
@@ -31,11 +32,11 @@ class TokenTexts:
         return known
 
     def raw(self, token_id: int) -> bytes:
-        """What the token contributes to a text; nothing for an id without a token."""
+        """The bytes of a token; none for an id without a token."""
         return self._bytes.of(token_id)
 
     def offsets(self, token_ids: Sequence[int]) -> list[int]:
-        """Characters of the whole text, special tokens left out, before each token."""
+        """Characters before each token in the decoded text, without special tokens."""
         stream = DecodeStream(skip_special_tokens=True)
         offsets, length = [], 0
         for token_id in token_ids:
@@ -46,5 +47,6 @@ class TokenTexts:
 
 @lru_cache
 def of(model_id: str) -> TokenTexts:
-    """Of a served model, read once per process. Raises CatalogError and ModelFilesError."""
+    """The texts of a served model's tokens, read once per process. Raises CatalogError and
+    ModelFilesError."""
     return TokenTexts(model_files.load(model_files.served_models().choose(model_id)))

@@ -1,4 +1,4 @@
-"""The `usage` of responses: what was used, and what it costs where the model has prices."""
+"""The `usage` object of responses, with the cost if the model has prices."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -6,13 +6,14 @@ from typing import Any
 from completions.jobs.events import Usage
 
 _DIGITS = 12
-"""After the point: a billionth of a millionth of any currency is not worth more."""
+"""Decimal places of costs."""
 
 
 def usage_object(
     usage: Usage, reasoning_tokens: int = 0, prices: Mapping[str, float] | None = None
 ) -> dict[str, Any]:
-    """Contract 3.4: the details of tokens are always present, the cost where there are prices."""
+    """The object of contract 3.4. Details of tokens are always present, costs if there are
+    prices."""
     used = {
         "prompt_tokens": usage.prompt_tokens,
         "completion_tokens": usage.completion_tokens,
@@ -25,7 +26,7 @@ def usage_object(
 
 
 def _cost(usage: Usage, prices: Mapping[str, float]) -> dict[str, Any]:
-    """In the currency of the prices, which are of a million tokens of each kind in PRICED."""
+    """Costs in the currency of the prices, which are per million tokens of each kind in PRICED."""
     counts = {
         "prompt": usage.prompt_tokens - usage.cached_tokens,
         "cached_prompt": usage.cached_tokens,

@@ -16,7 +16,7 @@ from completions.requests.completion import CompletionRequestSerializer
 from completions.requests.generation import generation_request, view_fields
 from completions.requests.ignored_fields import ignored
 from completions.responses.completion import View
-from completions.responses.logprobs import Native
+from completions.responses.sglang import SGLangLogprobs
 from tests.completions.conftest import TINY_CONTEXT
 from tests.completions.requests.validating import ANYONE, LEAST, OF_THE_WORKER, refusal, validate
 from workers.engine.request import Request, SamplingParams
@@ -214,17 +214,17 @@ def test_no_tokens_are_generated_only_for_an_echo() -> None:
 @pytest.mark.parametrize(
     ("fields", "native"),
     [
-        ({"return_logprob": True}, [Native(True, 0, (), -1)] * 2),
-        ({"return_logprob": [True, False]}, [Native(True, 0, (), -1), None]),
+        ({"return_logprob": True}, [SGLangLogprobs(True, 0, (), -1)] * 2),
+        ({"return_logprob": [True, False]}, [SGLangLogprobs(True, 0, (), -1), None]),
         ({"return_logprob": False}, None),
         ({"return_logprob": True, "top_logprobs_num": [0, 3]},
-         [Native(True, 0, (), -1), Native(True, 3, (), -1)]),
+         [SGLangLogprobs(True, 0, (), -1), SGLangLogprobs(True, 3, (), -1)]),
         ({"return_logprob": True, "logprob_start_len": [-1, 1]},
-         [Native(True, 0, (), -1), Native(True, 0, (), 1)]),
-        ({"token_ids_logprob": 7}, [Native(False, 0, [7], -1)] * 2),
-        ({"token_ids_logprob": [7, 8]}, [Native(False, 0, [7, 8], -1)] * 2),
+         [SGLangLogprobs(True, 0, (), -1), SGLangLogprobs(True, 0, (), 1)]),
+        ({"token_ids_logprob": 7}, [SGLangLogprobs(False, 0, [7], -1)] * 2),
+        ({"token_ids_logprob": [7, 8]}, [SGLangLogprobs(False, 0, [7, 8], -1)] * 2),
         ({"token_ids_logprob": [[7], [8, 9]]},
-         [Native(False, 0, [7], -1), Native(False, 0, [8, 9], -1)]),
+         [SGLangLogprobs(False, 0, [7], -1), SGLangLogprobs(False, 0, [8, 9], -1)]),
         ({"token_ids_logprob": []}, None),
     ],
 )  # fmt: skip
@@ -264,7 +264,7 @@ def test_what_a_response_is_built_from_can_be_stored() -> None:
     }  # fmt: skip
     view = View(id="x", **view_fields(validate({**LEAST, **fields})))
     stored = View(**orjson.loads(orjson.dumps(view.as_dict())))
-    assert [stored.native_of(choice) for choice in (0, 1)] == [Native(True, 0, [], 0), None]
+    assert stored.sglang_logprobs == [[True, 0, [], 0], None]
     assert stored.as_dict() == orjson.loads(orjson.dumps(view.as_dict()))
 
 

@@ -4,7 +4,8 @@ import pytest
 
 from completions.jobs.events import ChoiceEvent
 from completions.responses.completion import Chunks, Collected, View
-from completions.responses.logprobs import Legacy, Native, native, rows
+from completions.responses.logprobs import CompletionLogprobs, rows
+from completions.responses.sglang import SGLangLogprobs, logprob_arrays
 from tests.completions.responses.test_completion import make_view
 
 pytestmark = pytest.mark.usefixtures("served")
@@ -32,33 +33,33 @@ def scores(*chosen, offsets=(), top=None, named=None):
 def test_the_likeliest_and_the_token_itself_by_their_texts():
     best = [[(B, -0.5), (D, -1.0), (A, -2.0)]]
     (row,) = rows([C], scores(-3.0, top=best), [0])
-    shown = Legacy(2, letter).push([row], 1)
+    shown = CompletionLogprobs(2, letter).push([row], 1)
     assert shown == {
         "tokens": ["c"], "token_logprobs": [-3.0], "text_offset": [0],
         "top_logprobs": [{"b": -0.5, "c": -3.0}],
     }  # fmt: skip
-    assert Legacy(0, letter).push([row], 1)["top_logprobs"] == [{"c": -3.0}]
+    assert CompletionLogprobs(0, letter).push([row], 1)["top_logprobs"] == [{"c": -3.0}]
 
 
 def test_a_row_without_scores_is_the_first_of_a_prompt():
     found = rows([A, B], scores(None, -1.0, top=[None, [(B, -1.0)]]), [0, 1])
-    shown = Legacy(1, letter).push(list(found), 2)
+    shown = CompletionLogprobs(1, letter).push(list(found), 2)
     assert shown["token_logprobs"] == [None, -1.0]
     assert shown["top_logprobs"] == [None, {"b": -1.0}]
 
 
 def test_tokens_wait_for_their_text_and_trimmed_ones_never_show():
-    legacy = Legacy(0, letter)
+    listed = CompletionLogprobs(0, letter)
     gained = list(rows([A, B, C], scores(-1.0, -2.0, -3.0), [0, 1, 2]))
-    assert legacy.push(gained[:2], 1)["tokens"] == ["a"]  # b could still begin a stop string
-    assert legacy.push(gained[2:], 2)["tokens"] == ["b"]
-    assert legacy.push([], 2)["tokens"] == []
+    assert listed.push(gained[:2], 1)["tokens"] == ["a"]  # b could still begin a stop string
+    assert listed.push(gained[2:], 2)["tokens"] == ["b"]
+    assert listed.push([], 2)["tokens"] == []
 
 
 def test_sglangs_arrays():
-    wish = Native(True, 1, [C], -1)
+    wish = SGLangLogprobs(True, 1, [C], -1)
     best = [[(B, -0.5), (A, -1.0)], [(A, -0.1), (B, -3.0)]]
-    found = native(
+    found = logprob_arrays(
         "output_", [A, B], scores(-1.0, -3.0, top=best, named=[[-7.0], [-8.0]]), wish, None
     )
     assert found == {
@@ -66,7 +67,9 @@ def test_sglangs_arrays():
         "output_top_logprobs": [[[-0.5, B, None]], [[-0.1, A, None]]],
         "output_token_ids_logprobs": [[[-7.0, C, None]], [[-8.0, C, None]]],
     }
-    only = native("output_", [A], scores(-1.0, named=[[-7.0]]), Native(False, 0, [C], -1), letter)
+    only = logprob_arrays(
+        "output_", [A], scores(-1.0, named=[[-7.0]]), SGLangLogprobs(False, 0, [C], -1), letter
+    )
     assert only == {"output_token_ids_logprobs": [[[-7.0, C, "c"]]]}
 
 
@@ -131,7 +134,9 @@ def test_an_echo_comes_first_with_its_scores():
 
 
 def test_meta_info_lists_every_sampled_token():
-    wanted = view(native=[Native(True, 1, [D], 0)], meta_info=True, text_in_logprobs=True)
+    wanted = view(
+        sglang_logprobs=[SGLangLogprobs(True, 1, [D], 0)], meta_info=True, text_in_logprobs=True
+    )
     info = whole(wanted)["meta_info"]
     assert info["output_token_logprobs"] == [
         [-1.0, A, "a"], [-2.0, B, "b"], [-3.0, EOS, "</s>"],
@@ -149,15 +154,21 @@ def test_meta_info_lists_every_sampled_token():
 
 
 def test_the_first_row_is_null_wherever_it_begins():
-    late = whole(view(native=[Native(True, 0, (), 1)], meta_info=True))["meta_info"]
+    late = whole(view(sglang_logprobs=[SGLangLogprobs(True, 0, (), 1)], meta_info=True))[
+        "meta_info"
+    ]
     assert late["input_token_logprobs"] == [[None, C, None]]
-    past = whole(view(native=[Native(True, 0, (), 2)], meta_info=True))["meta_info"]
+    past = whole(view(sglang_logprobs=[SGLangLogprobs(True, 0, (), 2)], meta_info=True))[
+        "meta_info"
+    ]
     assert past["input_token_logprobs"] == []
-    none = whole(view(native=[Native(True, 0, (), -1)], meta_info=True))["meta_info"]
+    none = whole(view(sglang_logprobs=[SGLangLogprobs(True, 0, (), -1)], meta_info=True))[
+        "meta_info"
+    ]
     assert none["input_token_logprobs"] == []
 
 
 def test_a_stored_view_still_knows_what_was_asked():
-    wanted = view(native=[Native(True, 1, [D], 0)], meta_info=True)
+    wanted = view(sglang_logprobs=[SGLangLogprobs(True, 1, [D], 0)], meta_info=True)
     assert View(**wanted.as_dict()) == wanted
-    assert View(**wanted.as_dict()).native_of(0) == Native(True, 1, [D], 0)
+    assert View(**wanted.as_dict()).sglang_logprobs == [(True, 1, [D], 0)]

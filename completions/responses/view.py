@@ -1,0 +1,93 @@
+"""What the responses of a job are built from, besides its events."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields
+from typing import Any, ClassVar
+
+
+@dataclass(frozen=True, slots=True)
+class ViewFields:
+    """The fields of a view, stored with the job so that any process can build its responses."""
+
+    id_prefix: ClassVar[str]
+    object: ClassVar[str]
+    chunk_object: ClassVar[str]
+    path: ClassVar[str]
+    """The route that made the job."""
+
+    id: str
+    model: str
+    """As the request names it."""
+    created: int
+    n: int
+    """Choices per prompt."""
+    prompt_lengths: Sequence[int]
+    base_model: str | None = None
+    """The served model, if `model` names an adapter too."""
+    prompts: Sequence[Sequence[int]] | None = None
+    """Only if something in the response needs them."""
+    return_token_ids: bool = False
+    echo: Sequence[str] | None = None
+    """The prompts' texts, if they come before the completions' texts."""
+    logprobs: int | None = None
+    """Alternatives per token in `choices[].logprobs`."""
+    sglang_logprobs: Sequence[Sequence[Any] | None] | None = None
+    """The fields of an SGLangLogprobs per prompt."""
+    text_in_logprobs: bool = False
+    meta_info: bool = False
+    hidden_states: bool = False
+    routed_experts: bool = False
+    cached_tokens_details: bool = False
+    rid: str | Sequence[str] | None = None
+    """The client's own id: one for the request, or one per prompt."""
+    truncated_tokens: int = 0
+    include_usage: bool = False
+    continuous_usage_stats: bool = False
+    obfuscation: bool = False
+    prices: Mapping[str, float] | None = None
+    """Prices per million tokens when the job was submitted."""
+    constrained: bool = False
+    default_length: bool = False
+    """Whether the route's default, not the request, bounds the choices' lengths."""
+    grammar_compile_ms: float | None = None
+    weight_version: str | None = None
+
+    def as_dict(self) -> dict[str, Any]:
+        """The fields that differ from their defaults."""
+        values = ((each, getattr(self, each.name)) for each in fields(self))
+        return {each.name: value for each, value in values if value != each.default}
+
+    @property
+    def served_model(self) -> str:
+        return self.base_model or self.model
+
+    @property
+    def num_choices(self) -> int:
+        return len(self.prompt_lengths) * self.n
+
+    @property
+    def location(self) -> str:
+        """The path of this completion."""
+        return f"{self.path}/{self.id}"
+
+    def envelope(self) -> dict[str, Any]:
+        """The keys that every object of this completion begins with."""
+        envelope: dict[str, Any] = {
+            "id": self.id,
+            "object": self.object,
+            "created": self.created,
+            "model": self.model,
+            "system_fingerprint": f"fp_{self.weight_version}" if self.weight_version else None,
+        }
+        if self.rid is not None:
+            envelope["rid"] = self.rid
+        return envelope
+
+    def rid_of(self, choice: int) -> str | None:
+        """The client's id of one choice, numbered if several choices share one."""
+        if self.rid is None:
+            return None
+        if isinstance(self.rid, str):
+            return self.rid if self.num_choices == 1 else f"{self.rid}_{choice}"
+        prompt, number = divmod(choice, self.n)
+        return self.rid[prompt] if self.n == 1 else f"{self.rid[prompt]}_{number}"
