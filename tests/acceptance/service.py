@@ -1,11 +1,14 @@
 """A whole installation for tests: `manage.py up` in a home and on a port of its own."""
 
 import contextlib
+import json
 import os
+import select
 import signal
 import socket
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Sequence
 from functools import cached_property
@@ -15,10 +18,29 @@ from typing import Self
 import httpx
 import openai
 
+from tests import compiled
+
 ROOT = Path(__file__).resolve().parent.parent.parent
 MODEL = "smollm2-135m-instruct"
 MODEL_FOLDER = ROOT / "var" / "models" / MODEL
 START_TIMEOUT = 300.0
+_CONSOLE = """
+import contextlib, io, json, sys, traceback
+import django
+django.setup()
+from django.core.management import call_command
+from django.db import connections
+for line in sys.stdin:
+    output, failure = io.StringIO(), None
+    with contextlib.redirect_stdout(output):
+        try:
+            call_command(*json.loads(line))
+        except BaseException:
+            failure = traceback.format_exc()
+    connections.close_all()
+    print(json.dumps([output.getvalue(), failure]), flush=True)
+"""
+"""Runs management commands: one in each line of its input, as JSON."""
 
 
 def free_port() -> int:
@@ -37,6 +59,7 @@ class Installation:
         self.home = home
         self.port = free_port()
         self.url = f"http://127.0.0.1:{self.port}"
+        compiled.share(home)
         models = home / "models.toml"
         models.write_text(
             f'[models.{MODEL}]\npath = "{MODEL_FOLDER}"\nmax_num_seqs = 64\nmax_model_len = 4096\n'
@@ -55,6 +78,7 @@ class Installation:
             **environment,
         }
         self._up: subprocess.Popen[bytes] | None = None
+        self._console_lock = threading.Lock()
 
     def __enter__(self) -> Self:
         with (self.home / "up.out").open("wb") as output:
@@ -72,6 +96,8 @@ class Installation:
         return self
 
     def __exit__(self, *_exc: object) -> None:
+        if "_console" in self.__dict__:
+            self._console.communicate()  # it ends with its input
         if self._up is not None:
             self._up.send_signal(signal.SIGTERM)
             self._up.wait(60)
@@ -106,13 +132,25 @@ class Installation:
                 time.sleep(0.1)
 
     def manage(self, *command: str, timeout: float = START_TIMEOUT) -> str:
-        """The output of a management command."""
-        done = subprocess.run(
-            [sys.executable, "manage.py", *command],
-            cwd=ROOT, env=self.environment, check=True, capture_output=True, text=True,
-            timeout=timeout,
+        """The output of a management command, run in one process that all of them share."""
+        with self._console_lock:
+            console = self._console
+            assert console.stdin is not None
+            assert console.stdout is not None
+            console.stdin.write(json.dumps(command).encode() + b"\n")
+            console.stdin.flush()
+            assert select.select([console.stdout], [], [], timeout)[0], f"{command} hangs"
+            output, failure = json.loads(console.stdout.readline())
+        assert failure is None, failure
+        return str(output)
+
+    @cached_property
+    def _console(self) -> subprocess.Popen[bytes]:
+        return subprocess.Popen(
+            [sys.executable, "-c", _CONSOLE], cwd=ROOT,
+            env={**self.environment, "DJANGO_SETTINGS_MODULE": "project.settings"},
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE,
         )  # fmt: skip
-        return done.stdout
 
     def pid(self, name: str, besides: int | None = None) -> int:
         """Of the running process; ``besides`` waits until another than that one runs."""

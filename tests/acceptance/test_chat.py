@@ -284,6 +284,7 @@ def ask(client: openai.OpenAI, form: str, script: str, **call: Any) -> dict[str,
     return both(client, model=form, messages=messages, **call)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("form", TOOL_FORMATS)
 def test_calls_come_back(scripted, form):
     choice = ask(scripted, form, f"{form} one", tools=[WEATHER, NOW])
@@ -298,6 +299,7 @@ def test_calls_come_back(scripted, form):
     assert choice["content"] == ""
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("form", TOOL_FORMATS)
 def test_one_call_where_they_may_not_be_parallel(scripted, form):
     choice = ask(
@@ -307,6 +309,7 @@ def test_one_call_where_they_may_not_be_parallel(scripted, form):
     assert choice["finish"] == "tool_calls"
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("form", TOOL_FORMATS)
 def test_thoughts_before_a_call(scripted, form):
     choice = ask(scripted, form, f"{form} thought", tools=[WEATHER])
@@ -314,18 +317,21 @@ def test_thoughts_before_a_call(scripted, form):
     assert [name for name, _ in choice["calls"]] == ["get_weather"]
 
 
+@pytest.mark.long
 def test_a_call_cut_short_keeps_its_length_finish(scripted):
     choice = ask(scripted, "hermes", "hermes one", tools=[WEATHER], max_tokens=70)
     assert choice["finish"] == "length"
     assert choice["calls"][0][0] == "get_weather"
 
 
+@pytest.mark.long
 def test_without_tools_a_call_is_text(scripted):
     choice = ask(scripted, "hermes", "hermes one", tools=[WEATHER], tool_choice="none")
     assert choice["calls"] == []
     assert "<tool_call>" in choice["content"]
 
 
+@pytest.mark.long
 def test_thoughts_are_told_apart(scripted):
     choice = ask(scripted, "hermes", "sum")
     assert (choice["reasoning"], choice["content"]) == ("two and two", "Four.")
@@ -340,6 +346,7 @@ def test_thoughts_are_told_apart(scripted):
     assert whole["reasoning"] == "two and two"
 
 
+@pytest.mark.long
 def test_thoughts_then_a_constrained_answer(scripted):
     wanted = {"type": "json_schema", "json_schema": {"name": "a", "schema": ANSWER_SCHEMA}}
     choice = ask(scripted, "hermes", "json", response_format=wanted)
@@ -349,6 +356,7 @@ def test_thoughts_then_a_constrained_answer(scripted):
     assert (choice["reasoning"], set(json.loads(choice["content"]))) == ("", {"answer"})
 
 
+@pytest.mark.long
 def test_a_budget_ends_thoughts(scripted):
     limited = {"thinking": {"type": "enabled", "budget_tokens": 10}}
     choice = ask(scripted, "hermes", "long", extra_body=limited, max_tokens=30)
@@ -356,6 +364,7 @@ def test_a_budget_ends_thoughts(scripted):
     assert choice["content"]
 
 
+@pytest.mark.long
 def test_an_answer_without_thoughts(scripted):
     choice = ask(scripted, "hermes", "plain")
     assert (choice["reasoning"], choice["content"]) == ("", "No thoughts.")

@@ -10,20 +10,22 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from tests.acceptance.service import MODEL, Installation
+from tests.acceptance.small_model import SMALL
 
 pytestmark = pytest.mark.acceptance
 
 
-async def test_64_concurrent_requests_of_different_lengths_each_get_their_own(service, tokenize):
-    words = tokenize("alpha beta gamma delta epsilon zeta eta theta iota kappa " * 30)
+async def test_64_concurrent_requests_of_different_lengths_each_get_their_own(service):
+    service.wait_served(SMALL)
+    letters = [65 + place * place % 60 for place in range(256)]
     digits = "0123456789"
     async with service.async_client() as client:
 
         async def ask(number: int):
             answer = f"{number:03d}"
             completion = await client.completions.create(
-                model=MODEL,
-                prompt=words[: 1 + number * 4],
+                model=SMALL,
+                prompt=letters[: 1 + number * 4],
                 max_tokens=12,
                 extra_body={"ebnf": f'root ::= "{answer}" [{digits}]'},
             )
@@ -62,6 +64,7 @@ async def crowd(service: Installation, prompt: list[int], strike) -> tuple[list,
         return await asyncio.gather(*streams), await asyncio.gather(*answers)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
 def test_a_worker_that_goes_loses_nothing_and_repeats_nothing(
     service: Installation, tokenize, number
@@ -88,11 +91,11 @@ def test_a_worker_that_goes_loses_nothing_and_repeats_nothing(
         assert time.monotonic() < deadline, rows
 
 
-def test_a_killed_redis_comes_back_with_its_jobs(service: Installation, tokenize):
-    with service.http() as http:
+def test_a_killed_redis_comes_back_with_its_jobs(scripted: Installation):
+    with scripted.http() as http:
         call = {
             "model": MODEL,
-            "prompt": tokenize("Survive"),
+            "prompt": [7],
             "max_tokens": 100,
             "background": True,
         }
@@ -101,7 +104,7 @@ def test_a_killed_redis_comes_back_with_its_jobs(service: Installation, tokenize
             for seed in range(6)
         ]
         time.sleep(1.2)  # the append-only file is written every second
-        service.kill("valkey")
+        scripted.kill("valkey")
         deadline = time.monotonic() + 60
         while http.get(locations[0]).status_code == 503:
             assert time.monotonic() < deadline
@@ -117,10 +120,10 @@ def test_a_killed_redis_comes_back_with_its_jobs(service: Installation, tokenize
             assert body["usage"]["completion_tokens"] <= 100
 
 
-def test_a_stopping_web_process_ends_its_streams_with_a_word(service: Installation, tokenize):
-    call = {"model": MODEL, "prompt": tokenize("On and on"), "max_tokens": 2000, "ignore_eos": True}
+def test_a_stopping_web_process_ends_its_streams_with_a_word(scripted: Installation):
+    call = {"model": MODEL, "prompt": [7], "max_tokens": 2000, "ignore_eos": True}
     waits = {"Prefer": "wait=60"}
-    with service.http() as http, ThreadPoolExecutor(2) as pool:
+    with scripted.http() as http, ThreadPoolExecutor(2) as pool:
         job = http.post("/v1/completions", json={**call, "background": True}).headers["Location"]
         polling = pool.submit(http.get, job, params={"wait": 30})
         waiting = pool.submit(
@@ -133,12 +136,12 @@ def test_a_stopping_web_process_ends_its_streams_with_a_word(service: Installati
         with http.stream("POST", "/v1/completions", json={**call, "stream": True}) as response:
             lines = response.iter_lines()
             assert next(lines).startswith("data: ")
-            os.kill(service.pid("web"), signal.SIGTERM)
+            os.kill(scripted.pid("web"), signal.SIGTERM)
             *_, last_frame, done = [line for line in lines if line.startswith("data: ")]
         assert done == "data: [DONE]"
         last = json.loads(last_frame.removeprefix("data: "))
         assert last["error"]["code"] == "server_shutting_down"
         assert (polling.result().status_code, waiting.result().status_code) == (200, 202)
-        service.wait_ready()
+        scripted.wait_ready()
         for location in (job, waiting.result().headers["Location"]):  # they go on meanwhile
             assert http.post(f"{location}/cancel").status_code == 200

@@ -8,6 +8,7 @@ import openai
 import pytest
 
 from tests.acceptance.service import MODEL
+from tests.acceptance.small_model import CONTEXT, SMALL
 
 pytestmark = pytest.mark.acceptance
 
@@ -144,11 +145,11 @@ def test_numbers_of_events_come_as_ids_when_asked(http, tokenize):
     assert "id: 1\n" in numbered
 
 
-def test_a_long_prompt_is_cut_when_that_is_asked(ask, tokenize):
-    ids = (tokenize("word ") * 5000)[:5000]
-    assert ask(prompt=ids).json()["error"]["code"] == "context_length_exceeded"
-    answer = ask(prompt=ids, truncate_sequence=True, max_tokens=1000, stop=[" "])
-    assert answer.json()["usage"]["prompt_tokens"] == 4096 - 1000
+def test_a_long_prompt_is_cut_when_that_is_asked(ask):
+    call = {"model": SMALL, "prompt": [65] * (CONTEXT + 100)}
+    assert ask(**call).json()["error"]["code"] == "context_length_exceeded"
+    answer = ask(**call, truncate_sequence=True, max_tokens=100, stop=[" "])
+    assert answer.json()["usage"]["prompt_tokens"] == CONTEXT - 100
 
 
 def test_an_unknown_adapter_is_not_found(client):

@@ -26,7 +26,7 @@ from schemathesis.core.failures import Failure
 from tests.acceptance.service import Installation
 from tests.acceptance.small_model import SMALL
 
-pytestmark = pytest.mark.acceptance
+pytestmark = [pytest.mark.acceptance, pytest.mark.long]
 
 REQUESTS = int(os.environ.get("QUIRE_GENERATED_REQUESTS", "300"))
 MODES = (GenerationMode.POSITIVE, GenerationMode.NEGATIVE)

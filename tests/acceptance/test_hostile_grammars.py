@@ -9,7 +9,7 @@ import pytest
 from tests.acceptance.service import MODEL, Installation
 from tests.completions.grammars.hostile import ATTACKS, Fields
 
-pytestmark = pytest.mark.acceptance
+pytestmark = [pytest.mark.acceptance, pytest.mark.long]
 PROCESSES = ("web", "worker", "cpu-worker", "valkey")
 PATIENCE = 60.0
 """Seconds for all of them on a busy machine; a quiet one needs a quarter."""

@@ -10,20 +10,16 @@ from collections import Counter
 import pytest
 
 from benchmarks.scripted_worker import token
-from tests.acceptance.service import MODEL, Installation, ScriptedInstallation
+from tests.acceptance.service import MODEL
+from tests.acceptance.small_model import SMALL
 
 pytestmark = pytest.mark.acceptance
 
-LINES = int(os.environ.get("QUIRE_TEST_KILLED_LINES", "300"))
+LINES = 300
 TOKENS = 30
-STEP = 0.02
+SMALL_WORKER = "worker-2"
+"""The process of the second model in models.toml."""
 ENDED = ("completed", "failed", "expired", "cancelled")
-
-
-@pytest.fixture
-def scripted(tmp_path):
-    with ScriptedInstallation(tmp_path, STEP) as service:
-        yield service
 
 
 def create_batch(client, count):
@@ -162,24 +158,21 @@ def test_a_stream_is_resumed_on_another_web_process(scripted):
     assert ids == [token(3, 0, k) for k in range(100)]
 
 
-def test_streams_of_a_killed_worker_go_on_with_the_same_tokens(tmp_path):
-    """Four streams on the real model in float32, two of them constrained, killed half-way.
-
-    Sums differ in their last bits with what else is in a batch, so these seeds and few candidates
-    keep each of the draws 1e-3 away from where another token begins; some others are at 1e-6.
-    """
-    with Installation(tmp_path, QUIRE_DTYPE="float32") as service, service.http() as http:
-        calls = [
-            {"model": MODEL, "prompt": [9703, 28, 100 + n], "max_tokens": 60, "seed": 32 + n}
-            | {"background": True, "return_token_ids": True, "temperature": 0.8, "top_k": 5}
-            | constraint
-            for n, constraint in enumerate(
-                [{"ignore_eos": True}, {"regex": "[a-z ]{2000,3000}"}] * 2
-            )
-        ]  # fmt: skip
-        unbroken = run_all(http, calls)
-        broken = run_all(http, calls, lambda: service.kill("worker"))
-        assert broken == unbroken
+def test_streams_of_a_killed_worker_go_on_with_the_same_tokens(service, http):
+    """Four streams of the small model, which computes in float32, killed half-way. Two of them are
+    constrained."""
+    calls = [
+        {"model": SMALL, "prompt": [9, 28, 100 + n], "max_tokens": 200, "seed": 32 + n}
+        | {"background": True, "return_token_ids": True, "temperature": 0.8, "top_k": 5}
+        | constraint
+        for n, constraint in enumerate([{"ignore_eos": True}, {"regex": "[a-z ]{2000,3000}"}] * 2)
+    ]
+    service.wait_served(SMALL)
+    victim = service.pid(SMALL_WORKER)
+    unbroken = run_all(http, calls)
+    broken = run_all(http, calls, lambda: service.kill(SMALL_WORKER))
+    assert broken == unbroken
+    assert service.pid(SMALL_WORKER, besides=victim)
 
 
 def run_all(http, calls, strike=None):
@@ -200,5 +193,5 @@ def run_all(http, calls, strike=None):
         numbers = [chunk["sequence_number"] for chunk in chunks]
         assert numbers == list(range(1, len(numbers) + 1))
         streams.append([i for chunk in chunks for i in chunk["choices"][0]["token_ids"]])
-    assert all(len(ids) == 60 for ids in streams)
+    assert all(len(ids) == 200 for ids in streams)
     return streams

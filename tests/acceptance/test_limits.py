@@ -20,17 +20,17 @@ CALL = {"model": MODEL, "prompt": [9703], "temperature": 0, "ignore_eos": True}
 
 
 @pytest.fixture(scope="module")
-def second(service):
+def second(scripted):
     """Another web process of the same installation: its address, and how to kill it."""
     port = free_port()
-    with (service.home / "second.out").open("wb") as output:
+    with (scripted.home / "second.out").open("wb") as output:
         process = subprocess.Popen(
             [
                 sys.executable, "-m", "uvicorn", "project.asgi:application", "--port", str(port),
                 "--loop", "uvloop", "--http", "httptools", "--no-access-log", "--no-proxy-headers",
             ],
             cwd=ROOT, stdout=output, stderr=output,
-            env={**service.environment, "DJANGO_SETTINGS_MODULE": "project.settings"},
+            env={**scripted.environment, "DJANGO_SETTINGS_MODULE": "project.settings"},
         )  # fmt: skip
     url = f"http://127.0.0.1:{port}"
     deadline = time.monotonic() + 240
@@ -45,8 +45,8 @@ def second(service):
     process.wait()
 
 
-def new_key(service, *options: str) -> str:
-    return service.manage("create_api_key", "limited", *options).strip()
+def new_key(scripted, *options: str) -> str:
+    return scripted.manage("create_api_key", "limited", *options).strip()
 
 
 async def posted(urls, key, count, **call):
@@ -70,23 +70,23 @@ def used(answers):
     return [sum(usage[name] for usage in given) for name in ("prompt_tokens", "completion_tokens")]
 
 
-def test_requests_and_tokens_per_minute(service, second) -> None:
+def test_requests_and_tokens_per_minute(scripted, second) -> None:
     """The buckets refill while the answers are made: exactly that much more may be let in. What
     the answers said was used is what is recorded, though the CPU worker is killed meanwhile."""
-    urls = [service.url, second[0]]
+    urls = [scripted.url, second[0]]
     for options, per_minute, call, count in (
         (("--rpm", "60"), 60, {"max_tokens": 1}, 120),
         (("--tpm", "300"), 60, {"max_tokens": 4}, 100),  # five tokens each
     ):
-        key = new_key(service, *options)
+        key = new_key(scripted, *options)
         answers, seconds = asyncio.run(posted(urls, key, count, **call))
         statuses = [answer.status_code for answer in answers]
         assert set(statuses) == {200, 429}
         assert per_minute <= statuses.count(200) <= per_minute * (1 + seconds / 60) * 1.01
         refused = [answer for answer in answers if answer.status_code == 429]
         assert all(int(answer.headers["Retry-After"]) >= 1 for answer in refused)
-        service.kill("cpu-worker")
-        with service.http(key) as client:
+        scripted.kill("cpu-worker")
+        with scripted.http(key) as client:
             deadline = time.monotonic() + 240
             while (recorded := sums(client)) != [statuses.count(200), *used(answers)]:
                 assert time.monotonic() < deadline, (recorded, statuses.count(200), used(answers))
@@ -101,9 +101,9 @@ def sums(client: httpx.Client) -> list[int]:
     return [sum(row[name] for row in rows) for name in names]
 
 
-def test_a_budget_is_not_overspent(service, second) -> None:
-    key = new_key(service, "--daily-token-budget", "100")
-    answers, _ = asyncio.run(posted([service.url, second[0]], key, 40, max_tokens=4))
+def test_a_budget_is_not_overspent(scripted, second) -> None:
+    key = new_key(scripted, "--daily-token-budget", "100")
+    answers, _ = asyncio.run(posted([scripted.url, second[0]], key, 40, max_tokens=4))
     statuses = [answer.status_code for answer in answers]
     assert statuses.count(200) == 100 // 5
     refused = next(answer for answer in answers if answer.status_code == 429)
@@ -113,10 +113,10 @@ def test_a_budget_is_not_overspent(service, second) -> None:
     assert "100 tokens a day" in error["message"]
 
 
-def test_places_of_a_killed_process_are_free_again(service, second) -> None:
+def test_places_of_a_killed_process_are_free_again(scripted, second) -> None:
     """Last in this file: it kills the second process."""
     url, process = second
-    key = new_key(service, "--max-concurrency", "3")
+    key = new_key(scripted, "--max-concurrency", "3")
     long = {"max_tokens": 3000, "stream": True}
 
     async def crowd() -> list[int]:
@@ -129,13 +129,13 @@ def test_places_of_a_killed_process_are_free_again(service, second) -> None:
                 await stack.enter_async_context(
                     client.stream("POST", f"{each}/v1/completions", json={**CALL, **long})
                 )
-                for each in (url, url, url, url, service.url)
+                for each in (url, url, url, url, scripted.url)
             ]
             os.kill(process.pid, signal.SIGKILL)
             return [stream.status_code for stream in streams]
 
     assert sorted(asyncio.run(crowd())) == [200, 200, 200, 429, 429]
-    with service.http(key) as client:
+    with scripted.http(key) as client:
         deadline = time.monotonic() + 240
         while True:
             answer = client.post("/v1/completions", json={**CALL, "max_tokens": 1})

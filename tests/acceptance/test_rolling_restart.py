@@ -14,23 +14,15 @@ import redis
 
 from completions.jobs.connection import connect
 from completions.jobs.workers import watch_workers
+from tests.acceptance.conftest import GRACE, STEP
 from tests.acceptance.service import MODEL, ScriptedInstallation
 from tests.faults.traffic import tokens
 
 pytestmark = pytest.mark.acceptance
 
-STEP = 0.01
-LENGTH = 250
+LENGTH = 125
+assert LENGTH * STEP > 2 * GRACE, "a stream must outlast the grace"
 CLIENTS = 8
-GRACE = 1
-"""Seconds, less than a stream takes."""
-
-
-@pytest.fixture(scope="module")
-def service(tmp_path_factory) -> Iterator[ScriptedInstallation]:
-    home = tmp_path_factory.mktemp("rolling")
-    with ScriptedInstallation(home, STEP, QUIRE_SHUTDOWN_GRACE=str(GRACE)) as installation:
-        yield installation
 
 
 class Fleet:
@@ -75,15 +67,16 @@ class Fleet:
 
 
 @pytest.fixture
-def fleet(service) -> Iterator[Fleet]:
-    """Two, and none besides."""
-    with ExitStack() as stack, connect(service.redis_url) as client:
-        made = Fleet(service, client)
+def fleet(scripted) -> Iterator[Fleet]:
+    """Two workers, and none besides."""
+    with ExitStack() as stack, connect(scripted.redis_url) as client:
+        made = Fleet(scripted, client)
         stack.callback(made.stop)
         made.add()
         made.add()
-        service.stop_worker()
+        scripted.stop_worker()
         yield made
+        scripted.start_worker()
 
 
 class Audience:
@@ -133,8 +126,8 @@ def attempts(service: ScriptedInstallation, job_ids: list[str]) -> set[int]:
         return {int(client.hget(f"quire:job:{job_id}", "attempt")) for job_id in job_ids}
 
 
-def test_drained_workers_are_replaced_and_no_stream_notices(service, fleet):
-    audience = Audience(service)
+def test_drained_workers_are_replaced_and_no_stream_notices(scripted, fleet):
+    audience = Audience(scripted)
 
     def roll():
         fleet.replace(drained=True)
@@ -142,10 +135,10 @@ def test_drained_workers_are_replaced_and_no_stream_notices(service, fleet):
 
     asyncio.run(audience.watch(roll))
     assert len(audience.job_ids) >= 2 * CLIENTS
-    assert attempts(service, audience.job_ids) == {1}  # who was drained ended what it had
+    assert attempts(scripted, audience.job_ids) == {1}  # who was drained ended what it had
 
 
-def test_a_worker_that_is_only_told_to_stop_hands_its_streams_over(service, fleet):
-    audience = Audience(service)
+def test_a_worker_that_is_only_told_to_stop_hands_its_streams_over(scripted, fleet):
+    audience = Audience(scripted)
     asyncio.run(audience.watch(lambda: fleet.replace(drained=False)))
-    assert max(attempts(service, audience.job_ids)) == 2
+    assert max(attempts(scripted, audience.job_ids)) == 2

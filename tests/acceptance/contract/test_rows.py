@@ -2,7 +2,9 @@
 batch, streamed and not. What is taken must show in its place; what is refused must say where."""
 
 import asyncio
-from collections.abc import Iterable
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 
 import httpx
 import pytest
@@ -30,6 +32,7 @@ from tests.acceptance.contract.answers import (
     settled,
 )
 from tests.acceptance.contract.rows import ABSENT, Refused, filled
+from tests.acceptance.service import Installation
 from tests.acceptance.small_model import SMALL
 
 pytestmark = pytest.mark.acceptance
@@ -52,17 +55,32 @@ Call = tuple[int, Form, bool]
 """A row, the form in which it is used, and whether the field is left out."""
 
 
-def calls() -> Iterable[Call]:
+def fitting(number: int) -> list[Form]:
+    row = ROWS[number]
+    return [form for route in row.routes for form in forms(route) if row.fits(form)]
+
+
+def two_forms(number: int) -> list[Form]:
+    """One shape of call, streamed and not. The rows take the shapes in turn, so each is tried."""
+    possible = fitting(number)
+    shape = unstreamed(possible[number % len(possible)])
+    return [form for form in possible if unstreamed(form) == shape]
+
+
+def unstreamed(form: Form) -> Form:
+    return replace(form, stream=False)
+
+
+def calls(choose: Callable[[int], list[Form]]) -> Iterable[Call]:
     for number, row in enumerate(ROWS):
-        for form in (form for route in row.routes for form in forms(route) if row.fits(form)):
+        for form in choose(number):
             yield number, form, False
             if row.control:
                 yield number, form, True
 
 
-@pytest.fixture(scope="module")
-def answers(service) -> dict[Call, Answer]:
-    """All accepted calls, many at once."""
+def answers_of(service: Installation, wanted: Sequence[Call]) -> dict[Call, Answer]:
+    """The answers to calls that are accepted, many at once."""
     service.wait_served(SMALL)
 
     async def ask_all() -> dict[Call, Answer]:
@@ -82,10 +100,19 @@ def answers(service) -> dict[Call, Answer]:
                     )
                 return fold(form, response)
 
-            wanted = list(calls())
             return dict(zip(wanted, await asyncio.gather(*map(ask, wanted)), strict=True))
 
     return asyncio.run(ask_all())
+
+
+@pytest.fixture(scope="module")
+def some_answers(service: Installation) -> dict[Call, Answer]:
+    return answers_of(service, list(calls(two_forms)))
+
+
+@pytest.fixture(scope="module")
+def all_answers(service: Installation) -> dict[Call, Answer]:
+    return answers_of(service, list(calls(fitting)))
 
 
 @pytest.mark.parametrize("route", ROUTES)
@@ -97,10 +124,29 @@ def test_every_field_has_a_row(route: str) -> None:
     assert {row.field for row in here if row.refused} == fields
 
 
-@pytest.mark.parametrize(
+EACH_ROW = pytest.mark.parametrize(
     "number", range(len(ROWS)), ids=[f"{i}-{r.field}" for i, r in enumerate(ROWS)]
 )
-def test_what_is_taken_shows(answers: dict[Call, Answer], number: int) -> None:
+
+
+def test_each_form_of_a_call_is_tried_with_many_rows() -> None:
+    tried = Counter(form for number in range(len(ROWS)) for form in two_forms(number))
+    assert set(tried) == {form for route in ROUTES for form in forms(route)}
+    assert min(tried.values()) >= 10
+
+
+@EACH_ROW
+def test_what_is_taken_shows(some_answers: dict[Call, Answer], number: int) -> None:
+    check(number, some_answers)
+
+
+@pytest.mark.long
+@EACH_ROW
+def test_what_is_taken_shows_in_every_form(all_answers: dict[Call, Answer], number: int) -> None:
+    check(number, all_answers)
+
+
+def check(number: int, answers: dict[Call, Answer]) -> None:
     row = ROWS[number]
     mine = {
         form: answer
@@ -114,14 +160,10 @@ def test_what_is_taken_shows(answers: dict[Call, Answer], number: int) -> None:
         try:
             row.check(answer, control)
             assert len(answer.choices) >= form.choices
-            if row.alike and form.stream and (whole := mine.get(_unstreamed(form))):
+            if row.alike and form.stream and (whole := mine.get(unstreamed(form))):
                 assert settled(answer) == settled(whole)
         except (AssertionError, KeyError) as error:
             raise AssertionError(f"{form}: {error!r}\n{answer.raw}") from error
-
-
-def _unstreamed(form: Form) -> Form:
-    return Form(form.route, False, form.n, form.prompts)
 
 
 def refusals(route: str) -> list[Refused]:

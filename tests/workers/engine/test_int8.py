@@ -50,6 +50,7 @@ def loss(dtype: str, prompt: tuple[int, ...]) -> float:
 @needs_int8
 @pytest.mark.acceptance
 class TestDemoModel:
+    @pytest.mark.long
     @pytest.mark.usefixtures("_all_cores")
     def test_a_text_is_as_likely_as_in_float32(self) -> None:
         tokenizer = Tokenizer.from_file(str(DEMO / "tokenizer.json"))
