@@ -234,12 +234,12 @@ async def prepare_line(endpoint: str, job_id: str, body: Any, principal: Princip
             raise
         param = f"body.{error.param}" if error.param else "body"
         raise LineError(error.code, error.message, param) from error
-    for name, given in (("stream", prepared.stream), ("background", prepared.background)):
-        if given:
+    for name in ("stream", "background"):
+        if getattr(prepared.request.returns, name):
             message = f"{name}: a line of a batch is neither streamed nor polled; leave it out."
             raise LineError("invalid_request", message, f"body.{name}")
     view = prepared.view
-    return PreparedLine(view.served_model, view.as_dict(), prepared.request)
+    return PreparedLine(view.served_model, view.as_dict(), prepared.payload)
 
 
 def _begin(batch: Batch) -> None:

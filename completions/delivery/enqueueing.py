@@ -3,7 +3,6 @@
 import asyncio
 import re
 import time
-from typing import Any
 
 from asgiref.sync import sync_to_async
 from django.conf import settings
@@ -11,7 +10,6 @@ from django.db import Error as SQLError
 from redis.exceptions import RedisError
 
 from completions.accounts.keys import Principal
-from completions.catalog import model_files
 from completions.delivery import idempotency, rate_limits
 from completions.errors import APIError
 from completions.http import access_log, request_ids, runtime
@@ -26,7 +24,7 @@ from completions.jobs.message import message_of
 from completions.jobs.record import IdempotencyKey, Kind, NewJob
 from completions.jobs.rids import RidTakenError
 from completions.jobs.submit import KeyQueueFullError, ModelUnservedError, QueueFullError
-from completions.responses.completion import View
+from completions.requests.preparation import Prepared
 from completions.usage import budgets
 
 _NOT_QUEUED = (
@@ -44,13 +42,13 @@ REPLAYED_FOR = 24 * 3600
 
 
 def new_job(
-    view: View,
+    prepared: Prepared,
     kind: Kind,
-    request: dict[str, Any],
     principal: Principal,
     idempotency_key: IdempotencyKey | None = None,
 ) -> NewJob:
-    """The job of a request, with the times that its kind has."""
+    """The job of a request, with the timeout and lifetime of its kind."""
+    view = prepared.view
     waits = kind == "background"
     timeout = settings.BACKGROUND_TIMEOUT if waits else settings.REQUEST_TIMEOUT
     ttl = settings.BACKGROUND_RESULT_TTL if waits else settings.RESULT_TTL
@@ -60,7 +58,7 @@ def new_job(
         model=view.served_model,
         organization_id=principal.organization_id,
         api_key_id=principal.key_id,
-        request=request,
+        request=prepared.payload,
         view=view.as_dict(),
         deadline=time.time() + timeout,
         ttl=ttl if idempotency_key is None else max(ttl, REPLAYED_FOR),
@@ -68,7 +66,7 @@ def new_job(
         idempotency=idempotency_key,
         request_id=request_ids.current.get(),
         trace=tracing.headers(),
-        prices=model_files.served_models().choose(view.served_model).token_prices,
+        prices=prepared.request.model.entry.token_prices,
         stored=principal.store_prompts,
     )
 

@@ -19,13 +19,8 @@ from completions.http.base import APIRequest, AsyncAPIView
 from completions.http.pages import Page
 from completions.jobs.record import IdempotencyKey
 from completions.models import UNFINISHED, Batch, BatchStatus, File, FilePurpose, Scope
-from completions.requests.fields import (
-    ChoiceField,
-    IntegerField,
-    ObjectField,
-    StrictSerializer,
-    TextField,
-)
+from completions.requests.fields.base import ChoiceField, IntegerField, ObjectField, TextField
+from completions.requests.fields.objects import StrictSerializer
 from completions.requests.preparation import ROUTES
 
 DEFAULT_LISTED, MOST_LISTED = 20, 100

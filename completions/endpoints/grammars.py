@@ -1,38 +1,45 @@
 """POST /v1/grammars/validate: is a constraint usable, and does a text fit it?"""
 
 from dataclasses import asdict
-from typing import Any
+from typing import Any, NamedTuple
 
 from rest_framework.response import Response
 
 from completions.accounts.keys import Principal
 from completions.catalog import model_files
 from completions.errors import FieldError
-from completions.grammars import Verdict
+from completions.grammars import Constraint, Verdict
 from completions.grammars.exceptions import GrammarOverloadError, GrammarTimeoutError
 from completions.http.base import APIRequest, AsyncAPIView
 from completions.models import Scope
-from completions.requests import constraint as constraints
-from completions.requests.constraint import CONSTRAINTS, ConstraintFields
-from completions.requests.fields import TextField
-from completions.requests.model import ModelRequestSerializer, find_model
+from completions.requests import judging
+from completions.requests.fields.base import TextField
+from completions.requests.fields.constraint import CONSTRAINTS, ConstraintFields, constraint_of
+from completions.requests.fields.objects import Values
+from completions.requests.model import ModelRequestSerializer, RequestedModel
 
 MAX_TEXT = 100_000
 
 
-class ValidateRequestSerializer(ModelRequestSerializer, ConstraintFields):
-    """The body. Validated, it holds `constraint` as that of a completion does."""
+class Validation(NamedTuple):
+    """A constraint to judge."""
 
+    model: RequestedModel
+    constraint: Constraint
+    text: str | None
+
+
+class ValidateRequestSerializer(ModelRequestSerializer, ConstraintFields):
     text = TextField(
         required=False, max_length=MAX_TEXT, help_text="A text to try the constraint on."
     )
 
-    def check(self, validated: dict[str, Any]) -> dict[str, Any]:
-        constraint = constraints.constraint_of(validated, self.files)
+    def check(self, values: Values) -> Validation:
+        constraint = constraint_of(values, self.requested.files)
         if constraint is None:
-            message = f"give one constraint: {', '.join(CONSTRAINTS)}."
+            message = f"send one constraint: {', '.join(CONSTRAINTS)}."
             raise FieldError("missing_required_parameter", message, CONSTRAINTS[0])
-        return {**validated, "constraint": constraint}
+        return Validation(self.requested, constraint, values["text"])
 
 
 class ValidateView(AsyncAPIView):
@@ -42,9 +49,8 @@ class ValidateView(AsyncAPIView):
 
     async def post(self, request: APIRequest) -> Response:
         body = _with_model(request.data, request.auth)
-        validated = await ValidateRequestSerializer.validate_request(body, request.auth)
-        model = find_model(validated["model"], request.auth)
-        verdict = await constraints.examine(validated["constraint"], model, validated["text"])
+        asked: Validation = await ValidateRequestSerializer.validate_request(body, request.auth)
+        verdict = await judging.examine(asked.constraint, asked.model.files, asked.text)
         if isinstance(verdict.error, GrammarOverloadError | GrammarTimeoutError):
             verdict.result()  # raises: nothing is known about this constraint
         return Response(_answer(verdict))

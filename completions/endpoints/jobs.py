@@ -18,8 +18,9 @@ from completions.http.pages import Page
 from completions.jobs import kept
 from completions.jobs.record import Kind
 from completions.models import Job, Scope
-from completions.requests import ignored_fields
-from completions.requests.preparation import Prepared, prepare
+from completions.requests.fields import ignored
+from completions.requests.fields.returns import ReturnSettings
+from completions.requests.preparation import prepare
 from completions.responses import sse
 from completions.responses.completion import STATUS, View
 
@@ -43,13 +44,13 @@ class SubmitView(AsyncAPIView):
             return await self._answered_again(first, request)
         prepared = await prepare(self.view_type.path, request.data, principal)
         request.checked()
-        if prepared.ignored:
-            self.headers[ignored_fields.HEADER] = ", ".join(prepared.ignored)
-        view = prepared.view
-        kind = _kind(prepared, preferences)
-        job = new_job(view, kind, prepared.request, principal, key)
+        view, returns = prepared.view, prepared.request.returns
+        if prepared.request.ignored:
+            self.headers[ignored.HEADER] = ", ".join(prepared.request.ignored)
+        kind = _kind(returns, preferences)
+        job = new_job(prepared, kind, principal, key)
         self.headers.update(rate_limits.headers(await enqueue(job)))
-        if prepared.stream:
+        if returns.stream:
             watched = kind == "stream" and not job.kept
             stream = sse.response(delivery.frames(view, job.deadline, wish, watched=watched))
             return stream if watched else delivery.located(stream, view, preferences)
@@ -152,7 +153,7 @@ class CancelView(AsyncAPIView):
         return await delivery.polled(view, request.auth, wait=5.0)
 
 
-def _kind(prepared: Prepared, preferences: Preferences) -> Kind:
-    if prepared.background or preferences.respond_async:
+def _kind(returns: ReturnSettings, preferences: Preferences) -> Kind:
+    if returns.background or preferences.respond_async:
         return "background"
-    return "stream" if prepared.stream else "sync"
+    return "stream" if returns.stream else "sync"

@@ -7,10 +7,10 @@ from rest_framework.response import Response
 from completions.catalog import model_files
 from completions.catalog.entries import ModelEntry
 from completions.catalog.model_files import ModelFiles, ModelFilesError
+from completions.contract.sampling import INTEGERS
 from completions.http import runtime
 from completions.http.base import APIRequest, AsyncAPIView
-from completions.requests.completion import DEFAULT_MAX_TOKENS
-from completions.requests.model import find_adapted
+from completions.requests.model import find_entry
 
 OWNER = "quire"
 
@@ -35,7 +35,7 @@ class ModelView(AsyncAPIView):
     """One model, or `base:adapter`; its id may hold slashes."""
 
     async def get(self, request: APIRequest, model_id: str) -> Response:
-        entry, adapter = find_adapted(model_id, request.auth)
+        entry, adapter = find_entry(model_id, request.auth)
         return Response(_model(entry, adapter, await runtime.live_models()))
 
 
@@ -57,7 +57,7 @@ def _model(entry: ModelEntry, adapter: str | None, live: set[str]) -> dict[str, 
         "vocab_size": files.vocab_size if files else None,
         "max_token_id": files.vocab_size - 1 if files else None,
         "eos_token_ids": files.eos_token_ids if files else None,
-        "default_max_tokens": DEFAULT_MAX_TOKENS,
+        "default_max_tokens": INTEGERS["max_tokens"].default,
         "prices_per_million_tokens": entry.prices or None,
         "capabilities": _capabilities(entry, files) if files else None,
     }

@@ -1,5 +1,7 @@
 """POST /v1/tokenize and /v1/detokenize, in vLLM's shapes: how clients get token-ID prompts."""
 
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from rest_framework.response import Response
@@ -11,19 +13,30 @@ from completions.errors import APIError, FieldError
 from completions.http.base import APIRequest, AsyncAPIView
 from completions.models import Scope
 from completions.requests import turns
-from completions.requests.fields import (
-    BooleanField,
-    ChoiceField,
-    ContentField,
-    ListField,
-    StrictSerializer,
-    TextField,
-)
-from completions.requests.model import ModelRequestSerializer, find_model
-from completions.requests.token_fields import TokenIdsField, token_ids
+from completions.requests.fields.base import BooleanField, ChoiceField, ListField, TextField
+from completions.requests.fields.messages import ContentField, Message
+from completions.requests.fields.objects import StrictSerializer, Values
+from completions.requests.fields.tokens import TokenIdsField, token_ids
+from completions.requests.model import ModelRequestSerializer
 
 MOST_CHARACTERS = 1024 * 1024
-"""Of a text that is tokenized, or what would fit the model, if that is more."""
+"""A text may have this many characters even if the model's context cannot hold them."""
+
+
+@dataclass(frozen=True, slots=True)
+class TokenizeRequest:
+    model: ModelFiles
+    prompt: str | None
+    messages: Sequence[Message]
+    """Where there is no prompt."""
+    add_generation_prompt: bool
+    add_special_tokens: bool
+
+
+@dataclass(frozen=True, slots=True)
+class DetokenizeRequest:
+    model: ModelFiles
+    tokens: Sequence[int]
 
 
 class MessageSerializer(StrictSerializer):
@@ -32,7 +45,7 @@ class MessageSerializer(StrictSerializer):
 
 
 class TokenizeRequestSerializer(ModelRequestSerializer):
-    prompt = TextField(required=False, help_text="Text; give this or messages.")
+    prompt = TextField(required=False, help_text="Text; send this or messages.")
     messages = ListField(
         child=MessageSerializer(), required=False, min_length=1,
         help_text="A conversation, put into the model's chat template.",
@@ -46,20 +59,29 @@ class TokenizeRequestSerializer(ModelRequestSerializer):
         "for messages, whose template writes them.",
     )
 
-    def check(self, validated: dict[str, Any]) -> dict[str, Any]:
-        text, messages = validated["prompt"], validated["messages"]
+    def check(self, values: Values) -> TokenizeRequest:
+        text, messages = values["prompt"], values["messages"]
         if text is None and messages is None:
-            message = "give prompt (a text) or messages."
+            message = "send prompt (a text) or messages."
             raise FieldError("missing_required_parameter", message, "prompt")
         if text is not None and messages is not None:
-            raise FieldError("invalid_value", "cannot be combined with prompt.", "messages")
-        if validated["add_special_tokens"] is None:
-            validated["add_special_tokens"] = messages is None
-        return validated
+            message = "cannot be combined with prompt; send one of them."
+            raise FieldError("invalid_value", message, "messages")
+        special = values["add_special_tokens"]
+        return TokenizeRequest(
+            self.requested.files,
+            text,
+            messages or (),
+            values["add_generation_prompt"],
+            messages is None if special is None else special,
+        )
 
 
 class DetokenizeRequestSerializer(ModelRequestSerializer):
     tokens = TokenIdsField(help_text="Token ids; special tokens stay in the text.")
+
+    def check(self, values: Values) -> DetokenizeRequest:
+        return DetokenizeRequest(self.requested.files, values["tokens"])
 
 
 class TokenizeView(AsyncAPIView):
@@ -68,12 +90,10 @@ class TokenizeView(AsyncAPIView):
     scope = Scope.INFERENCE
 
     async def post(self, request: APIRequest) -> Response:
-        validated = await TokenizeRequestSerializer.validate_request(request.data, request.auth)
-        model = find_model(validated["model"], request.auth)
-        tokens = await turns.current().run(request.owner, _tokenize, model, validated)
-        return Response(
-            {"tokens": tokens, "count": len(tokens), "max_model_len": model.max_model_len}
-        )
+        asked = await TokenizeRequestSerializer.validate_request(request.data, request.auth)
+        tokens = await turns.current().run(request.owner, _tokenize, asked)
+        context = asked.model.max_model_len
+        return Response({"tokens": tokens, "count": len(tokens), "max_model_len": context})
 
 
 class DetokenizeView(AsyncAPIView):
@@ -82,30 +102,25 @@ class DetokenizeView(AsyncAPIView):
     scope = Scope.INFERENCE
 
     async def post(self, request: APIRequest) -> Response:
-        validated = await DetokenizeRequestSerializer.validate_request(request.data, request.auth)
-        model = find_model(validated["model"], request.auth)
-        text = await turns.current().run(request.owner, _detokenize, model, validated["tokens"])
+        asked = await DetokenizeRequestSerializer.validate_request(request.data, request.auth)
+        text = await turns.current().run(request.owner, _detokenize, asked)
         return Response({"prompt": text})
 
 
-def _tokenize(model: ModelFiles, validated: dict[str, Any]) -> list[int]:
-    text = validated["prompt"]
+def _tokenize(asked: TokenizeRequest) -> list[int]:
+    """Raises APIError."""
+    text, path = asked.prompt, "prompt"
     if text is None:
+        path, start = "messages", asked.add_generation_prompt
         try:
-            text = template.render(
-                model,
-                validated["messages"],
-                add_generation_prompt=validated["add_generation_prompt"],
-            )
+            text = template.render(asked.model, asked.messages, add_generation_prompt=start)
         except ChatTemplateError as error:
             raise APIError("invalid_value", f"messages: {error}.", "messages") from error
-    path = "prompt" if validated["messages"] is None else "messages"
     try:
-        return token_ids(model, text, path, validated["add_special_tokens"], MOST_CHARACTERS)
+        return token_ids(asked.model, text, path, asked.add_special_tokens, MOST_CHARACTERS)
     except FieldError as error:
         raise error.api_error() from error
 
 
-def _detokenize(model: ModelFiles, tokens: list[int]) -> str:
-    text: str = model.tokenizer.decode(tokens, skip_special_tokens=False)
-    return text
+def _detokenize(asked: DetokenizeRequest) -> Any:
+    return asked.model.tokenizer.decode(asked.tokens, skip_special_tokens=False)

@@ -20,7 +20,7 @@ from completions.catalog.model_files import ModelFilesError
 from completions.errors import APIError, payload_too_large
 from completions.grammars.exceptions import GrammarError
 from completions.http import access_log
-from completions.requests import constraint
+from completions.requests import judging
 
 logger = logging.getLogger(__name__)
 
@@ -91,7 +91,7 @@ def _drf(exc: drf.APIException) -> APIError:
 
 _Kinds = type[Exception] | tuple[type[Exception], ...]
 _TRANSLATIONS: tuple[tuple[_Kinds, Callable[[Any], APIError]], ...] = (
-    (GrammarError, constraint.refusal),
+    (GrammarError, judging.refusal),
     (ModelFilesError, _model_files),
     (RedisError, _unreachable("queue_unavailable", "The queue cannot be reached")),
     (

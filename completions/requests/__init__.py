@@ -1,1 +1,1 @@
-"""A request body becomes a job."""
+"""A request's body becomes a typed request, and the typed request becomes a job."""

@@ -1,23 +1,21 @@
-"""The body of POST /v1/chat/completions: what it adds to the fields that both routes take."""
+"""The body of POST /v1/chat/completions."""
 
 import re
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
-from rest_framework import serializers
-
-from completions.accounts.keys import Principal
-from completions.catalog.model_files import ModelFiles
 from completions.chat import template
 from completions.chat.conversation import prompt_text
 from completions.chat.grammar import BudgetError, Calls, Thoughts, answer_constraint
 from completions.chat.template import ChatTemplateError
 from completions.chat.thinking import AUTO, DISABLED, ENABLED, Marks
 from completions.chat.tool_formats import TOOL_FORMATS
-from completions.chat.tools import NONE, REQUIRED
+from completions.chat.tools import NONE, REQUIRED, Tool
+from completions.contract.sampling import MAX_TOP_LOGPROBS
 from completions.errors import FieldError
-from completions.requests import turns
-from completions.requests.fields import (
+from completions.grammars import Constraint
+from completions.requests.fields.base import (
     SHOWN_NAME,
     BooleanField,
     ChoiceField,
@@ -25,55 +23,47 @@ from completions.requests.fields import (
     ListField,
     ObjectField,
     StrictField,
-    StrictSerializer,
 )
-from completions.requests.generation import (
-    OF_OTHER_SYSTEMS,
-    GenerationRequestSerializer,
-    check_length,
-)
-from completions.requests.messages import (
-    NOTES,
+from completions.requests.fields.messages import (
     ChatMessageSerializer,
+    MessagesField,
     check_answers,
-    for_template,
+    check_message_count,
+    paths_of_notes,
 )
-from completions.requests.prompt import kind
-from completions.requests.token_fields import TokenIdsField, token_ids
-from completions.requests.tools import (
+from completions.requests.fields.objects import StrictSerializer, Values
+from completions.requests.fields.prompt import RawPromptField
+from completions.requests.fields.tokens import TokenIdsField, token_ids
+from completions.requests.fields.tools import (
     MAX_TOOLS,
     ToolChoiceField,
     ToolSerializer,
     choice_of,
-    tools_of,
+    placed,
+)
+from completions.requests.generation import (
+    FOREIGN_NAMES,
+    ChatSettings,
+    GenerationFields,
+    GenerationRequest,
+    check_context,
 )
 
 _PROMPTS = ("messages", "prompt", "input_ids")
-_OF_TEMPLATES = ("thinking", "chat_template_kwargs")
+_TEMPLATE_FIELDS = ("thinking", "chat_template_kwargs")
 _NO_THOUGHTS = (
-    "this model does not think. Leave it out, or use a model with the capability `thinking`."
+    "this model does not think. Leave this out, or use a model with the capability `thinking`."
 )
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,63}")
 MAX_VARIABLES = 64
 _TAIL = 16
-"""Tokens at the end of a prompt of ids in which the mark of open thoughts is looked for."""
-_INSTEAD = {
-    **OF_OTHER_SYSTEMS,
-    "functions": "Use tools.",
-    "function_call": "Use tool_choice.",
-    **dict.fromkeys(
-        ("reasoning_effort", "reasoning", "enable_thinking"),
-        'Use thinking: {"type": "enabled"} or {"type": "disabled"}.',
-    ),
-    **dict.fromkeys(
-        ("echo", "suffix", "best_of", "truncate_sequence"), "POST /v1/completions takes it."
-    ),
-    **dict.fromkeys(
-        ("modalities", "audio", "prediction", "verbosity", "web_search_options"),
-        "This service answers with text alone; omit it.",
-    ),
-    "chat_template": "The model's own template is used.",
-}
+"""How many tokens at the end of a raw prompt may show that thoughts are open."""
+
+
+@dataclass(frozen=True, slots=True)
+class Thinking:
+    type: str = AUTO
+    budget_tokens: int | None = None
 
 
 class ThinkingSerializer(StrictSerializer):
@@ -84,59 +74,32 @@ class ThinkingSerializer(StrictSerializer):
         required=False, min_value=1, help_text="After so many tokens of thoughts the answer begins."
     )
 
-    def check(self, validated: dict[str, Any]) -> dict[str, Any]:
-        if validated["type"] == DISABLED and validated["budget_tokens"] is not None:
-            raise FieldError("invalid_value", "goes with thinking only.", "budget_tokens")
-        return validated
+    def check(self, values: Values) -> Thinking:
+        thinking = Thinking(**values)
+        if thinking.type == DISABLED and thinking.budget_tokens is not None:
+            message = f"needs type {ENABLED} or {AUTO}."
+            raise FieldError("invalid_value", message, "budget_tokens")
+        return thinking
 
 
-class RawPromptField(StrictField, serializers.JSONField):
-    """A prompt that no template is applied to: text, or token ids."""
-
-    def to_schema(self) -> dict[str, Any]:
-        return {"anyOf": [{"type": "string"}, TokenIdsField().to_schema()]}
-
-    def to_internal_value(self, data: Any) -> str | list[Any]:
-        if type(data) not in (str, list):
-            message = f"must be a string or an array of token ids, not {kind(data)}."
-            raise FieldError("invalid_type", message)
-        return data  # type: ignore[no-any-return]
-
-    def for_model(self, value: str | list[Any], model: ModelFiles) -> list[int]:
-        if isinstance(value, str):
-            return token_ids(model, value)
-        return TokenIdsField().for_model(value, model)
-
-
-class MessagesField(ListField):
-    """Messages, or as in mistral.rs one text, to which no template is applied."""
-
-    def to_schema(self) -> dict[str, Any]:
-        return {"anyOf": [super().to_schema(), {"type": "string"}]}
-
-    def to_internal_value(self, data: Any) -> Any:
-        return data if type(data) is str else super().to_internal_value(data)
-
-    def for_model(self, value: str | list[Any], model: ModelFiles) -> list[Any]:
-        """A text's token ids, else the messages."""
-        return token_ids(model, value) if isinstance(value, str) else value
-
-
-def check_message_count(count: int, max_model_len: int) -> None:
-    """Raise FieldError for more messages than fit: each takes a token at least."""
-    if count > max_model_len:
-        message = f"holds {count} messages, more than the context of {max_model_len} tokens holds."
-        raise FieldError("context_length_exceeded", message)
-
-
-class ChatRequestSerializer(GenerationRequestSerializer):
-    """Validated, it holds what GenerationRequestSerializer says, `prompt` as a batch of one,
-    `calls` (Calls or None) and `thoughts` (Thoughts or None), which `constraint` provides for,
-    `alternatives`: likeliest tokens to tell in each place, None for no log probabilities, and
-    `unread`: paths of what has no effect, such as variables that the model's template does not
-    read."""
-
-    later_fields = _INSTEAD
+class ChatRequestSerializer(GenerationFields):
+    unsupported = {
+        **FOREIGN_NAMES,
+        "functions": "Use tools.",
+        "function_call": "Use tool_choice.",
+        **dict.fromkeys(
+            ("reasoning_effort", "reasoning", "enable_thinking"),
+            'Use thinking: {"type": "enabled"} or {"type": "disabled"}.',
+        ),
+        **dict.fromkeys(
+            ("echo", "suffix", "best_of", "truncate_sequence"), "POST /v1/completions takes it."
+        ),
+        **dict.fromkeys(
+            ("modalities", "audio", "prediction", "verbosity", "web_search_options"),
+            "This service answers with text alone; omit it.",
+        ),
+        "chat_template": "The model's own template is used.",
+    }
 
     messages = MessagesField(
         child=ChatMessageSerializer(), required=False, min_length=1,
@@ -164,22 +127,22 @@ class ChatRequestSerializer(GenerationRequestSerializer):
         '{"type": "allowed_tools", "allowed_tools": {"mode", "tools"}}; default auto.',
     )
     parallel_tool_calls = BooleanField(
-        required=False, help_text="false: one call per answer at most; default true."
+        required=False, help_text="false: at most one call per answer; default true."
     )
     thinking = ThinkingSerializer(
         required=False, help_text='{"type": enabled, disabled or auto, "budget_tokens"}.'
     )
     chat_template_kwargs = ObjectField(
         required=False,
-        help_text="Variables of the model's chat template; those that it does not read are named "
-        "in x-ignored-params.",
+        help_text="Variables of the model's chat template; x-ignored-params names those that it "
+        "does not read.",
     )
     logprobs = BooleanField(
         default=False, help_text="Log probabilities of the tokens, in `choices[].logprobs.content`."
     )
     top_logprobs = IntegerField(
-        required=False, min_value=0, max_value=20,
-        help_text="With logprobs: of so many of the likeliest tokens too.",
+        required=False, min_value=0, max_value=MAX_TOP_LOGPROBS,
+        help_text="With logprobs: this many of the likeliest tokens too.",
     )  # fmt: skip
     separate_reasoning = BooleanField(
         default=True, help_text="Thoughts in reasoning_content; false: in content, marks included."
@@ -189,186 +152,214 @@ class ChatRequestSerializer(GenerationRequestSerializer):
     )
 
     @classmethod
-    async def validate_request(cls, data: Any, principal: Principal) -> dict[str, Any]:
-        """The validated body. In a thread: a template and a tokenizer run over the messages."""
-        owner = principal.organization_id
-        return await turns.current().run(owner, cls.of(data, principal).run_validation, data)
+    def takes_long(cls, data: Any) -> bool:
+        """Always: a template and a tokenizer run over the messages."""
+        return True
 
-    def field_value(self, field: StrictField, value: Any, validated: dict[str, Any]) -> Any:
+    def field_value(self, field: StrictField, value: Any) -> Any:
         if isinstance(field, MessagesField) and type(value) is list:
-            check_message_count(len(value), self.files.max_model_len)
-        return super().field_value(field, value, validated)
+            check_message_count(len(value), self.requested.files.max_model_len)
+        return super().field_value(field, value)
 
-    def prompts(self, validated: Any) -> Sequence[Sequence[int]]:
-        prompts: Sequence[Sequence[int]] = validated["prompt"]
-        return prompts
+    def check(self, values: Values) -> GenerationRequest:
+        source = _source(values)
+        top_logprobs = _top_logprobs(values)
+        tools = placed(values["tools"] or ())
+        calls = self._calls(values, tools)
+        thinking: Thinking = values["thinking"] or Thinking()
+        variables = values["chat_template_kwargs"] or {}
+        notes = paths_of_notes(self.initial_data.get("messages"), MAX_VARIABLES)
+        unread = [*self._unread(variables), *notes]
+        variables = self._with_switch(variables, thinking.type)
+        text_end, ids = self._prompt(source, values, calls, tools, variables)
+        max_tokens = self._max_tokens(values, ids, source)
+        thoughts = self._thoughts(thinking, text_end, max_tokens)
+        request = self.request(
+            values,
+            [ids],
+            max_tokens=max_tokens,
+            logprobs=(top_logprobs, False),
+            ignored_too=() if tools else ("parallel_tool_calls",),
+        )
+        request = replace(request, ignored=(*request.ignored, *unread))
+        return self._with_answer(request, values, calls, thoughts)
 
-    def check(self, validated: dict[str, Any]) -> dict[str, Any]:
-        source = self._source(validated)
-        validated["alternatives"] = _alternatives(validated)
-        validated["calls"] = self._calls(validated)
-        options = self._template_options(validated)
-        text, ids = self._prompt(source, validated, options)
-        validated["prompt"] = [ids]
-        self._settle_max_tokens(validated, source)
-        validated["thoughts"] = self._thoughts(validated, text)
-        validated = super().check(validated)
-        self._compose(validated)
-        return validated
-
-    def _source(self, validated: dict[str, Any]) -> str:
-        """The field that holds the prompt."""
-        given = [name for name in _PROMPTS if validated[name] is not None]
-        if not given:
-            raise FieldError("missing_required_parameter", "this field is required.", "messages")
-        if len(given) > 1:
-            raise FieldError("invalid_value", f"cannot be combined with {given[0]}.", given[1])
-        if not _is_raw(given[0], validated):
-            check_answers(validated["messages"])
-        else:
-            for name in _OF_TEMPLATES:
-                if validated[name] is not None:
-                    raise FieldError("invalid_value", "goes with messages only.", name)
-        return given[0]
-
-    def _calls(self, validated: dict[str, Any]) -> Calls | None:
-        validated["tools"] = tools = tools_of(validated["tools"] or ())
-        choice = choice_of(validated["tool_choice"], validated["parallel_tool_calls"], tools)
-        allowed = choice.allowed(tools)
+    def _calls(self, values: Values, tools: Sequence[Tool]) -> Calls | None:
+        choice = choice_of(values["tool_choice"], values["parallel_tool_calls"], tools)
+        allowed = choice.allowed(tuple(tools))
         if choice.mode == NONE or not allowed:
             return None
-        if self.files.tool_format is None:
-            message = 'this model calls no tools; send tool_choice "none" or another model.'
+        tool_format = self.requested.files.tool_format
+        if tool_format is None:
+            message = 'this model calls no tools; send tool_choice "none" or use another model.'
             raise FieldError("unsupported_parameter", message, "tools")
-        return Calls(TOOL_FORMATS[self.files.tool_format], allowed, choice)
+        return Calls(TOOL_FORMATS[tool_format], allowed, choice)
 
-    def _template_options(self, validated: dict[str, Any]) -> dict[str, Any]:
-        """The variables of the template that thinking and chat_template_kwargs set."""
-        options = dict(validated["chat_template_kwargs"] or {})
-        validated["unread"] = [*self._unread(options), *_notes(validated["messages"])]
-        wanted = (validated["thinking"] or {"type": AUTO})["type"]
-        switch = self.files.thinking_switch
-        if wanted == AUTO:
-            return options
-        if self.files.thinking_marks is None and wanted == ENABLED:
-            raise FieldError("unsupported_value", _NO_THOUGHTS, "thinking.type")
-        if switch is not None:
-            value = wanted == ENABLED
-            if options.setdefault(switch, value) is not value:
-                message = f"contradicts chat_template_kwargs.{switch}."
-                raise FieldError("invalid_value", message, "thinking.type")
-        elif self.files.thinking_marks is not None and wanted == DISABLED:
-            message = "this model always thinks; separate its thoughts, or use another model."
-            raise FieldError("unsupported_value", message, "thinking.type")
-        return options
-
-    def _unread(self, options: Mapping[str, Any]) -> list[str]:
-        """What is set of chat_template_kwargs without being read by this model's template."""
-        if len(options) > MAX_VARIABLES:
-            message = f"may hold at most {MAX_VARIABLES} variables."
+    def _unread(self, variables: Mapping[str, Any]) -> list[str]:
+        """Paths of the variables that this model's template does not read."""
+        if len(variables) > MAX_VARIABLES:
+            message = f"has {len(variables)} variables; it may have at most {MAX_VARIABLES}."
             raise FieldError("invalid_value", message, "chat_template_kwargs")
-        for name in options:
+        for name in variables:
             path = f"chat_template_kwargs.{name[:SHOWN_NAME]}"
             if name in template.RESERVED:
-                raise FieldError("invalid_value", "is set by the request itself.", path)
+                message = "is set by the server; leave it out."
+                raise FieldError("invalid_value", message, path)
             if not _VARIABLE.fullmatch(name):
-                raise FieldError("invalid_value", "no variable has such a name.", path)
+                message = "is not a variable's name: use up to 64 letters, digits and _."
+                raise FieldError("invalid_value", message, path)
+        if not variables:
+            return []
         try:
-            read = template.variables_of(self.files.chat_template or "") if options else ()
+            read = template.variables_of(self.requested.files.chat_template or "")
         except ChatTemplateError as error:
             raise FieldError("invalid_value", f"{error}.", "messages") from error
-        return [f"chat_template_kwargs.{name}" for name in options if name not in read]
+        return [f"chat_template_kwargs.{name}" for name in variables if name not in read]
+
+    def _with_switch(self, variables: Mapping[str, Any], wanted: str) -> Mapping[str, Any]:
+        """The variables with the template's switch for thoughts, if it has one."""
+        files = self.requested.files
+        if wanted == AUTO:
+            return variables
+        if files.thinking_marks is None:
+            if wanted == ENABLED:
+                raise FieldError("unsupported_value", _NO_THOUGHTS, "thinking.type")
+        elif files.thinking_switch is None and wanted == DISABLED:
+            message = "this model always thinks. Leave this out, or use another model."
+            raise FieldError("unsupported_value", message, "thinking.type")
+        if files.thinking_switch is None:
+            return variables
+        value = wanted == ENABLED
+        if variables.get(files.thinking_switch, value) is not value:
+            message = f"contradicts chat_template_kwargs.{files.thinking_switch}; send one of them."
+            raise FieldError("invalid_value", message, "thinking.type")
+        return {**variables, files.thinking_switch: value}
 
     def _prompt(
-        self, source: str, validated: dict[str, Any], options: dict[str, Any]
+        self,
+        source: str,
+        values: Values,
+        calls: Calls | None,
+        tools: Sequence[Tool],
+        variables: Mapping[str, Any],
     ) -> tuple[str, list[int]]:
-        """The prompt's end as text, and its token ids."""
-        if _is_raw(source, validated):
-            ids: list[int] = validated[source]
+        """The end of the prompt as text, and its token ids."""
+        files = self.requested.files
+        if _is_raw(source, values):
+            ids: list[int] = values[source]
             if not ids:
                 raise FieldError("empty_array", "must hold at least one token.", source)
-            return self.files.tokenizer.decode(ids[-_TAIL:], skip_special_tokens=False), ids
-        messages = [for_template(message) for message in validated["messages"]]
-        calls: Calls | None = validated["calls"]
-        written = calls.format if calls else TOOL_FORMATS.get(self.files.tool_format or "")
-        tools = validated["tools"] if calls else ()
+            return files.tokenizer.decode(ids[-_TAIL:], skip_special_tokens=False), ids
+        written = calls.format if calls else TOOL_FORMATS.get(files.tool_format or "")
         try:
-            text = prompt_text(self.files, messages, tools, written, options)
+            text = prompt_text(files, values[source], tools if calls else (), written, variables)
         except ChatTemplateError as error:
             raise FieldError("invalid_value", f"{error}.", "messages") from error
-        return text, token_ids(self.files, text, "messages", special=False)
+        return text, token_ids(files, text, "messages", special=False)
 
-    def _settle_max_tokens(self, validated: dict[str, Any], source: str) -> None:
-        (prompt,) = validated["prompt"]
-        given, newer = validated["max_tokens"], validated["max_completion_tokens"]
+    def _max_tokens(self, values: Values, prompt: Sequence[int], source: str) -> int:
+        given: int | None = values["max_tokens"]
+        newer: int | None = values["max_completion_tokens"]
         if given is not None and newer is not None and given != newer:
-            message = f"is not max_tokens ({given}); give one of them."
+            message = f"is {newer}, but max_tokens is {given}; send one of them."
             raise FieldError("invalid_value", message, "max_completion_tokens")
-        wanted = given if newer is None else newer
-        check_length([prompt], wanted or 1, self.files.max_model_len, source)
-        validated["max_tokens"] = wanted or self.files.max_model_len - len(prompt)
+        wanted = newer or given
+        context = self.requested.files.max_model_len
+        check_context([prompt], wanted or 1, context, source)
+        return wanted or context - len(prompt)
 
-    def _thoughts(self, validated: dict[str, Any], prompt: str) -> Thoughts | None:
-        thinking = validated["thinking"] or {"type": AUTO, "budget_tokens": None}
-        wanted, budget = thinking["type"], thinking["budget_tokens"]
-        if self.files.thinking_marks is None:
+    def _thoughts(self, thinking: Thinking, prompt: str, max_tokens: int) -> Thoughts | None:
+        files, budget = self.requested.files, thinking.budget_tokens
+        if files.thinking_marks is None:
             if budget is not None:
                 raise FieldError("unsupported_value", _NO_THOUGHTS, "thinking.budget_tokens")
             return None
-        marks = Marks(*self.files.thinking_marks)
-        if wanted == DISABLED or marks.closed_in(prompt):
+        marks = Marks(*files.thinking_marks)
+        if thinking.type == DISABLED or marks.closed_in(prompt):
             return None
         is_open = marks.open_in(prompt)
-        end_id = self.files.tokenizer.token_to_id(marks.end)
-        if budget is not None and budget >= validated["max_tokens"]:
-            budget = None  # the length ends them before
-        return Thoughts(marks, is_open, wanted == ENABLED and not is_open, budget, end_id)
+        end_id = files.tokenizer.token_to_id(marks.end)
+        if budget is not None and budget >= max_tokens:
+            budget = None  # max_tokens ends the thoughts first
+        required = thinking.type == ENABLED and not is_open
+        return Thoughts(marks, is_open, required, budget, end_id)
 
-    def _compose(self, validated: dict[str, Any]) -> None:
-        """Make room in the constraint for thoughts and calls."""
-        calls, constraint = validated["calls"], validated["constraint"]
-        if calls is not None and constraint is not None and calls.choice.mode == REQUIRED:
-            message = "cannot be combined with a tool_choice that requires a call."
-            raise FieldError("conflicting_constraints", message, constraint.field)
-        whitespace = validated["json_whitespace"] or self.files.json_whitespace
-        try:
-            whole = answer_constraint(validated["thoughts"], calls, constraint, whitespace)
-        except BudgetError as error:
-            message = "this model's thoughts cannot be counted: their end mark is not one token."
-            raise FieldError("unsupported_value", message, "thinking.budget_tokens") from error
-        validated["constraint"] = whole
-        self._show_marks(validated)
-
-    def _show_marks(self, validated: dict[str, Any]) -> None:
-        """Marks that are special tokens must stay in the text, for the parser to find them;
-        `hidden` are the special tokens that it then takes out."""
-        calls, thoughts = validated["calls"], validated["thoughts"]
-        marks = set(calls.format.marks) if calls else set()
+    def _with_answer(
+        self,
+        request: GenerationRequest,
+        values: Values,
+        calls: Calls | None,
+        thoughts: Thoughts | None,
+    ) -> GenerationRequest:
+        """The request with room for thoughts and calls in its constraint, and with what reads them
+        back from the text."""
+        files = self.requested.files
+        whitespace = values["json_whitespace"] or files.json_whitespace
+        constraint = _answer_constraint(thoughts, calls, request.constraint, whitespace)
+        sampling, hidden = request.sampling, list[str]()
+        marks = set(calls.format.marks if calls else ())
         marks |= {thoughts.marks.begin, thoughts.marks.end} if thoughts else set()
-        added = self.files.tokenizer.get_added_tokens_decoder().values()
+        added = files.tokenizer.get_added_tokens_decoder().values()
         special = {token.content for token in added if token.special}
-        validated["hidden"] = []
-        if validated["skip_special_tokens"] and marks & special:
-            validated["skip_special_tokens"] = False
-            validated["hidden"] = sorted(special - marks)
+        if sampling.skip_special_tokens and marks & special:
+            # The parser must find the marks, so it takes the other special tokens out itself.
+            sampling = replace(sampling, skip_special_tokens=False)
+            hidden = sorted(special - marks)
+        chat = ChatSettings(
+            calls=calls,
+            thoughts=thoughts,
+            hidden=hidden,
+            separate_reasoning=values["separate_reasoning"],
+            stream_reasoning=values["stream_reasoning"],
+        )
+        return replace(request, constraint=constraint, sampling=sampling, chat=chat)
 
 
-def _is_raw(source: str, validated: Mapping[str, Any]) -> bool:
+def _source(values: Values) -> str:
+    """The field that holds the prompt. Raises FieldError."""
+    given = [name for name in _PROMPTS if values[name] is not None]
+    if not given:
+        raise FieldError("missing_required_parameter", "this field is required.", "messages")
+    if len(given) > 1:
+        message = f"cannot be combined with {given[0]}; send one of them."
+        raise FieldError("invalid_value", message, given[1])
+    if not _is_raw(given[0], values):
+        check_answers(values["messages"])
+        return given[0]
+    for name in _TEMPLATE_FIELDS:
+        if values[name] is not None:
+            raise FieldError("invalid_value", f"needs messages, not {given[0]}.", name)
+    return given[0]
+
+
+def _is_raw(source: str, values: Values) -> bool:
     """Whether the prompt is token ids already."""
-    return source != "messages" or not validated[source] or type(validated[source][0]) is int
+    return source != "messages" or not values[source] or type(values[source][0]) is int
 
 
-def _notes(messages: Any) -> list[str]:
-    """Paths of what clients noted in messages."""
-    noted = [i for i, each in enumerate(messages or ()) if type(each) is dict and each.get(NOTES)]
-    return [f"messages[{i}].{NOTES}" for i in noted[:MAX_VARIABLES]]
-
-
-def _alternatives(validated: Mapping[str, Any]) -> int | None:
-    """How many likeliest tokens to tell; None without log probabilities."""
-    top: int | None = validated["top_logprobs"]
-    if validated["logprobs"]:
+def _top_logprobs(values: Values) -> int | None:
+    """How many likeliest tokens to return at each position; None without log probabilities."""
+    top: int | None = values["top_logprobs"]
+    if values["logprobs"]:
         return top or 0
     if top is not None:
-        raise FieldError("invalid_value", "goes with logprobs: true only.", "top_logprobs")
+        message = "needs logprobs: true; add it or leave this out."
+        raise FieldError("invalid_value", message, "top_logprobs")
     return None
+
+
+def _answer_constraint(
+    thoughts: Thoughts | None,
+    calls: Calls | None,
+    constraint: Constraint | None,
+    whitespace: str,
+) -> Constraint | None:
+    """The constraint with room for thoughts and calls. Raises FieldError."""
+    if calls is not None and constraint is not None and calls.choice.mode == REQUIRED:
+        message = "cannot be combined with a tool_choice that requires a call."
+        raise FieldError("conflicting_constraints", message, constraint.field)
+    try:
+        return answer_constraint(thoughts, calls, constraint, whitespace)
+    except BudgetError as error:
+        message = "this model's thoughts cannot be counted: their end mark is not one token."
+        raise FieldError("unsupported_value", message, "thinking.budget_tokens") from error

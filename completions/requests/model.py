@@ -1,6 +1,7 @@
-"""Bodies that begin with the model they speak of, and who may name which model."""
+"""The field `model`: which model a request names, and whether its key may use it."""
 
 from copy import copy
+from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, Self
 
@@ -10,105 +11,109 @@ from completions.catalog.entries import ModelEntry
 from completions.catalog.model_files import ModelFiles
 from completions.errors import APIError
 from completions.requests import turns
-from completions.requests.fields import StrictField, StrictSerializer, TextField
+from completions.requests.fields.base import StrictField, TextField
+from completions.requests.fields.objects import StrictSerializer
+from completions.requests.fields.routing import no_adapter
 
 _LONG_TEXT = 2000
 _MANY = 256
+_FAST = frozenset({"prompt", "tokens"})
+"""Fields of token ids, which one fast pass checks."""
 
 
-def find_entry(model_id: str, principal: Principal) -> ModelEntry:
-    """The served model that a request names. Raises APIError."""
-    return find_adapted(model_id, principal)[0]
+@dataclass(frozen=True, slots=True)
+class RequestedModel:
+    """The model that a request names, looked up once."""
+
+    name: str
+    """As the request names it: `id` or `id:adapter`."""
+    entry: ModelEntry
+    adapter: str | None
+    files: ModelFiles
 
 
-def find_adapted(model_id: str, principal: Principal) -> tuple[ModelEntry, str | None]:
-    """The served model, and the adapter where the id is `base:adapter`. Raises as find_entry."""
+def find_entry(name: str, principal: Principal) -> tuple[ModelEntry, str | None]:
+    """The served model that is named, and the adapter in `id:adapter`. Raises APIError."""
     served = model_files.served_models()
-    entry, adapter = served.get(model_id), None
-    if entry is None and ":" in model_id:
-        base, _, adapter = model_id.rpartition(":")
+    entry, adapter = served.get(name), None
+    if entry is None and ":" in name:
+        base, _, adapter = name.rpartition(":")
         entry = served.get(base)
     if entry is None:
-        message = (
-            f"The model {model_id[:100]!r} does not exist. GET /v1/models lists those that do."
-        )
+        message = f"The model {name[:100]!r} does not exist. GET /v1/models lists the models."
         raise APIError("model_not_found", message, "model")
-    if not (principal.may_use(entry.id) or principal.may_use(model_id)):
+    if not (principal.may_use(entry.id) or principal.may_use(name)):
         message = (
-            f"This API key may not use the model {model_id!r}. Ask your administrator, or use one "
+            f"This API key may not use the model {name!r}. Ask your administrator, or use one "
             f"of: {', '.join(principal.allowed_models)}."
         )
         raise APIError("permission_denied", message, "model")
     if adapter is not None and adapter not in entry.adapters:
-        known = ", ".join(entry.adapters) or "none"
-        message = f"The model {entry.id} has no adapter {adapter[:100]!r}; it has: {known}."
-        raise APIError("adapter_not_found", message, "model")
+        raise APIError("adapter_not_found", no_adapter(adapter, entry), "model")
     return entry, adapter
 
 
-def find_model(model_id: str, principal: Principal) -> ModelFiles:
-    """The same with the facts of its files. Raises ModelFilesError too."""
-    return model_files.load(find_entry(model_id, principal))
-
-
 class ModelRequestSerializer(StrictSerializer):
-    """A body whose `model` stands first, so that later fields are checked against it.
+    """A body whose `model` comes first, so that later fields are checked against it.
 
-    Fields are bound once per class: they keep no state. Raises APIError, never ValidationError.
+    Raises APIError, never DRF's ValidationError.
     """
 
     principal: Principal
     """The caller."""
+    requested: RequestedModel
+    """The value of `model`."""
     model = TextField(
         help_text="Id of a model, as listed by GET /v1/models; `id:adapter` names an adapter too."
     )
 
     @classmethod
-    async def validate_request(cls, data: Any, principal: Principal) -> dict[str, Any]:
-        """The validated body; a large batch is checked in a thread."""
+    async def validate_request(cls, data: Any, principal: Principal) -> Any:
+        """The validated body. A body that takes long is checked in a thread."""
         serializer = cls.of(data, principal)
-        if _takes_long(data):
+        if cls.takes_long(data):
             owner = principal.organization_id
             return await turns.current().run(owner, serializer.run_validation, data)
         return serializer.run_validation(data)
 
     @classmethod
     def of(cls, data: Any, principal: Principal) -> Self:
-        """For one body. To make one anew would take as long as its checks."""
+        """A serializer for one body: a copy, as making one takes as long as the checks."""
         serializer: Self = copy(_declared(cls))
         serializer.initial_data, serializer.principal = data, principal
         return serializer
 
-    def field_value(self, field: StrictField, value: Any, validated: dict[str, Any]) -> Any:
+    @classmethod
+    def takes_long(cls, data: Any) -> bool:
+        """Whether checking a body could hold the event loop for more than about a millisecond:
+        many ids, long texts to tokenize, or many parts of anything else."""
+        if type(data) is not dict:
+            return False
+        prompt = data.get("prompt")
+        if type(prompt) is list and len(prompt) > 8 and type(prompt[0]) in (list, str):
+            return True
+        return len(data) > _MANY or any(
+            len(value) > (_LONG_TEXT if type(value) is str else _MANY)
+            for name, value in data.items()
+            if type(value) in (str, dict) or (type(value) is list and name not in _FAST)
+        )
+
+    def field_value(self, field: StrictField, value: Any) -> Any:
         value = field.to_internal_value(value)
-        if "model" not in validated:
-            self.entry, self.named_adapter = find_adapted(value, self.principal)
-            self.files = model_files.load(self.entry)
-            return value
-        return field.for_model(value, self.files)
+        if field.field_name != "model":
+            return field.for_model(value, self.requested.files)
+        entry, adapter = find_entry(value, self.principal)
+        self.requested = RequestedModel(value, entry, adapter, model_files.load(entry))
+        return self.requested
 
-
-_IDS = frozenset({"prompt", "tokens"})
-"""Whose check is one fast pass."""
-
-
-def _takes_long(data: Any) -> bool:
-    """Whether checking a body could hold the event loop for more than about a millisecond: many
-    ids, long texts to tokenize, many parts of anything else."""
-    if type(data) is not dict:
-        return False
-    prompt = data.get("prompt")
-    if type(prompt) is list and len(prompt) > 8 and type(prompt[0]) in (list, str):
-        return True
-    return len(data) > _MANY or any(
-        len(value) > (_LONG_TEXT if type(value) is str else _MANY)
-        for name, value in data.items()
-        if type(value) in (str, dict) or (type(value) is list and name not in _IDS)
-    )
+    def is_given(self, name: str) -> bool:
+        """Whether the body has a value for this field."""
+        return self.initial_data.get(name) is not None
 
 
 @lru_cache
 def _declared(cls: type[StrictSerializer]) -> Any:
+    """A serializer whose fields are bound. They keep no state, so its copies share them."""
     serializer = cls()
-    _ = serializer.by_name, serializer.declaration  # which its copies share
+    _ = serializer.by_name, serializer.declaration
     return serializer

@@ -1,27 +1,21 @@
-"""From a request's body to its job, the same way for live requests and for lines of batches."""
+"""From a body to a job: the same function for live requests and for lines of batches."""
 
 import secrets
-from collections.abc import Mapping, Sequence
+import time
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from completions.accounts.keys import Principal
-from completions.catalog import model_files
 from completions.requests.chat import ChatRequestSerializer
 from completions.requests.completion import CompletionRequestSerializer
-from completions.requests.generation import (
-    GenerationRequestSerializer,
-    generation_request,
-    view_fields,
-)
-from completions.requests.ignored_fields import ignored
+from completions.requests.generation import GenerationFields, GenerationRequest
+from completions.requests.judging import judge
 from completions.responses.chat import ChatView
 from completions.responses.completion import View
 
 
 class Route(NamedTuple):
-    """A route that makes jobs."""
-
-    serializer: type[GenerationRequestSerializer]
+    serializer: type[GenerationFields]
     view_type: type[View]
 
 
@@ -29,86 +23,110 @@ ROUTES: Mapping[str, Route] = {
     View.path: Route(CompletionRequestSerializer, View),
     ChatView.path: Route(ChatRequestSerializer, ChatView),
 }
+"""By path."""
 
 
 class Prepared(NamedTuple):
-    """A validated body: what builds its responses, and what a worker runs."""
+    """A job that can be queued."""
 
+    request: GenerationRequest
+    payload: dict[str, Any]
+    """JSON for a worker."""
     view: View
-    request: dict[str, Any]
-    background: bool
-    stream: bool
-    ignored: tuple[str, ...] = ()
-    """Names of fields that were given and have no effect."""
 
 
 async def prepare(
     path: str, body: Any, principal: Principal, job_id: str | None = None
 ) -> Prepared:
-    """Validate the body of a request to `path` and judge its grammar. Raises APIError.
+    """Validate the body of a request to `path` and judge its constraint. Raises APIError.
 
-    The job gets a random id unless the caller names one.
+    Without `job_id` the job gets a random id.
     """
     route = ROUTES[path]
-    validated = await route.serializer.validate_request(body, principal)
+    request: GenerationRequest = await route.serializer.validate_request(body, principal)
+    grammar = compile_ms = None
+    if request.constraint is not None:
+        began = time.monotonic()
+        grammar = await judge(request.constraint, request.model.files)
+        compile_ms = round((time.monotonic() - began) * 1000, 3)
     job_id = job_id or f"{route.view_type.id_prefix}{secrets.token_hex(16)}"
-    build = _prepare_chat if route.view_type is ChatView else _prepare_completion
-    return await build(validated, job_id)
+    view = route.view_type(id=job_id, grammar_compile_ms=compile_ms, **_view_fields(request))
+    return Prepared(request, _payload(request, grammar), view)
 
 
-async def _prepare_completion(validated: dict[str, Any], job_id: str) -> Prepared:
-    alternatives, echo = validated["logprobs"], validated["echo"]
-    request = await generation_request(validated, alternatives, from_start=echo)
-    fields = view_fields(validated)
-    if echo:
-        fields["echo"] = _texts(validated["prompt"], validated["base_model"])
-    if echo and alternatives is not None:
-        fields["prompts"] = validated["prompt"]
-    return Prepared(
-        View(
-            id=job_id,
-            logprobs=alternatives,
-            truncated_tokens=validated["truncated_tokens"],
-            **fields,
+def _payload(request: GenerationRequest, grammar: str | None) -> dict[str, Any]:
+    routing, returns = request.routing, request.returns
+    return {
+        "prompts": request.prompts,
+        "sampling": request.sampling.payload(),
+        "grammar": grammar,
+        "adapters": routing.adapters,
+        "priority": routing.priority,
+        "cache_salt": routing.cache_salt,
+        "return_hidden_states": returns.return_hidden_states,
+        "return_routed_experts": returns.return_routed_experts,
+        "routed_experts_start_len": returns.routed_experts_start_len,
+        "logprobs": request.logprobs.payload(len(request.prompts)),
+    }
+
+
+def _view_fields(request: GenerationRequest) -> dict[str, Any]:
+    """The fields of a View, or of a ChatView for a chat."""
+    model, returns, logprobs = request.model, request.returns, request.logprobs
+    options, rid = returns.stream_options, request.routing.rid
+    shows_prompts = returns.return_token_ids or logprobs.shows_prompts
+    fields = {
+        "model": model.name,
+        "base_model": None if model.name == model.entry.id else model.entry.id,
+        "created": int(time.time()),
+        "n": request.sampling.n,
+        "prompt_lengths": [len(prompt) for prompt in request.prompts],
+        "prompts": request.prompts if shows_prompts else None,
+        "return_token_ids": returns.return_token_ids,
+        "sglang_logprobs": logprobs.sglang and [each and list(each) for each in logprobs.sglang],
+        "text_in_logprobs": logprobs.return_text,
+        "meta_info": (
+            returns.return_meta_info
+            or returns.return_routed_experts
+            or rid is not None
+            or bool(request.sampling.stop_regex)
+            or logprobs.sglang is not None
         ),
-        request,
-        validated["background"],
-        validated["stream"],
-        ignored(validated, "parallel_tool_calls", "tools", "tool_choice"),
-    )
+        "hidden_states": returns.return_hidden_states,
+        "routed_experts": returns.return_routed_experts,
+        "cached_tokens_details": returns.return_cached_tokens_details,
+        "rid": rid,
+        "truncated_tokens": request.truncated_tokens,
+        "include_usage": options.include_usage,
+        "continuous_usage_stats": options.continuous_usage_stats,
+        "obfuscation": options.include_obfuscation,
+        "prices": model.entry.prices or None,
+        "default_length": request.default_length,
+        "constrained": request.constraint is not None,
+        "weight_version": model.files.weight_version,
+    }
+    return fields | (_completion_fields(request) if request.chat is None else _chat_fields(request))
 
 
-async def _prepare_chat(validated: dict[str, Any], job_id: str) -> Prepared:
-    request = await generation_request(validated, validated["alternatives"])
-    idle = () if validated["tools"] else ("parallel_tool_calls",)
-    return Prepared(
-        _chat_view(validated, job_id),
-        request,
-        validated["background"],
-        validated["stream"],
-        (*ignored(validated, *idle), *validated["unread"]),
-    )
+def _completion_fields(request: GenerationRequest) -> dict[str, Any]:
+    texts = None
+    if request.echo:
+        tokenizer = request.model.files.tokenizer
+        texts = tokenizer.decode_batch([list(prompt) for prompt in request.prompts])
+    return {"logprobs": request.logprobs.top, "echo": texts}
 
 
-def _chat_view(validated: dict[str, Any], job_id: str) -> ChatView:
-    calls, thoughts = validated["calls"], validated["thoughts"]
-    marks = None
-    if thoughts is not None and validated["separate_reasoning"]:
-        marks = thoughts.marks.begin, thoughts.marks.end
-    return ChatView(
-        id=job_id,
-        tool_format=calls.format.name if calls else None,
-        tools=[(tool.name, tool.parameters) for tool in calls.tools] if calls else (),
-        thinking_marks=marks,
-        thinking_open=thoughts.is_open if thoughts else False,
-        hidden=validated["hidden"],
-        alternatives=validated["alternatives"],
-        stream_reasoning=validated["stream_reasoning"],
-        **view_fields(validated),
-    )
-
-
-def _texts(prompts: Sequence[Sequence[int]], model_id: str) -> list[str]:
-    """What is echoed: the prompts without their special tokens."""
-    model = model_files.load(model_files.served_models().choose(model_id))
-    return model.tokenizer.decode_batch([list(prompt) for prompt in prompts])
+def _chat_fields(request: GenerationRequest) -> dict[str, Any]:
+    chat = request.chat
+    assert chat is not None
+    calls, thoughts = chat.calls, chat.thoughts
+    marks = thoughts.marks if thoughts is not None and chat.separate_reasoning else None
+    return {
+        "tool_format": calls.format.name if calls else None,
+        "tools": [(tool.name, tool.parameters) for tool in calls.tools] if calls else (),
+        "thinking_marks": None if marks is None else (marks.begin, marks.end),
+        "thinking_open": thoughts.is_open if thoughts else False,
+        "hidden": chat.hidden,
+        "alternatives": request.logprobs.top,
+        "stream_reasoning": chat.stream_reasoning,
+    }

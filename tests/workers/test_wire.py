@@ -11,7 +11,7 @@ from completions.errors import from_job_error
 from completions.jobs import events
 from completions.jobs.events import ChoiceEvent
 from completions.requests.completion import CompletionRequestSerializer
-from completions.requests.fields import NumberField
+from completions.requests.fields.base import NumberField
 from workers.engine.exceptions import DeadlineExceeded, GrammarError, InvalidRequest
 from workers.engine.request import (
     ChoiceDelta,
@@ -121,7 +121,7 @@ def test_what_a_client_may_ask_for_the_engine_takes() -> None:
     }
     assert len(numbers) >= 8
     for name, field in numbers.items():
-        least = 5e-324 if field.above else field.min_value
-        most = sys.float_info.max if field.max_value is None else field.max_value
+        least = 5e-324 if field.range.excludes_low else field.range.low
+        most = sys.float_info.max if field.range.high is None else field.range.high
         for value in (least, most):
             assert getattr(SamplingParams(**{name: value}), name) == value

@@ -1,6 +1,5 @@
 """What goes into the engine and what comes out: the only types its callers see. No torch."""
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -9,15 +8,21 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import NDArray
 
+from completions.contract.sampling import (
+    DRY_SEQUENCE_BREAKERS,
+    FLOATS,
+    INTEGERS,
+    LOGIT_BIAS,
+    MAX_LOGPROB_TOKEN_IDS,
+    MAX_TOP_LOGPROBS,
+)
 from completions.contract.stop_regex.automaton import MAX_PATTERN_BYTES, MAX_PATTERNS
 from workers.engine.exceptions import EngineError
 
 GREEDY_TEMPERATURE = 1e-5
 """Below this temperature the engine takes the likeliest token: division would overflow."""
 
-MAX_TOP_LOGPROBS = 20
-_LARGEST = float(np.finfo(np.float32).max)
-MAX_LOGPROB_TOKEN_IDS = 128
+_RANGES = {**INTEGERS, **FLOATS}
 
 
 class FinishReason(StrEnum):
@@ -30,27 +35,27 @@ class SamplingParams:
     """How tokens are chosen and when a choice ends. Raises ValueError for a value out of range."""
 
     # Length
-    max_tokens: int = 16
+    max_tokens: int = INTEGERS["max_tokens"].default
     """0 computes only what the request asks about its prompt."""
-    min_tokens: int = 0
+    min_tokens: int = INTEGERS["min_tokens"].default
     """Defers every stop condition except a complete grammar."""
 
     # Which token
-    temperature: float = 1.0
-    top_p: float = 1.0
-    top_k: int = -1
+    temperature: float = FLOATS["temperature"].default
+    top_p: float = FLOATS["top_p"].default
+    top_k: int = INTEGERS["top_k"].default
     """Zero or less is off."""
-    min_p: float = 0.0
-    presence_penalty: float = 0.0
+    min_p: float = FLOATS["min_p"].default
+    presence_penalty: float = FLOATS["presence_penalty"].default
     """This and the next two penalties count output tokens only."""
-    frequency_penalty: float = 0.0
-    repetition_penalty: float = 1.0
+    frequency_penalty: float = FLOATS["frequency_penalty"].default
+    repetition_penalty: float = FLOATS["repetition_penalty"].default
     logit_bias: Mapping[int, float] = field(default_factory=dict)
-    dry_multiplier: float = 0.0
+    dry_multiplier: float = FLOATS["dry_multiplier"].default
     """Zero switches DRY off. DRY counts the prompt's tokens too."""
-    dry_base: float = 1.75
-    dry_allowed_length: int = 2
-    dry_sequence_breakers: tuple[str, ...] = ("\n", ":", '"', "*")
+    dry_base: float = FLOATS["dry_base"].default
+    dry_allowed_length: int = INTEGERS["dry_allowed_length"].default
+    dry_sequence_breakers: tuple[str, ...] = DRY_SEQUENCE_BREAKERS
     custom_logit_processor: str | None = None
     """A name that the engine's configuration registers."""
     custom_params: Mapping[str, Any] = field(default_factory=dict)
@@ -59,7 +64,7 @@ class SamplingParams:
     """Counts modulo 2**64."""
 
     # How many
-    n: int = 1
+    n: int = INTEGERS["n"].default
     best_of: int | None = None
     """Above ``n``, this many candidates run for each prompt, and the ``n`` with the highest mean
     log probability per token become its choices."""
@@ -80,7 +85,8 @@ class SamplingParams:
     """False drops the space that some decoders put between special tokens."""
 
     def __post_init__(self) -> None:
-        for name, valid in {**self._valid_choice(), **self._valid_end()}.items():
+        in_range = {name: getattr(self, name) in range for name, range in _RANGES.items()}
+        for name, valid in (*in_range.items(), *self._rules().items()):
             if not valid:
                 raise ValueError(f"{name} is out of range: {getattr(self, name)!r}")
 
@@ -104,31 +110,14 @@ class SamplingParams:
         """How many sequences run for each prompt."""
         return self.best_of or self.n
 
-    def _valid_choice(self) -> dict[str, bool]:
-        def finite(value: float) -> bool:  # as a float32, which the logits are
-            return abs(value) <= _LARGEST
-
-        return {
-            "temperature": finite(self.temperature) and self.temperature >= 0,
-            "top_p": 0 < self.top_p <= 1,
-            "min_p": 0 <= self.min_p <= 1,
-            "presence_penalty": finite(self.presence_penalty),
-            "frequency_penalty": finite(self.frequency_penalty),
-            "repetition_penalty": finite(self.repetition_penalty) and self.repetition_penalty > 0,
-            "logit_bias": all(map(finite, self.logit_bias.values())),
-            "dry_multiplier": math.isfinite(self.dry_multiplier) and self.dry_multiplier >= 0,
-            "dry_base": math.isfinite(self.dry_base) and self.dry_base > 0,
-            "dry_allowed_length": 0 <= self.dry_allowed_length < 2**31,
-            "dry_sequence_breakers": all(self.dry_sequence_breakers),
-            "n": self.n >= 1,
-            "best_of": self.best_of is None or self.best_of >= self.n,
-        }
-
-    def _valid_end(self) -> dict[str, bool]:
+    def _rules(self) -> dict[str, bool]:
+        """The rules beyond the ranges of single numbers, by the field that breaks them."""
         pattern_bytes = [len(pattern.encode()) for pattern in self.stop_regex]
         return {
-            "max_tokens": self.max_tokens >= 0,
-            "min_tokens": 0 <= self.min_tokens <= self.max_tokens,
+            "logit_bias": all(bias in LOGIT_BIAS for bias in self.logit_bias.values()),
+            "dry_sequence_breakers": all(self.dry_sequence_breakers),
+            "best_of": self.best_of is None or self.best_of >= self.n,
+            "min_tokens": self.min_tokens <= self.max_tokens,
             "stop": all(self.stop),
             "stop_regex": len(pattern_bytes) <= MAX_PATTERNS
             and all(0 < size <= MAX_PATTERN_BYTES for size in pattern_bytes),

@@ -4,7 +4,8 @@ from typing import Any
 
 from rest_framework.fields import empty
 
-from completions.requests.fields import StrictField, StrictSerializer
+from completions.requests.fields.base import StrictField
+from completions.requests.fields.objects import StrictSerializer
 
 
 def field_table(serializer: StrictSerializer, without: frozenset[str] = frozenset()) -> str:

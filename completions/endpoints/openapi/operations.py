@@ -13,7 +13,7 @@ from completions.endpoints.tokenization import (
 )
 from completions.requests.chat import ChatRequestSerializer
 from completions.requests.completion import CompletionRequestSerializer
-from completions.requests.fields import StrictSerializer
+from completions.requests.fields.objects import StrictSerializer
 
 JSON = "application/json"
 EVENTS = "text/event-stream"

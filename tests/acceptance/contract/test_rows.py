@@ -11,7 +11,7 @@ import pytest
 
 from completions.requests.chat import ChatRequestSerializer
 from completions.requests.completion import CompletionRequestSerializer
-from completions.requests.fields import StrictSerializer
+from completions.requests.fields.objects import StrictSerializer
 from tests.acceptance.contract import (
     chat_rows,
     constraint_rows,

@@ -18,6 +18,7 @@ from completions.chat.tools import ToolChoice
 from completions.errors import APIError
 from completions.grammars.structural_tag import ANSWER
 from completions.requests.chat import ChatRequestSerializer
+from completions.requests.generation import GenerationRequest
 from tests.completions.conftest import TINY_CONTEXT
 
 ANYONE = Principal(1, 1, "abcdef", (), None)
@@ -52,7 +53,7 @@ def models(served: None, tiny_model: Path, tmp_path: Path, settings: Settings) -
     model_files.load.cache_clear()
 
 
-def validate(body: dict[str, Any]) -> dict[str, Any]:
+def validate(body: dict[str, Any]) -> Any:
     full = {"model": "tiny", "messages": HI, **body}
     return async_to_sync(ChatRequestSerializer.validate_request)(full, ANYONE)
 
@@ -64,27 +65,27 @@ def refusal(body: dict[str, Any]) -> tuple[str, str | None]:
     return caught.value.code, caught.value.param
 
 
-def text(validated: dict[str, Any]) -> str:
+def text(request: GenerationRequest) -> str:
     """The prompt: one token per byte."""
-    model = model_files.load(model_files.served_models().choose(validated["model"]))
-    (ids,) = validated["prompt"]
-    return model.tokenizer.decode(ids, skip_special_tokens=False)
+    (ids,) = request.prompts
+    return request.model.files.tokenizer.decode(ids, skip_special_tokens=False)
 
 
 def test_messages_go_through_the_template() -> None:
-    validated = validate({})
-    assert text(validated).startswith("<s>")
-    assert "<user>hi</s>" in text(validated)
-    assert text(validated).rstrip().endswith("<assistant>")
-    assert validated["max_tokens"] == TINY_CONTEXT - len(validated["prompt"][0])
-    assert validated["constraint"] is None
-    assert (validated["calls"], validated["thoughts"], validated["hidden"]) == (None, None, [])
+    request = validate({})
+    assert text(request).startswith("<s>")
+    assert "<user>hi</s>" in text(request)
+    assert text(request).rstrip().endswith("<assistant>")
+    assert request.sampling.max_tokens == TINY_CONTEXT - len(request.prompts[0])
+    assert request.constraint is None
+    chat = request.chat
+    assert (chat.calls, chat.thoughts, chat.hidden) == (None, None, [])
 
 
 def test_raw_prompts_do_not() -> None:
     for prompt in ({"prompt": "hi"}, {"prompt": [256, 71, 72]}, {"input_ids": [256, 71, 72]}):
-        validated = validate({"messages": None, **prompt})
-        assert validated["prompt"] == [[256, 71, 72]]
+        request = validate({"messages": None, **prompt})
+        assert request.prompts == [[256, 71, 72]]
 
 
 @pytest.mark.parametrize(
@@ -96,7 +97,7 @@ def test_raw_prompts_do_not() -> None:
     ],
 )
 def test_lengths(body: dict[str, Any], max_tokens: int) -> None:
-    assert validate(body)["max_tokens"] == max_tokens
+    assert validate(body).sampling.max_tokens == max_tokens
 
 
 @pytest.mark.parametrize(
@@ -179,17 +180,17 @@ def test_refusals(body: dict[str, Any], error: tuple[str, str]) -> None:
 
 
 def test_tools_make_a_grammar() -> None:
-    validated = validate({"model": "caller", "tools": [F]})
-    assert validated["calls"].choice == ToolChoice("auto")
-    assert validated["constraint"].field == ANSWER
-    assert text(validated).startswith("You may call")
+    request = validate({"model": "caller", "tools": [F]})
+    assert request.chat.calls.choice == ToolChoice("auto")
+    assert request.constraint.field == ANSWER
+    assert text(request).startswith("You may call")
     silent = validate({"model": "caller", "tools": [F], "tool_choice": "none"})
-    assert (silent["calls"], silent["constraint"], text(silent)) == (None, None, "hi|")
+    assert (silent.chat.calls, silent.constraint, text(silent)) == (None, None, "hi|")
 
 
 def test_a_constraint_beside_tools_is_an_alternative() -> None:
-    validated = validate({"model": "caller", "tools": [F], "regex": "a+"})
-    assert validated["constraint"].value["constraint"][:2] == ["regex", "a+"]
+    request = validate({"model": "caller", "tools": [F], "regex": "a+"})
+    assert request.constraint.value["constraint"][:2] == ["regex", "a+"]
 
 
 @pytest.mark.parametrize(
@@ -204,18 +205,18 @@ def test_a_constraint_beside_tools_is_an_alternative() -> None:
 def test_thinking_is_the_templates_switch(
     thinking: dict[str, Any] | None, tail: str, thoughts: tuple[bool, bool] | None
 ) -> None:
-    validated = validate({"model": "thinker", "thinking": thinking})
-    assert text(validated) == f"hi{tail}"
+    request = validate({"model": "thinker", "thinking": thinking})
+    assert text(request) == f"hi{tail}"
     expected = thoughts and Thoughts(Marks("<s>", "</s>"), *thoughts, None, 257)
-    assert validated["thoughts"] == expected
+    assert request.chat.thoughts == expected
     # Marks that are special tokens stay in the text for the parser.
-    assert validated["skip_special_tokens"] is (expected is None)
+    assert request.sampling.skip_special_tokens is (expected is None)
 
 
 def test_thoughts_are_required_where_enabled_and_not_begun() -> None:
-    validated = validate({"model": "worded", "thinking": {"type": "enabled"}, "regex": "a"})
-    assert validated["thoughts"] == Thoughts(Marks("<think>", "</think>"), False, True, None, None)
-    assert validated["constraint"].field == ANSWER
+    request = validate({"model": "worded", "thinking": {"type": "enabled"}, "regex": "a"})
+    assert request.chat.thoughts == Thoughts(Marks("<think>", "</think>"), False, True, None, None)
+    assert request.constraint.field == ANSWER
 
 
 @pytest.mark.parametrize(
@@ -223,19 +224,19 @@ def test_thoughts_are_required_where_enabled_and_not_begun() -> None:
     [({}, None), ({"logprobs": True}, 0), ({"logprobs": True, "top_logprobs": 3}, 3)],
 )
 def test_log_probabilities(body: dict[str, Any], alternatives: int | None) -> None:
-    assert validate(body)["alternatives"] == alternatives
+    assert validate(body).logprobs.top == alternatives
 
 
 def test_variables_of_the_template() -> None:
-    validated = validate({"model": "caller", "chat_template_kwargs": {"extra": "!"}})
-    assert text(validated) == "hi!|"
-    assert validated["unread"] == []
+    request = validate({"model": "caller", "chat_template_kwargs": {"extra": "!"}})
+    assert text(request) == "hi!|"
+    assert request.ignored == ()
 
 
 def test_variables_that_the_template_does_not_read_are_told() -> None:
     """They are for other models' templates, so a request is not refused for them."""
     body = {"model": "caller", "chat_template_kwargs": {"extra": "!", "nobody": 1}}
-    assert validate(body)["unread"] == ["chat_template_kwargs.nobody"]
+    assert validate(body).ignored == ("chat_template_kwargs.nobody",)
 
 
 def test_a_message_of_an_earlier_answer_can_be_sent_back() -> None:
@@ -248,20 +249,20 @@ def test_a_message_of_an_earlier_answer_can_be_sent_back() -> None:
     sent_back = validate({"messages": [*HI, said, *HI]})
     plain = validate({"messages": [*HI, {"role": "assistant", "content": "a"}, *HI]})
     assert text(sent_back) == text(plain)
-    assert sent_back["unread"] == ["messages[1].provider_specific_fields"]
+    assert sent_back.ignored == ("messages[1].provider_specific_fields",)
 
 
 def test_a_budget_makes_a_grammar() -> None:
     body = {"model": "thinker", "thinking": {"type": "enabled", "budget_tokens": 3}}
-    validated = validate(body)
-    assert "'max_tokens': 3" in str(validated["constraint"].value["format"])
+    request = validate(body)
+    assert "'max_tokens': 3" in str(request.constraint.value["format"])
 
 
 @pytest.mark.parametrize("budget", [9, 10**30])
 def test_a_budget_that_the_length_leaves_unused_is_none(budget: int) -> None:
     thinking = {"type": "enabled", "budget_tokens": budget}
-    validated = validate({"model": "thinker", "thinking": thinking, "max_tokens": 9})
-    assert validated["thoughts"].budget is None
+    request = validate({"model": "thinker", "thinking": thinking, "max_tokens": 9})
+    assert request.chat.thoughts.budget is None
 
 
 @pytest.mark.parametrize(

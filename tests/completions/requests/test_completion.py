@@ -1,11 +1,11 @@
 """The rules between fields, and the job that comes out."""
 
 import dataclasses
+from dataclasses import replace
 from typing import Any
 
 import orjson
 import pytest
-from asgiref.sync import async_to_sync
 from hypothesis import given
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
@@ -13,57 +13,69 @@ from hypothesis import strategies as st
 from completions.errors import APIError
 from completions.grammars import Constraint
 from completions.requests.completion import CompletionRequestSerializer
-from completions.requests.generation import generation_request, view_fields
-from completions.requests.ignored_fields import ignored
+from completions.requests.fields.logprobs import LogprobSettings
+from completions.requests.fields.returns import ReturnSettings, StreamOptions
+from completions.requests.fields.routing import RoutingSettings
+from completions.requests.fields.sampling import SamplingSettings
+from completions.requests.generation import GenerationRequest
 from completions.responses.completion import View
 from completions.responses.sglang import SGLangLogprobs
 from tests.completions.conftest import TINY_CONTEXT
-from tests.completions.requests.validating import ANYONE, LEAST, OF_THE_WORKER, refusal, validate
+from tests.completions.requests.validating import (
+    ANYONE,
+    LEAST,
+    OF_THE_WORKER,
+    prepared,
+    refusal,
+    validate,
+)
 from workers.engine.request import Request, SamplingParams
 
 pytestmark = pytest.mark.usefixtures("served")
 
 
 def test_defaults() -> None:
-    validated = validate(LEAST)
-    assert validated == {
-        "model": "tiny", "prompt": [[1, 2]], "max_tokens": 16, "min_tokens": 0,
-        "temperature": 1.0, "top_p": 1.0, "top_k": -1, "min_p": 0.0, "seed": None, "n": 1,
-        "stop": None, "stop_regex": None, "stop_token_ids": None, "ignore_eos": False,
-        "no_stop_trim": False, "spaces_between_special_tokens": True, "logit_bias": None,
-        "frequency_penalty": 0.0, "presence_penalty": 0.0, "repetition_penalty": 1.0,
-        "stream": False, "stream_options": None, "ebnf": None, "regex": None, "json_schema": None,
-        "structural_tag": None,
-        "response_format": None, "grammar": None, "json_whitespace": None,
-        "return_token_ids": False, "skip_special_tokens": True, "background": False,
-        "return_hidden_states": False, "return_routed_experts": False,
-        "routed_experts_start_len": 0, "return_cached_tokens_details": False, "rid": None,
-        "lora_path": None, "adapter": None, "priority": 0, "cache_salt": None,
-        "max_completion_tokens": None, "truncate_sequence": False, "suffix": None,
-        "echo": False, "logprobs": None, "return_logprob": None, "top_logprobs_num": None,
-        "logprob_start_len": None, "token_ids_logprob": None, "return_text_in_logprobs": False,
-        "user": None, "metadata": None, "store": None, "service_tier": None,
-        "safety_identifier": None, "prompt_cache_key": None, "prompt_cache_retention": None,
-        "parallel_tool_calls": None, "tools": None, "tool_choice": None,
-        "dry_multiplier": 0.0, "dry_base": 1.75, "dry_allowed_length": 2,
-        "dry_sequence_breakers": None, "custom_logit_processor": None, "custom_params": None,
-        "best_of": None, "constraint": None, "adapters": [None], "base_model": "tiny",
-        "truncated_tokens": 0,
-        "native": None, "return_meta_info": False, "default_length": True, "cache": "key:1",
-    }  # fmt: skip
+    request = validate(LEAST)
+    model = request.model
+    assert (model.name, model.entry.id, model.adapter) == ("tiny", "tiny", None)
+    assert request.prompts == [[1, 2]]
+    assert (request.truncated_tokens, request.echo, request.constraint) == (0, False, None)
+    assert (request.default_length, request.chat, request.ignored) == (True, None, ())
+    assert request.sampling == SamplingSettings(
+        max_tokens=16, min_tokens=0, temperature=1.0, top_p=1.0, top_k=-1, min_p=0.0,
+        presence_penalty=0.0, frequency_penalty=0.0, repetition_penalty=1.0, logit_bias={},
+        dry_multiplier=0.0, dry_base=1.75, dry_allowed_length=2,
+        dry_sequence_breakers=("\n", ":", '"', "*"), custom_logit_processor=None,
+        custom_params={}, n=1, best_of=None, seed=request.sampling.seed, stop=(), stop_regex=(),
+        stop_token_ids=(), ignore_eos=False, no_stop_trim=False, skip_special_tokens=True,
+        spaces_between_special_tokens=True,
+    )  # fmt: skip
+    assert request.returns == ReturnSettings(
+        stream=False, stream_options=StreamOptions(), background=False, return_token_ids=False,
+        return_meta_info=False, return_hidden_states=False, return_routed_experts=False,
+        routed_experts_start_len=0, return_cached_tokens_details=False,
+    )  # fmt: skip
+    assert request.logprobs == LogprobSettings(
+        sglang=None, return_text=False, top=None, of_prompt=False
+    )
+    assert request.routing == RoutingSettings(
+        adapters=[None], priority=0, cache_salt="key:1", rid=None
+    )
+
+
+def seeded(request: GenerationRequest) -> GenerationRequest:
+    return replace(request, sampling=replace(request.sampling, seed=0))
 
 
 def test_null_means_the_default() -> None:
     nulls = dict.fromkeys(CompletionRequestSerializer().fields.keys() - LEAST.keys())
-    assert validate({**LEAST, **nulls}) == validate(LEAST)
+    assert seeded(validate({**LEAST, **nulls})) == seeded(validate(LEAST))
 
 
 def test_stream_options() -> None:
     options = {"include_usage": True}
-    validated = validate({**LEAST, "stream": True, "stream_options": options})
-    assert validated["stream_options"] == {
-        "include_usage": True, "continuous_usage_stats": False, "include_obfuscation": False,
-    }  # fmt: skip
+    request = validate({**LEAST, "stream": True, "stream_options": options})
+    assert request.returns.stream_options == StreamOptions(include_usage=True)
     body = {**LEAST, "stream": True, "stream_options": {"include_obfuscation": 1}}
     assert refusal(body) == ("invalid_type", "stream_options.include_obfuscation")
 
@@ -146,9 +158,9 @@ def test_best_of_dry_and_processors_reach_the_worker() -> None:
         **BANNED, "custom_params": params, "best_of": 4, "n": 2, "dry_multiplier": 1,
         "dry_base": 2, "dry_allowed_length": 0, "dry_sequence_breakers": [],
     }  # fmt: skip
-    job = async_to_sync(generation_request)(validate({**LEAST, **fields}))
-    assert {name: job["sampling"][name] for name in fields} == fields
-    default = async_to_sync(generation_request)(validate(LEAST))["sampling"]
+    sampling = prepared({**LEAST, **fields}).payload["sampling"]
+    assert {name: sampling[name] for name in fields} == fields
+    default = prepared(LEAST).payload["sampling"]
     assert tuple(default["dry_sequence_breakers"]) == SamplingParams().dry_sequence_breakers
 
 
@@ -160,15 +172,15 @@ def test_the_first_error_in_field_order_is_reported() -> None:
 
 def test_models() -> None:
     allowed = dataclasses.replace(ANYONE, allowed_models=("org/slashed",))
-    assert validate({**LEAST, "model": "org/slashed"}, allowed)["model"] == "org/slashed"
+    assert validate({**LEAST, "model": "org/slashed"}, allowed).model.name == "org/slashed"
     assert refusal(LEAST, allowed) == ("permission_denied", "model")
     assert refusal({**LEAST, "model": "none"}) == ("model_not_found", "model")
 
 
 def test_a_model_id_may_name_an_adapter() -> None:
-    validated = validate({**LEAST, "model": "tiny:polite", "prompt": [[1], [2]]})
-    assert (validated["model"], validated["base_model"]) == ("tiny:polite", "tiny")
-    assert validated["adapters"] == ["polite", "polite"]
+    request = validate({**LEAST, "model": "tiny:polite", "prompt": [[1], [2]]})
+    assert (request.model.name, request.model.entry.id) == ("tiny:polite", "tiny")
+    assert request.routing.adapters == ["polite", "polite"]
     assert refusal({**LEAST, "model": "tiny:rude"}) == ("adapter_not_found", "model")
     assert refusal({**LEAST, "model": "none:polite"}) == ("model_not_found", "model")
     allowed = dataclasses.replace(ANYONE, allowed_models=("tiny",))
@@ -181,16 +193,16 @@ def test_a_model_id_may_name_an_adapter() -> None:
 def test_an_adapter_is_named_by_any_of_three_fields() -> None:
     two = {**LEAST, "prompt": [[1], [2]]}
     for fields in ({"lora_path": "polite"}, {"adapter": "polite"}, {"lora_path": ["polite"] * 2}):
-        assert validate({**two, **fields})["adapters"] == ["polite", "polite"]
-    assert validate({**two, "lora_path": ["polite", None]})["adapters"] == ["polite", None]
+        assert validate({**two, **fields}).routing.adapters == ["polite", "polite"]
+    assert validate({**two, "lora_path": ["polite", None]}).routing.adapters == ["polite", None]
     body = {**two, "model": "tiny:polite", "lora_path": ["polite", None]}
     assert refusal(body) == ("invalid_value", "lora_path")
-    assert validate({**body, "lora_path": "polite"})["adapters"] == ["polite", "polite"]
+    assert validate({**body, "lora_path": "polite"}).routing.adapters == ["polite", "polite"]
 
 
 def test_a_key_may_be_allowed_to_hurry() -> None:
     hasty = dataclasses.replace(ANYONE, max_priority=5)
-    assert validate({**LEAST, "priority": 5}, hasty)["priority"] == 5
+    assert validate({**LEAST, "priority": 5}, hasty).routing.priority == 5
     assert refusal({**LEAST, "priority": 6}, hasty) == ("permission_denied", "priority")
 
 
@@ -204,7 +216,7 @@ def test_rids_are_one_per_prompt_and_differ() -> None:
 def test_no_tokens_are_generated_only_for_an_echo() -> None:
     body = {**LEAST, "max_tokens": 0}
     assert refusal(body) == ("integer_below_min_value", "max_tokens")
-    assert validate({**body, "echo": True})["max_tokens"] == 0
+    assert validate({**body, "echo": True}).sampling.max_tokens == 0
     states = {**body, "echo": True, "return_hidden_states": True}
     assert refusal(states) == ("invalid_value", "return_hidden_states")
     full = {**body, "echo": True, "prompt": [1] * TINY_CONTEXT}
@@ -212,7 +224,7 @@ def test_no_tokens_are_generated_only_for_an_echo() -> None:
 
 
 @pytest.mark.parametrize(
-    ("fields", "native"),
+    ("fields", "expected"),
     [
         ({"return_logprob": True}, [SGLangLogprobs(True, 0, (), -1)] * 2),
         ({"return_logprob": [True, False]}, [SGLangLogprobs(True, 0, (), -1), None]),
@@ -228,8 +240,8 @@ def test_no_tokens_are_generated_only_for_an_echo() -> None:
         ({"token_ids_logprob": []}, None),
     ],
 )  # fmt: skip
-def test_native_log_probabilities_may_differ_by_prompt(fields: Any, native: Any) -> None:
-    assert validate({**LEAST, "prompt": [[1], [2, 3]], **fields})["native"] == native
+def test_sglangs_log_probabilities_may_differ_by_prompt(fields: Any, expected: Any) -> None:
+    assert validate({**LEAST, "prompt": [[1], [2, 3]], **fields}).logprobs.sglang == expected
 
 
 def test_what_cannot_be_asked_per_prompt() -> None:
@@ -247,14 +259,12 @@ def test_a_worker_scores_what_any_field_asks() -> None:
         **LEAST, "prompt": [[1], [2, 3]], "echo": True, "return_logprob": [False, True],
         "top_logprobs_num": [0, 5], "logprob_start_len": [-1, 1], "token_ids_logprob": [[], [9]],
     }  # fmt: skip
-    validated = validate(body)
-    wish = {"top_logprobs_num": 5, "logprob_start_len": 1, "token_ids_logprob": [9]}
-    request = async_to_sync(generation_request)
-    assert request(validated)["logprobs"] == [None, wish]
-    least = {"top_logprobs_num": 2, "logprob_start_len": 0, "token_ids_logprob": []}
-    both = request(validated, 2, from_start=True)["logprobs"]
-    assert both == [least, {**wish, "logprob_start_len": 0}]
-    assert request(validate(LEAST))["logprobs"] is None
+    second = {"top_logprobs_num": 5, "logprob_start_len": 1, "token_ids_logprob": [9]}
+    assert prepared(body).payload["logprobs"] == [None, second]
+    first = {"top_logprobs_num": 2, "logprob_start_len": 0, "token_ids_logprob": []}
+    both = prepared({**body, "logprobs": 2}).payload["logprobs"]
+    assert both == [first, {**second, "logprob_start_len": 0}]
+    assert prepared(LEAST).payload["logprobs"] is None
 
 
 def test_what_a_response_is_built_from_can_be_stored() -> None:
@@ -262,41 +272,42 @@ def test_what_a_response_is_built_from_can_be_stored() -> None:
         "prompt": [[1], [2, 3]], "return_logprob": [True, False], "logprob_start_len": [0, -1],
         "rid": ["a", "b"], "return_token_ids": True,
     }  # fmt: skip
-    view = View(id="x", **view_fields(validate({**LEAST, **fields})))
+    view = prepared({**LEAST, **fields}).view
     stored = View(**orjson.loads(orjson.dumps(view.as_dict())))
-    assert stored.sglang_logprobs == [[True, 0, [], 0], None]
+    assert stored.sglang_logprobs_of(0) == SGLangLogprobs(True, 0, [], 0)
+    assert stored.sglang_logprobs_of(1) is None
     assert stored.as_dict() == orjson.loads(orjson.dumps(view.as_dict()))
 
 
 def test_max_completion_tokens_is_max_tokens() -> None:
-    assert validate({**LEAST, "max_completion_tokens": 5})["max_tokens"] == 5
+    assert validate({**LEAST, "max_completion_tokens": 5}).sampling.max_tokens == 5
     both = {**LEAST, "max_completion_tokens": 5, "max_tokens": 5}
-    assert validate(both)["max_tokens"] == 5
+    assert validate(both).sampling.max_tokens == 5
     assert refusal({**both, "max_tokens": 6}) == ("invalid_value", "max_completion_tokens")
 
 
 def test_truncation_keeps_the_tail() -> None:
     long = [*range(100), *range(100)]
     body = {**LEAST, "truncate_sequence": True}
-    validated = validate({**body, "prompt": [[1], long], "max_tokens": 28})
-    assert validated["prompt"] == [[1], long[-100:]]
-    assert validated["truncated_tokens"] == 100
-    assert validate({**body, "prompt": long, "max_tokens": 5000})["prompt"] == [[99]]
+    request = validate({**body, "prompt": [[1], long], "max_tokens": 28})
+    assert request.prompts == [[1], long[-100:]]
+    assert request.truncated_tokens == 100
+    assert validate({**body, "prompt": long, "max_tokens": 5000}).prompts == [[99]]
 
 
 def test_tools_are_named_as_ignored_when_none_may_be_called() -> None:
     body = {**LEAST, "tool_choice": "none", "tools": [{"type": "function"}], "user": "me"}
-    assert ignored(validate(body), "tools", "tool_choice") == ("user", "tools", "tool_choice")
+    assert validate(body).ignored == ("user", "tools", "tool_choice")
 
 
 def test_ignore_eos_needs_max_tokens() -> None:
     assert refusal({**LEAST, "ignore_eos": True}) == ("missing_required_parameter", "max_tokens")
     for name in ("max_tokens", "max_completion_tokens"):
-        assert validate({**LEAST, "ignore_eos": True, name: 4})["ignore_eos"]
+        assert validate({**LEAST, "ignore_eos": True, name: 4}).sampling.ignore_eos
 
 
 def test_choices_of_a_batch_are_bounded() -> None:
-    assert validate({**LEAST, "prompt": [[1]] * 8, "n": 128})["n"] == 128
+    assert validate({**LEAST, "prompt": [[1]] * 8, "n": 128}).sampling.n == 128
     body = {**LEAST, "prompt": [[1]] * 9, "n": 128}
     assert refusal(body) == ("integer_above_max_value", "n")
 
@@ -330,7 +341,7 @@ def test_context_length() -> None:
     ],
 )
 def test_constraint(fields: dict[str, Any], constraint: Constraint | None) -> None:
-    assert validate({**LEAST, **fields})["constraint"] == constraint
+    assert validate({**LEAST, **fields}).constraint == constraint
 
 
 def test_only_one_constraint() -> None:
@@ -345,8 +356,7 @@ def test_a_body_that_is_no_object() -> None:
 
 
 def test_the_job_holds_the_engines_parameters() -> None:
-    validated = validate({**LEAST, "stop": "x", "logit_bias": {"3": 1}, "seed": -7})
-    job = async_to_sync(generation_request)(validated)
+    job = prepared({**LEAST, "stop": "x", "logit_bias": {"3": 1}, "seed": -7}).payload
     assert job["prompts"] == [[1, 2]]
     assert job["grammar"] is None
     parameters = {field.name for field in dataclasses.fields(SamplingParams)}
@@ -359,15 +369,13 @@ def test_the_job_holds_the_engines_parameters() -> None:
 
 
 def test_a_seed_is_drawn_when_none_is_given() -> None:
-    validated = validate(LEAST)
-    seeds = {async_to_sync(generation_request)(validated)["sampling"]["seed"] for _ in range(8)}
+    seeds = {validate(LEAST).sampling.seed for _ in range(8)}
     assert len(seeds) == 8
     assert all(0 <= seed < 2**63 for seed in seeds)
 
 
 def test_the_job_holds_the_judged_grammar() -> None:
-    validated = validate({**LEAST, "ebnf": 'root ::= "A" | "B"'})
-    assert "start:" in async_to_sync(generation_request)(validated)["grammar"]
+    assert "start:" in prepared({**LEAST, "ebnf": 'root ::= "A" | "B"'}).payload["grammar"]
 
 
 scalars = st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5)

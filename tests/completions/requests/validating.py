@@ -1,5 +1,6 @@
 """A request's body through all its checks."""
 
+from collections.abc import Mapping
 from typing import Any
 
 import pytest
@@ -8,14 +9,34 @@ from asgiref.sync import async_to_sync
 from completions.accounts.keys import Principal
 from completions.errors import APIError
 from completions.requests.completion import CompletionRequestSerializer
+from completions.requests.generation import GenerationRequest
+from completions.requests.preparation import Prepared, prepare
 
 ANYONE = Principal(1, 1, "abcdef", (), None)
 LEAST = {"model": "tiny", "prompt": [1, 2]}
 OF_THE_WORKER = ("request_id", "organization", "deadline", "published", "published_ends")
 
 
-def validate(body: Any, principal: Principal = ANYONE) -> dict[str, Any]:
-    return async_to_sync(CompletionRequestSerializer.validate_request)(body, principal)
+class _FieldValues(CompletionRequestSerializer):
+    def check(self, values: Mapping[str, Any]) -> Any:
+        return values
+
+
+def field_values(body: Any) -> Mapping[str, Any]:
+    """The value of every field, without the rules between fields."""
+    values: Mapping[str, Any] = _FieldValues.of(body, ANYONE).run_validation(body)
+    return values
+
+
+def validate(body: Any, principal: Principal = ANYONE) -> GenerationRequest:
+    request: GenerationRequest = async_to_sync(CompletionRequestSerializer.validate_request)(
+        body, principal
+    )
+    return request
+
+
+def prepared(body: Any, path: str = "/v1/completions") -> Prepared:
+    return async_to_sync(prepare)(path, body, ANYONE)
 
 
 def refusal(body: Any, principal: Principal = ANYONE) -> tuple[str, str | None]:

@@ -10,34 +10,33 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from completions.contract.sampling import FLOATS, LOGIT_BIAS, Range
 from tests.workers.engine import greedy
 from tests.workers.engine.driving import MakeEngine, advance, request
 from workers.engine.exceptions import InvalidRequest
 from workers.engine.request import LogprobParams
 
-LARGE = 3.4e38
-LARGEST = 1.7e308
 NEIGHBOUR = greedy.prompt(9)
 INTEGERS = st.sampled_from([-(2**70), -(2**63) - 1, -1, 0, 1, 2**31, 2**63 - 1, 2**63, 2**70])
-NUMBERS = st.sampled_from([-LARGE, -1.0, -5e-324, 0.0, 5e-324, 1e-39, 1.0, LARGE])
-PARTS = st.sampled_from([5e-324, 1e-39, 1e-9, 0.5, math.nextafter(1, 0), 1.0])
-POSITIVE = NUMBERS.filter(lambda value: value > 0)
+TINY = (-5e-324, 0.0, 5e-324, 1e-39, 1e-9)
+LARGE = (0.5, math.nextafter(1, 0), 1.0, 3.4e38, 1.7e308)
+
+
+def extremes(range: Range[float]) -> st.SearchStrategy[float]:
+    """The bounds of a range, and what in it is very small or very large."""
+    values = (*TINY, *LARGE, range.low, range.high)
+    return st.sampled_from([value for value in values if value is not None and value in range])
+
+
 PARAMETERS: dict[str, st.SearchStrategy[Any]] = {
-    "temperature": NUMBERS.filter(lambda value: value >= 0),
-    "top_p": PARTS,
-    "top_k": INTEGERS,
-    "min_p": PARTS,
-    "presence_penalty": NUMBERS,
-    "frequency_penalty": NUMBERS,
-    "repetition_penalty": POSITIVE,
-    "logit_bias": st.dictionaries(st.integers(0, 5), NUMBERS, max_size=3),
-    "dry_multiplier": NUMBERS.filter(lambda value: value >= 0) | st.just(LARGEST),
-    "dry_base": POSITIVE | st.just(LARGEST),
+    **{name: extremes(range) for name, range in FLOATS.items()},
+    "top_k": INTEGERS.filter(lambda value: value >= -1),
+    "logit_bias": st.dictionaries(st.integers(0, 5), extremes(LOGIT_BIAS), max_size=3),
     "dry_allowed_length": st.sampled_from([0, 1, 2**31 - 1]),
     "seed": INTEGERS,
     "min_tokens": st.integers(0, 3),
     "n": st.integers(1, 2),
-}  # fmt: skip
+}
 LOGPROBS = st.builds(
     LogprobParams, st.sampled_from([0, 20]), INTEGERS, st.just(()) | st.just((0, 5))
 )

@@ -3,7 +3,7 @@
 import pytest
 
 from completions.errors import FieldError
-from completions.requests.messages import ChatMessageSerializer, check_answers, for_template
+from completions.requests.fields.messages import ChatMessageSerializer, check_answers
 
 CALL = {"id": "c1", "type": "function", "function": {"name": "f", "arguments": '{"a": 1}'}}
 
@@ -45,7 +45,7 @@ def refusal(message):
     ],
 )  # fmt: skip
 def test_what_templates_see(message, expected):
-    assert for_template(read(message)) == expected
+    assert read(message) == expected
 
 
 @pytest.mark.parametrize(

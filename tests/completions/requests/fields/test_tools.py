@@ -4,7 +4,7 @@ import pytest
 
 from completions.chat.tools import Tool, ToolChoice
 from completions.errors import FieldError
-from completions.requests.tools import ToolChoiceField, ToolSerializer, choice_of, tools_of
+from completions.requests.fields.tools import ToolChoiceField, ToolSerializer, choice_of, placed
 
 F = {"type": "function", "function": {"name": "f", "parameters": {"type": "object"}}}
 TOOLS = (Tool("f"), Tool("g"))
@@ -17,12 +17,12 @@ def test_tools_keep_their_place():
     given = [ToolSerializer().to_internal_value(each) for each in (
         F, {"type": "function", "function": {"name": "g", "description": "d", "strict": True}},
     )]  # fmt: skip
-    assert tools_of(given) == (
+    assert placed(given) == (
         Tool("f", None, {"type": "object"}, False, "tools[0]"),
         Tool("g", "d", None, True, "tools[1]"),
     )
     with pytest.raises(FieldError) as caught:
-        tools_of([given[0], given[0]])
+        placed([given[0], given[0]])
     assert caught.value.path == "tools[1].function.name"
 
 

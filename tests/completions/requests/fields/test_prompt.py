@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from completions.errors import FieldError
-from completions.requests.prompt import MAX_PROMPTS, parse_prompt
+from completions.requests.fields.prompt import MAX_PROMPTS, parse_prompt
 
 VOCABULARY = 100
 

@@ -4,8 +4,8 @@ from typing import Any
 
 import pytest
 
-from completions.requests.text_fields import PerPrompt
-from tests.completions.requests.validating import LEAST, refusal, validate
+from completions.requests.fields.per_prompt import PerPrompt
+from tests.completions.requests.validating import LEAST, field_values, refusal
 
 pytestmark = pytest.mark.usefixtures("served")
 
@@ -72,7 +72,7 @@ pytestmark = pytest.mark.usefixtures("served")
     ],
 )
 def test_accepted_values(field: str, given_value: Any, expected: Any) -> None:
-    assert validate({**LEAST, field: given_value})[field] == expected
+    assert field_values({**LEAST, field: given_value})[field] == expected
 
 
 BOOLEANS = [

@@ -1,0 +1,110 @@
+"""Fields of token ids, and texts as token ids: the model's vocabulary decides what is valid."""
+
+from typing import Any, Final
+
+from rest_framework import serializers
+
+from completions.catalog.model_files import ModelFiles
+from completions.contract.sampling import LOGIT_BIAS
+from completions.errors import FieldError
+from completions.requests.fields.base import (
+    SHOWN_NAME,
+    StrictField,
+    bounds,
+    check_count,
+    check_number,
+    expect,
+    kind,
+    shown,
+)
+
+TOKEN_ID: Final = {"type": "integer", "minimum": 0}
+MAX_BIASES = 1024
+
+
+def check_token_id(value: Any, vocab_size: int, path: str) -> None:
+    """Raise FieldError unless `value` is an id of the vocabulary."""
+    if type(value) is not int:
+        raise FieldError("invalid_type", f"must be an integer token id, not {kind(value)}.", path)
+    if not 0 <= value < vocab_size:
+        message = f"token id {shown(value)} is outside the vocabulary (0-{vocab_size - 1})."
+        raise FieldError("invalid_token_id", message, path)
+
+
+def token_ids(
+    model: ModelFiles, text: str, path: str = "", special: bool = True, at_least: int = 0
+) -> list[int]:
+    """The tokens of a text. `special` adds the tokenizer's own, such as BOS. Raises FieldError."""
+    check_length(model, text, path, at_least)
+    return list(model.tokenizer.encode(text, add_special_tokens=special).ids)
+
+
+def check_length(model: ModelFiles, text: str, path: str = "", at_least: int = 0) -> None:
+    """Raise FieldError for a text too long for any context of the model, and longer than
+    `at_least` characters. Tokenizing it would take seconds and hundreds of bytes per token."""
+    most = max(model.max_model_len * model.longest_token, at_least)
+    if len(text) > most:
+        message = (
+            f"has {len(text)} characters; the model's context of {model.max_model_len} tokens "
+            f"holds at most {most}. Shorten it."
+        )
+        raise FieldError("context_length_exceeded", message, path)
+
+
+class TokenIdsField(StrictField, serializers.ListField):
+    """Up to `max_length` token ids."""
+
+    def to_schema(self) -> dict[str, Any]:
+        return {"type": "array", "items": TOKEN_ID, **bounds(maxItems=self.max_length)}
+
+    def to_internal_value(self, data: Any) -> list[Any]:
+        expect(data, list, "an array of token ids")
+        check_count(data, self.max_length, "ids")
+        return list(data)
+
+    def for_model(self, value: list[Any], model: ModelFiles) -> list[int]:
+        for index, token in enumerate(value):
+            path = f"[{index}]"
+            if type(token) is bool:
+                raise FieldError("invalid_token_id", "must be a token id, not a boolean.", path)
+            check_token_id(token, model.vocab_size, path)
+        return value
+
+
+class LogitBiasField(StrictField, serializers.DictField):
+    """Token ids, as decimals, to the numbers that are added to their logits."""
+
+    def to_schema(self) -> dict[str, Any]:
+        return {
+            "type": "object",
+            "propertyNames": {"pattern": "^(0|[1-9][0-9]*)$"},
+            "additionalProperties": {
+                "type": "number", "minimum": LOGIT_BIAS.low, "maximum": LOGIT_BIAS.high,
+            },
+            "maxProperties": MAX_BIASES,
+        }  # fmt: skip
+
+    def to_internal_value(self, data: Any) -> dict[str, Any]:
+        expect(data, dict, "an object")
+        if len(data) > MAX_BIASES:
+            message = f"has {len(data)} entries; it may have at most {MAX_BIASES}."
+            raise FieldError("invalid_value", message)
+        return dict(data)
+
+    def for_model(self, value: dict[str, Any], model: ModelFiles) -> dict[int, float]:
+        biases = {}
+        for key, number in value.items():
+            path = key[:SHOWN_NAME]
+            token = _decimal(key)
+            if token is None or token >= model.vocab_size:
+                message = f"keys must be token ids (0-{model.vocab_size - 1}) as decimals."
+                raise FieldError("invalid_token_id", message, path)
+            biases[token] = check_number(number, LOGIT_BIAS, path)
+        return biases
+
+
+def _decimal(text: str) -> int | None:
+    """The value of a decimal without sign and leading zeros, so that no two keys are one id."""
+    if len(text) > 20 or not (text.isascii() and text.isdigit()):
+        return None
+    return None if text[0] == "0" and text != "0" else int(text)
