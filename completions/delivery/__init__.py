@@ -1,1 +1,1 @@
-"""From a validated request to a queued job, and from its events to an HTTP response."""
+"""A prepared request enters the queue, and its job's events leave as an HTTP response."""

@@ -1,4 +1,4 @@
-"""A validated request on its way into the queue: stored and published, or not there at all."""
+"""Puts a prepared request into the queue: the job is stored and published, or leaves no trace."""
 
 import asyncio
 import re
@@ -31,14 +31,12 @@ _NOT_QUEUED = (
     QueueFullError, ModelUnservedError, LimitReachedError, BudgetReachedError, UnseededError,
     RedisError, OSError, SQLError,
 )  # fmt: skip
-_SCOPES = 2
-"""Whose budgets may have to be seeded: the key's and the organization's."""
-
-
+_BUDGET_SCOPES = 2
+"""The key's budget and the organization's; Redis may have lost what was spent of either."""
 _NUL = re.compile(rb"(?<!\\)(?:\\\\)*\\u0000")
-"""In JSON; an even number of backslashes before it is text."""
+"""U+0000 in JSON. After an odd number of backslashes, `\\u0000` is text."""
 REPLAYED_FOR = 24 * 3600
-"""Seconds that the result of a request with an idempotency key is kept."""
+"""Seconds for which SQL keeps the result of a request with an idempotency key."""
 
 
 def new_job(
@@ -92,12 +90,12 @@ async def enqueue(job: NewJob) -> Remaining:
 
 
 async def _enqueue_in_steps(here: runtime.Runtime, job: NewJob) -> Remaining:
-    """In a task of its own: a client that hangs up meanwhile must not tear the steps apart."""
+    """Enqueue in a task of its own: a client that hangs up must not stop it between two steps."""
     storing = here.spawn(_store_and_publish(here, job))
     try:
         return await asyncio.shield(storing)
     except asyncio.CancelledError:
-        if job.idempotency is None:  # else the client can ask again for what becomes of it
+        if job.idempotency is None:  # with a key, the client can ask for the result again
             here.spawn(_withdraw(here, job, storing))
         raise
 
@@ -120,14 +118,14 @@ async def _store_and_publish(here: runtime.Runtime, job: NewJob) -> Remaining:
 
 
 async def _admit(here: runtime.Runtime, job: NewJob) -> Remaining:
-    """Raises what Submission.submit does, but for what SQL can tell."""
+    """Submit the job. Reads budgets from SQL that Redis has lost. Raises as Submission.submit."""
     interactive = job.waited_for
     most = settings.MAX_QUEUED_INTERACTIVE if interactive else settings.MAX_QUEUED_BACKGROUND
     bounds = settings.MAX_QUEUED_JOBS, most, settings.MAX_QUEUED_PER_KEY
     message = message_of(job.id, job.model, job.priority)
     if not job.kept:
-        _expect(here, job)
-    for _ in range(_SCOPES):
+        (here.reader.calls if job.kind == "sync" else here.reader).expect(job.id)
+    for _ in range(_BUDGET_SCOPES):
         try:
             return await here.submission.submit(job, *bounds, message)
         except UnseededError as error:
@@ -135,19 +133,12 @@ async def _admit(here: runtime.Runtime, job: NewJob) -> Remaining:
     return await here.submission.submit(job, *bounds, message)
 
 
-def _expect(here: runtime.Runtime, job: NewJob) -> None:
-    if job.kind == "sync":
-        here.reader.calls.expect(job.id)
-    else:
-        here.reader.expect(job.id)
-
-
 def _require_storable(job: NewJob) -> None:
-    """SQL keeps JSON, in which PostgreSQL takes every character but one. Raises APIError."""
+    """Raise APIError for U+0000, which PostgreSQL does not store in JSON."""
     if _NUL.search(job.request_json) or _NUL.search(job.view_json):
         message = (
-            "A text of this request holds U+0000. Send it without background and Idempotency-Key, "
-            "or without that character."
+            "A text of this request contains U+0000, which cannot be stored. Leave out the "
+            "character, or send the request without background and Idempotency-Key."
         )
         raise APIError("invalid_value", message)
 
@@ -155,7 +146,7 @@ def _require_storable(job: NewJob) -> None:
 async def _withdraw(
     here: runtime.Runtime, job: NewJob, storing: asyncio.Task[Remaining] | None = None
 ) -> None:
-    """Take a job back whose client was told no, or does not listen any more."""
+    """Take back a job that was refused or whose client hung up, once `storing` it is done."""
     if storing is not None:
         await asyncio.wait({storing})
     here.reader.forget(job.id)
@@ -167,14 +158,14 @@ async def _withdraw(
 
 
 async def _take_rids(here: runtime.Runtime, job: NewJob) -> None:
-    """Raises APIError when the key has used one of the caller's ids before."""
+    """Raise APIError when the API key has used one of the request's own ids before."""
     rids = _rids(job)
     if not rids:
         return
     try:
         await here.rids.take(job.api_key_id, rids, job.id)
     except RidTakenError as error:
-        message = f"rid: {error} was used before by this API key; ids are taken for 24 hours."
+        message = f"rid: {error} was used by this API key in the last 24 hours; send a new id."
         raise APIError("invalid_value", message, "rid") from error
     except (RedisError, OSError) as error:
         raise APIError("queue_unavailable") from error
