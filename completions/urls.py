@@ -3,12 +3,10 @@
 from django.urls import path
 
 from completions.endpoints.batches import BatchesView, BatchView, CancelBatchView, ResubmitBatchView
-from completions.endpoints.chat import ChatCompletionsView
-from completions.endpoints.completions import CompletionsView
+from completions.endpoints.completions import CancelView, CompletionsView, CompletionView
 from completions.endpoints.files import FileContentView, FilesView, FileView
 from completions.endpoints.grammars import ValidateView
 from completions.endpoints.health import HealthView, ReadyView
-from completions.endpoints.jobs import CancelView, JobView
 from completions.endpoints.metrics import MetricsView
 from completions.endpoints.models import ModelsView, ModelView
 from completions.endpoints.openapi.views import OpenAPIView, docs
@@ -18,10 +16,10 @@ from completions.responses.chat import ChatView
 
 urlpatterns = [
     path("v1/completions", CompletionsView.as_view()),
-    path("v1/completions/<str:job_id>", JobView.as_view()),
+    path("v1/completions/<str:job_id>", CompletionView.as_view()),
     path("v1/completions/<str:job_id>/cancel", CancelView.as_view()),
-    path("v1/chat/completions", ChatCompletionsView.as_view()),
-    path("v1/chat/completions/<str:job_id>", JobView.as_view(view_type=ChatView)),
+    path("v1/chat/completions", CompletionsView.as_view(view_type=ChatView)),
+    path("v1/chat/completions/<str:job_id>", CompletionView.as_view(view_type=ChatView)),
     path("v1/chat/completions/<str:job_id>/cancel", CancelView.as_view(view_type=ChatView)),
     path("v1/batches", BatchesView.as_view()),
     path("v1/batches/<str:batch_id>", BatchView.as_view()),

@@ -1,8 +1,8 @@
-"""The `Idempotency-Key` header: a request that is sent again is answered again, and runs once.
+"""The `Idempotency-Key` header: a request that is sent again runs once and gets the same answer.
 
-Draft-ietf-httpapi-idempotency-key-header. A key belongs to an API key and a route, and is
-remembered for a day after its job has ended. A request that was refused leaves no trace: it may be
-sent again, corrected, with the same key.
+draft-ietf-httpapi-idempotency-key-header. A key belongs to an API key and a route, and is kept for
+a day after its job has ended. A refused request leaves no trace, so the client may correct it and
+send it with the same key.
 """
 
 import hashlib
@@ -21,19 +21,19 @@ MAX_LENGTH = 255
 
 
 def key_of(request: APIRequest, route: str) -> IdempotencyKey | None:
-    """The key with what tells bodies apart. Raises APIError."""
-    key = request.META.get("HTTP_IDEMPOTENCY_KEY")  # `request.headers` would be a table of them all
+    """The request's key with a digest of its body, or None. Raises APIError."""
+    key = request.META.get("HTTP_IDEMPOTENCY_KEY")  # `request.headers` would copy all headers
     if key is None:
         return None
     if not 1 <= len(key) <= MAX_LENGTH:
-        message = f"{HEADER} must have 1-{MAX_LENGTH} characters."
+        message = f"{HEADER} has {len(key)} characters; it must have 1-{MAX_LENGTH}."
         raise APIError("invalid_value", message, HEADER)
-    body = json.dumps(request.data, sort_keys=True).encode()  # integers of any size
+    body = json.dumps(request.data, sort_keys=True).encode()  # orjson has no large integers
     return IdempotencyKey(route, key, hashlib.sha256(body).hexdigest())
 
 
 async def first_job(key: IdempotencyKey, api_key_id: int) -> str | None:
-    """The job that the key was used for before. Raises APIError when that was another request."""
+    """The id of the job that used the key before. Raises APIError for a different body."""
     found = await kept.find_by_key(key, api_key_id, timezone.now())
     if found is None:
         return None
@@ -54,7 +54,7 @@ def in_progress() -> APIError:
 
 
 def refuse(request: APIRequest) -> None:
-    """For routes that do not know the header: a client that sent it would rely on it."""
+    """Raise APIError for the header on a route without it, where clients could not rely on it."""
     if HEADER in request.headers:
         message = f"{HEADER} is not supported on this route; send the request without it."
         raise APIError("unsupported_parameter", message, HEADER)

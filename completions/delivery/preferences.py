@@ -1,4 +1,4 @@
-"""What a client asks for outside the body: headers (Prefer is RFC 7240's) and query parameters."""
+"""Headers and query parameters of a request. RFC 7240 defines the header Prefer."""
 
 import re
 from dataclasses import dataclass
@@ -13,13 +13,13 @@ _WAIT = re.compile(r"wait=\"?(\d{1,6})\"?$", re.IGNORECASE)
 
 @dataclass(frozen=True, slots=True)
 class Preferences:
-    """The preferences that Quire knows; RFC 7240 has a server pass over the others."""
+    """The preferences that Quire knows. A server ignores others (RFC 7240)."""
 
     respond_async: bool = False
     wait: float = 0.0
     """Seconds to wait before answering 202."""
     meta: bool = False
-    """Whether to tell how the request was run."""
+    """Whether the response says how the request was run."""
 
     @classmethod
     def of(cls, request: Request) -> "Preferences":
@@ -39,33 +39,35 @@ def flag(request: Request, name: str) -> bool:
 
 
 def wants_meta(request: Request) -> bool:
-    """The same of the header x-include-meta."""
+    """Whether the header x-include-meta is `true` or `1`."""
     return _truth(request.META.get("HTTP_X_INCLUDE_META"), META_HEADER)
 
 
 def _truth(given: str | None, name: str) -> bool:
     word = "false" if given is None else given.lower()
     if word not in ("true", "1", "false", "0"):
-        raise APIError("invalid_value", f"{name} must be true or false.", name)
+        raise APIError("invalid_value", f"{name} is {word[:20]!r}; it must be true or false.", name)
     return word in ("true", "1")
 
 
 def seconds(request: Request, name: str, most: float) -> float:
-    """A query parameter in seconds, at most `most`; 0 when absent."""
+    """A query parameter in seconds, cut to `most`; 0 when absent."""
     given = request.query_params.get(name, "0")
     if not re.fullmatch(r"\d{1,6}(\.\d+)?", given):
-        raise APIError("invalid_value", f"{name} must be a number of seconds.", name)
+        message = f"{name} is {given[:20]!r}; it must be a number of seconds."
+        raise APIError("invalid_value", message, name)
     return min(float(given), most)
 
 
 def cursor(request: Request) -> int:
-    """The sequence number after which a stream goes on; 0 for all of it."""
+    """The sequence number after which the stream continues; 0 for the whole stream."""
     for name, given in (
         ("starting_after", request.query_params.get("starting_after")),
         ("Last-Event-ID", request.headers.get("Last-Event-ID")),
     ):
         if given is not None:
             if not re.fullmatch(r"\d{1,15}", given):
-                raise APIError("invalid_value", f"{name} must be a sequence number.", name)
+                message = f"{name} is {given[:20]!r}; it must be a sequence number."
+                raise APIError("invalid_value", message, name)
             return int(given)
     return 0

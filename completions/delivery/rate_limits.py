@@ -1,4 +1,4 @@
-"""What a caller is told of its API key's limits: headers, and the 429 when one is reached.
+"""Headers about the limits of an API key, and the error when one is reached.
 
 https://platform.openai.com/docs/guides/rate-limits#rate-limits-in-headers
 """
@@ -31,7 +31,7 @@ _TOO_MANY = {
 
 
 def headers(remaining: Remaining) -> dict[str, str]:
-    """`x-ratelimit-*` for the limits that the key has."""
+    """`x-ratelimit-*` for the limits of the key."""
     shown = {}
     for name in ("requests", "tokens"):
         allowance: Allowance | None = getattr(remaining, name)
@@ -43,7 +43,7 @@ def headers(remaining: Remaining) -> dict[str, str]:
 
 
 def refusal(reached: LimitReachedError, limits: Limits, most_tokens: int) -> APIError:
-    """The 429 for a request that can use `most_tokens` tokens."""
+    """The error for a request that can use up to `most_tokens` tokens."""
     limit = {
         "requests": limits.requests_per_minute,
         "tokens": limits.tokens_per_minute,
@@ -73,7 +73,7 @@ _BUDGETS = {
 
 
 def quota_refusal(reached: BudgetReachedError, job: NewJob) -> APIError:
-    """The 429 for a job that the budget of its key or organization does not allow."""
+    """The error for a job that the budget of its key or organization does not allow."""
     limits = job.limits
     budget = limits.organization_budget if reached.of_organization else limits.budget
     costs = reached.name.endswith("cost")
@@ -92,22 +92,22 @@ def quota_refusal(reached: BudgetReachedError, job: NewJob) -> APIError:
 
 
 def crowded_refusal(most: int) -> APIError:
-    """The 429 for a key that has filled its part of the queue."""
+    """The error for a key that has `most` open jobs, as many as it may."""
     return APIError(
         "queue_full",
-        f"This API key has {most} requests waiting or running, as many as one key may have. Wait "
-        "until some have ended, or send them as a batch.",
+        f"This API key has {most} requests waiting or running, the most that one key may have. "
+        "Wait until some have ended, or send them as a batch.",
     )
 
 
 def _money(nanos: int) -> str:
-    """In the currency's units, without needless digits."""
+    """An amount in units of the currency, without trailing zeros."""
     text = f"{nanos / NANOS:.9f}".rstrip("0")
     return text.removesuffix(".")
 
 
 def duration(seconds: float) -> str:
-    """As Go's ParseDuration reads it, in OpenAI's style: `12ms`, `1s`, `6m0s`."""
+    """A duration in the form of Go's ParseDuration, as OpenAI writes it: `12ms`, `1s`, `6m0s`."""
     if seconds < 1:
         return f"{math.ceil(seconds * 1000)}ms"
     whole = math.ceil(seconds)

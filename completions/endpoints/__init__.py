@@ -1,1 +1,1 @@
-"""One module for each group of URLs."""
+"""The views: one module for each group of URLs."""

@@ -20,7 +20,7 @@ from completions.http.pages import Page
 from completions.jobs.record import IdempotencyKey
 from completions.models import UNFINISHED, Batch, BatchStatus, File, FilePurpose, Scope
 from completions.requests.fields.base import ChoiceField, IntegerField, ObjectField, TextField
-from completions.requests.fields.objects import StrictSerializer
+from completions.requests.fields.objects import StrictSerializer, Values
 from completions.requests.preparation import ROUTES
 
 DEFAULT_LISTED, MOST_LISTED = 20, 100
@@ -49,13 +49,13 @@ class BatchRequestSerializer(StrictSerializer):
         required=False, help_text="When the output and error files are deleted; 30 days."
     )
 
-    def check(self, validated: dict[str, Any]) -> dict[str, Any]:
-        window = _WINDOW.fullmatch(validated["completion_window"])
+    def check(self, values: Values) -> Values:
+        window = _WINDOW.fullmatch(values["completion_window"])
         if window is None or int(window[1]) not in WINDOW_HOURS:
             message = f'must be from "{WINDOW_HOURS[0]}h" to "{WINDOW_HOURS[-1]}h".'
             raise FieldError("invalid_value", message, "completion_window")
-        _check_metadata(validated["metadata"] or {})
-        return validated
+        _check_metadata(values["metadata"] or {})
+        return values
 
 
 def _check_metadata(metadata: dict[str, Any]) -> None:

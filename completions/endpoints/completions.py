@@ -1,7 +1,161 @@
-"""POST /v1/completions."""
+"""/v1/completions and /v1/chat/completions: submit, list, poll, stream again, cancel, delete."""
 
-from completions.endpoints.jobs import SubmitView
+from typing import Any
+
+from django.db.models import Q
+from django.http.response import HttpResponseBase
+from django.utils import timezone
+from redis.exceptions import RedisError
+from rest_framework.response import Response
+
+from completions.delivery import answers, idempotency, rate_limits
+from completions.delivery.enqueueing import enqueue, new_job
+from completions.delivery.preferences import Preferences, cursor, flag, seconds, wants_meta
+from completions.delivery.streams import StreamQuery, frames
+from completions.errors import APIError
+from completions.http import runtime
+from completions.http.base import APIRequest, AsyncAPIView
+from completions.http.pages import Page
+from completions.jobs import kept
+from completions.jobs.record import Kind
+from completions.models import Job, Scope
+from completions.requests.fields import ignored
+from completions.requests.fields.returns import ReturnSettings
+from completions.requests.preparation import prepare
+from completions.responses import sse
+from completions.responses.completion import STATUS, View
+
+MAX_POLL_WAIT = 30.0
+DEFAULT_LISTED, MOST_LISTED = 20, 100
 
 
-class CompletionsView(SubmitView):
-    """Submit a completion: answered when it is done, as a stream, or at once to be polled."""
+class CompletionsView(AsyncAPIView):
+    """Submit a completion: answered when it is done, as a stream, or at once to be polled. List
+    those that are kept. A route of chat completions has another `view_type`."""
+
+    scope = Scope.INFERENCE
+    view_type: type[View] = View
+
+    async def post(self, request: APIRequest) -> HttpResponseBase:
+        preferences = Preferences.of(request)
+        query = StreamQuery(ids=flag(request, "sse_ids"), meta=preferences.meta)
+        principal, path = request.auth, self.view_type.path
+        key = idempotency.key_of(request, path)
+        if key is not None and (first := await idempotency.first_job(key, principal.key_id)):
+            return await self._answered_again(first, request)
+        prepared = await prepare(path, request.data, principal)
+        request.checked()
+        view, returns = prepared.view, prepared.request.returns
+        if prepared.request.ignored:
+            self.headers[ignored.HEADER] = ", ".join(prepared.request.ignored)
+        kind = _kind(returns, preferences)
+        job = new_job(prepared, kind, principal, key)
+        self.headers.update(rate_limits.headers(await enqueue(job)))
+        if returns.stream:
+            watched = kind == "stream" and not job.kept
+            stream = sse.response(frames(view, job.deadline, query, watched=watched))
+            return stream if watched else answers.located(stream, view, preferences)
+        if kind == "background":
+            return await answers.accepted(view, job, principal, preferences)
+        return await answers.answer(view, job, preferences.meta)
+
+    async def _answered_again(self, job_id: str, request: APIRequest) -> HttpResponseBase:
+        """The answer to the first request with this idempotency key."""
+        job = await answers.find(self.view_type, job_id, request.auth)
+        view = self.view_type(**job.view)
+        response: HttpResponseBase
+        body: Any = request.data
+        if body.get("stream"):
+            response = sse.response(frames(view, job.deadline, stored=job.events))
+        elif job.kind == "background":
+            response = await answers.polled(view, request.auth, wait=0.0)
+            response.status_code = 200 if job.ended else 202
+        elif not job.ended:
+            raise idempotency.in_progress()
+        else:
+            try:
+                response = await answers.answer_again(view, job)
+            except APIError as error:
+                error.headers[idempotency.REPLAYED] = "true"
+                raise
+        response.headers[idempotency.REPLAYED] = "true"
+        return response
+
+    async def get(self, request: APIRequest) -> Response:
+        owned = Job.objects.filter(organization_id=request.auth.organization_id)
+        unexpired = Q(expires_at=None) | Q(expires_at__gt=timezone.now())
+        rows = owned.filter(unexpired, id__startswith=self.view_type.id_prefix)
+        page = await Page.of(request, DEFAULT_LISTED, MOST_LISTED).read(rows, self._summary)
+        await _add_states(page["data"])
+        return Response(page)
+
+    def _summary(self, row: Job) -> dict[str, Any]:
+        """A job without its choices."""
+        job = kept.record_of(row)
+        body = self.view_type(**job.view).collected().polled(job)
+        del body["choices"]
+        return body
+
+
+async def _add_states(listed: list[dict[str, Any]]) -> None:
+    """Replace `queued` by the state in Redis: SQL does not know that a job runs or has just
+    ended."""
+    unended = [body for body in listed if body["status"] == "queued"]
+    here = await runtime.current()
+    states = await here.submission.states([body["id"] for body in unended])
+    for body, state in zip(unended, states, strict=True):
+        body["status"] = STATUS[state or "queued"]
+
+
+class CompletionView(AsyncAPIView):
+    """Poll a completion, stream it again from a sequence number, or delete it once it has ended."""
+
+    scope = Scope.INFERENCE
+    view_type: type[View] = View
+
+    async def get(self, request: APIRequest, job_id: str) -> HttpResponseBase:
+        job = await answers.find(self.view_type, job_id, request.auth)
+        view = self.view_type(**job.view)
+        if flag(request, "stream"):
+            after = cursor(request)
+            ids = flag(request, "sse_ids") or "Last-Event-ID" in request.headers
+            query = StreamQuery(after, ids, wants_meta(request))
+            return sse.response(frames(view, job.deadline, query, job.events))
+        wait = seconds(request, "wait", MAX_POLL_WAIT)
+        known = request.headers.get("If-None-Match")
+        return await answers.polled(view, request.auth, wait, known, wants_meta(request))
+
+    async def delete(self, request: APIRequest, job_id: str) -> Response:
+        job = await answers.find(self.view_type, job_id, request.auth)
+        if not job.ended:
+            raise APIError("completion_in_progress", param="id")
+        await kept.discard(job_id)
+        here = await runtime.current()
+        await here.submission.remove(job_id)
+        return Response({"id": job_id, "object": self.view_type.object, "deleted": True})
+
+
+class CancelView(AsyncAPIView):
+    """Cancel a completion. One that has ended stays as it is."""
+
+    scope = Scope.INFERENCE
+    view_type: type[View] = View
+
+    async def post(self, request: APIRequest, job_id: str) -> Response:
+        job = await answers.find(self.view_type, job_id, request.auth)
+        view = self.view_type(**job.view)
+        if job.ended:
+            return await answers.polled(view, request.auth, wait=0.0)
+        here = await runtime.current()
+        try:
+            await here.submission.cancel(job_id)
+        except (RedisError, OSError) as error:
+            raise APIError("queue_unavailable") from error
+        # The worker confirms within one step, so the answer usually has the end.
+        return await answers.polled(view, request.auth, wait=5.0)
+
+
+def _kind(returns: ReturnSettings, preferences: Preferences) -> Kind:
+    if returns.background or preferences.respond_async:
+        return "background"
+    return "stream" if returns.stream else "sync"

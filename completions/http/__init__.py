@@ -1,1 +1,1 @@
-"""What all endpoints share: keys, strict JSON, errors, pages, and the state of one web process."""
+"""What every endpoint shares: the base view, API keys, JSON, errors, pages, the web process."""

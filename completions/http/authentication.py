@@ -1,4 +1,4 @@
-"""Who is calling, and whether the key may be used for this and from there."""
+"""Authenticates the caller, and checks the API key's scope and networks."""
 
 from rest_framework.request import Request
 
@@ -16,13 +16,13 @@ _MESSAGES = {
 
 
 async def authenticate(request: Request) -> keys.Principal:
-    """The caller. Raises APIError."""
+    """The caller of a request. Raises APIError."""
     return await authenticate_header(request.META.get("HTTP_AUTHORIZATION", ""))
 
 
 def permit(principal: keys.Principal, scope: Scope | None, address: str) -> None:
-    """Raises APIError unless the key has the scope, if any, and may come from the client's
-    IP address, which is empty where it is not known."""
+    """Raise APIError unless the key has the scope and may be used from the client's IP address,
+    which is empty if unknown."""
     if scope is not None and scope not in principal.scopes:
         raise APIError(
             "permission_denied",
@@ -38,7 +38,7 @@ def permit(principal: keys.Principal, scope: Scope | None, address: str) -> None
 
 
 async def authenticate_header(header: str) -> keys.Principal:
-    """The same from the Authorization header alone. Raises APIError."""
+    """The caller with this Authorization header. Raises APIError."""
     secret = bearer(header)
     verdict = await _verify(secret) if secret else keys.Refusal.MISSING
     if isinstance(verdict, keys.Principal):
@@ -53,6 +53,6 @@ async def _verify(secret: str) -> keys.Principal | keys.Refusal:
 
 
 def bearer(header: str) -> str:
-    """The token of an Authorization header; empty when there is none."""
+    """The token of an Authorization header, or an empty string."""
     scheme, _, token = header.strip().partition(" ")
     return token.strip() if scheme.lower() == "bearer" else ""

@@ -1,4 +1,4 @@
-"""The asynchronous view under every endpoint: DRF's request, parsers and errors, one coroutine."""
+"""The asynchronous base of every view: DRF's request, parsers and errors in one coroutine."""
 
 import asyncio
 from typing import Any
@@ -16,20 +16,20 @@ from completions.models import Scope
 from completions.requests import turns
 
 LARGE_BODY = 256 * 1024
-"""Bytes from which a body waits for its turn, and is parsed in a thread: other requests go on
-meanwhile."""
+"""A body of more bytes waits for its turn and is parsed in a thread, so that other requests go
+on."""
 
 
 class APIRequest(Request):
-    """A request as handlers see it. `auth` is set where the view is authenticated."""
+    """A request as handlers see it. An authenticated view's request has `auth`."""
 
     auth: Principal
     holds_turn = False
-    """Of large bodies, until :meth:`checked`."""
+    """True for a large body until :meth:`checked`."""
 
     @property
     def owner(self) -> int:
-        """Whose turn this request takes."""
+        """The organization whose turn this request takes."""
         return self.auth.organization_id if self.auth is not None else turns.NOBODY
 
     async def take_turn(self) -> None:
@@ -37,24 +37,25 @@ class APIRequest(Request):
         self.holds_turn = True
 
     def checked(self) -> None:
-        """All that costs much is done, as it is at the latest when the request is answered."""
+        """Give back the turn. Call this once the costly checks are done; the view calls it at the
+        latest when the request is answered."""
         if self.holds_turn:
             self.holds_turn = False
             turns.current().large.give(self.owner)
 
 
 class AsyncAPIView(APIView):
-    """Handlers are `async def` and find `request.auth: Principal` where `authenticated`."""
+    """Handlers are `async def`. With `authenticated` they find the caller in `request.auth`."""
 
     authenticated = True
     scope: Scope | None = None
-    """That a key needs for this route."""
+    """The scope that an API key needs for this view."""
     http_method_names = ["get", "post", "put", "patch", "delete", "head"]
 
     async def dispatch(  # type: ignore[override]
         self, request: HttpRequest, *args: Any, **kwargs: Any
     ) -> HttpResponseBase:
-        """DRF's dispatch with every step that waits awaited."""
+        """DRF's dispatch, with `await` where a step waits."""
         self.args, self.kwargs = args, kwargs
         self.headers = self.default_response_headers
         self.format_kwarg = None  # the path never names a format
@@ -71,9 +72,9 @@ class AsyncAPIView(APIView):
             _refuse_nul(wrapped)
             response = await self._handler(wrapped)(wrapped, *args, **kwargs)
         except asyncio.CancelledError:
-            request.close()  # deletes what was uploaded, as the end of a response would
+            request.close()  # deletes uploaded files, as the end of a response would
             raise
-        except Exception as exc:  # noqa: BLE001 - the border where all errors become responses
+        except Exception as exc:  # noqa: BLE001 - every error becomes a response here
             response = self.handle_exception(exc)
         finally:
             wrapped.checked()
@@ -95,14 +96,14 @@ class AsyncAPIView(APIView):
 
 
 def _refuse_nul(request: Request) -> None:
-    """No id and no parameter holds U+0000, which PostgreSQL would choke on. Raises APIError."""
+    """Raise APIError for U+0000 in an id or parameter, which PostgreSQL does not take."""
     if "\x00" in request.path_info:
         raise Http404
     if "%00" in request.META.get("QUERY_STRING", ""):
         for name, value in request.query_params.items():
             if "\x00" in f"{name}{value}":
                 name = name.replace("\x00", "")
-                raise APIError("invalid_value", f"{name} must not hold U+0000.", name)
+                raise APIError("invalid_value", f"{name} must not contain U+0000.", name)
 
 
 def _parse(request: Request) -> None:
@@ -110,13 +111,13 @@ def _parse(request: Request) -> None:
 
 
 def _plain(response: HttpResponseBase) -> HttpResponseBase:
-    """Rendered here and now: Django would send a response that can render itself to a thread."""
+    """The response after rendering. Django would render DRF's response in a thread."""
     if not isinstance(response, Response):
         return response
     body = response.rendered_content
     plain = HttpResponse(body, status=response.status_code, headers=dict(response.headers))
     if not body:
         del plain.headers["Content-Type"]
-    # The access log has the status and `api_error` the cause: Django need not log 5xx once more.
+    # The access log has the status and `api_error` logs the cause, so Django need not log a 5xx.
     plain._has_been_logged = True  # type: ignore[attr-defined]
     return plain

@@ -1,4 +1,4 @@
-"""Where any exception becomes OpenAI's error envelope: the handlers of DRF and of Django."""
+"""Turns every exception into OpenAI's error envelope: the handlers of DRF and Django."""
 
 import errno
 import logging
@@ -50,7 +50,7 @@ def is_disk_full(exc: BaseException) -> bool:
 
 def _os_error(exc: OSError) -> APIError:
     if not is_disk_full(exc):
-        logger.error("unforeseen %s", type(exc).__name__, exc_info=exc)
+        logger.error("unhandled %s", type(exc).__name__, exc_info=exc)
         return APIError("internal_error")
     logger.error("no room for files: %s", exc)
     return APIError("storage_full")
@@ -61,16 +61,17 @@ def _not_found(exc: Http404) -> APIError:
 
 
 def _astray() -> APIError:
-    """A path that the API does not have."""
+    """The error for a path outside the API."""
     return APIError(
         "not_found",
-        "There is nothing at this path: those of the API begin with /v1/. Clients are given a base "
+        "There is nothing at this path. Paths of the API begin with /v1/: give your client a base "
         "URL that ends with /v1.",
     )
 
 
 def _method_not_allowed(exc: drf.MethodNotAllowed) -> APIError:
-    return APIError("method_not_allowed", f"{exc.detail} The Allow header lists what is.")
+    message = f"{exc.detail} The Allow header lists the methods that are allowed."
+    return APIError("method_not_allowed", message)
 
 
 def _unsupported_media_type(exc: drf.UnsupportedMediaType) -> APIError:
@@ -85,7 +86,7 @@ def _drf(exc: drf.APIException) -> APIError:
     if exc.status_code >= HTTPStatus.INTERNAL_SERVER_ERROR:
         return APIError("internal_error")
     error = APIError("invalid_request", str(exc.detail))
-    error.status_code = exc.status_code  # DRF has others, such as 406
+    error.status_code = exc.status_code  # such as 406
     return error
 
 
@@ -95,7 +96,7 @@ _TRANSLATIONS: tuple[tuple[_Kinds, Callable[[Any], APIError]], ...] = (
     (ModelFilesError, _model_files),
     (RedisError, _unreachable("queue_unavailable", "The queue cannot be reached")),
     (
-        # The second of a connection that broke earlier in the same request.
+        # InterfaceError: the connection broke earlier in the same request.
         (OperationalError, InterfaceError),
         _unreachable("database_unavailable", "The database cannot be reached"),
     ),
@@ -112,13 +113,13 @@ _TRANSLATIONS: tuple[tuple[_Kinds, Callable[[Any], APIError]], ...] = (
 
 
 def api_error(exc: Exception) -> APIError:
-    """What a client sees of any exception. One nobody foresaw is logged with its traceback."""
+    """The error that a client gets for an exception. An unexpected one is logged."""
     if isinstance(exc, APIError):
         return exc
     for kind, translate in _TRANSLATIONS:
         if isinstance(exc, kind):
             return translate(exc)
-    logger.error("unforeseen %s", type(exc).__name__, exc_info=exc)
+    logger.error("unhandled %s", type(exc).__name__, exc_info=exc)
     return APIError("internal_error")
 
 
@@ -130,7 +131,7 @@ def handle(exc: Exception, context: Mapping[str, Any]) -> Response:
 
 
 def response(exc: Exception) -> HttpResponse:
-    """The same outside of DRF: middleware, URL handlers."""
+    """The response outside DRF: for middleware and URL handlers."""
     error = api_error(exc)
     access_log.note_error(error)
     return HttpResponse(
@@ -142,21 +143,21 @@ def response(exc: Exception) -> HttpResponse:
 
 
 def not_found(request: HttpRequest, exception: Exception) -> HttpResponseBase:
-    """Django's handler404: its page for browsers, an envelope for clients that lost their way."""
+    """Django's handler404: a page for browsers, an envelope for API clients."""
     if request.path_info.startswith(_FOR_BROWSERS):
         return defaults.page_not_found(request, exception)
     return response(Http404() if request.path_info.startswith("/v1/") else _astray())
 
 
 def bad_request(request: HttpRequest, exception: Exception) -> HttpResponseBase:
-    """Django's handler400, likewise."""
+    """Django's handler400, in the same way."""
     if request.path_info.startswith("/v1/"):
         return response(exception)
     return defaults.bad_request(request, exception)
 
 
 def server_error(request: HttpRequest) -> HttpResponseBase:
-    """Django's handler500, likewise; Django has logged the exception."""
+    """Django's handler500, in the same way. Django has logged the exception."""
     if request.path_info.startswith("/v1/"):
         return response(APIError("internal_error"))
     return defaults.server_error(request)

@@ -1,4 +1,4 @@
-"""Lists of rows in pages as the official client turns them, newest first unless asked otherwise."""
+"""Lists of rows in pages, as OpenAI's client reads them: newest first by default."""
 
 import re
 from collections.abc import Callable, Mapping
@@ -15,7 +15,7 @@ _M = TypeVar("_M", bound=Model)
 
 @dataclass(frozen=True, slots=True)
 class Page:
-    """Which part of a list a client wants: `after` is the id of the last row it has seen."""
+    """The part of a list that a client asks for. `after` is the id of the last row it has."""
 
     limit: int
     after: str | None
@@ -27,16 +27,18 @@ class Page:
         given = request.query_params
         limit = given.get("limit", str(default))
         if not re.fullmatch(r"\d{1,6}", limit) or not 1 <= int(limit) <= most:
-            raise APIError("invalid_value", f"limit must be from 1 to {most}.", "limit")
+            message = f"limit is {limit[:20]!r}; it must be an integer from 1 to {most}."
+            raise APIError("invalid_value", message, "limit")
         order = given.get("order", "desc")
         if order not in ("asc", "desc"):
-            raise APIError("invalid_value", "order must be asc or desc.", "order")
+            message = f"order is {order[:20]!r}; it must be asc or desc."
+            raise APIError("invalid_value", message, "order")
         return cls(int(limit), given.get("after") or None, order == "asc")
 
     async def read(
         self, rows: "QuerySet[_M, _M]", present: Callable[[_M], Mapping[str, Any]]
     ) -> dict[str, Any]:
-        """The list object. Rows are ordered by (created_at, id). Raises APIError."""
+        """The list object, whose rows are ordered by (created_at, id). Raises APIError."""
         sign = "" if self.ascending else "-"
         wanted = rows.order_by(f"{sign}created_at", f"{sign}pk")
         if self.after is not None:
@@ -54,7 +56,7 @@ class Page:
     async def _beyond(self, rows: "QuerySet[_M, _M]") -> Q:
         last: Any = await rows.filter(pk=self.after).afirst()
         if last is None:
-            message = "after must be the id of an element of this list that still exists."
+            message = f"after is {self.after[:80]!r}; it must be the id of an element of this list."
             raise APIError("invalid_value", message, "after")
         side = "gt" if self.ascending else "lt"
         tied = Q(**{"created_at": last.created_at, f"pk__{side}": last.pk})

@@ -1,4 +1,4 @@
-"""Request bodies: strict JSON objects up to a size."""
+"""Parses request bodies: strict JSON objects of limited size."""
 
 from collections.abc import Mapping
 from typing import IO, Any
@@ -19,7 +19,7 @@ def loads(body: bytes) -> dict[str, Any]:
     except strict_json.StrictJSONError as error:
         raise _invalid(str(error)) from error
     if not isinstance(document, dict):
-        raise _invalid("it must be an object")
+        raise _invalid("it is not an object")
     return document
 
 
@@ -38,7 +38,7 @@ class StrictJSONParser(BaseParser):
         media_type: str | None = None,
         parser_context: Mapping[str, Any] | None = None,
     ) -> dict[str, Any]:
-        # A chunked body declares no length, so the stream itself is measured.
+        # A chunked body declares no length, so the size is known only after reading.
         body = stream.read(settings.MAX_BODY_BYTES + 1)
         if len(body) > settings.MAX_BODY_BYTES:
             raise payload_too_large(settings.MAX_BODY_BYTES)

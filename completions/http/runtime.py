@@ -1,4 +1,4 @@
-"""What one web process holds open: Redis, the event reader, its lease, the ring of API keys."""
+"""What a web process keeps open: its connection to Redis, event reader, lease and API keys."""
 
 import asyncio
 import logging
@@ -25,11 +25,12 @@ from completions.jobs.workers import live_workers
 logger = logging.getLogger(__name__)
 
 DRAIN_SECONDS = 8.0
-"""With the 10 s between two keep-alives less than the 20 s that uvicorn grants open responses."""
+"""Seconds for which streams go on after SIGTERM. Together with the 10 s between keep-alives they
+are less than the 20 s that uvicorn gives open responses."""
 
 
 class Runtime:
-    """Bound to the event loop that made it."""
+    """The state of a web process. It belongs to the event loop that made it."""
 
     def __init__(self) -> None:
         self.web_id = f"{socket.gethostname()}-{uuid.uuid4().hex[:12]}"
@@ -47,11 +48,11 @@ class Runtime:
 
     @property
     def is_closing(self) -> bool:
-        """Whether open streams should end now, with a word, instead of being cut soon."""
+        """Whether open streams should end now with an error, before the server cuts them."""
         return asyncio.get_running_loop().time() >= self._closing_at
 
     def drain(self) -> None:
-        """SIGTERM: streams may go on for a while, then they end before the server cuts them."""
+        """Note a SIGTERM: `is_closing` becomes true after DRAIN_SECONDS."""
         self._closing_at = asyncio.get_running_loop().time() + DRAIN_SECONDS
 
     def start(self) -> None:
@@ -60,15 +61,15 @@ class Runtime:
         self.spawn(self._keep_lease())
 
     def spawn(self, coroutine: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
-        """Run something that must end even if nobody waits for it; a failure is logged."""
+        """Run a coroutine to its end, whether or not somebody awaits it. A failure is logged."""
         task = asyncio.get_running_loop().create_task(coroutine)
         self._tasks.add(task)
         task.add_done_callback(self._settle)
         return task
 
     async def cancel_job(self, job_id: str) -> None:
-        """Cancel a job whose client has gone, however long Redis takes to answer: this process's
-        lease lives on, so nothing else would end it."""
+        """Cancel a job whose client hung up; repeat until Redis answers. Nothing else would end
+        the job, because this process's lease lives on."""
         while True:
             try:
                 await self.submission.cancel(job_id)
@@ -84,7 +85,7 @@ class Runtime:
             logger.error("a background task failed", exc_info=error)
 
     async def _keep_lease(self) -> None:
-        """Jobs of a web process that stops renewing are cancelled: nobody would read them."""
+        """Renew the lease. Jobs of a web process whose lease expires are cancelled."""
         while True:
             try:
                 await self.submission.renew_lease()
@@ -108,7 +109,7 @@ _runtimes: dict[asyncio.AbstractEventLoop, Runtime] = {}
 
 
 async def current() -> Runtime:
-    """This event loop's runtime, started on first use. The lease exists before it is returned."""
+    """This event loop's runtime. The first call starts it and takes its lease."""
     loop = asyncio.get_running_loop()
     runtime = _runtimes.get(loop)
     if runtime is None:
@@ -120,20 +121,20 @@ async def current() -> Runtime:
 
 
 async def close() -> None:
-    """End this event loop's runtime; jobs that clients wait for are cancelled with its lease."""
+    """End this event loop's runtime. Without its lease, the jobs that clients wait for end."""
     runtime = _runtimes.pop(asyncio.get_running_loop(), None)
     if runtime is not None:
         await runtime.close()
 
 
 async def live_models() -> set[str]:
-    """Ids of the models for which a live worker takes jobs. Raises RedisError or OSError."""
+    """Ids of the models that a live worker serves. Raises RedisError or OSError."""
     runtime = await current()
     workers = await live_workers(runtime.redis, settings.REDIS_PREFIX)
     return {worker.model for worker in workers if worker.accepting}
 
 
 async def ping() -> None:
-    """Raises RedisError or OSError when Redis does not answer, or takes no writes (maxmemory)."""
+    """Raise RedisError or OSError when Redis does not answer or refuses writes (maxmemory)."""
     runtime = await current()
     await runtime.submission.renew_lease()

@@ -1,4 +1,4 @@
-"""What one web process measures of itself."""
+"""The metrics of one web process."""
 
 from functools import lru_cache
 
@@ -15,31 +15,33 @@ _METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"
 
 requests = Counter(
     "quire_http_requests",
-    "HTTP requests; status 499: the client hung up before an answer began.",
+    "HTTP requests; status 499: the client hung up before the response began.",
     ["method", "route", "status"],
     registry=registry,
 )
 until_answer = Histogram(
     "quire_http_response_start_seconds",
-    "From a request to the first byte of its answer.",
+    "From a request to the first byte of its response.",
     ["route"],
     buckets=(0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300),
     registry=registry,
 )
 refusals = Counter(
     "quire_refusals",
-    "Requests answered with an error, by the error's code: why they were not admitted, or failed.",
+    "Requests answered with an error, by status and code.",
     ["status", "code"],
     registry=registry,
 )
 open_requests = Gauge(
-    "quire_http_open_requests", "Requests that have not ended, streams too.", registry=registry
+    "quire_http_open_requests",
+    "Requests and streams that have not ended.",
+    registry=registry,
 )
 
 
 @lru_cache(maxsize=1024)
 def route_of(path: str) -> str:
-    """The URL pattern of a path, so that ids and nonsense make no new time series."""
+    """The URL pattern of a path, so that ids and unknown paths add no time series."""
     try:
         return f"/{resolve(path).route}"
     except Resolver404:
@@ -47,7 +49,8 @@ def route_of(path: str) -> str:
 
 
 def count(method: str, path: str, status: int, seconds: float | None, code: str | None) -> None:
-    """A request has ended. `seconds` until its answer began, if one did; `code` of its error."""
+    """Count a request that ended. `seconds` passed until the response began, or None if none did;
+    `code` is its error's."""
     route = route_of(path)
     requests.labels(method if method in _METHODS else "other", route, str(status)).inc()
     if seconds is not None:

@@ -75,7 +75,7 @@ def _view_fields(request: GenerationRequest) -> dict[str, Any]:
     model, returns, logprobs = request.model, request.returns, request.logprobs
     options, rid = returns.stream_options, request.routing.rid
     shows_prompts = returns.return_token_ids or logprobs.shows_prompts
-    fields = {
+    fields: dict[str, Any] = {
         "model": model.name,
         "base_model": None if model.name == model.entry.id else model.entry.id,
         "created": int(time.time()),

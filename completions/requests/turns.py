@@ -1,8 +1,8 @@
-"""Checks that take long, by turns of organizations: none keeps the others waiting for all of its
-own, and few large bodies are held at a time, however many come.
+"""Runs long checks in threads, one organization after another, and bounds the large bodies in
+memory.
 
-A template and a tokenizer run over megabytes for seconds, and need hundreds of bytes per token,
-before any limit of a key has been looked at: those count jobs.
+A template and a tokenizer take seconds for megabytes, and hundreds of bytes per token. No limit of
+an API key applies yet, because limits count jobs.
 """
 
 import asyncio
@@ -18,13 +18,13 @@ _T = TypeVar("_T")
 
 THREADS = max(2, min(8, os.cpu_count() or 1))
 LARGE_AT_ONCE = 3
-"""Large bodies that are held as Python's objects until they are checked, each another's."""
+"""Large bodies that may be Python objects at a time, at most one of each organization."""
 NOBODY = 0
-"""Whose requests need no key."""
+"""The owner of requests without an API key."""
 
 
 class Turns:
-    """So many at once, fewer of one owner, owners in turn. Bound to one event loop."""
+    """At most `at_once` turns at a time and `per_owner` of one owner; owners take turns."""
 
     def __init__(self, at_once: int, per_owner: int) -> None:
         self._free = at_once
@@ -33,14 +33,14 @@ class Turns:
         self._waiting: OrderedDict[int, deque[asyncio.Future[None]]] = OrderedDict()
 
     async def take(self, owner: int) -> None:
-        """Wait for a turn, which :meth:`give` gives back."""
+        """Wait for a turn. :meth:`give` gives it back."""
         mine = asyncio.get_running_loop().create_future()
         self._waiting.setdefault(owner, deque()).append(mine)
         self._go_on()
         try:
             await mine
         except asyncio.CancelledError:
-            if mine.done() and not mine.cancelled():  # its turn came, too late
+            if mine.done() and not mine.cancelled():  # the turn came too late
                 self.give(owner)
             raise
 
@@ -57,7 +57,7 @@ class Turns:
 
     def _start_one(self) -> bool:
         for owner, queue in self._waiting.items():
-            while queue and queue[0].done():  # its client hung up
+            while queue and queue[0].done():  # the client hung up
                 queue.popleft()
             if queue and self._running[owner] >= self._per_owner:
                 continue
@@ -73,7 +73,7 @@ class Turns:
 
 
 class Checks:
-    """What one event loop has checked elsewhere."""
+    """The turns and threads of one event loop."""
 
     def __init__(self) -> None:
         self.large = Turns(LARGE_AT_ONCE, 1)
@@ -81,13 +81,13 @@ class Checks:
         self._pool = ThreadPoolExecutor(THREADS, "checks")
 
     async def run(self, owner: int, function: Callable[..., _T], *args: Any) -> _T:
-        """In a thread, which the owner has until the function returns."""
+        """Run the function in a thread, which counts as the owner's until it returns."""
         loop = asyncio.get_running_loop()
         await self._threads.take(owner)
         job = self._pool.submit(copy_context().run, function, *args)
 
         def give_back(_job: Any) -> None:
-            with suppress(RuntimeError):  # the loop was closed meanwhile
+            with suppress(RuntimeError):  # the loop is closed
                 loop.call_soon_threadsafe(self._threads.give, owner)
 
         job.add_done_callback(give_back)
@@ -95,7 +95,8 @@ class Checks:
 
 
 async def to_its_end(work: Awaitable[_T]) -> _T:
-    """Nothing stops a thread: who is cancelled waits for it, so that what it reads stays open."""
+    """Await work in a thread. A cancelled caller waits too, so that what the thread reads stays
+    open."""
     working = asyncio.ensure_future(work)
     try:
         return await asyncio.shield(working)
@@ -109,7 +110,7 @@ _of_loops: dict[asyncio.AbstractEventLoop, Checks] = {}
 
 
 def current() -> Checks:
-    """This event loop's."""
+    """This event loop's checks."""
     loop = asyncio.get_running_loop()
     checks = _of_loops.get(loop)
     if checks is None:

@@ -34,7 +34,7 @@ PATIENCE = 400.0
 UNTOLD = 3.0
 """Seconds for an answer to what may be no whole request."""
 PROCESSES = ("web", "worker", "cpu-worker", "valkey")
-UNFORESEEN = ("unforeseen", "Traceback", "Exception in ASGI", "worker_error", "engine_error")
+UNFORESEEN = ("unhandled", "Traceback", "Exception in ASGI", "worker_error", "engine_error")
 ENDED = ("completed", "failed", "expired", "cancelled")
 
 

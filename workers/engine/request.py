@@ -15,6 +15,7 @@ from completions.contract.sampling import (
     LOGIT_BIAS,
     MAX_LOGPROB_TOKEN_IDS,
     MAX_TOP_LOGPROBS,
+    Range,
 )
 from completions.contract.stop_regex.automaton import MAX_PATTERN_BYTES, MAX_PATTERNS
 from workers.engine.exceptions import EngineError
@@ -22,7 +23,7 @@ from workers.engine.exceptions import EngineError
 GREEDY_TEMPERATURE = 1e-5
 """Below this temperature the engine takes the likeliest token: division would overflow."""
 
-_RANGES = {**INTEGERS, **FLOATS}
+_RANGES: Mapping[str, Range[int] | Range[float]] = {**INTEGERS, **FLOATS}
 
 
 class FinishReason(StrEnum):

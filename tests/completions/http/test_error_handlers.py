@@ -50,7 +50,7 @@ def test_every_exception_has_a_place(exc: Exception, status: int, code: str) -> 
     assert "secret" not in error.message
 
 
-def test_unforeseen_exceptions_are_logged(caplog: pytest.LogCaptureFixture) -> None:
+def test_unhandled_exceptions_are_logged(caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.ERROR):
         api_error(ZeroDivisionError("seen by the operator"))
     assert "seen by the operator" in caplog.text

@@ -1,0 +1,132 @@
+"""Answers with a job's result: when it is done, as accepted for later, or polled."""
+
+import time
+from collections.abc import Sequence
+from typing import Any, TypeVar
+
+from django.conf import settings
+from django.http import HttpResponse
+from django.http.response import HttpResponseBase
+from django.utils import timezone
+from redis.exceptions import RedisError
+from rest_framework.response import Response
+
+from completions.accounts.keys import Principal
+from completions.delivery.following import PAST_DEADLINE, Outcome, follow, wait_for_call
+from completions.delivery.preferences import Preferences
+from completions.errors import APIError, from_job_error
+from completions.http import runtime
+from completions.http.renderers import rendered
+from completions.jobs import kept
+from completions.jobs.record import JobRecord, NewJob
+from completions.responses.completion import View
+from completions.responses.meta import meta_of
+
+_R = TypeVar("_R", bound=HttpResponseBase)
+
+
+async def answer(view: View, job: NewJob, meta: bool = False) -> HttpResponse:
+    """Wait for a job and answer with its result. A job that is not kept is cancelled when its
+    client hangs up. Raises APIError."""
+    end = None
+    here = await runtime.current()
+    seconds = job.deadline - time.time() + PAST_DEADLINE
+    try:
+        outcome = await (follow if job.kept else wait_for_call)(view, seconds)
+        end = outcome.end
+    finally:
+        if end is None and not job.kept:
+            here.spawn(here.cancel_job(view.id))
+    body = _result(view, outcome)
+    if meta:
+        body["meta"] = await read_meta(view, outcome.collected.finish_reasons())
+    return rendered(body)
+
+
+async def answer_again(view: View, job: JobRecord) -> HttpResponse:
+    """The answer that :func:`answer` gave for a job that has ended. Raises APIError."""
+    return rendered(_result(view, await follow(view, stored=job.events)))
+
+
+def _result(view: View, outcome: Outcome) -> dict[str, Any]:
+    end = outcome.end
+    if end is None:
+        raise APIError("queue_timeout")
+    if end.error is not None:
+        error = from_job_error(end.error.code, end.error.message)
+        error.headers["Location"] = view.location  # where the partial result is
+        raise error
+    return outcome.collected.response(end.usage)
+
+
+async def accepted(
+    view: View, job: NewJob, principal: Principal, preferences: Preferences
+) -> Response:
+    """202, or 200 if the job ends within the time that the client prefers to wait."""
+    if preferences.wait:
+        wait = min(preferences.wait, settings.REQUEST_TIMEOUT)
+        response = await polled(view, principal, wait, meta=preferences.meta)
+        if response.data["status"] in ("queued", "in_progress"):
+            response.status_code = 202
+    else:
+        queued = view.collected().polled(JobRecord.queued(job))
+        response = Response(queued, status=202, headers={"Retry-After": "1"})
+    return located(response, view, preferences)
+
+
+def located(response: _R, view: View, preferences: Preferences) -> _R:
+    """The response with the address of the background completion."""
+    response.headers["Location"] = view.location
+    if preferences.respond_async:
+        response.headers["Preference-Applied"] = "respond-async"
+    return response
+
+
+async def find(view_type: type[View], job_id: str, principal: Principal) -> JobRecord:
+    """The job, if it is one of this route's and this organization's. Raises APIError."""
+    here = await runtime.current()
+    try:
+        job = await here.submission.fetch(job_id)
+    except (RedisError, OSError) as error:
+        raise APIError("queue_unavailable") from error
+    if job is None:
+        job = await kept.find(job_id, timezone.now())
+    of_this_route = job_id.startswith(view_type.id_prefix)
+    if job is None or job.organization_id != principal.organization_id or not of_this_route:
+        raise APIError("completion_not_found", param="id")
+    return job
+
+
+async def polled(
+    view: View, principal: Principal, wait: float, known: str | None = None, meta: bool = False
+) -> Response:
+    """The state of a job now, or as soon as it ends within `wait` seconds. Raises APIError.
+
+    `known` are the ETags of states that the client has. `meta` adds how an ended job was run.
+    """
+    job = await find(type(view), view.id, principal)
+    outcome = Outcome(view.collected())
+    if wait and not job.ended:
+        outcome = await follow(view, wait, until_closing=True)
+        job = await find(type(view), view.id, principal)
+    if job.ended and outcome.end is None:  # all its events are there
+        outcome = await follow(view, stored=job.events)
+    headers = {"ETag": f'W/"{job.state}-{job.sequence_number}"'}
+    if not job.ended:
+        headers["Retry-After"] = "1"
+    if known is not None and headers["ETag"] in (each.strip() for each in known.split(",")):
+        return Response(status=304, headers=headers)
+    body = outcome.collected.polled(job)
+    if meta and job.ended:
+        body["meta"] = await read_meta(view, outcome.collected.finish_reasons())
+    return Response(body, headers=headers)
+
+
+async def read_meta(view: View, finish_reasons: Sequence[str | None]) -> dict[str, Any]:
+    """The `meta` of a response: how the job was run. Redis may no longer know its times."""
+    here = await runtime.current()
+    try:
+        job = await here.submission.fetch(view.id)
+    except (RedisError, OSError):
+        job = None
+    return meta_of(view, finish_reasons, job)

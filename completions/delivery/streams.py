@@ -1,0 +1,85 @@
+"""A job's events as a stream of server-sent events."""
+
+import asyncio
+import time
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
+from typing import Any, NamedTuple
+
+from completions.delivery.answers import read_meta
+from completions.delivery.following import PAST_DEADLINE, StoredEvents, events_of
+from completions.errors import APIError
+from completions.http import runtime
+from completions.jobs.calls import ReaderLostError
+from completions.jobs.events import EndEvent, Event
+from completions.responses import sse
+from completions.responses.completion import View
+from completions.responses.obfuscation import obfuscation
+
+
+class StreamQuery(NamedTuple):
+    """What query parameters and headers say about a stream."""
+
+    after: int = 0
+    """The last sequence number that the client has."""
+    ids: bool = False
+    """Whether events have their sequence numbers as ids."""
+    meta: bool = False
+    """Whether a last chunk says how the job was run."""
+
+
+_DEFAULTS = StreamQuery()
+
+
+async def frames(
+    view: View,
+    deadline: float,
+    query: StreamQuery = _DEFAULTS,
+    stored: StoredEvents | None = None,
+    watched: bool = False,
+) -> AsyncGenerator[bytes, None]:
+    """A job's events as SSE, which always end with `[DONE]`.
+
+    A `watched` job is cancelled when its connection ends. For that, the server must read the first
+    frame even if the client has already hung up.
+    """
+    here = await runtime.current()
+    clock = asyncio.get_running_loop().time  # the time of day may jump
+    over_at = clock() + deadline - time.time() + PAST_DEADLINE
+    chunks = view.chunks()
+    event: Event | None = None
+    try:
+        async with aclosing(events_of(view.id, stored)) as events:
+            async for event in events:
+                if here.is_closing:
+                    yield sse.frame(APIError("server_shutting_down").envelope())
+                    break
+                if event is None and clock() > over_at:
+                    yield sse.frame(APIError("queue_timeout").envelope())
+                    break
+                if event is None:
+                    yield sse.KEEP_ALIVE
+                    continue
+                advanced = chunks.end(event) if isinstance(event, EndEvent) else chunks.of(event)
+                wire = [
+                    sse.frame(_padded(view, chunk), number if query.ids else None)
+                    for number, chunk in advanced
+                    if number > query.after
+                ]
+                if query.meta and isinstance(event, EndEvent) and event.error is None:
+                    meta = await read_meta(view, chunks.finish_reasons())
+                    wire.append(sse.frame({**chunks.envelope(), "usage": None, "meta": meta}))
+                if wire:
+                    yield wire[0] if len(wire) == 1 else b"".join(wire)
+    except ReaderLostError:
+        yield sse.frame(APIError("queue_unavailable").envelope())
+    finally:
+        if watched and not isinstance(event, EndEvent):
+            here.spawn(here.cancel_job(view.id))
+    yield sse.DONE
+
+
+def _padded(view: View, chunk: dict[str, Any]) -> dict[str, Any]:
+    if not view.obfuscation or not chunk.get("choices"):
+        return chunk
+    return {**chunk, "obfuscation": obfuscation(chunk)}
