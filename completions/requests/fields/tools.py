@@ -102,7 +102,7 @@ class ToolChoiceSerializer(StrictSerializer):
 
 
 class ToolChoiceField(StrictField, serializers.JSONField):
-    """`none`, `auto`, `required`, one tool by name, or a choice among some. Read as a ToolChoice."""
+    """A word, one tool by name, or a choice among some tools. Read as a ToolChoice."""
 
     def to_schema(self) -> dict[str, Any]:
         words = {"type": "string", "enum": [NONE, AUTO, REQUIRED]}
