@@ -56,7 +56,7 @@ class Page:
     async def _beyond(self, rows: "QuerySet[_M, _M]") -> Q:
         last: Any = await rows.filter(pk=self.after).afirst()
         if last is None:
-            message = f"after is {self.after[:80]!r}; it must be the id of an element of this list."
+            message = f"after is {self.after!r:.80}; it must be the id of an element of this list."
             raise APIError("invalid_value", message, "after")
         side = "gt" if self.ascending else "lt"
         tied = Q(**{"created_at": last.created_at, f"pk__{side}": last.pk})
