@@ -7,7 +7,7 @@ from typing import Any
 from completions.endpoints.openapi import shapes
 from completions.endpoints.openapi.operations import EVENTS, JSON, OPERATIONS, Operation, Parameter
 from completions.endpoints.openapi.shapes import Shape
-from completions.requests.fields import StrictSerializer
+from completions.requests.fields.objects import StrictSerializer
 
 _INFO = {
     "title": "Quire",
