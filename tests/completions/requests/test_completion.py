@@ -274,8 +274,7 @@ def test_what_a_response_is_built_from_can_be_stored() -> None:
     }  # fmt: skip
     view = prepared({**LEAST, **fields}).view
     stored = View(**orjson.loads(orjson.dumps(view.as_dict())))
-    assert stored.sglang_logprobs_of(0) == SGLangLogprobs(True, 0, [], 0)
-    assert stored.sglang_logprobs_of(1) is None
+    assert stored.sglang_logprobs == [[True, 0, [], 0], None]
     assert stored.as_dict() == orjson.loads(orjson.dumps(view.as_dict()))
 
 
