@@ -1,4 +1,4 @@
-"""llguidance asked whether it can follow a grammar with a model's tokens."""
+"""Compiling a grammar with llguidance for the tokens of a model."""
 
 import re
 import time
@@ -13,7 +13,7 @@ from completions.grammars.exceptions import Finding
 from completions.grammars.limits import DEFAULT_LIMITS, Limits
 from completions.grammars.tokens import TokenSource
 
-# Locations and excerpts in its messages speak of generated text that the client never saw.
+# Locations in its messages point into generated text, which the client never saw.
 _LOCATION = re.compile(r"^(at )?\d+\(\d+\): ")
 
 _PATTERN_ERROR = re.compile(r"regex parse error:.*\nerror: ([^\n]*)", re.DOTALL)
@@ -26,7 +26,7 @@ _ANCHORS = {
     "Word": r"\b and \B are not supported; write out what may stand there",
 }
 _INTERNALS = re.compile(r":  \(.*")
-"""A pattern as llguidance holds it, in no syntax that clients know."""
+"""A pattern in llguidance's internal syntax."""
 _STOP_REASONS = {
     "NoExtensionBias": "no text can match this grammar",
     "LexerTooComplex": _LEXER,
@@ -36,7 +36,7 @@ _STOP_REASONS = {
 
 @dataclass(frozen=True, slots=True)
 class Translated:
-    """A grammar that llguidance takes, and what of the constraint has no effect in it."""
+    """A grammar that llguidance accepts, and the keywords of the constraint without effect."""
 
     grammar: str
     warnings: Sequence[Finding] = ()
@@ -44,25 +44,25 @@ class Translated:
 
 @dataclass(frozen=True, slots=True)
 class Compiled:
-    """A matcher at its beginning, and what it took of a processor."""
+    """A matcher at its beginning, and the processor time that it took."""
 
     matcher: LLMatcher
     compile_seconds: float
     mask_seconds: float
-    """For the first mask."""
+    """Processor seconds for the first mask."""
 
 
 @dataclass(frozen=True, slots=True)
 class Compiler:
-    """Compiles for one model's tokens; without a model, for bytes."""
+    """Compiles grammars for one model's tokens; without a model, for bytes."""
 
     tokens: TokenSource | None = None
     limits: Limits = field(default=DEFAULT_LIMITS)
     compiled: dict[str, Compiled] | None = None
-    """Keeps what was compiled last, if set: by one thread, which will ask for it again."""
+    """If set, keeps the grammar compiled last, as its thread will ask for it again."""
 
     def complaint(self, grammar: str) -> str:
-        """What llguidance has against a grammar; empty when a first token can be chosen."""
+        """llguidance's error message for a grammar; empty if a first token can be chosen."""
         compiled = self._compile(grammar)
         if self.compiled is not None:
             self.compiled.clear()
@@ -72,7 +72,7 @@ class Compiler:
         return message
 
     def compile(self, grammar: str) -> Compiled:
-        """Nobody else's: it may be used up."""
+        """A matcher that the caller may advance."""
         found = self.compiled.pop(grammar, None) if self.compiled is not None else None
         return found or self._compile(grammar)
 
@@ -90,18 +90,18 @@ DEFAULT_COMPILER = Compiler()
 
 
 def complaint(grammar: str) -> str:
-    """The same for bytes alone."""
+    """The error message of a grammar that is compiled for bytes."""
     return DEFAULT_COMPILER.complaint(grammar)
 
 
 def accepts_nothing(grammar: str) -> bool:
-    """Whether the empty text is in the language."""
+    """Whether the language of a grammar holds the empty text."""
     matcher = LLMatcher(tokens.load(None), grammar, log_level=0, limits=JUDGE_LIMITS)
     return not matcher.is_error() and bool(matcher.is_accepting())
 
 
 def brief(message: str) -> str:
-    """A complaint in one line, without its place in the generated text."""
+    """llguidance's message in one line, without its place in the generated text."""
     if found := _PATTERN_ERROR.search(message):
         return f"invalid pattern: {found[1]}"
     if found := _LOOK_AROUND.search(message):

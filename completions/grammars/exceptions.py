@@ -1,4 +1,4 @@
-"""Why a constraint cannot be used, and what of it has no effect."""
+"""Errors in constraints, and findings about keywords that are not enforced."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -7,7 +7,7 @@ from typing import Self
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """A keyword of a JSON constraint that is not enforced, and its JSON pointer."""
+    """A keyword of a JSON constraint that is not enforced, with its JSON pointer."""
 
     keyword: str
     pointer: str
@@ -15,7 +15,7 @@ class Finding:
 
 
 class GrammarError(Exception):
-    """The client's constraint is wrong. Lines and columns count from 1; None where unknown."""
+    """A client's constraint cannot be used. Lines and columns count from 1; None if unknown."""
 
     code = "invalid_grammar"
 
@@ -33,20 +33,20 @@ class GrammarError(Exception):
         self.line = line
         self.column = column
         self.pointer = pointer
-        """JSON pointer to the culprit, where the constraint is JSON."""
+        """JSON pointer to what is wrong, if the constraint is JSON."""
         self.findings = findings
-        """All keywords that are not enforced, those only ignored included."""
+        """All keywords that are not enforced, ignored ones included."""
         self.field = ""
         """The request field that held the constraint; set by `translate`."""
 
     @classmethod
     def at(cls, text: str, offset: int, message: str) -> Self:
-        """About the character at an offset of the client's text."""
+        """An error at an offset of the client's text."""
         line_start = text.rfind("\n", 0, offset) + 1
         return cls(message, text.count("\n", 0, offset) + 1, offset - line_start + 1)
 
     def inside(self, pointer: str) -> None:
-        """Note that the JSON that it is about lies at a pointer."""
+        """Put a pointer in front of those of the error and its findings."""
         if self.pointer is not None:
             self.pointer = pointer + self.pointer
         self.findings = [replace(each, pointer=pointer + each.pointer) for each in self.findings]
@@ -58,19 +58,19 @@ class GrammarError(Exception):
 
 
 class UnknownNodeError(GrammarError):
-    """A structural tag holds a node of a type that does not exist, or is not served."""
+    """A structural tag holds a node of an unknown or unsupported type."""
 
     code = "unsupported_value"
 
 
 class GrammarTimeoutError(GrammarError):
-    """Judging took longer than the wall limit."""
+    """Judging took longer than the time limit."""
 
     code = "grammar_timeout"
 
 
 class GrammarOverloadError(GrammarError):
-    """Too many grammars are being judged at once; this one was not looked at."""
+    """Too many grammars are being judged; this one was not examined."""
 
     code = "server_overloaded"
 

@@ -1,4 +1,4 @@
-"""How large a constraint may be. Checked before llguidance sees it, in linear time."""
+"""Limits on the size of a constraint, checked in linear time before llguidance sees it."""
 
 import re
 from collections.abc import Iterable, Iterator, Mapping
@@ -15,41 +15,41 @@ COMPACT, FLEXIBLE = JSON_WHITESPACES
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """Static caps of a constraint, and what judging it may cost. Each is a setting."""
+    """Static caps of a constraint, and limits on the cost of judging it. Each is a setting."""
 
     max_bytes: int = 256 * 1024
-    """UTF-8 bytes; of JSON, written compactly."""
+    """UTF-8 bytes; JSON counts as written compactly."""
     max_depth: int = 64
-    """JSON containers inside each other; four times as many parentheses."""
+    """Levels of JSON containers, and a quarter of the levels of parentheses."""
     max_chain: int = 500
-    """Rules that lead into each other, or levels of a JSON Schema along its references."""
+    """Rules that lead into one another, or levels of a JSON Schema along its references."""
     max_enum: int = 20_000
     """Values of one enum."""
     max_properties: int = 1_000
-    """Properties of one object: llguidance's time grows with their square."""
+    """Properties of one object. llguidance's time grows with their square."""
     max_repetition: int = 100_000
-    """A count in braces, multiplied along repetitions inside each other."""
+    """A count in braces; counts of nested repetitions multiply."""
     max_length: int = 10_000_000
     """minLength, maxItems and the like."""
     max_multiple: int = 100_000
-    """multipleOf without trailing zeros: llguidance has a state for each remainder."""
+    """multipleOf without trailing zeros. llguidance has a state for each remainder."""
     max_forced: int = 32 * 1024
-    """Bytes of text that the beginning of a grammar leaves no choice about."""
+    """Bytes of text that a grammar forces at its beginning."""
     compile_seconds: float = 0.5
-    """Of one processor, to compile a grammar: each worker does it again."""
+    """Processor seconds to compile a grammar. Each worker compiles it again."""
     step_seconds: float = 0.003
-    """Of one processor, for each of the first tokens on average."""
+    """Processor seconds for each of the first tokens, on average."""
     seconds: float = 5.0
-    """Of one processor, to judge one constraint."""
+    """Processor seconds to judge one constraint."""
     processes: int = 2
-    """Child processes that judge what looks costly."""
+    """Child processes that judge costly constraints."""
     cache_bytes: int = 32 * 1024 * 1024
-    """Memory of remembered verdicts, in each web process."""
+    """Memory for cached verdicts in each web process."""
 
     @property
     def patience(self) -> float:
-        """Seconds that a constraint may wait for its turn, and again for its verdict: if it takes
-        so much longer than `seconds` of a processor, the machine is too busy."""
+        """Wall seconds that a constraint may wait for its turn, and again for its verdict. Beyond
+        that the machine is too busy."""
         return 4 * self.seconds
 
 
@@ -62,13 +62,13 @@ def check_bytes(text: str, limits: Limits) -> None:
 
 
 def check_depth(value: Any, limits: Limits) -> None:
-    """Raises GrammarError for JSON with too many containers inside each other."""
+    """Raises GrammarError for JSON that is nested too deeply."""
     if depth(value, limits.max_depth) > limits.max_depth:
         raise GrammarError(f"nested deeper than {limits.max_depth} arrays and objects")
 
 
 def depth(value: Any, enough: int) -> int:
-    """Levels of containers, without recursion; no more than one past `enough` is counted."""
+    """Levels of containers, counted without recursion up to one more than `enough`."""
     level, levels = [value], 0
     while level := [item for item in level if isinstance(item, dict | list)]:
         levels += 1
@@ -93,17 +93,17 @@ _RULES = re.compile(rf"{_QUOTED}|{_CLASS}|{_COUNT}|[()?*+]|[\s#]+|.", re.DOTALL)
 
 @dataclass(slots=True)
 class Shape:
-    """What makes a pattern or a grammar costly."""
+    """The measures of a pattern or a grammar that make it costly."""
 
     nesting: int = 0
     repetition: int = 1
 
 
 def shape(text: str, *, is_regex: bool) -> Shape:
-    """Depth of parentheses and product of counts in braces, in one pass."""
+    """The depth of parentheses and the product of counts in braces, found in one pass."""
     found = Shape()
     groups = [1]  # the largest product inside each open group
-    last = 1  # of the element just read
+    last = 1  # the product of the element just read
     for piece in pieces(text, is_regex=is_regex):
         character = piece[0]
         if character == "(":
@@ -122,12 +122,12 @@ def shape(text: str, *, is_regex: bool) -> Shape:
 
 
 def pieces(text: str, *, is_regex: bool) -> Iterator[re.Match[str]]:
-    """A pattern or a grammar cut where nesting and repetition can be seen."""
+    """A pattern or a grammar cut into tokens that show nesting and repetition."""
     return (_REGEX if is_regex else _RULES).finditer(text)
 
 
 def _count(digits: str) -> int:
-    """A count's value; a very long one is just large."""
+    """The value of a count; one of 12 digits or more is 10^12."""
     return int(digits) if 0 < len(digits) < 12 else 10**12 * bool(digits)
 
 
@@ -150,12 +150,12 @@ _EBNF_NAME = re.compile(r"[\w.-]+")
 
 
 def check_chains(lark: str, limits: Limits) -> None:
-    """Raises GrammarError when rules lead into each other too far: llguidance recurses there."""
+    """Raises GrammarError for a chain of rules that is too long: llguidance recurses along it."""
     _check_chains(NOT_LARK_NAMES.sub(" ", lark), _DEFINITION, _NAME, limits)
 
 
 def check_ebnf_chains(text: str, limits: Limits) -> None:
-    """The same for EBNF, before it is read."""
+    """The same check for a text in EBNF, before it is parsed."""
     _check_chains(_NOT_EBNF_NAMES.sub(" ", text), _EBNF_DEFINITION, _EBNF_NAME, limits)
 
 
@@ -169,13 +169,15 @@ def _check_chains(
         for match, end in zip(found, ends, strict=True)
     }
     if longest_chain(used) > limits.max_chain:
-        raise GrammarError(f"more than {limits.max_chain} rules lead into each other")
+        raise GrammarError(
+            f"a chain of more than {limits.max_chain} rules that refer to each other"
+        )
 
 
 def longest_chain(used: Mapping[Node, Iterable[Node]]) -> int:
-    """Nodes on the longest way of a depth-first walk, without recursion.
+    """The number of nodes on the longest path of a depth-first walk, found without recursion.
 
-    A cycle ends where it closes; nodes that are no keys of `used` do not count.
+    A cycle ends where it closes. Nodes that are not keys of `used` do not count.
     """
     lengths: dict[Node, int] = {}
     for first in used:

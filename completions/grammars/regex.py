@@ -1,4 +1,4 @@
-"""Regular expressions, in the syntax of Rust's regex crate without look-around and \\b."""
+"""Regular expressions in the syntax of Rust's regex crate, without look-around and \\b."""
 
 import json
 import re
@@ -15,7 +15,7 @@ from completions.grammars.compiler import (
 from completions.grammars.exceptions import GrammarError
 from completions.grammars.limits import Limits, check_bytes, check_shape, pieces
 
-# Rust's parser repeats the pattern, underlines the fault and says what it is.
+# Rust's parser quotes the pattern, underlines the error and explains it.
 _PARSE_ERROR = re.compile(r"regex parse error:\n {4}[^\n]*\n {4}( *)\^[^\n]*\nerror: ([^\n]*)")
 _ESCAPE_OR_CHARACTER = re.compile(r"\\.|.", re.DOTALL)
 _END_ANCHOR = re.compile(r"(?<!\\)(?P<escapes>(?:\\\\)*)\$\Z")
@@ -23,10 +23,14 @@ _DANGLING_BACKSLASH = re.compile(r"(?<!\\)(?:\\\\)*\\\Z")
 
 
 def translate(pattern: str, compiler: Compiler = DEFAULT_COMPILER) -> Translated:
-    """A grammar whose whole text matches `pattern`. Raises GrammarError."""
+    """A grammar of the texts that match the whole pattern. Raises GrammarError."""
     screen(pattern, compiler.limits)
     if _DANGLING_BACKSLASH.search(pattern):  # llguidance would drop it
-        raise GrammarError.at(pattern, len(pattern) - 1, "a backslash at the end escapes nothing")
+        raise GrammarError.at(
+            pattern,
+            len(pattern) - 1,
+            "the backslash at the end escapes nothing; write \\\\ for a backslash",
+        )
     grammar: str = LLMatcher.grammar_from_regex(pattern)
     message = compiler.complaint(grammar)
     if not message:
@@ -39,7 +43,7 @@ def translate(pattern: str, compiler: Compiler = DEFAULT_COMPILER) -> Translated
 
 
 def screen(pattern: str, limits: Limits) -> None:
-    """Raises GrammarError for what the static caps refuse."""
+    """Raises GrammarError for a pattern beyond the static caps."""
     check_bytes(pattern, limits)
     check_shape(pattern, limits, is_regex=True)
 
@@ -47,7 +51,7 @@ def screen(pattern: str, limits: Limits) -> None:
 def fragment(pattern: str, compiler: Compiler = DEFAULT_COMPILER) -> tuple[str, bool]:
     """The pattern as a terminal of Lark, and whether it matches the empty text.
 
-    Its dot matches newlines too, and it matches from end to end. Raises GrammarError.
+    The dot matches newlines too, and the whole text must match. Raises GrammarError.
     """
     translate(pattern, compiler)
     grammar: str = LLMatcher.grammar_from_regex(f"(?s:{_without_anchors(pattern)})")
@@ -55,13 +59,13 @@ def fragment(pattern: str, compiler: Compiler = DEFAULT_COMPILER) -> tuple[str, 
 
 
 def search(pattern: str) -> str:
-    """A terminal of texts in which a pattern of a JSON Schema is found somewhere.
+    """A terminal of the texts in which a pattern of a JSON Schema is found somewhere.
 
-    The pattern compiles, as was seen before. Raises GrammarError for anchors inside alternatives.
+    The pattern must compile. Raises GrammarError for anchors inside alternatives.
     """
     bare = _without_anchors(pattern)
     if bare != pattern and _has_alternatives(bare):
-        raise GrammarError("put the alternatives between ^ and $ into a group")
+        raise GrammarError("write the alternatives between ^ and $ as a group, as in ^(a|b)$")
     body = _body(LLMatcher.grammar_from_regex(bare))
     before = "" if pattern.startswith("^") else "/(?s:.*)/ "
     after = "" if _END_ANCHOR.search(pattern) else " /(?s:.*)/"
@@ -88,7 +92,7 @@ def _has_alternatives(pattern: str) -> bool:
 
 
 def _misplaced(pattern: str) -> int | None:
-    """Where the first anchor stands that is not at its end of the pattern, or is of words."""
+    """The offset of the first word boundary, or of the first anchor inside the pattern."""
     for piece in pieces(pattern, is_regex=True):
         at_end = {"^": piece.start() == 0, "$": piece.end() == len(pattern)}
         if piece[0] in (r"\b", r"\B") or not at_end.get(piece[0], True):
@@ -97,7 +101,7 @@ def _misplaced(pattern: str) -> int | None:
 
 
 def _offset(pattern: str, shown: int) -> int:
-    """From a column of the message, where slashes and newlines are escaped, to one of ours."""
+    """The offset in the pattern of a column in the message, which escapes slashes and newlines."""
     width = 0
     for part in _ESCAPE_OR_CHARACTER.finditer(pattern):
         width += 2 if part[0] in "/\n" else len(part[0])

@@ -1,4 +1,4 @@
-"""The process that judges what looks costly: reads a question per line, writes a verdict per line.
+"""The child process that judges costly constraints: a question per line in, a verdict per line out.
 
 `children` starts it. It may run out of stack, memory or time without harm to the service.
 """
@@ -16,14 +16,14 @@ from completions.grammars.tokens import load
 
 STACK_BYTES = 256 * 1024 * 1024
 MEMORY_BYTES = 2 * 1024 * 1024 * 1024
-"""Of address space, most of which is never touched."""
+"""Address space, most of which is never touched."""
 
 
 def main() -> None:
     limits = Limits(**json.loads(sys.argv[1]))
     resource.setrlimit(resource.RLIMIT_AS, (MEMORY_BYTES, MEMORY_BYTES))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the service's to handle
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the service handles Ctrl-C
     signal.signal(signal.SIGPROF, signal.SIG_DFL)
     threading.stack_size(STACK_BYTES)
     worker = threading.Thread(target=_serve, args=(limits,))
@@ -35,7 +35,7 @@ def _serve(limits: Limits) -> None:
     for line in sys.stdin.buffer:
         question = Question.from_json(json.loads(line))
         load(question.tokens)
-        # The kernel ends it, also where native code listens to nobody and the parent is gone.
+        # The kernel ends the process even in native code, and if the parent is gone.
         signal.setitimer(signal.ITIMER_PROF, limits.seconds)
         answer: dict[str, Any] = examine(question, limits).to_json()
         signal.setitimer(signal.ITIMER_PROF, 0)

@@ -1,4 +1,4 @@
-"""Child processes that judge what looks costly, and may die of it."""
+"""Child processes that judge costly constraints, and may die of it."""
 
 import json
 import os
@@ -23,31 +23,33 @@ from completions.grammars.limits import Limits
 ROOT = Path(__file__).resolve().parents[3]
 CHILD = "completions.grammars.judging.child"
 MAX_QUESTIONS = 200
-"""After which a child is replaced: whatever it leaked goes with it."""
+"""Questions after which a child is replaced, with whatever memory it leaked."""
 START_SECONDS = 60.0
-"""More patience with a child's first question: it starts, and reads the model's tokens."""
+"""Added to the time for a child's first question: it starts and reads the model's tokens."""
 NICENESS = 10
-"""Of all that judges: engine and streams come first where processors are short."""
+"""Added to the niceness of all that judges: engine and streams come first."""
 LEAST = 19
-"""There is no lower priority."""
+"""The niceness of the lowest priority."""
 
 
 def too_slow(limits: Limits) -> GrammarTimeoutError:
-    return GrammarTimeoutError(f"checking it took longer than {limits.seconds:g} seconds")
+    return GrammarTimeoutError(
+        f"checking it took longer than {limits.seconds:g} seconds; send a simpler one"
+    )
 
 
 def too_busy() -> GrammarOverloadError:
-    return GrammarOverloadError("too many grammars are being checked; retry")
+    return GrammarOverloadError("too many grammars are being checked; retry later")
 
 
 def step_back(process: int) -> None:
-    """Lower a process's priority; on Linux, a thread's, by its native id."""
+    """Lower the priority of a process; on Linux also of a thread, by its native id."""
     niceness = os.getpriority(os.PRIO_PROCESS, process) + NICENESS
     os.setpriority(os.PRIO_PROCESS, process, min(niceness, LEAST))
 
 
 class Child:
-    """One process. Used by one thread at a time."""
+    """One child process. Used by one thread at a time."""
 
     def __init__(self, limits: Limits) -> None:
         self._limits = limits
@@ -67,7 +69,7 @@ class Child:
         return self._asked >= MAX_QUESTIONS or self._process.poll() is not None
 
     def ask(self, question: Question) -> Verdict:
-        """Never raises for what a client sent; afterwards the child may be dead."""
+        """The verdict on a question; errors are in it. Afterwards the child may be dead."""
         seconds = self._limits.patience + (START_SECONDS if not self._asked else 0)
         self._asked += 1
         line = json.dumps(question.to_json()).encode() + b"\n"
@@ -76,8 +78,10 @@ class Child:
             return Verdict.from_json(json.loads(self._exchange(line, seconds)))
         except TimeoutError:
             error = too_busy()
-        except (OSError, ValueError):  # it died, or an answer was cut off
-            error = GrammarError("too complex to check: it takes too much memory or stack")
+        except (OSError, ValueError):  # it died or its answer was cut off
+            error = GrammarError(
+                "too complex to check: it takes too much memory or stack; send a simpler one"
+            )
         self.close()
         if self._process.returncode == -signal.SIGPROF:
             error = too_slow(self._limits)
@@ -92,7 +96,7 @@ class Child:
                 pipe.close()
 
     def _exchange(self, line: bytes, seconds: float) -> bytes:
-        """Write a line and read one. Raises TimeoutError, OSError."""
+        """Write a line and read one. Raises TimeoutError and OSError."""
         assert self._process.stdin is not None
         assert self._process.stdout is not None
         deadline = time.monotonic() + seconds
@@ -111,20 +115,20 @@ class Child:
             if readable:
                 read = os.read(from_child, 65_536)
                 if not read:
-                    raise OSError("the child is gone")
+                    raise OSError("the child has ended")
                 answer += read
         return bytes(answer)
 
 
 def _environment() -> Mapping[str, str]:
-    """No secret of the service's reaches a child."""
+    """The child's environment, without the service's secrets."""
     kept = ("PATH", "HOME", "LANG", "LC_ALL", "TMPDIR", "VIRTUAL_ENV", "LD_LIBRARY_PATH")
     passed = {name: os.environ[name] for name in kept if name in os.environ}
     return passed | {"PYTHONPATH": str(ROOT), "RAYON_NUM_THREADS": "1"}
 
 
 class Children:
-    """Idle children, newest first. Each question takes one, or starts one."""
+    """The idle children. A question takes one, or starts one."""
 
     def __init__(self, limits: Limits) -> None:
         self._limits = limits

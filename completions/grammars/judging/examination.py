@@ -1,6 +1,6 @@
-"""One constraint examined from end to end: translated, compiled, tried on a text.
+"""The examination of one constraint: it is translated, compiled and tried on a text.
 
-The same function runs on a thread of the web process and in a child process.
+It runs on a thread of the web process or in a child process.
 """
 
 from collections.abc import Mapping
@@ -19,7 +19,7 @@ from completions.grammars.translation import screen, translate
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """A constraint, whose tokens it is for, and a text to try if any."""
+    """A constraint, the model's tokens, and a text to try if there is one."""
 
     constraint: Constraint
     tokens: TokenSource | None = None
@@ -40,7 +40,7 @@ class Question:
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """A translated grammar, or why there is none; what has no effect; how the text fits."""
+    """A translated grammar or the error, the findings, and how the text fits."""
 
     grammar: str = ""
     error: GrammarError | None = None
@@ -48,7 +48,7 @@ class Verdict:
     match: Match | None = None
 
     def result(self) -> str:
-        """The grammar. Raises GrammarError."""
+        """The grammar. Raises the error of a refused constraint."""
         if self.error is None:
             return self.grammar
         raise _copied(self.error)
@@ -71,12 +71,12 @@ class Verdict:
         )
 
     def size(self) -> int:
-        """About the bytes that it occupies."""
+        """The bytes that it occupies, roughly."""
         return 500 + len(self.grammar) + 300 * len(self.findings)
 
 
 def examine(question: Question, limits: Limits) -> Verdict:
-    """Never raises for what a client sent."""
+    """The verdict on a constraint; errors are in it."""
     compiler = Compiler(question.tokens, limits, compiled={})
     findings: tuple[Finding, ...] = ()
     try:
@@ -92,7 +92,7 @@ def examine(question: Question, limits: Limits) -> Verdict:
 
 
 def screened(question: Question, limits: Limits) -> Verdict | None:
-    """The refusal of a constraint beyond the static caps, if it is; nothing is compiled."""
+    """The refusal of a constraint beyond the static caps, or None. Compiles nothing."""
     try:
         screen(question.constraint, limits)
     except GrammarError as error:
@@ -122,5 +122,5 @@ def _error(fields: Mapping[str, Any]) -> GrammarError:
 
 
 def _copied(error: GrammarError) -> GrammarError:
-    """One without traceback: a raised exception collects them, and keeps what they hold."""
+    """A copy without traceback: a cached error would keep all that its frames hold."""
     return _error(_error_fields(error))

@@ -1,8 +1,8 @@
-"""Constraints judged off the event loop, within time, and remembered for a while.
+"""Judging constraints off the event loop, within a time limit, with a cache of verdicts.
 
-What looks ordinary is judged on a thread with a large stack; what looks costly, and is within the
-static caps, in a child process, which may be killed. A small grammar can recurse deeply enough in
-native code to overflow an ordinary thread's stack.
+An ordinary constraint is judged on a thread with a large stack: a small grammar can recurse deeply
+enough in native code to overflow the usual one. A costly constraint within the static caps is
+judged in a child process, which may be killed.
 """
 
 import asyncio
@@ -37,31 +37,32 @@ from completions.grammars.tokens import TokenSource
 T = TypeVar("T")
 
 STACK_BYTES = 256 * 1024 * 1024
-"""Address space, not memory: only what is used gets pages. As much as an engine's compiler has."""
+"""Address space; only used pages take memory. The engine's compiler has as much."""
 THREADS = 2
 FAILURE_SECONDS = 60.0
-"""How long a refusal is remembered."""
+"""How long a refusal is cached."""
 
-# Above these a constraint is judged in a child process.
+# A constraint above one of these is costly, and judged in a child process.
 ORDINARY_BYTES = 16 * 1024
 ORDINARY_DEPTH = 24
 ORDINARY_COUNT = 500
-"""In braces, as in `x{500}`."""
+"""A count in braces, as in `x{500}`."""
 ORDINARY_REFERENCES = 50
 ORDINARY_PARENTHESES = 200
 ORDINARY_MULTIPLES = 1
-"""Several `multipleOf` are multiplied by llguidance, beyond its own limits on time and memory."""
+"""llguidance multiplies several `multipleOf`, beyond its own limits on time and memory."""
 ORDINARY_PATTERNS_BYTES = 1_000
-"""With `patternProperties`, of which llguidance compares each with each."""
+"""Bytes of a schema with `patternProperties`, each of which llguidance compares with each."""
 _HIDDEN = ("%json", "\\\\u")
-"""In a text, a schema that the static caps do not see, and escapes that hide what was counted."""
+"""Signs of a schema inside a text, which the static caps do not see, and of escapes that hide what
+is counted."""
 
 _ENVELOPE = 2_000
-"""Bytes of a question around its constraint, at most."""
+"""Most bytes of a question around its constraint."""
 
 
 class VerdictCache:
-    """Least recently used out first; bounded by about the bytes that it occupies."""
+    """Verdicts up to a number of bytes; the least recently used goes first."""
 
     def __init__(self, capacity: int, clock: Callable[[], float] = time.monotonic) -> None:
         self._capacity = capacity
@@ -94,7 +95,7 @@ class VerdictCache:
 
 
 class Judge:
-    """One per process. Equal questions that are asked at once are examined once."""
+    """Judges for one process. Equal questions asked at the same time are examined once."""
 
     def __init__(self, limits: Limits = DEFAULT_LIMITS) -> None:
         self.limits = limits
@@ -109,7 +110,7 @@ class Judge:
         return (await self.ask(Question(constraint, tokens))).result()
 
     async def ask(self, question: Question) -> Verdict:
-        """Faults of all kinds are in the verdict."""
+        """The verdict on a question. Errors of all kinds are in it."""
         try:
             written = canonical(question)
         except RecursionError:
@@ -134,7 +135,7 @@ class Judge:
         if task is None:
             task = self._examining[place] = asyncio.create_task(self._examined(question, written))
             task.add_done_callback(lambda _: self._examining.pop(place))
-        # Shielded: when one who asked hangs up, the others still want the answer.
+        # Shielded: if one caller is cancelled, the others still wait for the answer.
         verdict = await asyncio.shield(task)
         if not isinstance(verdict.error, GrammarOverloadError | GrammarTimeoutError):
             self._cache.put(key, verdict)
@@ -152,7 +153,7 @@ class Judge:
             return _refusal(error, question)
 
     async def _run(self, pool: ThreadPoolExecutor, work: Callable[[], T]) -> T:
-        """What the work comes to. Raises GrammarOverloadError, GrammarTimeoutError."""
+        """The result of the work. Raises GrammarOverloadError and GrammarTimeoutError."""
         clocks: list[_Clock] = []
 
         def run() -> T:
@@ -161,13 +162,13 @@ class Judge:
 
         future = asyncio.wrap_future(pool.submit(run))
         asked, seconds = time.monotonic(), self.limits.seconds
-        # A child's first question may take longer, and its end is seen to where it is asked.
+        # A child's first question may take longer; `Child.ask` limits its time.
         patience = self.limits.patience + (START_SECONDS + 1 if pool is self._askers else 0)
         while True:
             done, _ = await asyncio.wait({future}, timeout=seconds / 4)
             if done:
                 return future.result()
-            # A thread cannot be stopped, but llguidance's own limits end it.
+            # A thread cannot be stopped, but llguidance's own limits end its work.
             if clocks and clocks[0].used() > seconds:
                 raise too_slow(self.limits)
             since = clocks[0].began if clocks else asked
@@ -177,7 +178,7 @@ class Judge:
 
 
 class _Clock:
-    """What a thread has used of a processor since this was made there."""
+    """The processor time of the thread that made it, from then on."""
 
     def __init__(self) -> None:
         self.began = time.monotonic()
@@ -185,7 +186,7 @@ class _Clock:
         self._before = time.clock_gettime(self._thread)
 
     def used(self) -> float:
-        """Seconds. For any thread to call while that one lives."""
+        """Processor seconds so far. Any thread may call it while the other one lives."""
         return time.clock_gettime(self._thread) - self._before
 
 
@@ -193,7 +194,7 @@ _COUNTS = re.compile(r"\{\s*(\d+)\s*(?:,\s*(\d*)\s*)?\}")
 
 
 def is_ordinary(question: Question, written: str) -> bool:
-    """Whether a constraint is so small and plain that a thread may judge it."""
+    """Whether a constraint is small and plain enough for a thread to judge it."""
     if len(written) > ORDINARY_BYTES or written.count("$ref") > ORDINARY_REFERENCES:
         return False
     if written.count("multipleOf") > ORDINARY_MULTIPLES:
@@ -212,12 +213,12 @@ def is_ordinary(question: Question, written: str) -> bool:
 
 
 def canonical(question: Question) -> str:
-    """The order of an object's keys stays: it is the order of the generated properties."""
+    """The JSON of a question. Keys keep their order: properties are generated in it."""
     return json.dumps(question.to_json(), separators=(",", ":"))
 
 
 def _least_bytes(written: str) -> int:
-    r"""How long what JSON was written for is at least: an escape such as \u0001 stands for one."""
+    r"""The least number of bytes that the JSON stands for: an escape such as \u0001 is one byte."""
     return len(written) - 5 * written.count("\\")
 
 
@@ -227,7 +228,7 @@ def _refusal(error: GrammarError, question: Question) -> Verdict:
 
 
 def _big_stack_threads(count: int) -> ThreadPoolExecutor:
-    """Threads whose stacks are large; the size can only be set for threads yet to start."""
+    """Threads with large stacks. The size can only be set before a thread starts."""
     pool = ThreadPoolExecutor(count, "grammar", initializer=_step_back)
     everyone = threading.Barrier(count + 1)
     before = threading.stack_size(STACK_BYTES)
@@ -241,5 +242,5 @@ def _big_stack_threads(count: int) -> ThreadPoolExecutor:
 
 
 def _step_back() -> None:
-    if sys.platform == "linux":  # elsewhere it would be the whole process
+    if sys.platform == "linux":  # elsewhere this would affect the whole process
         step_back(threading.get_native_id())

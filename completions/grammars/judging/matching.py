@@ -1,4 +1,4 @@
-"""How far a text fits a grammar, as the engine's matcher sees it."""
+"""How far a text fits a grammar, by the engine's matcher."""
 
 import time
 from dataclasses import dataclass
@@ -12,20 +12,20 @@ from completions.grammars.exceptions import GrammarError, GrammarTimeoutError
 from completions.grammars.tokens import ByteView
 
 _CHUNK = 100
-"""Bytes between two looks at the clock."""
+"""Bytes between two checks of the time."""
 
 
 @dataclass(frozen=True, slots=True)
 class Match:
-    """Whether the whole text is in the language, and how many of its characters can begin one."""
+    """Whether a grammar accepts a text, and the length of the prefix that it can go on from."""
 
     accepts: bool
     matched_prefix: int
 
 
 def match(grammar: str, text: str, compiler: Compiler) -> Match:
-    """Raises GrammarError when the grammar becomes too complex on the way, GrammarTimeoutError
-    when the whole text takes too much of a processor: nobody could stop a thread here."""
+    """Raises GrammarError if the grammar becomes too complex on the way, and GrammarTimeoutError
+    if the text takes too much processor time: a thread could not be stopped."""
     view = tokens.load_byte_view(compiler.tokens)
     matcher = LLMatcher(view.tokenizer, grammar, log_level=0, limits=JUDGE_LIMITS)
     encoded = text.encode()
@@ -38,7 +38,7 @@ def match(grammar: str, text: str, compiler: Compiler) -> Match:
 
 
 def _consume(matcher: LLMatcher, encoded: bytes, view: ByteView, seconds: float) -> int:
-    """Bytes that fit. Where plain text does not, a token that spells it may be asked for."""
+    """The number of bytes that fit. Where characters do not fit, a token that spells them may."""
     position, began = 0, time.thread_time()
     while position < len(encoded):
         if time.thread_time() - began > seconds:

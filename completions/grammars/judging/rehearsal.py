@@ -1,7 +1,7 @@
-"""A grammar followed for a few tokens, so that what fails or crawls is refused, not queued.
+"""Following a grammar for a few tokens, to refuse one that fails or is slow before it is queued.
 
-Compiling shows little: a grammar may compile in a millisecond and then take a tenth of a second
-for every token of every batch that it is in.
+A grammar may compile in a millisecond and then take a tenth of a second for each token, which
+delays every batch that it is in.
 """
 
 import random
@@ -19,18 +19,19 @@ _SOMETHING = re.compile(rb"[^\0]")
 
 
 def rehearse(grammar: str, compiler: Compiler) -> None:
-    """Follow a grammar that compiles along one random way. Raises GrammarError.
+    """Follow a grammar that compiles along one random path. Raises GrammarError.
 
-    The way is the same each time. Times are of this thread alone, so that a busy machine refuses
-    nothing that an idle one takes.
+    The path is the same each time. Only this thread's processor time counts.
     """
     compiled = compiler.compile(grammar)
     matcher, seconds = compiled.matcher, compiled.compile_seconds
     if seconds > compiler.limits.compile_seconds:
-        raise GrammarError(f"too complex: compiling it takes {seconds:.1f} seconds")
+        raise GrammarError(
+            f"too complex: compiling it takes {seconds:.1f} seconds; send a simpler one"
+        )
     began = time.thread_time()
     if len(matcher.compute_ff_bytes()) > compiler.limits.max_forced:
-        message = f"leaves no choice for more than {compiler.limits.max_forced} bytes of text"
+        message = f"its beginning forces more than {compiler.limits.max_forced} bytes of text"
         raise GrammarError(message)
     taken = _follow(matcher, tokens.load(compiler.tokens))
     if matcher.is_error():
@@ -42,8 +43,8 @@ def rehearse(grammar: str, compiler: Compiler) -> None:
 
 
 def _follow(matcher: LLMatcher, tokenizer: LLTokenizer) -> int:
-    """Take random tokens, again from the beginning after each end; how many steps it took."""
-    choices = random.Random(0)  # noqa: S311 - any way will do
+    """Take random tokens, starting over after each end. Returns the number of steps."""
+    choices = random.Random(0)  # noqa: S311 - any path will do
     ends = set(tokenizer.eos_tokens)
     for step in range(STEPS):
         mask = matcher.compute_bitmask()
@@ -58,7 +59,7 @@ def _follow(matcher: LLMatcher, tokenizer: LLTokenizer) -> int:
 
 
 def _some_token(mask: bytes, choices: random.Random) -> int:
-    """An allowed token: the first with its neighbours from a random place on."""
+    """An allowed token near a random place of the mask."""
     found = _SOMETHING.search(mask, choices.randrange(len(mask))) or _SOMETHING.search(mask)
     assert found is not None, "a matcher that is not in error allows something"
     byte = found[0][0]

@@ -35,7 +35,7 @@ def test_a_grammar_that_fails_after_its_first_token() -> None:
 @pytest.mark.parametrize(
     ("grammar", "limits", "reason"),
     [
-        ('start: "abcdef" /x*/', Limits(max_forced=5), "leaves no choice for more than 5 bytes"),
+        ('start: "abcdef" /x*/', Limits(max_forced=5), "forces more than 5 bytes"),
         ("start: /x*/", Limits(compile_seconds=0), "compiling it takes"),
         ("start: /x*/", Limits(step_seconds=0), "ms for each token; make it less ambiguous"),
     ],

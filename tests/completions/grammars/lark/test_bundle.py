@@ -62,7 +62,7 @@ def test_whitespace() -> None:
         (wrapped("lark", "start: " + "(" * 300), "nested deeper", (None, None, None)),
         (wrapped("lark", 'start: ("a"{1000}){1000}'), "multiply", (None, None, None)),
         (wrapped("lark", "start: r0\n" + "".join(f"r{i}: r{i + 1}\n" for i in range(3000))),
-         "lead into each other", (None, None, None)),
+         "a chain of more than", (None, None, None)),
         (wrapped("lark", 'start: a\na[capture, temperature=0.5]: "x"'), "temperature",
          (2, 12, None)),
         (wrapped("lark", "start[max_tokens=3]: /[a-z]+/"), "cannot count tokens", (1, 7, None)),
