@@ -1,8 +1,8 @@
-"""EBNF in the dialect of XGrammar and SGLang, GBNF's additions included, to llguidance's Lark.
+"""EBNF in the dialect of XGrammar and SGLang, with GBNF's additions, translated to Lark.
 
-`parse` reads the text into rules; `write` says the same language in Lark: linear recursion becomes
-loops, what is regular becomes terminals, and terminals that llguidance's lexer would confuse are
-taken apart. No name of the client's reaches the output.
+`parse` reads the text into rules. `write` writes the same language in llguidance's Lark: linear
+recursion becomes loops, regular parts become terminals, and terminals that llguidance's lexer would
+confuse are split. The output contains no names of the client.
 """
 
 from completions.grammars.ebnf import recursion, rules, writer

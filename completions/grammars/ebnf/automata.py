@@ -1,7 +1,7 @@
 """Finite automata of regular expressions, by Thompson's construction: linear in the expression.
 
-Counted repetition is taken as unbounded, so that an automaton accepts an expression's words and
-maybe more. That errs on the safe side: its only use is to find lexemes that may disturb each other.
+Counted repetition counts as unbounded, so an automaton may accept more than its expression. That is
+safe: automata only serve to find lexemes that may conflict.
 """
 
 from collections.abc import Mapping
@@ -30,13 +30,13 @@ class TooLargeError(Exception):
 
 
 class Automaton:
-    """Nothing leads back to START, and nothing on from END."""
+    """The automaton of one expression. No step leads to START, and none leaves END."""
 
     def __init__(self, expression: Expression, rules: Mapping[str, Expression]) -> None:
         self.steps: list[list[tuple[Ranges, int]]] = [[], []]
-        """Of each state: a character of the ranges leads to a state."""
+        """For each state, the states that a character of some ranges leads to."""
         self._jumps: list[list[int]] = [[], []]
-        """Of each state: the states that no character leads to."""
+        """For each state, the states reached without a character."""
         self._rules = rules
         self._closures: dict[int, tuple[int, ...]] = {}
         self._todo = [(expression, START, END)]
@@ -51,7 +51,7 @@ class Automaton:
         return len(self.steps) - 1
 
     def _connect(self, node: Expression, start: int, end: int) -> None:
-        """Lead from a state to another along an expression."""
+        """Connect two states by an expression."""
         if isinstance(node, Characters):
             self.steps[start].append((node.ranges, end))
         elif isinstance(node, Literal):
@@ -74,7 +74,7 @@ class Automaton:
             raise TypeError(node)
 
     def _after(self, state: int) -> int:
-        """A new state that needs no character."""
+        """A new state, reached without a character."""
         new = self._state()
         self._jumps[state].append(new)
         return new
@@ -123,7 +123,7 @@ class Automaton:
                 self._jumps[number].append(end)
 
     def closure(self, state: int) -> tuple[int, ...]:
-        """The states reached without a character, of those that a character leaves or that end."""
+        """The states reached without a character that end or that a character leaves."""
         found = self._closures.get(state)
         if found is None:
             seen, stack = {state}, [state]

@@ -6,7 +6,7 @@ Ranges = tuple[tuple[int, int], ...]
 """First and last code point of each range, both included."""
 
 ALL: Ranges = ((0, 0xD7FF), (0xE000, 0x10FFFF))
-"""Every character. Surrogates are none: no UTF-8 text holds one."""
+"""Every character. Surrogates are not characters: no UTF-8 text holds one."""
 
 
 def is_character(code_point: int) -> bool:
@@ -14,7 +14,7 @@ def is_character(code_point: int) -> bool:
 
 
 def union(ranges: Iterable[tuple[int, int]]) -> Ranges:
-    """The set that holds all of the ranges, without surrogates."""
+    """The union of some ranges, without surrogates."""
     merged: list[tuple[int, int]] = []
     for low, high in sorted(ranges):
         if merged and low <= merged[-1][1] + 1:
@@ -54,7 +54,7 @@ def intersect(one: Ranges, other: Ranges) -> bool:
 
 
 def lead_bytes(ranges: Ranges) -> int:
-    """The first bytes of the characters' UTF-8 forms, as a set of 256 bits."""
+    """The first bytes of the characters in UTF-8, as a set of 256 bits."""
     found = 0
     for low, high in ranges:
         first, last = _lead_byte(low), _lead_byte(high)

@@ -1,4 +1,4 @@
-"""What is written between the quotes of a literal and the brackets of a character class."""
+"""The text between the quotes of a literal and between the brackets of a character class."""
 
 from collections.abc import Iterator
 from typing import NamedTuple
@@ -24,7 +24,7 @@ _DIGITS = {"u": 4, "U": 8}
 class _Character(NamedTuple):
     code_point: int
     is_dash: bool
-    """An unescaped -, which makes a range of its neighbours."""
+    """Whether it is an unescaped -, which makes a range of its neighbours."""
     start: int
 
 
@@ -35,7 +35,7 @@ def literal(text: str, start: int, end: int) -> str:
 
 
 def places(text: str, start: int, end: int) -> list[int]:
-    """Where each character of that string is written."""
+    """The offset at which each character of that string is written."""
     return [character.start for character in _characters(text, start, end, _IN_LITERALS)]
 
 
@@ -54,7 +54,9 @@ def character_class(text: str, start: int, end: int) -> Ranges:
             index += 2
         index += 1
         if high.code_point < low.code_point:
-            raise GrammarError.at(text, low.start, "this range is reversed: its end comes first")
+            raise GrammarError.at(
+                text, low.start, "this range is reversed: write the smaller character first"
+            )
         ranges.append((low.code_point, high.code_point))
     found = code_points.union(ranges)
     return code_points.complement(found) if negated else found
@@ -81,7 +83,7 @@ def _escape(text: str, start: int, end: int, escapes: dict[str, str]) -> tuple[i
     if letter not in "xuU":
         raise GrammarError.at(text, start, _unknown(letter, in_class=escapes is _IN_CLASSES))
     digits = start + 2
-    # \x takes all the digits there are, as XGrammar reads it.
+    # As in XGrammar, \x takes all the digits that follow.
     limit = min(end, digits + _DIGITS.get(letter, end))
     stop = digits
     while stop < limit and text[stop] in _HEX:
@@ -94,11 +96,11 @@ def _escape(text: str, start: int, end: int, escapes: dict[str, str]) -> tuple[i
     value = int(text[digits:stop], 16)
     if not code_points.is_character(value):
         message = (
-            f"{text[start:stop]} is no Unicode character; \\x takes all the digits that follow"
+            f"{text[start:stop]} is not a Unicode character; \\x takes all the digits that follow"
         )
         if letter != "x":
             message = (
-                f"{text[start:stop]} is no Unicode character; write characters past U+FFFF as \\U"
+                f"{text[start:stop]} is not a Unicode character; write those above U+FFFF as \\U"
             )
         raise GrammarError.at(text, start, message)
     return value, stop

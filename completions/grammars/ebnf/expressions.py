@@ -1,7 +1,7 @@
-"""The expressions of a grammar: immutable, simplified while they are built, equal ones one object.
+"""The expressions of a grammar. They are immutable, and simplified as they are built.
 
-That equal expressions are the same object makes them cheap keys, and lets every analysis be a loop
-over distinct expressions instead of a recursion.
+Equal expressions are one object. That makes them cheap keys, and every analysis a loop over
+distinct expressions instead of a recursion.
 """
 
 from collections.abc import Callable, Container, Hashable, Iterable, Iterator
@@ -13,7 +13,7 @@ from completions.grammars.ebnf.code_points import Ranges
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Expression:
-    """Compared by identity: `Expressions` makes them, each once."""
+    """Compared by identity: `Expressions` makes each expression once."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -32,7 +32,7 @@ class Characters(Expression):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Concatenation(Expression):
-    """All parts one after the other; without parts, the empty text."""
+    """All parts in order; without parts, the empty text."""
 
     parts: tuple[Expression, ...]
 
@@ -46,7 +46,7 @@ class Alternation(Expression):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Repeat(Expression):
-    """The body `low` to `high` times; None is no bound."""
+    """The body `low` to `high` times; None means no upper bound."""
 
     body: Expression
     low: int
@@ -69,9 +69,9 @@ class Substring(Expression):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class FreeText(Expression):
-    """Any text without the avoided strings; with an `end`, up to and including that one of them.
+    """Any text without the avoided strings. If `end` is one of them, the text ends with it.
 
-    None of the strings holds another.
+    No string contains another.
     """
 
     avoided: tuple[str, ...]
@@ -80,7 +80,7 @@ class FreeText(Expression):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class NonEmpty(Expression):
-    """What the body matches, but for the empty text."""
+    """What the body matches, except the empty text."""
 
     body: Expression
 
@@ -122,7 +122,7 @@ class Expressions:
         return self._once(NonEmpty, body)
 
     def concatenation(self, parts: Iterable[Expression]) -> Expression:
-        """Flat, with neighbouring literals joined."""
+        """The concatenation, flattened, with adjacent literals joined."""
         flat: list[Expression] = []
         texts: list[str] = []
         for part in parts:
@@ -141,7 +141,7 @@ class Expressions:
         return self._once(Concatenation, tuple(flat))
 
     def alternation(self, options: Iterable[Expression]) -> Expression:
-        """Flat, and no option twice. Of at least one option."""
+        """The alternation of at least one option, flattened and without duplicates."""
         flat: dict[Expression, None] = {}
         for option in options:
             nested = option.options if isinstance(option, Alternation) else (option,)
@@ -159,7 +159,7 @@ class Expressions:
 
 
 def children(node: Expression) -> tuple[Expression, ...]:
-    """What it is directly made of. A reference's rule is not among it."""
+    """The expressions that it directly consists of, without the rule of a reference."""
     if isinstance(node, Concatenation):
         return node.parts
     if isinstance(node, Alternation):
@@ -174,9 +174,9 @@ def walk(
     skipped: Container[Expression] = (),
     parts: Callable[[Expression], tuple[Expression, ...]] = children,
 ) -> Iterator[Expression]:
-    """Every distinct expression in the roots once, parts before what they are part of.
+    """Every distinct expression in the roots, once, each after its parts.
 
-    What is skipped is not entered either.
+    Skipped expressions are not entered either.
     """
     seen: set[Expression] = set()
     stack = [(root, False) for root in roots]

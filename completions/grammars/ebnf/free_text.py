@@ -1,7 +1,7 @@
-"""Free text up to one of several strings, as TagDispatch(...) has it.
+"""Free text up to one of several strings, for TagDispatch(...).
 
-The automaton of Aho and Corasick: its states are the beginnings of the strings, and a text's state
-is the longest of them that the text ends with.
+It is the automaton of Aho and Corasick. The states are the prefixes of the strings; the state after
+a text is the longest prefix that the text ends with.
 """
 
 from collections.abc import Iterator
@@ -17,9 +17,9 @@ START = ""
 
 @lru_cache(maxsize=64)
 def steps(avoided: tuple[str, ...]) -> dict[str, list[tuple[Ranges, str]]]:
-    """Of each state: characters, and the state to which they lead.
+    """For each state, characters and the state that they lead to.
 
-    A state may be one of the strings; nothing leads on from there.
+    That state may be one of the strings, which nothing leaves.
     """
     states = {string[:length] for string in avoided for length in range(len(string))}
     characters = sorted(set("".join(avoided)))
@@ -39,7 +39,7 @@ def steps(avoided: tuple[str, ...]) -> dict[str, list[tuple[Ranges, str]]]:
 
 
 def edges(node: FreeText) -> Iterator[tuple[str, Ranges, str]]:
-    """The steps that stay in free text, and those that reach the string at its end."""
+    """The steps that stay in free text, and those that complete the string at its end."""
     for state, following in steps(node.avoided).items():
         for ranges, target in following:
             if target not in node.avoided or target == node.end:
@@ -47,9 +47,9 @@ def edges(node: FreeText) -> Iterator[tuple[str, Ranges, str]]:
 
 
 def expand(node: FreeText, make: Expressions) -> tuple[Expression, dict[str, Expression]]:
-    """The same as rules over single characters, one per state, and those rules.
+    """The same text as rules over single characters, one rule for each state; and these rules.
 
-    They are left-linear, which is cheap to parse. Their names cannot be a client's.
+    They are left-linear, which is cheap to parse. Their names differ from all names of clients.
     """
     options: dict[str, list[Expression]] = {state: [] for state in steps(node.avoided)}
     options[START].append(EMPTY)

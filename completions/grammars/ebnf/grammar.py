@@ -1,4 +1,4 @@
-"""A grammar as its author wrote it: rules by name, one of them the root."""
+"""A grammar as it was written: rules by name, one of which is the root."""
 
 from dataclasses import dataclass, field
 
@@ -9,14 +9,14 @@ ROOT = "root"
 
 @dataclass(slots=True)
 class Grammar:
-    """Rules over the expressions that `make` made. Every reference leads to a rule."""
+    """Rules over the expressions of `make`. Every reference names a rule."""
 
     text: str
     make: Expressions
     start: Expression
-    """What a whole text matches: a reference to the root, unless more is put around it."""
+    """The expression that a whole text matches: the root, unless a caller adds to it."""
     rules: dict[str, Expression] = field(default_factory=dict)
     places: dict[str, int] = field(default_factory=dict)
-    """Where each rule is defined: an offset in `text`."""
+    """The offset in `text` of each rule's definition."""
     lookaheads: list[int] = field(default_factory=list)
-    """Where (= ...) stands. It is a hint to the engine and restricts no text."""
+    """The offsets of look-aheads, (= ...), which are hints and restrict no text."""

@@ -1,14 +1,13 @@
-"""Lexemes that are safe in llguidance, which lexes where EBNF does not.
+"""Lexemes that are safe in llguidance. EBNF has no lexer, llguidance has one.
 
-At every position, the lexer follows all lexemes that the parser allows there, goes on as long as
-one of them can go on, and never returns to an earlier end. So `[a-z]* "end"` as two lexemes never
-matches: the first one eats the end. Lexemes are safe when this loses no text: no word of a lexeme
-T may go on, in a lexeme U that is allowed beside T, with a byte that may also begin what follows
-T. Where one does, U is taken apart by one level, and so on down to single characters, which are
-always safe.
+At each position, the lexer follows all lexemes that the parser allows. It goes on while one of them
+can, and never returns to an earlier end. So `[a-z]* "end"` as two lexemes never matches: the first
+lexeme takes the end. Lexemes are safe if this loses no text: after a word of a lexeme T, no lexeme
+U that is allowed beside T may go on with a byte that can also begin what follows T. If one can, U
+is split by one level, and so on down to single characters, which are always safe.
 
-Which lexemes stand beside each other, and what follows them, is worked out for all texts at once.
-Sets of lexemes, and of bytes, are integers with a bit for each.
+The analysis covers all texts at once. Sets of lexemes and of bytes are integers with a bit for each
+member.
 """
 
 from collections.abc import Iterator, Mapping
@@ -37,15 +36,15 @@ from completions.grammars.exceptions import GrammarError
 MAX_ROUNDS = 500
 MAX_LEXEMES = 20_000
 MAX_WORK = 2_000_000
-"""States visited in all simulations of one grammar: some seconds, which nobody else could end."""
+"""States visited in all simulations of one grammar, which take some seconds."""
 _ALL_BYTES = (1 << 256) - 1
-_TOO_AMBIGUOUS = "too ambiguous: too many levels of it can be read in several ways"
+_TOO_AMBIGUOUS = "too ambiguous: many levels can be read in several ways; make the rules distinct"
 
 
 def safe_productions(
     make: Expressions, rules: dict[str, Expression], start: Expression, facts: Facts
 ) -> Productions:
-    """May add rules. Raises GrammarError when it takes too many lexemes."""
+    """Productions with safe lexemes. May add rules. Raises GrammarError if it takes too many."""
     split: set[Expression] = set()
     checker = _Checker(rules)
     for _ in range(MAX_ROUNDS):
@@ -58,7 +57,7 @@ def safe_productions(
 
 
 class _Checker:
-    """Remembers automata from round to round."""
+    """Finds unsafe lexemes. Keeps automata from round to round."""
 
     def __init__(self, rules: Mapping[str, Expression]) -> None:
         self._rules = rules
@@ -66,7 +65,7 @@ class _Checker:
         self._work = 0
 
     def unsafe(self, productions: Productions) -> set[Expression]:
-        """The lexemes to take apart."""
+        """The lexemes to split."""
         neighbours = _Neighbours(productions)
         if not any(neighbours.following):
             return set()
@@ -81,14 +80,14 @@ class _Checker:
                 continue
             checked.append(group)
             for whole, going_on, lead_bytes in self._crossings(neighbours, group):
-                # Of the lexemes that match alike, the parser takes any; so what follows any of
-                # them may be allowed next, together.
+                # The parser takes any of the lexemes that match, so the lexemes that follow them
+                # may be allowed together.
                 todo.append(_union(neighbours.following, whole))
                 if _union(next_bytes, whole) & lead_bytes:
                     unsafe |= going_on
         found = {neighbours.lexemes[number] for number in _numbers(unsafe)}
         found = {each for each in found if not _is_character(each)}
-        # A lexeme without its empty text is taken apart together with that.
+        # A lexeme without its empty text is split together with its body.
         return found | {each.body for each in found if isinstance(each, NonEmpty)}
 
     def _crossings(self, neighbours: "_Neighbours", group: int) -> Iterator[Crossing]:
@@ -106,7 +105,7 @@ class _Checker:
         self._work += simulation.work
         if self._work > MAX_WORK:
             raise GrammarError(_TOO_AMBIGUOUS)
-        if too_large:  # then expect the worst of them
+        if too_large:  # assume the worst of them
             yield Crossing(group, too_large, _ALL_BYTES)
 
     def _first_bytes(self, lexeme: Expression) -> int:
@@ -120,7 +119,7 @@ class _Checker:
         return found
 
     def _automaton(self, lexeme: Expression) -> Automaton | None:
-        """None for one that is too large."""
+        """The automaton of a lexeme; None if it is too large."""
         if lexeme not in self._automata:
             try:
                 self._automata[lexeme] = Automaton(lexeme, self._rules)
@@ -130,7 +129,7 @@ class _Checker:
 
 
 class _Neighbours:
-    """Which lexemes begin a text, and which follow which: FIRST and FOLLOW of the productions."""
+    """The lexemes that begin a text and those that follow each: FIRST and FOLLOW."""
 
     def __init__(self, productions: Productions) -> None:
         self._productions = productions
@@ -147,12 +146,12 @@ class _Neighbours:
         self._find_first()
         self.starting = self._first[productions.start]
         self.following = [0] * len(self.lexemes)
-        """Of each lexeme, those that may come right after it."""
+        """For each lexeme, those that may come right after it."""
         self._follow = dict.fromkeys(productions.rules, 0)
         self._find_following()
 
     def _begin(self, symbol: Symbol) -> tuple[int, bool]:
-        """What a symbol may begin with, and whether it may be empty."""
+        """The lexemes that a symbol may begin with, and whether it may be empty."""
         if isinstance(symbol, Lexeme):
             return 1 << self._numbers[symbol.expression], False
         if isinstance(symbol, Rule):
@@ -189,7 +188,7 @@ class _Neighbours:
                         after = first | (after if nullable else 0)
 
     def _add_following(self, symbol: Symbol, after: int) -> bool:
-        """Note what comes after a symbol; whether that is news."""
+        """Add what comes after a symbol. Returns whether anything was new."""
         if isinstance(symbol, Loop):
             if symbol.high != 1:
                 after |= self._begin(symbol.item)[0]
@@ -205,7 +204,7 @@ class _Neighbours:
 
 
 def _is_character(lexeme: Expression) -> bool:
-    """Whether it is as small as a lexeme can be."""
+    """Whether a lexeme is a single character, which cannot be split."""
     return isinstance(lexeme, Characters) or (isinstance(lexeme, Literal) and len(lexeme.text) == 1)
 
 
@@ -218,7 +217,7 @@ def _numbers(bits: int) -> Iterator[int]:
 
 
 def _union(sets: list[int], bits: int) -> int:
-    """Of the sets with these numbers."""
+    """The union of the sets with these numbers."""
     found = 0
     for number in _numbers(bits):
         found |= sets[number]

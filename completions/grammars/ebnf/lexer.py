@@ -35,7 +35,7 @@ class Token(NamedTuple):
 
 
 class Cursor:
-    """A place among the tokens of a text. Raises GrammarError where there is no token."""
+    """A position among the tokens of a text. Raises GrammarError for text that is not a token."""
 
     def __init__(self, text: str) -> None:
         self.text = text
@@ -44,7 +44,7 @@ class Cursor:
 
     @property
     def token(self) -> Token:
-        """The one to be read next."""
+        """The next token."""
         return self._tokens[self._index]
 
     def ahead(self, distance: int) -> Token:
@@ -57,7 +57,7 @@ class Cursor:
         return token
 
     def take(self, text: str) -> bool:
-        """Whether the next token is this one, which then is read."""
+        """Read the next token if it is this text. Returns whether it is."""
         taken = self.token.text == text
         if taken:
             self.next()
@@ -68,9 +68,9 @@ class Cursor:
 
 
 def _tokens(text: str) -> Iterator[Token]:
-    """All but white space and comments, then one of kind `end`."""
+    """All tokens except white space and comments, then one of kind `end`."""
     if found := _LARK.match(text):
-        message = "this is Lark, not EBNF: rules are written name ::= ..."
+        message = "this is Lark, not EBNF: write rules as name ::= ..., or send the text as grammar"
         raise GrammarError.at(text, found.start(1), message)
     position, begins_line = 0, True
     while position < len(text):
@@ -90,13 +90,13 @@ def _tokens(text: str) -> Iterator[Token]:
 def _complaint(text: str, position: int) -> str:
     character = text[position]
     if character == '"':
-        return 'this string does not end on its line; write a newline as \\n, a quote as \\"'
+        return 'this string does not end on its line; write a newline as \\n and a quote as \\"'
     if character == "[":
         return "this character class does not end on its line; write a newline as \\n"
     if character == ":":
-        return "a rule is written name ::= ..."
+        return "write a rule as name ::= ..."
     if character == "'":
-        return 'strings are written in double quotes, as in "text"'
+        return 'write strings in double quotes, as in "text"'
     if character.isalpha():
-        return "rule names are made of ASCII letters, digits, _, - and ."
-    return f"unexpected {character!r}; text to match stands in double quotes"
+        return "a rule name consists of ASCII letters, digits, _, - and ."
+    return f"unexpected {character!r}; write text to match in double quotes"

@@ -9,12 +9,12 @@ from completions.grammars.ebnf.expressions import Expression, Expressions
 from completions.grammars.ebnf.lexer import Cursor, Token
 
 MAX_TAG_CHARACTERS = 2_000
-"""Of all tags and excluded strings of one TagDispatch together."""
+"""Characters in all tags and excluded strings of one TagDispatch."""
 _MAX_NESTING = 2
 
 
 class Name(NamedTuple):
-    """A rule, given by its name."""
+    """The name of a rule."""
 
     text: str
 
@@ -25,7 +25,7 @@ Value = str | int | bool | Name | list["Argument"]
 class Argument(NamedTuple):
     value: Value
     token: Token
-    """Where it begins."""
+    """Its first token."""
 
 
 @dataclass(slots=True)
@@ -46,11 +46,11 @@ class Macros:
         self._reference = reference
 
     def begins(self, name: Token) -> bool:
-        """Whether the name just read is that of a call."""
+        """Whether the name just read begins a call."""
         return name.text in _MACROS and self._cursor.token.text == "("
 
     def expression(self, name: Token) -> Expression:
-        """What the call stands for, of which the name is read. Raises GrammarError."""
+        """The expression of the call whose name was read. Raises GrammarError."""
         named, meaning = _MACROS[name.text]
         call = self._call(name)
         for key, argument in call.named.items():
@@ -77,8 +77,8 @@ class Macros:
     def _separator(self, opening: Token) -> None:
         if not self._cursor.take(",") and self._cursor.token.text != ")":
             if self._cursor.token.kind == "end":
-                raise self._cursor.error(opening, "this ( is never closed")
-            raise self._cursor.error(self._cursor.token, "arguments are separated by commas")
+                raise self._cursor.error(opening, "this ( is not closed; write a )")
+            raise self._cursor.error(self._cursor.token, "separate arguments by commas")
 
     def _value(self, nesting: int) -> Value:
         token = self._cursor.next()
@@ -104,9 +104,9 @@ class Macros:
             raise self._cursor.error(call.name, 'Regex takes one pattern, as in Regex("[0-9]+")')
         json_string = call.named.get("json_string")
         if json_string is not None and json_string.value is not False:
-            message = "Regex with json_string=true is not supported; write the escapes out"
+            message = "json_string=true is not supported; write the JSON escapes in the pattern"
             raise self._cursor.error(json_string.token, message)
-        # Without the argument, `.` is any character; with it, only if it holds an s.
+        # `.` matches a newline if flags are not given, or if they contain an s.
         flags = call.named.get("flags", Argument("s", call.name))
         if not isinstance(flags.value, str) or set(flags.value) - set("is"):
             raise self._cursor.error(flags.token, 'flags are "i", "s" or "is"')
@@ -126,7 +126,7 @@ class Macros:
         found = []
         for value, token in arguments:
             if not isinstance(value, str):
-                raise self._cursor.error(token, "here stands a text in double quotes")
+                raise self._cursor.error(token, "this must be a text in double quotes")
             found.append(value)
         return found
 
@@ -134,11 +134,13 @@ class Macros:
         pairs = [self._pair(argument) for argument in call.positional]
         excludes = call.named.get("excludes", Argument([], call.name))
         if not isinstance(excludes.value, list):
-            raise self._cursor.error(excludes.token, 'excludes is a tuple, as in ("</answer>",)')
+            raise self._cursor.error(
+                excludes.token, 'excludes must be a tuple, as in ("</answer>",)'
+            )
         excluded = self._texts(excludes.value)
         loops = call.named.get("loop_after_dispatch", Argument(True, call.name))
         if not isinstance(loops.value, bool):
-            raise self._cursor.error(loops.token, "loop_after_dispatch is true or false")
+            raise self._cursor.error(loops.token, "loop_after_dispatch must be true or false")
         self._check_strings([(tag, token) for tag, token, _ in pairs], excludes.token, excluded)
         avoided = tuple(dict.fromkeys([*(tag for tag, _, _ in pairs), *excluded]))
         make = self._make
@@ -155,7 +157,7 @@ class Macros:
         return make.alternation([*dispatches, rest])
 
     def _pair(self, argument: Argument) -> tuple[str, Token, Expression]:
-        """A tag, where it stands, and the rule that follows it."""
+        """A tag, its token, and the rule that follows it."""
         pair = argument.value
         if isinstance(pair, list) and len(pair) == 2:
             (tag, tag_token), (rule, rule_token) = pair
@@ -167,7 +169,7 @@ class Macros:
     def _check_strings(
         self, tags: list[tuple[str, Token]], excludes: Token, excluded: list[str]
     ) -> None:
-        """One string inside another would leave open where the free text ends."""
+        """Refuse a string inside another, which would leave open where the free text ends."""
         strings = [*tags, *((string, excludes) for string in excluded)]
         if sum(len(string) for string, _ in strings) > MAX_TAG_CHARACTERS:
             message = f"tags and excludes are longer than {MAX_TAG_CHARACTERS} characters together"
@@ -177,15 +179,17 @@ class Macros:
                 raise self._cursor.error(token, "a tag or an excluded string cannot be empty")
             for other, _ in strings:
                 if other != string and other in string:
-                    message = f"{string!r} contains {other!r}: it could never be told from it"
+                    message = f"{string!r} contains {other!r}; leave one of them out"
                     raise self._cursor.error(token, message)
         for tag, token in tags:
             if tag in excluded:
-                raise self._cursor.error(token, f"{tag!r} is a tag and excluded as well")
+                raise self._cursor.error(
+                    token, f"{tag!r} is both a tag and excluded; leave one of them out"
+                )
 
     def _token_level(self, call: _Call) -> NoReturn:
         name = call.name
-        message = f"{name.text}(...) is not supported: ebnf describes text; write the token's text"
+        message = f"{name.text}(...) is not supported; write the token's text in double quotes"
         raise self._cursor.error(name, message)
 
 
@@ -197,4 +201,4 @@ _MACROS: dict[str, tuple[tuple[str, ...], Callable[[Macros, _Call], Expression]]
     "Token": ((), Macros._token_level),
     "ExcludeToken": ((), Macros._token_level),
 }
-"""Of each call: the arguments that it takes by name, and what it means."""
+"""For each call, its named arguments and the method that reads it."""

@@ -1,7 +1,7 @@
 """EBNF text to rules, in the dialect of XGrammar and SGLang with GBNF's additions.
 
-An iterative descent: the groups that are open stand on a stack of ours, so that no nesting
-overflows Python's.
+The parser is iterative and keeps open groups on a stack of its own, so nesting does not overflow
+Python's.
 """
 
 from dataclasses import dataclass, field
@@ -19,13 +19,13 @@ _QUANTIFIERS = (*_BOUNDS, "{")
 
 
 def parse(text: str, limits: Limits) -> Grammar:
-    """Raises GrammarError with line and column."""
+    """The rules of a text. Raises GrammarError with line and column."""
     return _Parser(text, limits).grammar()
 
 
 @dataclass(slots=True)
 class _Group:
-    """What is read so far of a rule's body, or between parentheses."""
+    """The part of a rule's body, or of a group in parentheses, that was read so far."""
 
     opening: Token
     options: list[Expression] = field(default_factory=list)
@@ -51,19 +51,21 @@ class _Parser:
             if name not in rules:
                 raise self._cursor.error(token, f"the rule {name} is not defined")
         if ROOT not in rules:
-            raise GrammarError(f"there is no rule named {ROOT}; the text begins with that rule")
+            raise GrammarError(
+                f"there is no rule named {ROOT}; add the rule that the whole text matches"
+            )
         return self._grammar
 
     def _rule(self) -> None:
         name = self._cursor.next()
         if name.kind != "name" or self._cursor.token.kind != "define":
             self._refuse_options(name)
-            raise self._cursor.error(name, "a rule is written name ::= ...")
+            raise self._cursor.error(name, "write a rule as name ::= ...")
         if name.text in self._grammar.rules:
             raise self._cursor.error(name, f"the rule {name.text} is defined twice")
         define = self._cursor.next()
         if self._at_rule_end():
-            raise self._cursor.error(define, 'this rule has no body; the empty text is written ""')
+            raise self._cursor.error(define, 'this rule has no body; write the empty text as ""')
         self._grammar.rules[name.text] = self._body(define)
         self._grammar.places[name.text] = name.start
         if self._cursor.token.kind == "lookahead":
@@ -80,7 +82,7 @@ class _Parser:
             raise self._cursor.error(self._cursor.token, message)
 
     def _at_rule_end(self) -> bool:
-        """At the end of the text, or before the next `name ::=`."""
+        """Whether the text ends here, or the next `name ::=` follows."""
         token = self._cursor.token
         if token.kind == "end":
             return True
@@ -98,7 +100,7 @@ class _Parser:
         return True
 
     def _body(self, opening: Token, *, in_lookahead: bool = False) -> Expression:
-        """Up to the end of the rule or to its lookahead; in a lookahead, up to its parenthesis."""
+        """The body up to the end of the rule or its look-ahead; in that, up to its parenthesis."""
         groups = [_Group(opening)]
         while not self._at_rule_end():
             token = self._cursor.token
@@ -125,9 +127,9 @@ class _Parser:
     def _never_closed(self, opening: Token) -> GrammarError:
         if self._cursor.token.kind == "lookahead":
             return self._cursor.error(
-                self._cursor.token, "look-ahead (= ...) may only end a whole rule"
+                self._cursor.token, "look-ahead (= ...) may stand only at the end of a rule"
             )
-        return self._cursor.error(opening, f"this {opening.text} is never closed")
+        return self._cursor.error(opening, f"this {opening.text} is not closed; write a )")
 
     def _end_option(self, group: _Group) -> None:
         group.options.append(self._make.concatenation(group.parts))
@@ -161,10 +163,10 @@ class _Parser:
         if token.text in _QUANTIFIERS:
             return f"{token.text} has nothing to repeat; put what it repeats in parentheses"
         if token.text == ")":
-            return "this ) closes nothing"
+            return "this ) has no matching ("
         if token.kind == "define":
             return "::= must follow the name of a rule"
-        return f"unexpected {token.text}; text to match stands in double quotes"
+        return f"unexpected {token.text}; write text to match in double quotes"
 
     def _quantified(self, element: Expression) -> Expression:
         token = self._cursor.token
@@ -181,7 +183,7 @@ class _Parser:
         return self._make.repeat(element, low, high)
 
     def _counts(self) -> tuple[int, int | None]:
-        """{m}, {m,n} or {m,}, which is also written {m,-1}."""
+        """The bounds of {m}, {m,n} or {m,}; {m,-1} means {m,}."""
         opening = self._cursor.next()
         inside: list[Token] = []
         while self._cursor.token.kind in ("number", "name") or self._cursor.token.text == ",":
@@ -197,22 +199,26 @@ class _Parser:
             ["n", ",", "-1"],
         ):
             raise self._cursor.error(
-                opening, "a repetition is written {m}, {m,} or {m,n}; m may be 0"
+                opening, "write a repetition as {m}, {m,} or {m,n}; m may be 0"
             )
         low = numbers[0]
         high = numbers[-1] if texts[-1] not in (",", "-1") else None
         if high is not None and high < low:
-            raise self._cursor.error(opening, f"at least {low} and at most {high} cannot both hold")
+            raise self._cursor.error(
+                opening, f"the repetition {{{low},{high}}} has a minimum above its maximum"
+            )
         return low, high
 
     def _number(self, token: Token) -> int:
         most = self._limits.max_repetition
         if len(token.text) > len(str(most)) or int(token.text) > most:
-            raise self._cursor.error(token, f"a repetition may count to {most} at most")
+            raise self._cursor.error(
+                token, f"the count {token.text[:12]} is too large; the most is {most}"
+            )
         return int(token.text)
 
     def _lookahead(self) -> None:
-        """(= ...) after a body: checked and left out, as it restricts no text in this dialect."""
+        """Read (= ...) after a body. It restricts no text in this dialect, so it is left out."""
         opening = self._cursor.next()
         self._body(opening, in_lookahead=True)
         if self._cursor.token.text != ")":
@@ -220,6 +226,6 @@ class _Parser:
         self._cursor.next()
         if not self._at_rule_end():
             raise self._cursor.error(
-                self._cursor.token, "nothing may follow a rule's look-ahead (= ...)"
+                self._cursor.token, "nothing may follow the look-ahead (= ...) of a rule"
             )
         self._grammar.lookaheads.append(opening.start)

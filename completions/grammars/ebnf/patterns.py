@@ -1,4 +1,4 @@
-"""Regular expressions of Rust's regex crate for expressions without recursion."""
+"""Expressions without recursion, written as patterns for Rust's regex crate."""
 
 from collections.abc import Mapping
 from enum import IntEnum
@@ -22,7 +22,7 @@ _LOOPS = {(0, None): "*", (1, None): "+", (0, 1): "?"}
 
 
 class _Binding(IntEnum):
-    """How tightly a pattern must hold together where it stands."""
+    """The operator that a pattern is an operand of."""
 
     ALTERNATION = 0
     CONCATENATION = 1
@@ -40,7 +40,7 @@ def loop(low: int, high: int | None) -> str:
 
 
 def pattern(node: Expression, rules: Mapping[str, Expression]) -> str:
-    """Written out, references included."""
+    """The pattern of an expression, with its references expanded."""
     written: list[str] = []
     todo: list[_Piece] = [(node, _Binding.ALTERNATION)]
     while todo:
@@ -53,7 +53,7 @@ def pattern(node: Expression, rules: Mapping[str, Expression]) -> str:
 
 
 def _pieces(node: Expression, binding: _Binding, rules: Mapping[str, Expression]) -> list[_Piece]:
-    """The first level of a pattern: text, and expressions yet to be written."""
+    """The first level of a pattern: text, and expressions still to be written."""
     if isinstance(node, Reference):
         return [(rules[node.name], binding)]
     if isinstance(node, Characters):
@@ -76,7 +76,7 @@ def _pieces(node: Expression, binding: _Binding, rules: Mapping[str, Expression]
 
 
 def quoted(text: str) -> str:
-    """The pattern that matches just this text."""
+    """The pattern that matches exactly this text."""
     return "".join(map(_character, text))
 
 

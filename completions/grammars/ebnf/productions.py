@@ -1,7 +1,7 @@
-"""A grammar lowered to productions over lexemes: regular expressions that the lexer takes whole.
+"""The productions of a grammar over lexemes, regular expressions that the lexer matches whole.
 
-What is regular becomes one lexeme, neighbours in a sequence included; what must not be a lexeme,
-for the reasons in `lexemes.py`, is taken apart by one level.
+A regular expression, or adjacent ones in a concatenation, become one lexeme. An expression that
+must not be a lexeme, for the reasons in `lexemes.py`, is split by one level.
 """
 
 from collections.abc import Container, Iterator, Mapping
@@ -25,7 +25,7 @@ from completions.grammars.ebnf.rules import Facts
 
 
 class Lexeme(NamedTuple):
-    """A regular expression. It does not match the empty text, unless it is the whole grammar."""
+    """A regular expression. Only one that is the whole grammar may match the empty text."""
 
     expression: Expression
 
@@ -51,21 +51,21 @@ Symbol = Lexeme | Rule | Loop
 class Productions:
     start: Expression
     rules: dict[Expression, list[list[Symbol]]] = field(default_factory=dict)
-    """Of each expression that is no lexeme: its alternatives. The start's come first."""
+    """The alternatives of each expression that is not a lexeme. The start comes first."""
 
     def symbols(self) -> Iterator[Symbol]:
         return (each for rule in self.rules.values() for symbols in rule for each in symbols)
 
 
 def resolve(node: Expression, rules: Mapping[str, Expression]) -> Expression:
-    """What a reference stands for in the end."""
+    """The expression that a reference leads to."""
     while isinstance(node, Reference):
         node = rules[node.name]
     return node
 
 
 class ProductionBuilder:
-    """Lowers the rules of one grammar, with some expressions kept from being lexemes."""
+    """Builds the productions of one grammar. Expressions in `split` do not become lexemes."""
 
     def __init__(
         self,
@@ -93,7 +93,7 @@ class ProductionBuilder:
         return found
 
     def _options(self, node: Expression) -> list[Expression]:
-        """The alternatives of a choice, with all that are regular in one unless it is split."""
+        """The options of an alternation. Regular ones are joined, unless the result is split."""
         if not isinstance(node, Alternation):
             return [node]
         regular = [option for option in node.options if self._facts.is_regular(option)]
@@ -104,7 +104,7 @@ class ProductionBuilder:
         return list(node.options)
 
     def _symbols(self, option: Expression, whole: Expression) -> list[Symbol]:
-        """One alternative of `whole`, which itself must be taken apart."""
+        """The symbols of one alternative of `whole`, which is split."""
         if option is EMPTY:
             return []
         if option is not whole and self._is_lexeme(option):
@@ -126,7 +126,7 @@ class ProductionBuilder:
         return [self._symbol(option)]
 
     def _joined(self, parts: tuple[Expression, ...]) -> Iterator[Expression]:
-        """The parts, with neighbours that are regular in one."""
+        """The parts, with adjacent regular ones joined."""
         run: list[Expression] = []
         for part in parts:
             if self._facts.is_regular(part):
@@ -140,7 +140,7 @@ class ProductionBuilder:
             yield self._make.concatenation(run)
 
     def _runs(self, chunks: tuple[str, ...]) -> Expression:
-        """The runs of chunks, as nested options: from each chunk, stop or go on with the next."""
+        """The runs of chunks as nested options: after each chunk, stop or go on with the next."""
         rest: Expression = EMPTY
         rests = []
         for chunk in reversed(chunks):
@@ -178,7 +178,7 @@ class ProductionBuilder:
         return Rule(node)
 
     def _filled(self, node: Expression) -> Expression | None:
-        """The same without the empty text; None if nothing else is in it."""
+        """The expression without the empty text; None if nothing else remains."""
         if node is EMPTY:
             return None
         if isinstance(node, Repeat) and not self._facts.is_nullable(node.body):

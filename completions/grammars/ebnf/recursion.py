@@ -1,7 +1,7 @@
-"""Linear recursion turned into loops: A rule X ::= A X | B is A* B, and X ::= X A | B is B A*.
+"""Linear recursion as loops: X ::= A X | B is A* B, and X ::= X A | B is B A* (Arden's lemma).
 
-Arden's lemma. Most recursive rules of hand-written grammars are such lists, and as loops they are
-regular, so that they fit into one terminal.
+Most recursive rules of hand-written grammars are such lists. As loops they are regular, and fit
+into one terminal.
 """
 
 from typing import NamedTuple
@@ -32,7 +32,7 @@ def remove_linear_recursion(grammar: Grammar) -> None:
 
 
 class _Sides(NamedTuple):
-    """An expression as A X | B, or as X A | B; None stands for no text at all."""
+    """An expression as A X | B or X A | B: `step` is A, `end` is B. None matches no text."""
 
     step: Expression | None
     end: Expression | None
@@ -46,7 +46,7 @@ class _Equation:
         self._sides: dict[Expression, _Sides] = {}
 
     def solve(self, body: Expression) -> Expression | None:
-        """The body without the unknown; None when it occurs elsewhere than at one end."""
+        """The body without the unknown; None if that occurs elsewhere than at one end."""
         for node in walk([body]):
             if node is self._unknown or any(child in self._sides for child in children(node)):
                 sides = self._split(node)
@@ -72,7 +72,7 @@ class _Equation:
         return None
 
     def _split_alternation(self, node: Alternation) -> _Sides:
-        """Options without the unknown are ends as they are."""
+        """The sides of an alternation. Options without the unknown are ends."""
         sides = [self._sides.get(option, _Sides(None, option)) for option in node.options]
         return _Sides(
             self._alternation([step for step, _ in sides]),

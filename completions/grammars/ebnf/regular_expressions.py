@@ -1,4 +1,4 @@
-"""The pattern of Regex("...") as an expression, so that it is safe beside whatever it stands by."""
+"""Reads the pattern of Regex("...") as an expression, whose lexemes can then be made safe."""
 
 import re
 from collections.abc import Sequence as Places
@@ -28,13 +28,13 @@ _BOUNDS: dict[str, tuple[int, int | None]] = {"*": (0, None), "+": (1, None), "?
 
 @dataclass(frozen=True, slots=True)
 class Pattern:
-    """A regular expression that is written inside a grammar."""
+    """A pattern inside a grammar."""
 
     pattern: str
     text: str
     """The grammar."""
     places: Places[int]
-    """Of each character of the pattern, its offset in the grammar."""
+    """The offset in the grammar of each character of the pattern."""
 
     def error(self, position: int, message: str) -> GrammarError:
         place = self.places[min(position, len(self.places) - 1)] if self.places else 0
@@ -42,7 +42,7 @@ class Pattern:
 
 
 def parse(source: Pattern, make: Expressions, *, ignore_case: bool, dot_all: bool) -> Expression:
-    """Raises GrammarError, with the place in the grammar."""
+    """The expression of a pattern. Raises GrammarError with the place in the grammar."""
     return _Reader(source, make, ignore_case, dot_all).read()
 
 
@@ -75,7 +75,7 @@ class _Reader:
             elif character == ")":
                 self._position += 1
                 if len(groups) == 1:
-                    raise self._source.error(start, "this ) closes nothing")
+                    raise self._source.error(start, "this ) has no matching (")
                 closed = self._closed(groups.pop())
                 groups[-1].parts.append(closed)
             elif character == "|":
@@ -88,7 +88,7 @@ class _Reader:
             else:
                 groups[-1].parts.append(self._make.characters(self._characters()))
         if len(groups) > 1:
-            raise self._source.error(groups[-1].start, "this ( is never closed")
+            raise self._source.error(groups[-1].start, "this ( is not closed; write a )")
         return self._closed(groups[0])
 
     def _opened(self, nesting: int) -> _Group:
@@ -112,7 +112,7 @@ class _Reader:
         return self._make.alternation(group.options)
 
     def _repeat(self, group: _Group) -> None:
-        """A quantifier. A ? after it only makes it lazy, which is all the same here."""
+        """Read a quantifier. A ? after it makes it lazy, which changes nothing here."""
         start = self._position
         if not group.parts:
             raise self._source.error(start, f"{self._pattern[start]} has nothing to repeat")
@@ -129,32 +129,36 @@ class _Reader:
         start = self._position
         found = _COUNTS.match(self._pattern, start)
         if found is None:
-            raise self._source.error(start, "a repetition is written {m}, {m,} or {m,n}")
+            raise self._source.error(start, "write a repetition as {m}, {m,} or {m,n}")
         self._position = found.end()
         low = self._count(found[1])
         high = self._count(found[3]) if found[3] else None if found[2] else low
         if high is not None and high < low:
-            raise self._source.error(start, f"at least {low} and at most {high} cannot both hold")
+            raise self._source.error(
+                start, f"the repetition {{{low},{high}}} has a minimum above its maximum"
+            )
         return low, high
 
     def _count(self, digits: str) -> int:
         if len(digits) > 6 or int(digits) > MAX_COUNT:
-            message = f"a repetition may count to {MAX_COUNT} at most"
+            message = f"the count {digits[:12]} is too large; the most is {MAX_COUNT}"
             raise self._source.error(self._position - 1, message)
         return int(digits)
 
     def _characters(self) -> Ranges:
-        """One character of a set: a class, an escape, a dot, or itself."""
+        """Read one element: a class, an escape, a dot, or a character."""
         character = self._pattern[self._position]
         if character == "[":
             return self._class()
         if character in "^$":
             message = (
-                f"{character} is only supported at the edge of the pattern; it always matches whole"
+                f"{character} is supported only at the edge of the pattern; write \\{character}"
             )
             raise self._source.error(self._position, message)
         if character == "]":
-            raise self._source.error(self._position, "this ] closes nothing; write \\]")
+            raise self._source.error(
+                self._position, "this ] has no matching [; write \\] for the character"
+            )
         if character == ".":
             self._position += 1
             return self._dot
@@ -168,16 +172,18 @@ class _Reader:
         ranges: list[tuple[int, int]] = []
         while not self._pattern.startswith("]", self._position):
             if self._position >= len(self._pattern):
-                raise self._source.error(start, "this character class does not end")
+                raise self._source.error(start, "this character class is not closed; write a ]")
             ranges += self._class_item()
         if not ranges:
-            raise self._source.error(start, "an empty character class; write \\] for a bracket")
+            raise self._source.error(
+                start, "this character class is empty; write \\] for a bracket"
+            )
         self._position += 1
         found = self._folded(code_points.union(ranges))
         return code_points.complement(found) if negated else found
 
     def _class_item(self) -> Ranges:
-        """One character, a shorthand, or a range."""
+        """Read one character, a shorthand, or a range of a class."""
         start = self._position
         low = self._one(in_class=True)
         dash = self._pattern[self._position : self._position + 2]
@@ -186,7 +192,9 @@ class _Reader:
         self._position += 1
         high = self._one(in_class=True)
         if not _is_single(high) or high[0][0] < low[0][0]:
-            raise self._source.error(start, "this range is no range: its end must not come first")
+            raise self._source.error(
+                start, "this range is reversed or has a shorthand as its end; write it as in a-z"
+            )
         return code_points.union([(low[0][0], high[0][0])])
 
     def _one(self, *, in_class: bool) -> Ranges:
@@ -196,7 +204,9 @@ class _Reader:
         if character != "\\":
             return ((ord(character), ord(character)),)
         if self._position >= len(self._pattern):
-            raise self._source.error(start, "a backslash at the end escapes nothing")
+            raise self._source.error(
+                start, "the backslash at the end escapes nothing; write two for a backslash"
+            )
         letter = self._pattern[self._position]
         self._position += 1
         if letter in _SHORTHANDS:
@@ -210,7 +220,7 @@ class _Reader:
             value = int(found[1] or found[2] or found[3], 16)
             if code_points.is_character(value):
                 return ((value, value),)
-            raise self._source.error(start, f"\\{found[0]} is no Unicode character")
+            raise self._source.error(start, f"\\{found[0]} is not a Unicode character")
         if letter.isalnum():
             message = (
                 f"\\{letter} is not supported in Regex (nor \\b, \\B, \\p and back-references)"
@@ -219,7 +229,7 @@ class _Reader:
         return ((ord(letter), ord(letter)),)
 
     def _folded(self, ranges: Ranges) -> Ranges:
-        """With the other case of ASCII letters, where case is ignored."""
+        """The ranges, and the other case of their ASCII letters if case is ignored."""
         if not self._ignore_case:
             return ranges
         more = list(ranges)

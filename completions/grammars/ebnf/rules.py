@@ -1,4 +1,4 @@
-"""What holds of a grammar's rules: which are used, can end, may be empty, are regular."""
+"""Properties of the rules of a grammar: used, able to end, possibly empty, regular."""
 
 from collections.abc import Callable, Mapping
 
@@ -22,12 +22,12 @@ Known = Mapping[Expression, bool]
 
 
 def references(body: Expression) -> list[str]:
-    """The rules that an expression mentions."""
+    """The rules that an expression refers to."""
     return [node.name for node in walk([body]) if isinstance(node, Reference)]
 
 
 def ordered(rules: Rules, start: Expression) -> list[str]:
-    """The rules that the start leads to, mentioned ones first wherever there is no cycle."""
+    """The rules that the start leads to, each after those that it refers to, except in cycles."""
     order: list[str] = []
     seen: set[str] = set()
     stack = [("", iter(references(start)))]
@@ -44,7 +44,7 @@ def ordered(rules: Rules, start: Expression) -> list[str]:
 
 
 def prune(grammar: Grammar) -> None:
-    """Leave out the rules that the start does not lead to, and put the others in order.
+    """Drop the rules that the start does not lead to, and order the others.
 
     Raises GrammarError for a rule that matches no finite text.
     """
@@ -52,16 +52,14 @@ def prune(grammar: Grammar) -> None:
     ending = _grown(grammar.rules, _can_end)
     endless = [name for name in grammar.rules if name not in ending]
     if endless:
-        # The one that others hang on stands in the cycle; the first in the text is a good guess.
+        # The first of them in the text is a good guess at the cause.
         name = min(endless, key=grammar.places.__getitem__)
-        message = (
-            f"the rule {name} can never end: it always needs itself or another such rule again"
-        )
+        message = f"the rule {name} can never end: add an alternative that does not lead back to it"
         raise GrammarError.at(grammar.text, grammar.places[name], message)
 
 
 def check_repetition(grammar: Grammar, limits: Limits) -> None:
-    """Raises GrammarError where counts multiply too far, through rules as well as in one."""
+    """Raises GrammarError if nested counts, also through rules, multiply to too many."""
     most = limits.max_repetition
     by_rule: dict[str, int] = {}
     for name, body in grammar.rules.items():
@@ -80,14 +78,14 @@ def check_repetition(grammar: Grammar, limits: Limits) -> None:
 
 
 class Facts:
-    """Whether expressions may be empty or are regular; each is worked out once."""
+    """Tells whether expressions may be empty and whether they are regular, with a cache."""
 
     def __init__(self, rules: Rules, start: Expression) -> None:
         self._nullable_rules = _grown(rules, _is_nullable)
         self._regular_rules: set[str] = set()
         self._nullable: dict[Expression, bool] = {}
         self._regular: dict[Expression, bool] = {}
-        # In a cycle, some rule stands before one that it mentions, and so none of them is regular.
+        # In a cycle a rule comes before one that it refers to, so no rule of a cycle is regular.
         for name in ordered(rules, start):
             if self.is_regular(rules[name]):
                 self._regular_rules.add(name)
@@ -110,7 +108,7 @@ class Facts:
 
 
 Property = Callable[[Expression, Known, set[str]], bool]
-"""Whether something holds of an expression, given its children and the rules of which it holds."""
+"""Whether an expression has a property, given the children and the rules that have it."""
 
 
 def _can_end(node: Expression, known: Known, ending: set[str]) -> bool:
@@ -142,7 +140,7 @@ def _is_regular(node: Expression, known: Known, regular: set[str]) -> bool:
 
 
 def _grown(rules: Rules, holds: Property) -> set[str]:
-    """The rules of whose bodies something holds: the least set, grown until nothing is added."""
+    """The rules whose bodies have a property: the least set, grown until nothing is added."""
     found: set[str] = set()
     before = -1
     while len(found) > before:

@@ -1,6 +1,6 @@
-"""llguidance's lexer simulated over the lexemes that are allowed together at some position.
+"""A simulation of llguidance's lexer over lexemes that are allowed together at some position.
 
-Sets of lexemes, and of bytes, are integers with a bit for each.
+Sets of lexemes and of bytes are integers with a bit for each member.
 """
 
 import itertools
@@ -12,29 +12,29 @@ from completions.grammars.ebnf import code_points
 from completions.grammars.ebnf.automata import END, START, Automaton
 
 MAX_WORK = 300_000
-"""States of automata visited before a simulation is given up."""
+"""States visited before a simulation is given up."""
 
 Place = tuple[int, int]
 """A lexeme's number, and a state of its automaton."""
 
 
 class Crossing(NamedTuple):
-    """A text after which some lexemes are whole, and a way on."""
+    """A situation in which some lexemes are complete and others may go on."""
 
     whole: int
-    """The lexemes that the text matches."""
+    """The lexemes that match the text so far."""
     going_on: int
     """The lexemes that one more character leaves possible."""
     lead_bytes: int
-    """What that character may begin with."""
+    """The first bytes that the character may have."""
 
 
 class TooAmbiguousError(Exception):
-    """The simulation took more than MAX_WORK."""
+    """The simulation visited more than MAX_WORK states."""
 
 
 class Simulation:
-    """Of the lexemes with these automata."""
+    """Simulates the lexemes with these automata."""
 
     def __init__(self, automata: Mapping[int, Automaton]) -> None:
         self._automata = automata
@@ -42,12 +42,12 @@ class Simulation:
         """States visited so far."""
 
     def crossings(self) -> Iterator[Crossing]:
-        """Every one there is; one with no way on for an end. Raises TooAmbiguousError."""
+        """All crossings; at the end of a text, nothing goes on. Raises TooAmbiguousError."""
         seen: set[frozenset[Place]] = set()
         todo = [self._closed((number, START) for number in self._automata)]
         while todo:
             places = todo.pop()
-            # A text of no character is no lexeme's, even where an automaton could end at once.
+            # No lexeme matches the empty text, even if its automaton could end at once.
             whole = _lexemes(place for place in places if place[1] == END) if places in seen else 0
             if whole:
                 yield Crossing(whole, 0, 0)
@@ -60,7 +60,7 @@ class Simulation:
                     todo.append(following)
 
     def _closed(self, places: Iterable[Place]) -> frozenset[Place]:
-        """With what is reached from there without a character."""
+        """The places, and those reached from them without a character."""
         found: set[Place] = set()
         for number, state in places:
             reached = self._automata[number].closure(state)
@@ -71,7 +71,7 @@ class Simulation:
         return frozenset(found)
 
     def _steps(self, places: frozenset[Place]) -> dict[frozenset[Place], int]:
-        """Where characters lead from some places, and the characters' lead bytes."""
+        """The places that characters lead to, with the lead bytes of these characters."""
         starts: dict[int, list[Place]] = {}
         stops: dict[int, list[Place]] = {}
         for number, state in places:
@@ -80,7 +80,7 @@ class Simulation:
                     starts.setdefault(low, []).append((number, target))
                     stops.setdefault(high + 1, []).append((number, target))
         lead_bytes: dict[frozenset[Place], int] = {}
-        # Sweep over the code points; between two edges, all lead to the same places.
+        # A sweep over code points: all between two edges lead to the same places.
         active: Counter[Place] = Counter()
         for edge, next_edge in itertools.pairwise(sorted(starts.keys() | stops.keys())):
             active.subtract(stops.get(edge, ()))

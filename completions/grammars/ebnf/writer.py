@@ -25,7 +25,7 @@ from completions.grammars.ebnf.productions import Loop, Productions, Rule, Symbo
 MAX_PATTERN_SIZE = 4_000
 """Expressions in one regular expression; larger ones are put together from several."""
 MAX_PATTERN_DEPTH = 60
-"""Parentheses inside each other; Rust's regex parser takes some 200."""
+"""Nested parentheses; Rust's regex parser takes some 200."""
 _EMPTY_TEXT = '""'
 
 
@@ -67,7 +67,7 @@ _TOO_LARGE = _Measure(MAX_PATTERN_SIZE + 1, 0)
 
 
 class _Terminals:
-    """Definitions of lexemes: one regular expression each where they are small enough."""
+    """The definitions of lexemes. A small lexeme is one regular expression."""
 
     def __init__(self, rules: Mapping[str, Expression]) -> None:
         self._rules = rules
@@ -77,7 +77,7 @@ class _Terminals:
         self.lines: list[str] = []
 
     def name(self, lexeme: Expression) -> str:
-        """Of a lexeme, which is defined when it is first asked for."""
+        """The name of a lexeme, which is defined at its first use."""
         lexeme = resolve(lexeme, self._rules)
         for node in walk([lexeme], self._measures, self._parts):
             self._measures[node] = self._measure(node)
@@ -91,7 +91,7 @@ class _Terminals:
         return (self._rules[node.name],) if isinstance(node, Reference) else children(node)
 
     def _measure(self, node: Expression) -> _Measure:
-        """Of the expression with its references written out."""
+        """The size and depth of the expression with its references expanded."""
         parts = [self._measures[part] for part in self._parts(node)]
         size = 1 + sum(part.size for part in parts)
         if isinstance(node, Literal):
@@ -132,7 +132,7 @@ class _Terminals:
         raise TypeError(node)
 
     def _free_text(self, node: FreeText) -> str:
-        """None of the strings stands anywhere, or anywhere before the end."""
+        """A terminal of text without the avoided strings, except that it may end with one."""
         if node.avoided not in self._avoided:
             name = self._avoided[node.avoided] = f"A{len(self._avoided)}"
             self.lines.append(f"{name}: /{'|'.join(map(quoted, node.avoided))}/")
