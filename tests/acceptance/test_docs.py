@@ -98,6 +98,13 @@ def test_files_that_are_named_exist():
             assert (ROOT / name).exists(), f"{page.name} names {name}"
 
 
+def test_files_that_the_architecture_names_exist():
+    page = (ROOT / "ARCHITECTURE.md").read_text()
+    folders = ("", "completions", "completions/jobs/lua", "project", "workers", "workers/engine")
+    for name in re.findall(r"`((?:[\w.]+/)*\w+(?:\.py|\.lua|\.c|/))`", page):
+        assert any((ROOT / folder / name).exists() for folder in folders), name
+
+
 def test_tests_that_are_named_exist():
     named = {
         (file, test)
