@@ -9,7 +9,7 @@ class CompletionsConfig(AppConfig):
     verbose_name = "Quire"
 
     def ready(self) -> None:
-        """Register the system checks and the roles."""
+        """Register the system checks, and create the roles after each migration."""
         from completions import checks  # noqa: F401
         from completions.admin import roles
 

@@ -1,4 +1,4 @@
-"""System checks: configuration that would only fail once a request arrives."""
+"""System checks for configuration that would otherwise fail at the first request."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -16,7 +16,7 @@ from completions.catalog.entries import CatalogError
 
 MIN_PEPPER = 32
 CLIENT_TIMEOUT = 600
-"""Seconds after which the openai client stops reading by default."""
+"""Default timeout of the openai client in seconds."""
 
 
 @register()
@@ -26,8 +26,8 @@ def check_pepper(app_configs: Sequence[AppConfig] | None, **kwargs: Any) -> list
     return [
         Error(
             f"QUIRE_KEY_PEPPER has fewer than {MIN_PEPPER} characters.",
-            hint="Draw one with: python -c 'import secrets; print(secrets.token_urlsafe(48))'. "
-            "Every API key made under another pepper stops working.",
+            hint="Generate one with: python -c 'import secrets; print(secrets.token_urlsafe(48))'. "
+            "API keys created with another pepper stop working.",
             id="quire.E001",
         )
     ]
@@ -38,7 +38,7 @@ def check_models_file(app_configs: Sequence[AppConfig] | None, **kwargs: Any) ->
     try:
         model_files.served_models()
     except CatalogError as error:
-        hint = "QUIRE_MODELS names the file; models.toml in the repository is an example."
+        hint = "QUIRE_MODELS is its path; the repository has an example, models.toml."
         return [Error(str(error), hint=hint, id="quire.E002")]
     return []
 
@@ -48,12 +48,12 @@ _PROTECTION = (SecurityMiddleware, XFrameOptionsMiddleware, CsrfViewMiddleware)
 
 @register(deploy=True)
 def check_protection(app_configs: Sequence[AppConfig] | None, **kwargs: Any) -> list[CheckMessage]:
-    """Django's own checks look for these by name, and ours are subclasses."""
+    """Check for our subclasses of Django's middleware; Django's checks look for exact names."""
     used = tuple(import_string(name) for name in settings.MIDDLEWARE)
     return [
         Error(
-            f"No middleware is a {wanted.__name__}.",
-            hint="Put the one of project/server/middleware.py back into MIDDLEWARE.",
+            f"MIDDLEWARE has no subclass of {wanted.__name__}.",
+            hint="Add the one in project/server/middleware.py.",
             id="quire.E003",
         )
         for wanted in _PROTECTION
@@ -67,8 +67,8 @@ def check_https(app_configs: Sequence[AppConfig] | None, **kwargs: Any) -> list[
         return []
     return [
         Warning(
-            "QUIRE_HTTPS is false: keys and the admin's cookies travel in the clear.",
-            hint="Put a proxy that ends TLS in front, and set QUIRE_HTTPS=true.",
+            "QUIRE_HTTPS is false, so keys and the admin's cookies are sent unencrypted.",
+            hint="Put a proxy that terminates TLS in front, and set QUIRE_HTTPS=true.",
             id="quire.W002",
         )
     ]
@@ -81,8 +81,8 @@ def check_timeouts(app_configs: Sequence[AppConfig] | None, **kwargs: Any) -> li
     return [
         Warning(
             f"QUIRE_REQUEST_TIMEOUT is {settings.REQUEST_TIMEOUT:g} seconds; the openai client "
-            f"gives up after {CLIENT_TIMEOUT} and then sends the request again.",
-            hint="Set it below, and let longer requests run in the background.",
+            f"times out after {CLIENT_TIMEOUT} and sends the request again.",
+            hint=f"Set it below {CLIENT_TIMEOUT}, and run longer requests in the background.",
             id="quire.W001",
         )
     ]

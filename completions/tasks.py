@@ -28,15 +28,14 @@ from completions.upkeep.locks import Lease, lease
 logger = logging.getLogger(__name__)
 
 FEED_SECONDS = 0.9
-"""That one turn of the feeder lasts; the clock starts one every second."""
+"""Duration of one run of the feeder, which the clock starts every second."""
 FEED_PAUSE = 0.05
-"""Seconds between two looks at batches whose lines all run."""
+"""Seconds between two attempts while the windows are full."""
 HANDED_OVER_FOR = 5.0
-"""Seconds after which a message about a batch is dropped: the next turn sends another."""
-
+"""Seconds after which a message about a batch expires. The next run sends another."""
 
 VALIDATED_AT_ONCE = 2
-"""Batches; a CPU worker has more threads, which nothing long may take from the others."""
+"""Batches validated at the same time, so that the CPU worker has threads for other tasks."""
 
 
 @cache
@@ -45,13 +44,13 @@ def _client() -> redis.Redis:
 
 
 def _alone(name: str) -> AbstractContextManager[Lease | None]:
-    """Whether this worker is the one to do it now."""
+    """Acquire a lock that only one worker can hold."""
     return lease(_client(), Keys(settings.REDIS_PREFIX).lock(name))
 
 
 @contextmanager
 def _place(name: str, places: int) -> Iterator[Lease | None]:
-    """One of so many in the whole installation; None when all are taken."""
+    """Acquire one of `places` locks. Yields None if all are held."""
     for number in range(places):
         with _alone(f"{name}:{number}") as mine:
             if mine:
@@ -62,8 +61,8 @@ def _place(name: str, places: int) -> Iterator[Lease | None]:
 
 @shared_task
 def settle() -> int:
-    """Usage and results of ended jobs to SQL. Returns how many."""
-    if not any_ended(_client(), settings.REDIS_PREFIX):  # most turns: they cost next to nothing
+    """Move usage and results of ended jobs to SQL. Returns the number of jobs."""
+    if not any_ended(_client(), settings.REDIS_PREFIX):  # cheap, as in most runs
         return 0
     with _alone("settle") as mine:
         if not mine:
@@ -73,7 +72,7 @@ def settle() -> int:
 
 @shared_task
 def reconcile() -> None:
-    """Publish again what the broker, a worker or Redis itself has lost."""
+    """Publish jobs again that the broker, a worker or Redis has lost."""
     with _alone("reconcile") as mine:
         if not mine:
             return
@@ -96,7 +95,7 @@ def reconcile() -> None:
 
 @shared_task
 def advance_batches() -> None:
-    """Move all batches on: results in, lines out, and whatever is due next to others."""
+    """Advance all batches: store results, send lines, and start what is due next."""
     if not _any_unfinished():
         return
     with _alone("advance_batches") as mine:
@@ -118,11 +117,11 @@ def _any_unfinished() -> bool:
 
 
 def _hand_over() -> None:
-    """What is due for whole batches; long work goes to tasks of its own."""
+    """Do what is due for whole batches. Long work is sent to other tasks."""
     now = timezone.now()
     states.expire(now)
     states.cancel_of_revoked_keys(now)
-    # Under the feeder's lock: what it is about to send is not lost.
+    # Safe under the feeder's lock: no line is between its mark and its submission.
     if waiting := feeding.restore_lost(_client(), settings.REDIS_PREFIX):
         logger.info("%d lines of batches that Redis has lost wait again", waiting)
     feeding.cancel_closing(_client(), settings.REDIS_PREFIX)
@@ -135,8 +134,11 @@ def _hand_over() -> None:
 
 @shared_task
 def validate_batch(batch_id: str) -> None:
-    """Check a batch's file: one of an organization at a time, so that others need not wait for all
-    that it has sent, and few in the whole installation."""
+    """Validate a batch's file.
+
+    One batch per organization is validated at a time, so that no organization delays the others,
+    and at most VALIDATED_AT_ONCE in all.
+    """
     validating = Batch.objects.filter(id=batch_id, status=BatchStatus.VALIDATING)
     owner = validating.values_list("organization_id", flat=True).first()
     if owner is None:
@@ -162,7 +164,7 @@ def _rids(batch: Batch) -> BatchRids:
 
 @shared_task
 def write_batch(batch_id: str) -> None:
-    """Write a drained batch's files."""
+    """Write the files of a batch whose lines have ended."""
     with _alone(f"write:{batch_id}") as mine:
         batch = Batch.objects.filter(id=batch_id, status__in=UNFINISHED).first()
         if mine and batch is not None:
@@ -171,7 +173,7 @@ def write_batch(batch_id: str) -> None:
 
 @shared_task
 def note_last_use() -> None:
-    """Which API keys were used since the last turn, to SQL."""
+    """Write the last use of API keys to SQL."""
     with _alone("note_last_use") as mine:
         if mine:
             last_use.flush(_client(), settings.REDIS_PREFIX)
@@ -179,7 +181,7 @@ def note_last_use() -> None:
 
 @shared_task
 def prune() -> None:
-    """Delete what has expired."""
+    """Delete expired data."""
     with _alone("prune") as mine:
         if mine:
             pruned = pruning.prune(timezone.now())
@@ -189,7 +191,7 @@ def prune() -> None:
 
 @shared_task
 def sample_load() -> None:
-    """Note how busy the workers are."""
+    """Sample the load of the workers."""
     with _alone("sample_load") as mine:
         if mine:
             load.sample(_client(), settings.REDIS_PREFIX, timezone.now())

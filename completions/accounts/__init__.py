@@ -1,1 +1,1 @@
-"""API keys and organizations: verify them, change them, audit the changes."""
+"""API keys and organizations: verifies them, changes them, and audits the changes."""

@@ -1,4 +1,4 @@
-"""Who changed which organization or key, and how: one entry per change, in its transaction."""
+"""Writes the audit trail: one entry per change of an organization or key, in its transaction."""
 
 import getpass
 from collections.abc import Iterable, Mapping
@@ -13,8 +13,8 @@ from completions.models import ApiKey, AuditAction, AuditEntry, Organization
 
 Audited = ApiKey | Organization
 SECRET = frozenset({"digest", "previous_digest"})
-"""Fields that no entry shows."""
-_UNTOLD = SECRET | {"id", "created_at", "last_used_at"}
+"""Fields whose values no entry contains."""
+_LEFT_OUT = SECRET | {"id", "created_at", "last_used_at"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,26 +26,26 @@ class Actor:
 
     @classmethod
     def of(cls, user: User | AnonymousUser) -> "Actor":
-        """A user of the admin."""
+        """Return the actor for a user of the admin."""
         return cls(f"admin:{user.get_username()}", user.pk)
 
     @classmethod
     def shell(cls) -> "Actor":
-        """Whoever runs a management command."""
+        """Return the actor for the user who runs a management command."""
         try:
             return cls(f"cli:{getpass.getuser()}")
-        except (KeyError, OSError):  # a container's user often has no name
+        except (KeyError, OSError):  # users of containers often have no name
             return cls("cli")
 
 
 SERVICE = Actor("service")
-"""The installation itself, as with the demo key of a first start."""
+"""The installation itself, which creates the demo key on its first start."""
 
 
 def record(
     actor: Actor, action: AuditAction, thing: Audited, changes: Mapping[str, Any] | None = None
 ) -> AuditEntry:
-    """Write an entry. Part of the caller's transaction."""
+    """Write an entry. Runs in the caller's transaction."""
     is_key = isinstance(thing, ApiKey)
     return AuditEntry.objects.create(
         actor=actor.name,
@@ -60,9 +60,9 @@ def record(
 
 
 def state_of(thing: Audited) -> dict[str, Any]:
-    """The fields that entries speak of, as JSON can hold them."""
+    """Return the audited fields as JSON values."""
     fields = (field.attname for field in thing._meta.concrete_fields)
-    return {name: _plain(getattr(thing, name)) for name in fields if name not in _UNTOLD}
+    return {name: _plain(getattr(thing, name)) for name in fields if name not in _LEFT_OUT}
 
 
 def differences(
@@ -76,7 +76,7 @@ def differences(
 
 
 def given(thing: Audited) -> dict[str, list[Any]]:
-    """The changes of something new: what is not empty."""
+    """Return the changes for a new object: its fields that are not empty."""
     return {name: [None, value] for name, value in state_of(thing).items() if value not in _EMPTY}
 
 

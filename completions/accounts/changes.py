@@ -1,5 +1,7 @@
-"""Organizations and API keys: made, changed, rotated, revoked. Every change is audited, and told to
-all web processes once it is committed."""
+"""Creates, changes, rotates and revokes organizations and API keys.
+
+Every change is audited, and announced to all web processes once it is committed.
+"""
 
 import logging
 from collections.abc import Sequence
@@ -24,7 +26,7 @@ _ANNOUNCE_TIMEOUT = 1.0
 
 
 def organization_named(name: str, actor: Actor) -> Organization:
-    """The organization of that name, made where there is none."""
+    """Return the organization with this name; create it if it does not exist."""
     with transaction.atomic():
         organization, made = Organization.objects.get_or_create(name=name)
         if made:
@@ -35,13 +37,13 @@ def organization_named(name: str, actor: Actor) -> Organization:
 def create(
     organization: Organization, name: str, actor: Actor = audit.SERVICE, **fields: Any
 ) -> tuple[ApiKey, str]:
-    """Store a new key with these fields of ApiKey. Returns it with its secret."""
+    """Create a key with these fields of ApiKey. Returns (key, secret)."""
     key = ApiKey(organization=organization, name=name, **fields)
     return key, issue(key, actor)
 
 
 def issue(key: ApiKey, actor: Actor) -> str:
-    """Draw a secret for an unsaved key and save it. Nothing can show the secret again."""
+    """Generate a secret for an unsaved key and save the key. The secret cannot be shown again."""
     key.public_id, secret = generate()
     key.digest = digest(secret, settings.KEY_PEPPER)
     with transaction.atomic():
@@ -51,8 +53,10 @@ def issue(key: ApiKey, actor: Actor) -> str:
 
 
 def rotate(key: ApiKey, grace: timedelta, actor: Actor) -> str:
-    """A new secret for the same key. The one before works for `grace` more; the one before that
-    ends now. Returns the new one."""
+    """Give a key a new secret and return it.
+
+    The current secret works for `grace` more; the one before stops working now.
+    """
     with transaction.atomic():
         key = ApiKey.objects.select_for_update().get(pk=key.pk)
         before = audit.state_of(key)
@@ -73,7 +77,7 @@ _SECRETS = [
 
 
 def revoke(key: ApiKey, actor: Actor) -> bool:
-    """End a key for good. False when it had been revoked before."""
+    """Revoke a key permanently. Returns False if it was already revoked."""
     now = timezone.now()
     with transaction.atomic():
         changed = ApiKey.objects.filter(pk=key.pk, revoked_at=None).update(revoked_at=now)
@@ -84,7 +88,7 @@ def revoke(key: ApiKey, actor: Actor) -> bool:
 
 
 def change(thing: Audited, fields: Sequence[str], actor: Actor) -> None:
-    """Save these fields of an organization or a key; no entry where they are as they were."""
+    """Save these fields of an organization or key. Writes no entry if none has changed."""
     with transaction.atomic():
         stored = type(thing)._default_manager.select_for_update().get(pk=thing.pk)
         thing.save(update_fields=fields)
@@ -95,14 +99,14 @@ def change(thing: Audited, fields: Sequence[str], actor: Actor) -> None:
 
 
 def add(organization: Organization, actor: Actor) -> None:
-    """Store a new organization."""
+    """Create an organization."""
     with transaction.atomic():
         organization.save(force_insert=True)
         audit.record(actor, AuditAction.CREATED, organization, audit.given(organization))
 
 
 def delete(organization: Organization, actor: Actor) -> None:
-    """Delete an organization with everything it owns; only the audit trail stays."""
+    """Delete an organization with everything it owns, except its audit trail."""
     with transaction.atomic():
         audit.record(actor, AuditAction.DELETED, organization)
         organization.delete()
@@ -110,13 +114,13 @@ def delete(organization: Organization, actor: Actor) -> None:
 
 
 def announce_change() -> None:
-    """Tell every web process to forget its cached keys. SQL stays the truth: never fails."""
+    """Clear the key cache of every web process. Never raises: caches expire by themselves."""
     try:
         with connect(settings.REDIS_URL, timeout=_ANNOUNCE_TIMEOUT) as client:
             client.xadd(Keys(settings.REDIS_PREFIX).keys, {"changed": "1"}, maxlen=100)
     except RedisError as error:
         logger.warning(
-            "could not announce a changed API key (%s); web processes notice within %.0f s",
+            "could not announce a changed API key (%s); web processes notice it within %.0f s",
             error,
             POSITIVE_SECONDS,
         )

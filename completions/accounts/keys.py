@@ -1,5 +1,7 @@
-"""API keys: what a secret looks like, whom it stands for, and how it is verified from a short-lived
-cache. `accounts.py` makes and changes them."""
+"""Verifies API keys: the format of a secret, the principal it stands for, and a short-lived cache.
+
+`changes.py` creates and changes keys.
+"""
 
 import hmac
 import re
@@ -29,8 +31,9 @@ _SHAPE = re.compile(r"sk-([0-9A-Za-z]{6})-([0-9A-Za-z_-]{43})-([0-9a-f]{8})")
 _ALPHABET = string.ascii_letters + string.digits
 
 POSITIVE_SECONDS = 30.0
-"""How long a verified key is trusted without asking SQL again; changes are also announced."""
+"""Seconds for which a verified key is cached. Changes clear the cache earlier."""
 NEGATIVE_SECONDS = 5.0
+"""Seconds for which an unknown key is cached."""
 CACHE_SIZE = 10_000
 
 
@@ -38,7 +41,7 @@ Network = IPv4Network | IPv6Network
 
 
 class Refusal(Enum):
-    """Why a key is not accepted; the values are the API's error codes."""
+    """Why a key is refused. The values are the API's error codes."""
 
     MISSING = "missing_api_key"
     INVALID = "invalid_api_key"
@@ -54,26 +57,27 @@ class Principal:
     organization_id: int
     public_id: str
     allowed_models: tuple[str, ...]
-    """Empty means every model."""
+    """Model ids; empty for all."""
     expires_at: datetime | None
     limits: Limits = UNLIMITED
     max_priority: int = 0
-    """The largest `priority` that it may ask for."""
+    """The highest `priority` that a request may set."""
     default_priority: int = 0
-    """Of requests that name none."""
+    """The priority of requests that set none."""
     scopes: frozenset[str] = frozenset(Scope.values)
     is_admin: bool = False
-    """Whether it sees the usage of its whole organization."""
+    """Whether it may read the usage of its whole organization."""
     networks: tuple[Network, ...] = ()
-    """Where it may be used from; empty means anywhere."""
+    """Networks that may use the key; empty for all."""
     store_prompts: bool = False
-    """Whether what it asks is kept for the operator."""
+    """Whether its prompts are stored for the operator."""
 
     def may_use(self, model: str) -> bool:
+        """Return whether the key may use a model."""
         return not self.allowed_models or model in self.allowed_models
 
     def may_come_from(self, address: str) -> bool:
-        """Whether the key may be used from an IP address; never from what is none."""
+        """Return whether an address may use the key. A key with networks refuses invalid ones."""
         return not self.networks or _lies_in(address, self.networks)
 
 
@@ -91,7 +95,7 @@ def _lies_in(address: str, networks: tuple[Network, ...]) -> bool:
 
 
 def generate() -> tuple[str, str]:
-    """A new (public id, secret): `sk-<6>-<43 characters of 256 random bits>-<CRC-32>`."""
+    """Return a new (public id, secret): `sk-<6>-<43 characters of 256 random bits>-<CRC-32>`."""
     public_id = "".join(secrets.choice(_ALPHABET) for _ in range(6))
     body = f"sk-{public_id}-{secrets.token_urlsafe(32)}"
     return public_id, f"{body}-{_checksum(body)}"
@@ -102,24 +106,24 @@ def _checksum(body: str) -> str:
 
 
 def well_formed(secret: str) -> bool:
-    """Whether it can be a key at all: a typo costs no look-up."""
+    """Return whether the secret has the right format, so that a typo costs no lookup."""
     match = _SHAPE.fullmatch(secret)
     return match is not None and _checksum(secret[: match.start(3) - 1]) == match[3]
 
 
 def masked(secret: str) -> str:
-    """For messages: the public part of a key, nothing of anything else."""
+    """Return the public part of a secret, for messages; `***` if it is malformed."""
     match = _SHAPE.fullmatch(secret)
     return f"sk-{match[1]}-..." if match else "***"
 
 
 def digest(secret: str, pepper: str) -> str:
-    """HMAC-SHA256 in hex. Slow hashing is for guessable secrets; these are 256 random bits."""
+    """Return the HMAC-SHA256 in hex. Secrets have 256 random bits, so they need no slow hash."""
     return hmac.digest(pepper.encode(), secret.encode(), "sha256").hex()
 
 
 def limits_of(key: ApiKey) -> Limits:
-    """What a key may use, its organization's budget included."""
+    """Return the limits of a key, including its organization's budget."""
     return Limits(
         key.requests_per_minute,
         key.tokens_per_minute,
@@ -143,7 +147,7 @@ def _nanos(amount: Decimal | None) -> int | None:
 
 
 def principal_of(key: ApiKey) -> Principal:
-    """Whom a stored key stands for."""
+    """Return the caller that a stored key stands for."""
     return Principal(
         key_id=key.pk,
         organization_id=key.organization_id,
@@ -165,7 +169,7 @@ def principal_of(key: ApiKey) -> Principal:
 
 @dataclass(frozen=True, slots=True)
 class StoredKey:
-    """What SQL says of a digest."""
+    """What SQL knows about a digest."""
 
     principal: Principal
     digest: str
@@ -176,7 +180,7 @@ Lookup = Callable[[str], Awaitable[StoredKey | None]]
 
 
 async def look_up(digest: str) -> StoredKey | None:
-    """The stored key with this digest, its secret before the last rotation included."""
+    """Return the key with this digest, of its current or its previous secret."""
     found = ApiKey.objects.select_related("organization")
     key = await found.filter(Q(digest=digest) | Q(previous_digest=digest)).afirst()
     if key is None:
@@ -194,7 +198,7 @@ def _of_previous_secret(key: ApiKey, principal: Principal) -> Principal:
 
 
 class KeyRing:
-    """Verifies secrets for one process, asking SQL at most once per key and cache period."""
+    """Verifies secrets for one process, with at most one query per key and cache period."""
 
     def __init__(
         self,
@@ -210,12 +214,12 @@ class KeyRing:
         self._used: dict[int, float] = {}
 
     def clear(self) -> None:
-        """Forget everything, answers still on their way from SQL included."""
+        """Clear the cache. Queries that still run do not fill it again."""
         self._epoch += 1
         self._cache.clear()
 
     async def verify(self, secret: str) -> Principal | Refusal:
-        """Who holds this secret, or why it is refused."""
+        """Return the holder of a secret, or why it is refused."""
         if not well_formed(secret):
             return Refusal.INVALID
         wanted = digest(secret, settings.KEY_PEPPER)
@@ -231,7 +235,7 @@ class KeyRing:
         return stored.principal
 
     def take_used(self) -> dict[int, float]:
-        """Ids of the keys that were used since the last call, and when: Unix seconds."""
+        """Return the keys used since the last call: Unix time by key id."""
         used, self._used = self._used, {}
         return used
 

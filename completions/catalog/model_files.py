@@ -1,4 +1,4 @@
-"""What the web tier reads of a model folder: sizes, stop ids, tokenizer, chat template."""
+"""The parts of a model folder that the web tier reads: sizes, stop ids, tokenizer, template."""
 
 import json
 from collections.abc import Mapping
@@ -18,22 +18,22 @@ _FIM_TOKENS = (
     ("<fim_prefix>", "<fim_suffix>", "<fim_middle>"),
     ("<|fim_prefix|>", "<|fim_suffix|>", "<|fim_middle|>"),
     ("<fim-prefix>", "<fim-suffix>", "<fim-middle>"),
-    ("<｜fim▁begin｜>", "<｜fim▁hole｜>", "<｜fim▁end｜>"),  # noqa: RUF001 - as it is spelt
+    ("<｜fim▁begin｜>", "<｜fim▁hole｜>", "<｜fim▁end｜>"),  # noqa: RUF001 - the model's spelling
     ("▁<PRE>", "▁<SUF>", "▁<MID>"),
 )
-"""Tokens before a prefix, before a suffix and before what is to be filled in, as tokenizers of
-StarCoder, Qwen, SantaCoder, DeepSeek and Code Llama name them."""
+"""Tokens before the prefix, the suffix and the gap to fill, in the tokenizers of StarCoder, Qwen,
+SantaCoder, DeepSeek and Code Llama."""
 _EXPERT_KEYS = ("num_experts", "num_local_experts", "n_routed_experts", "moe_num_experts")
 SPECIAL_TOKENS = ("bos_token", "eos_token", "unk_token", "pad_token", "sep_token", "cls_token")
 
 
 class ModelFilesError(Exception):
-    """A model's folder is missing or lacks something; the message says what and where."""
+    """A model's folder is missing or incomplete. The message says what and where."""
 
 
 @dataclass(frozen=True)
 class ModelFiles:
-    """Facts of one served model, in tokens. The tokenizer and template load when first used."""
+    """Properties of one served model. Tokenizer and template are loaded on first use."""
 
     id: str
     folder: Path
@@ -41,22 +41,22 @@ class ModelFiles:
     max_model_len: int
     config_eos_token_ids: tuple[int, ...]
     created: int
-    """Unix time of the folder's configuration."""
+    """Unix time of config.json."""
     json_whitespace: str = "compact"
-    """Of JSON that a constraint asks for, where the request does not say."""
+    """Default whitespace of constrained JSON."""
     tool_format: str | None = None
     thinking_marks: tuple[str, str] | None = None
     thinking_switch: str | None = None
     text_prompts: bool = False
-    """Whether prompts may be texts."""
+    """Whether completions accept prompts as text."""
     stop_token_ids: tuple[int, ...] = ()
-    """Of models.toml; below `vocab_size`."""
+    """Stop token ids from models.toml; below `vocab_size`."""
     routes_experts: bool = False
-    """Whether it is a mixture of experts."""
+    """Whether the model is a mixture of experts."""
 
     @cached_property
     def weight_version(self) -> str | None:
-        """Digest of the weights' checksums, for a folder that `prepare_model` made."""
+        """Digest of the weights' checksums; None unless `prepare_model` wrote the folder."""
         path = self.folder / "manifest.json"
         if not path.is_file():
             return None
@@ -66,7 +66,7 @@ class ModelFiles:
 
     @cached_property
     def eos_token_ids(self) -> tuple[int, ...]:
-        """All that end a text: of the configurations, the tokenizer's own, those of models.toml."""
+        """All end tokens: of the configurations, of the tokenizer, and of models.toml."""
         name = self.special_tokens.get("eos_token")
         own = self.tokenizer.token_to_id(name) if name else None
         named = [*self.config_eos_token_ids, *([] if own is None else [own])]
@@ -84,12 +84,12 @@ class ModelFiles:
 
     @cached_property
     def longest_token(self) -> int:
-        """Characters, or bytes, that one token stands for at most."""
+        """Length of the longest token in characters or bytes."""
         return max(map(len, self.tokenizer.get_vocab()))
 
     @cached_property
     def fim_token_ids(self) -> tuple[int, int, int] | None:
-        """Ids of the tokens before a prefix, a suffix and a gap to fill, if it has such."""
+        """Ids of the fill-in-the-middle tokens (prefix, suffix, gap); None if there are none."""
         for names in _FIM_TOKENS:
             prefix, suffix, middle = map(self.tokenizer.token_to_id, names)
             if prefix is not None and suffix is not None and middle is not None:
@@ -103,7 +103,7 @@ class ModelFiles:
 
     @cached_property
     def chat_template(self) -> str | None:
-        """Jinja source, or None for a model without one."""
+        """Jinja source of the chat template; None if there is none."""
         path = self.folder / "chat_template.jinja"
         if path.is_file():
             return path.read_text("utf-8")
@@ -115,7 +115,7 @@ class ModelFiles:
 
     @cached_property
     def special_tokens(self) -> Mapping[str, str]:
-        """Name to text, for chat templates."""
+        """Special tokens by name, for chat templates."""
         found = {}
         for name in SPECIAL_TOKENS:
             value = self.tokenizer_config.get(name)
@@ -127,7 +127,7 @@ class ModelFiles:
 
 
 def served_models() -> Catalog:
-    """models.toml, read once per process."""
+    """Return models.toml, which is read once per process."""
     return _catalog(settings.MODELS_FILE, settings.MODELS_DIR)
 
 
@@ -179,7 +179,7 @@ def _stop_token_ids(entry: ModelEntry, vocab_size: int) -> tuple[int, ...]:
 
 
 def _eos_token_ids(folder: Path, config: Mapping[str, Any]) -> tuple[int, ...]:
-    """Of both configurations: either may name some that the other does not."""
+    """Collect the ids from both configurations, which may differ."""
     path = folder / "generation_config.json"
     generation = _json(path) if path.is_file() else {}
     found: list[int] = []

@@ -1,1 +1,1 @@
-"""What the CPU worker does on a schedule: settle ended jobs, sample the load, prune."""
+"""Periodic work of the CPU worker: settling ended jobs, sampling the load, pruning."""

@@ -1,4 +1,4 @@
-"""How busy the workers are, noted once a minute for the charts of the past."""
+"""Samples the load of the workers once a minute, for the dashboard's charts."""
 
 from collections import Counter, defaultdict
 from datetime import datetime
@@ -19,7 +19,7 @@ _COLUMNS = {
 
 
 def sample(client: redis.Redis, prefix: str, now: datetime) -> None:
-    """Store what is so now of every served model; the first of a minute counts."""
+    """Store a sample for every served model. The first sample of a minute is kept."""
     queued: dict[str, Counter[str]] = defaultdict(Counter)
     for job in open_jobs(client, prefix)[0]:
         if job.state == "queued":

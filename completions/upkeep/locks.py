@@ -1,4 +1,4 @@
-"""Locks in Redis for what one process at a time shall do, renewed while it goes on."""
+"""Locks in Redis for work that only one process may do at a time."""
 
 import logging
 import threading
@@ -12,11 +12,11 @@ from redis.lock import Lock
 logger = logging.getLogger(__name__)
 
 LEASE = 15.0
-"""Seconds after which the lock of a killed process is free again."""
+"""Seconds after which the lock of a killed process expires."""
 
 
 class Lease:
-    """A lock that was taken. A thread renews it until it is given back."""
+    """A lock that this process holds. A thread renews it until `give_back`."""
 
     def __init__(self, lock: Lock) -> None:
         self._lock = lock
@@ -26,7 +26,7 @@ class Lease:
         self._thread.start()
 
     def alive(self) -> bool:
-        """Whether it is still ours: if Redis lost it, another process may be at work."""
+        """Return whether the lock is still held. If Redis lost it, another process may hold it."""
         return not self._lost
 
     def _renew(self) -> None:
@@ -39,15 +39,16 @@ class Lease:
                 return
 
     def give_back(self) -> None:
+        """Release the lock."""
         self._over.set()
         self._thread.join()
-        with suppress(LockError):  # it was lost
+        with suppress(LockError):  # the lock was lost
             self._lock.release()
 
 
 @contextmanager
 def lease(client: redis.Redis, key: str) -> Iterator[Lease | None]:
-    """The lock's lease; None when another process holds it."""
+    """Acquire the lock for a block. Yields None if another process holds it."""
     lock = client.lock(key, timeout=LEASE, blocking=False, thread_local=False)
     if not lock.acquire():
         yield None

@@ -1,4 +1,4 @@
-"""What goes once its time is over, and what old usage is reduced to."""
+"""Deletes expired data, and merges old hourly usage into days."""
 
 from collections import Counter
 from datetime import datetime, timedelta
@@ -17,7 +17,7 @@ SAMPLES_KEPT = timedelta(days=35)
 
 
 def prune(now: datetime) -> Counter[str]:
-    """Delete what has expired. Returns how much of what."""
+    """Delete expired rows and files. Returns the numbers deleted, by kind."""
     records = now - timedelta(days=settings.USAGE_RECORD_DAYS)
     prompts = now - timedelta(days=settings.STORED_PROMPT_DAYS)
     writing.delete_left_lines()
@@ -34,7 +34,7 @@ def prune(now: datetime) -> Counter[str]:
 
 
 def _delete(rows: QuerySet[Any]) -> int:
-    """In short transactions: the ledger is written meanwhile."""
+    """Delete in short transactions, because the ledger is written meanwhile."""
     deleted = 0
     while ids := list(rows.order_by().values_list("pk", flat=True)[:_AT_ONCE]):
         deleted += rows.model._default_manager.filter(pk__in=ids).delete()[0]

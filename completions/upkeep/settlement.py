@@ -1,8 +1,8 @@
-"""Ended jobs move from Redis to SQL, each exactly once: usage, results, lines of batches.
+"""Moves ended jobs from Redis to SQL, each exactly once: usage, results, lines of batches.
 
-Redis keeps what a job left until the transaction that stores it has been committed, and the entry
-that names the job goes last. A crash in between repeats the round, which changes nothing: usage has
-one row per job id, and results are only given to what has none yet.
+Redis keeps the data of a job until SQL has committed it, and deletes the entry that names the job
+last. A crash in between repeats the round, which is idempotent: usage has one row per job id, and
+a result is stored only if there is none.
 """
 
 import logging
@@ -21,11 +21,11 @@ from completions.usage import ledger
 logger = logging.getLogger(__name__)
 
 AT_ONCE = 100
-"""Jobs of one transaction: results of 2,000 tokens each are some 10 MB."""
+"""Jobs per transaction. With results of 2,000 tokens each it holds some 10 MB."""
 
 
 def settle(client: Redis, prefix: str) -> int:
-    """Move everything there is. Returns how many jobs were moved."""
+    """Move all ended jobs. Returns how many."""
     settled = 0
     since: str | None = FIRST
     while since is not None:
@@ -33,8 +33,10 @@ def settle(client: Redis, prefix: str) -> int:
         try:
             stored = _store_all(jobs)
         except IntegrityError as error:
-            # The lock was lost and another worker stored some of them: the next turn sees that.
-            logger.warning("jobs were settled twice at a time, left to the next turn: %s", error)
+            # The lock was lost, and another worker stored some jobs. The next run skips them.
+            logger.warning(
+                "another worker settles the same jobs; leaving them to the next run: %s", error
+            )
             break
         lines = [job for job in stored if job.kind == "batch"]
         forget(client, prefix, lines, RESULT_TTL)
@@ -45,15 +47,14 @@ def settle(client: Redis, prefix: str) -> int:
 
 
 def _store_all(jobs: Sequence[EndedJob]) -> Sequence[EndedJob]:
-    """Store these together, or where one of them cannot be stored, each by itself.
+    """Store the jobs in one transaction, or one by one if any of them cannot be stored.
 
-    Returns those that were. The others stay where they are and are tried again, so that nothing is
-    lost and none of them holds up those that ended after it.
+    Returns the stored jobs. The others stay in Redis and are retried, without delaying later jobs.
     """
     try:
         _store(jobs)
     except (IntegrityError, OperationalError, InterfaceError):
-        raise  # SQL's fault, not that of a job
+        raise  # a fault of SQL, not of a job
     except Exception:
         if len(jobs) > 1:
             return [job for each in jobs for job in _store_all([each])]
@@ -74,7 +75,7 @@ def _store(jobs: Sequence[EndedJob]) -> None:
 
 
 def _log_failures(jobs: Sequence[EndedJob]) -> None:
-    """Whoever ended a job, a worker, a script or the reconciler, it comes past here."""
+    """Log failed jobs. Every ended job passes here, whether a worker or a script ended it."""
     for job in jobs:
         if job.error is not None:
             logger.warning(

@@ -1,1 +1,1 @@
-"""What was used: the ledger, reports, budgets and latency histograms."""
+"""Usage: the ledger, reports, budgets and latency histograms."""

@@ -1,4 +1,4 @@
-"""What the buckets of a latency histogram say."""
+"""Quantiles of latency histograms."""
 
 from collections.abc import Sequence
 
@@ -6,8 +6,10 @@ from completions.models.usage import BOUNDS_MS
 
 
 def quantile(counts: Sequence[int], share: float) -> float | None:
-    """Milliseconds within which `share` of what was counted lies, even inside a bucket; None of
-    nothing. What exceeds the last bound counts as that bound."""
+    """Return the quantile in milliseconds, interpolated linearly; None if the histogram is empty.
+
+    Values above the last bound count as that bound.
+    """
     total = sum(counts)
     if not total:
         return None

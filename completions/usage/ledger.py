@@ -1,4 +1,4 @@
-"""The usage ledger: one record per ended job, and the sums of each hour, whatever crashes."""
+"""The usage ledger: one record per ended job, and hourly sums, exact even after a crash."""
 
 import zlib
 from bisect import bisect_left
@@ -24,11 +24,11 @@ from completions.models.storable import without_nul
 from completions.models.usage import BOUNDS_MS, COUNTED
 
 _MOST_MS = 2**31 - 1
-"""That a column holds: 25 days, which only a clock that jumps can make of a request."""
+"""The maximum of a column: 25 days, which only a clock jump exceeds."""
 
 
 class _Cell(NamedTuple):
-    """What one row of UsageHour is for."""
+    """The key of one row of UsageHour."""
 
     organization_id: int
     api_key_id: int
@@ -38,8 +38,11 @@ class _Cell(NamedTuple):
 
 
 def record(jobs: Sequence[EndedJob]) -> None:
-    """Write the records of jobs that have none yet, and add them up. Part of the caller's
-    transaction. Raises IntegrityError when another process writes the same at the same time."""
+    """Write the records of jobs that have none, and add them to the hourly sums.
+
+    Runs in the caller's transaction. Raises IntegrityError if another process writes the same
+    records at the same time.
+    """
     by_id = {job.id: job for job in jobs}
     recorded = UsageRecord.objects.filter(job_id__in=by_id).values_list("job_id", flat=True)
     for job_id in recorded:
@@ -54,7 +57,7 @@ def record(jobs: Sequence[EndedJob]) -> None:
 
 
 def _owned(jobs: Sequence[EndedJob]) -> list[EndedJob]:
-    """A key or an organization deleted meanwhile takes its records with it."""
+    """Return the jobs whose key and organization still exist."""
     found = ApiKey.objects.filter(id__in={job.api_key_id for job in jobs})
     keys = set(found.values_list("id", flat=True))
     owners = Organization.objects.filter(id__in={job.organization_id for job in jobs})
@@ -106,7 +109,7 @@ def _milliseconds(seconds: float) -> int:
 
 
 def add_up(records: Iterable[UsageRecord]) -> None:
-    """Add new records to their hours. Part of the transaction that stores them."""
+    """Add new records to their hours. Runs in the transaction that stores them."""
     sums: dict[_Cell, Counter[str]] = defaultdict(Counter)
     for each in records:
         hour = each.finished_at.replace(minute=0, second=0, microsecond=0)
@@ -134,7 +137,7 @@ def _counts(each: UsageRecord) -> Counter[str]:
 
 
 def _add(sums: Mapping[_Cell, Mapping[str, int]]) -> None:
-    for cell in sorted(sums):  # in one order, so that no two processes wait for each other
+    for cell in sorted(sums):  # in a fixed order, so that processes cannot deadlock
         row = UsageHour.objects.filter(**cell._asdict())
         more = {name: F(name) + count for name, count in sums[cell].items() if count}
         if not row.update(**more):
@@ -143,8 +146,7 @@ def _add(sums: Mapping[_Cell, Mapping[str, int]]) -> None:
 
 
 def fold(before: datetime) -> int:
-    """Add up the hours of days that ended before this in the first of each. Returns how many
-    days."""
+    """Merge the hours of each day before `before` into its first. Returns the number of days."""
     folded = 0
     cut = before.replace(hour=0, minute=0, second=0, microsecond=0)
     while (day := _unfolded_day(cut)) is not None:

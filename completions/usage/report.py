@@ -1,4 +1,4 @@
-"""Sums of usage per hour or day, by key, model and adapter: for the API, the admin and CSV."""
+"""Usage per hour or day, by key, model and adapter, for the API, the admin and CSV."""
 
 import csv
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -11,7 +11,7 @@ from django.db.models import DateTimeField, QuerySet, Sum
 from django.db.models.functions import Trunc
 
 from completions.models import ApiKey, Organization, UsageHour
-from completions.models.usage import COUNTED, FIRST_TOKEN, LATENCY, NANOS
+from completions.models.usage import COUNTED, FIRST_TOKEN, LATENCY, NANOS, SUMMED
 from completions.usage.histograms import quantile
 
 WIDTHS = {"1h": timedelta(hours=1), "1d": timedelta(days=1)}
@@ -25,20 +25,20 @@ class Row:
 
     start: datetime
     group: Mapping[str, Any]
-    """Values of the columns in GROUPS by which sums are kept apart."""
+    """The values of the columns in GROUPS that define the group."""
     sums: Mapping[str, int]
-    """Of the columns in COUNTED."""
+    """The sums of the columns in COUNTED."""
 
     @property
     def cost(self) -> Decimal:
         return Decimal(self.sums["cost_nanos"]) / NANOS
 
     def latency(self) -> dict[str, float | None]:
-        """Milliseconds from arrival to end, by the names of PERCENTILES."""
+        """Return percentiles of the latency in milliseconds, by the names in PERCENTILES."""
         return self._percentiles(LATENCY)
 
     def first_token(self) -> dict[str, float | None]:
-        """Milliseconds from arrival to the first token."""
+        """Return percentiles of the time to the first token in milliseconds."""
         return self._percentiles(FIRST_TOKEN)
 
     def _percentiles(self, columns: Sequence[str]) -> dict[str, float | None]:
@@ -47,7 +47,7 @@ class Row:
 
 
 def bucket_of(moment: datetime, width: str) -> datetime:
-    """The beginning of the bucket that a moment (UTC) lies in."""
+    """Return the beginning of the bucket that contains a moment (UTC)."""
     hour = moment.replace(minute=0, second=0, microsecond=0)
     return hour.replace(hour=0) if width == "1d" else hour
 
@@ -55,7 +55,7 @@ def bucket_of(moment: datetime, width: str) -> datetime:
 def grouped(
     hours: QuerySet[UsageHour], width: str, groups: Sequence[str]
 ) -> QuerySet[UsageHour, dict[str, Any]]:
-    """Sums of these hours by bucket and group, in order of both."""
+    """Sum hours by bucket and group, ordered by both."""
     start = Trunc("hour", "day" if width == "1d" else "hour", output_field=DateTimeField())
     split = hours.annotate(start=start).order_by("start", *groups).values("start", *groups)
     sums: QuerySet[UsageHour, dict[str, Any]]
@@ -64,7 +64,7 @@ def grouped(
 
 
 def row_of(values: Mapping[str, Any], groups: Sequence[str]) -> Row:
-    """One result of :func:`grouped`."""
+    """Convert one row of `grouped`."""
     return Row(
         start=values["start"],
         group={name: values[name] for name in groups},
@@ -76,7 +76,7 @@ def row_of(values: Mapping[str, Any], groups: Sequence[str]) -> Row:
 
 
 class Writer(Protocol):
-    """What text can be written to."""
+    """Anything that text can be written to."""
 
     def write(self, text: str, /) -> Any: ...
 
@@ -90,8 +90,7 @@ _FORMULA = ("=", "+", "-", "@", "\t", "\r")
 
 
 def write_csv(hours: QuerySet[UsageHour], width: str, to: Writer) -> int:
-    """Write one line per bucket, key, model and adapter, after a line of names. Returns how
-    many."""
+    """Write a header, and a line per bucket, key, model and adapter. Returns how many lines."""
     table = csv.writer(to, lineterminator="\n")
     table.writerow(_COLUMNS)
     count = 0
@@ -109,7 +108,7 @@ def _lines(hours: QuerySet[UsageHour], width: str) -> Iterator[Iterable[Any]]:
         key = keys[row.group["api_key_id"]]
         names = (organizations[row.group["organization_id"]], f"sk-{key.public_id}", key.name)
         texts = (*names, row.group["model"], row.group["adapter"])
-        counts = [row.sums[name] for name in COUNTED[: COUNTED.index("cost_nanos")]]
+        counts = [row.sums[name] for name in SUMMED[: SUMMED.index("cost_nanos")]]
         spans = (*row.latency().values(), *row.first_token().values())
         yield (
             row.start.isoformat(), *map(_harmless, texts), *counts, f"{row.cost:f}",
@@ -118,5 +117,5 @@ def _lines(hours: QuerySet[UsageHour], width: str) -> Iterator[Iterable[Any]]:
 
 
 def _harmless(text: str) -> str:
-    """A spreadsheet must not run a name as a formula."""
+    """Quote a name that a spreadsheet would run as a formula."""
     return f"'{text}" if text.startswith(_FORMULA) else text

@@ -110,10 +110,10 @@ def test_choosing(read):
         ("[models]\na = 3\n", "must be a table"),
         ('[models.a]\npath = "a"\ntool_format = "x"\n', "tool_format must be one of hermes,"),
         ('[models.a]\npath = "a"\nthinking_marks = "x"\n', "must be of type array"),
-        ('[models.a]\npath = "a"\nthinking_marks = ["x"]\n', "must be two texts"),
+        ('[models.a]\npath = "a"\nthinking_marks = ["x"]\n', "must be two strings"),
         ('[models.a]\npath = "a"\nstop_token_ids = [-1]\n', "integers of at least 0"),
         ('[models.a]\npath = "a"\nstop_token_ids = ["x"]\n', "integers of at least 0"),
-        ('[models.a]\npath = "a"\nthinking_marks = ["x", " "]\n', "must be two texts"),
+        ('[models.a]\npath = "a"\nthinking_marks = ["x", " "]\n', "must be two strings"),
         ('[models.a]\npath = "a"\nthinking_switch = "x"\n', "needs thinking_marks"),
     ],
 )
