@@ -1,4 +1,4 @@
-"""Celery's settings: broker, queues, acknowledgement policy and the periodic tasks."""
+"""Settings of Celery: broker, queues, acknowledgement and periodic tasks."""
 
 from typing import Any
 
@@ -6,11 +6,11 @@ from django.conf import settings
 from kombu import Queue
 
 VISIBILITY_TIMEOUT = 60
-"""Seconds until a message that nobody refreshes goes to another worker."""
+"""Seconds until an unacknowledged message goes to another worker."""
 
 
 def redis_broker_url(redis_url: str) -> str:
-    """kombu's spelling of a redis-py URL: unix sockets have a scheme of their own."""
+    """Convert a redis-py URL to kombu's form, which has its own scheme for unix sockets."""
     if redis_url.startswith("unix://"):
         return "redis+socket://" + redis_url.removeprefix("unix://").replace(
             "?db=", "?virtual_host="
@@ -40,9 +40,9 @@ broker_transport_options = _transport_options()
 broker_connection_retry_on_startup = True
 broker_connection_max_retries = None
 broker_channel_error_retry = True
-"""Redis may refuse a write, as it does at maxmemory: no reason to load a model again."""
+"""Retry when Redis refuses a write, as at maxmemory, so that the worker keeps its model loaded."""
 
-# A message is a claim check (one job id), acknowledged after the job's terminal event.
+# A message holds one job id. It is acknowledged after the job's terminal event.
 task_serializer = "json"
 accept_content = ["json"]
 task_acks_late = True

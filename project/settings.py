@@ -1,4 +1,4 @@
-"""Every setting, read once from the environment; bad values fail at start."""
+"""All settings, read once from the environment. A bad value fails at start."""
 
 import hashlib
 import json
@@ -36,7 +36,7 @@ if not re.fullmatch(r"auto|cpu|cuda(:\d+)?", DEVICE):
 
 
 def _generated_secrets(path: Path) -> dict[str, str]:
-    """Secrets of an embedded installation, made once. The link makes the first writer win."""
+    """Return the secrets of an embedded installation. The link lets the first writer win."""
     if not path.exists():
         drawn = {name: secrets.token_urlsafe(48) for name in ("secret_key", "key_pepper")}
         with tempfile.NamedTemporaryFile("w", dir=path.parent, delete=False) as draft:
@@ -61,14 +61,14 @@ KEY_PEPPER = _secret("QUIRE_KEY_PEPPER", "key_pepper")
 
 
 METRICS_TOKEN = env.str("QUIRE_METRICS_TOKEN", default="")
-"""What `GET /metrics` asks for; without it that page is off."""
+"""Bearer token of `GET /metrics`. Without it the page does not exist."""
 
 
-# Redis: given by REDIS_URL, or the embedded Valkey on a unix socket ------------------------------
+# Redis: at REDIS_URL, or the embedded Valkey on a unix socket ------------------------------------
 
 
 def _socket_path() -> Path:
-    """Under QUIRE_HOME if the kernel's limit of 107 bytes allows, else in a private temp folder."""
+    """Return a path in QUIRE_HOME, or in a temp folder if it exceeds the kernel's 107 bytes."""
     path = RUN_DIR / "valkey.sock"
     if len(os.fsencode(path)) <= 100:
         return path
@@ -89,7 +89,7 @@ def _database() -> dict[str, Any]:
     config: dict[str, Any] = env.db("DATABASE_URL", default=f"sqlite:///{QUIRE_HOME}/quire.sqlite3")
     if config["ENGINE"].endswith("sqlite3"):
         config["OPTIONS"] = {
-            # A deferred transaction that read first cannot upgrade when another wrote.
+            # A deferred transaction fails when it writes after a read and another has written.
             "transaction_mode": "IMMEDIATE",
             "init_command": "PRAGMA journal_mode=WAL; PRAGMA synchronous=NORMAL;",
             "timeout": 10,
@@ -105,7 +105,7 @@ DATABASES = {"default": _database()}
 DEFAULT_AUTO_FIELD = "django.db.models.BigAutoField"
 
 
-# Files: a folder under QUIRE_HOME, or any storage of Django's ------------------------------------
+# Files: a folder in QUIRE_HOME, or any storage backend of Django ---------------------------------
 
 # S3: QUIRE_STORAGE=storages.backends.s3.S3Storage, QUIRE_STORAGE_OPTIONS={"bucket_name": "..."}.
 _storage = env.str("QUIRE_STORAGE", default="")
@@ -118,9 +118,9 @@ STORAGES: dict[str, dict[str, Any]] = {
     "staticfiles": {"BACKEND": "django.contrib.staticfiles.storage.StaticFilesStorage"},
 }
 AWS_S3_MAX_MEMORY_SIZE = 8 * 1024 * 1024
-"""Bytes of a file in S3 that are read into memory; a longer one goes through a temporary file."""
+"""Maximum bytes of a file in S3 to read into memory; larger ones use a temporary file."""
 FILE_UPLOAD_PERMISSIONS = 0o600
-# Beside the files, so that an upload is moved into place instead of copied.
+# On the same file system as the files, so that an upload is moved instead of copied.
 FILE_UPLOAD_TEMP_DIR = QUIRE_HOME / "tmp"
 FILE_UPLOAD_TEMP_DIR.mkdir(mode=0o700, exist_ok=True)
 
@@ -130,38 +130,38 @@ FILE_UPLOAD_TEMP_DIR.mkdir(mode=0o700, exist_ok=True)
 MAX_BODY_BYTES = env.int("QUIRE_MAX_BODY_BYTES", default=8 * 1024 * 1024)
 MAX_FILE_BYTES = env.int("QUIRE_MAX_FILE_BYTES", default=200 * 1024 * 1024)
 MAX_STORED_BYTES = env.int("QUIRE_MAX_STORED_BYTES", default=10 * 1024**3)
-"""Of the files that one organization has uploaded."""
+"""Bytes of all uploads of one organization."""
 MAX_BATCH_LINES = env.int("QUIRE_MAX_BATCH_LINES", default=50_000)
 MAX_QUEUED_LINES = env.int("QUIRE_MAX_QUEUED_LINES", default=200_000)
-"""Of the unfinished batches of one organization; one more batch is taken below that."""
+"""Lines of the unfinished batches of one organization. A new batch may exceed it once."""
 MAX_VALIDATING_BATCHES = 50
 MAX_QUEUED_JOBS = env.int("QUIRE_MAX_QUEUED_JOBS", default=10_000)
 MAX_QUEUED_INTERACTIVE = env.int("QUIRE_MAX_QUEUED_INTERACTIVE", default=4_000)
-"""Calls and streams that wait or run; the rest is for those who can wait longer."""
+"""Calls and streams, queued or running. The rest of MAX_QUEUED_JOBS is for other jobs."""
 MAX_QUEUED_BACKGROUND = env.int("QUIRE_MAX_QUEUED_BACKGROUND", default=8_000)
 MAX_QUEUED_PER_KEY = env.int("QUIRE_MAX_QUEUED_PER_KEY", default=2_000)
-"""Calls, streams and background jobs of one API key, so that it leaves room for others."""
+"""Calls, streams and background jobs of one API key, so that others have room."""
 REQUEST_TIMEOUT = env.float("QUIRE_REQUEST_TIMEOUT", default=300.0)
-"""Seconds a synchronous or streamed completion may take; below the openai client's 600."""
+"""Seconds for a call or stream; below the 600 s timeout of the openai client."""
 BACKGROUND_TIMEOUT = env.float("QUIRE_BACKGROUND_TIMEOUT", default=3600.0)
-"""Seconds a background completion may take, waiting included."""
+"""Seconds for a background job, from its submission."""
 RESULT_TTL = env.int("QUIRE_RESULT_TTL", default=600)
-"""Seconds a finished synchronous or streamed completion can be fetched again."""
+"""Seconds for which the result of a call or stream is kept."""
 BACKGROUND_RESULT_TTL = env.int("QUIRE_BACKGROUND_RESULT_TTL", default=3600)
 USAGE_RECORD_DAYS = env.int("QUIRE_USAGE_RECORD_DAYS", default=90)
-"""That a usage record is kept; its hour's sums stay for ever."""
+"""Days for which usage records are kept. Their hourly sums are kept forever."""
 USAGE_HOUR_DAYS = env.int("QUIRE_USAGE_HOUR_DAYS", default=400)
-"""After which the hours of a day become one row."""
+"""Days after which the hourly sums of a day are merged into one row."""
 STORED_PROMPT_DAYS = env.int("QUIRE_STORED_PROMPT_DAYS", default=30)
-"""That prompts are kept of organizations that have them stored."""
+"""Days for which prompts are kept, for organizations that have them stored."""
 SHUTDOWN_GRACE = env.float("QUIRE_SHUTDOWN_GRACE", default=25.0)
-"""Seconds a worker lets running jobs finish after SIGTERM; the rest move to another worker."""
+"""Seconds for running jobs to finish after SIGTERM. The rest move to another worker."""
 
 STEP_LIMIT = env.float("QUIRE_STEP_LIMIT", default=120.0)
-"""Seconds that one step of an engine may take; then its worker counts as stuck and ends."""
+"""Seconds after which an engine's step counts as stuck and its worker ends."""
 
 
-# What judging a constraint may cost; completions/grammars/limits.py says what each bounds.
+# Limits for checking a constraint; completions/grammars/limits.py explains each.
 GRAMMAR_MAX_BYTES = env.int("QUIRE_GRAMMAR_MAX_BYTES", default=256 * 1024)
 GRAMMAR_MAX_DEPTH = env.int("QUIRE_GRAMMAR_MAX_DEPTH", default=64)
 GRAMMAR_MAX_CHAIN = env.int("QUIRE_GRAMMAR_MAX_CHAIN", default=500)
@@ -198,7 +198,7 @@ INSTALLED_APPS = [
     "project",
     "completions",
 ]
-# Each passes /v1/ and the probes straight through: Django's own would cost them 1.5 ms of threads.
+# Each bypasses the API's paths, which would need a thread: see project/server/middleware.py.
 MIDDLEWARE = [
     "project.server.middleware.SecurityMiddleware",
     "project.server.middleware.StaticFilesMiddleware",
@@ -230,7 +230,7 @@ AUTH_PASSWORD_VALIDATORS = [
     {"NAME": f"django.contrib.auth.password_validation.{name}"}
     for name in ("MinimumLengthValidator", "CommonPasswordValidator", "NumericPasswordValidator")
 ]
-LOGIN_REDIRECT_URL = "/admin/"  # unfold's form does not say where the user came from
+LOGIN_REDIRECT_URL = "/admin/"  # unfold's form does not keep the page that the user came from
 UNFOLD = {
     "SITE_TITLE": "Quire",
     "SITE_HEADER": "Quire",
@@ -256,25 +256,25 @@ UNFOLD = {
     },
 }  # fmt: skip
 STATIC_URL = "/static/"
-WHITENOISE_USE_FINDERS = True  # serves the admin's files from the packages: nothing to collect
+WHITENOISE_USE_FINDERS = True  # serves from the packages, without collectstatic
 WHITENOISE_AUTOREFRESH = False
 USE_TZ = True
 TIME_ZONE = "UTC"
 USE_I18N = False
 FORMAT_MODULE_PATH = "project.date_formats"
 
-# Behind a proxy that ends TLS set QUIRE_HTTPS=true (compose.yaml): cookies and HSTS follow.
+# Behind a proxy that terminates TLS, QUIRE_HTTPS=true turns on secure cookies and HSTS.
 HTTPS = env.bool("QUIRE_HTTPS", default=False)
-# Whose X-Forwarded-For is believed: addresses and CIDR networks. Keys may be bound to networks.
+# Addresses and CIDR networks whose X-Forwarded-For is trusted; keys may be bound to networks.
 TRUSTED_PROXIES = env.list("QUIRE_TRUSTED_PROXIES", default=[])
 SECURE_PROXY_SSL_HEADER = ("HTTP_X_FORWARDED_PROTO", "https") if HTTPS else None
 SESSION_COOKIE_SECURE = CSRF_COOKIE_SECURE = HTTPS
 SECURE_HSTS_SECONDS = 31_536_000 if HTTPS else 0
 
-SECURE_SSL_REDIRECT = False  # the proxy's task: probes and workers of the same host speak HTTP
-SECURE_HSTS_INCLUDE_SUBDOMAINS = SECURE_HSTS_PRELOAD = False  # the host's other names are not ours
+SECURE_SSL_REDIRECT = False  # the proxy redirects; probes on the same host use HTTP
+SECURE_HSTS_INCLUDE_SUBDOMAINS = SECURE_HSTS_PRELOAD = False  # the domain may have other hosts
 SESSION_COOKIE_AGE = 12 * 3600
-# quire.E003 sees to it that our subclasses of the middleware stand in for those that these ask for.
+# These look for Django's middleware by exact name; quire.E003 looks for our subclasses instead.
 SILENCED_SYSTEM_CHECKS = ["security.W001", "security.W002", "security.W003"]
 
 REST_FRAMEWORK = {
@@ -289,8 +289,8 @@ REST_FRAMEWORK = {
 }
 
 LOG_FORMAT = env.str("QUIRE_LOG_FORMAT", default="auto")
-if LOG_FORMAT not in structured_logs.FORMATS:
+if LOG_FORMAT not in structured_logs.LOG_FORMATS:
     raise ImproperlyConfigured(
-        f"QUIRE_LOG_FORMAT is {LOG_FORMAT!r}; use {', '.join(structured_logs.FORMATS)}"
+        f"QUIRE_LOG_FORMAT is {LOG_FORMAT!r}; use {', '.join(structured_logs.LOG_FORMATS)}"
     )
 LOGGING = structured_logs.configuration(env.str("QUIRE_LOG_LEVEL", default="INFO"), LOG_FORMAT)

@@ -1,7 +1,7 @@
 """Logs: one JSON object per line, or coloured text on a terminal.
 
-Everything logs through the standard library; structlog renders. A line bears the fields of its
-`extra`, and those of the HTTP request that it was written for.
+All code logs through the standard library, and structlog renders. A line has the fields of its
+`extra` and those of the HTTP request that it belongs to.
 """
 
 import logging
@@ -12,7 +12,7 @@ import orjson
 import structlog
 from structlog.typing import EventDict, Processor
 
-FORMATS = ("auto", "json", "console")
+LOG_FORMATS = ("auto", "json", "console")
 
 _KNOWN: list[Processor] = [
     structlog.contextvars.merge_contextvars,
@@ -24,7 +24,7 @@ _KNOWN: list[Processor] = [
 
 
 def configuration(level: str, wanted: str) -> dict[str, Any]:
-    """For `logging.config.dictConfig`. `auto` means text on a terminal, else JSON."""
+    """Return a configuration for `dictConfig`. `auto` is text on a terminal, else JSON."""
     on_terminal = wanted == "console" or (wanted == "auto" and sys.stderr.isatty())
     return {
         "version": 1,
@@ -36,19 +36,19 @@ def configuration(level: str, wanted: str) -> dict[str, Any]:
                 "processors": _console() if on_terminal else _json(),
             }
         },
-        # A wrong Host, which anybody can send, says what to do without a traceback.
+        # Anyone can send a wrong Host header: log the message without a traceback.
         "filters": {"message_alone": {"()": lambda: _without_traceback}},
         "handlers": {"stderr": {"class": "logging.StreamHandler", "formatter": "line"}},
         "root": {"handlers": ["stderr"], "level": level},
         "loggers": {
-            # uvicorn brings handlers of its own; without them its lines take ours.
+            # Without uvicorn's own handlers, its lines are rendered like all others.
             "uvicorn": {"handlers": [], "level": "INFO", "propagate": True},
-            # The access line of project.server.gateway says what these would repeat.
+            # project.server.gateway logs each request already.
             "uvicorn.access": {"handlers": [], "propagate": False},
             "django.request": {"level": "ERROR"},
             "django.security.DisallowedHost": {"filters": ["message_alone"]},
-            "celery.worker.strategy": {"level": "WARNING"},  # a line per message
-            "celery.beat": {"level": "WARNING"},  # a line per periodic task
+            "celery.worker.strategy": {"level": "WARNING"},  # one line per message
+            "celery.beat": {"level": "WARNING"},  # one line per periodic task
             "celery.app.trace": {"level": "WARNING"},
         },
     }

@@ -1,1 +1,1 @@
-"""How the admin writes dates; settings name this package."""
+"""The date formats of the admin, for FORMAT_MODULE_PATH."""

@@ -1,0 +1,1 @@
+"""The child processes of `manage.py up`: supervisor, services, logs, the embedded Valkey."""

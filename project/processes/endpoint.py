@@ -1,4 +1,4 @@
-"""The address that the web server listens on: is it free, does it answer, how to try it."""
+"""The address that the web server listens on."""
 
 import http.client
 import json
@@ -22,7 +22,7 @@ class Endpoint:
         return "127.0.0.1" if self.host in ("", "0.0.0.0") else self.host  # noqa: S104
 
     def require_free(self) -> None:
-        """Raises OSError where a server could not listen."""
+        """Raises OSError if a server cannot listen here."""
         family, kind, protocol, _, address = socket.getaddrinfo(
             self.host, self.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
         )[0]
@@ -31,7 +31,7 @@ class Endpoint:
             probe.bind(address)
 
     def is_ready(self) -> bool:
-        """Whether /readyz answers 200: a worker serves a model."""
+        """Return whether /readyz returns 200, which means that a worker serves a model."""
         connection = http.client.HTTPConnection(self._reachable, self.port, timeout=2)
         try:
             connection.request("GET", "/readyz")
@@ -42,7 +42,7 @@ class Endpoint:
             connection.close()
 
     def curl(self, key: str, model: str) -> str:
-        """A command to paste into a shell: a completion that can only be A or B."""
+        """Return a shell command that requests a completion constrained to A or B."""
         body = {
             "model": model,
             "prompt": [1, 4093, 198],
@@ -58,7 +58,7 @@ class Endpoint:
 
 
 def free_port(host: str = "127.0.0.1") -> int:
-    """A TCP port that nobody listens on at the moment of asking."""
+    """Return a TCP port that is free at the moment."""
     with socket.socket() as probe:
         probe.bind((host, 0))
         port: int = probe.getsockname()[1]

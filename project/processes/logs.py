@@ -1,4 +1,4 @@
-"""The log files of child processes: rotated when a child starts, their end shown in messages."""
+"""Rotates and reads the log files of child processes."""
 
 import itertools
 import os
@@ -8,13 +8,14 @@ from pathlib import Path
 ROTATE_AT = 10 * 1024 * 1024
 """Bytes."""
 KEPT = 3
+"""Old files per log."""
 
 
 def rotate(path: Path) -> None:
-    """Move a large log's content away: NAME.log.1 is the newest old one.
+    """Move the content of a large log to NAME.log.1, and older files one number up.
 
-    The child may hold the file open. It appends, so the file is copied and emptied under it; a line
-    written between the two is lost.
+    The child keeps the file open for appending, so the file is copied and truncated. A line written
+    in between is lost.
     """
     if not path.exists() or path.stat().st_size <= ROTATE_AT:
         return
@@ -27,7 +28,7 @@ def rotate(path: Path) -> None:
 
 
 def tail(path: Path, lines: int = 15) -> str:
-    """The last lines of a log; empty when there is none."""
+    """Return the last lines of a log; empty if there is no log."""
     try:
         text = path.read_bytes()[-64 * 1024 :].decode("utf-8", "replace")
     except OSError:

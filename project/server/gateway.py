@@ -1,7 +1,7 @@
 """The outermost layer of the web process: request ids, body limits, start-up and shutdown.
 
-Django reads a whole body into memory or a temporary file before any view runs, for as long as that
-takes, so the limits stand here, and so does the key of who sends a large one.
+Django reads a whole body, in any time, before a view runs. So the limits on size and time are
+enforced here, and a large body requires a valid key.
 """
 
 import asyncio
@@ -29,23 +29,23 @@ Send = Callable[[Message], Awaitable[None]]
 Application = Callable[[Scope, Receive, Send], Awaitable[None]]
 
 MULTIPART_OVERHEAD = 64 * 1024
-"""Bytes that an upload may have around its file."""
+"""Bytes of an upload in addition to its file."""
 STRANGERS_BYTES = 128 * 1024
-"""Of a body that is read of who has not shown a key."""
+"""Maximum bytes of a body from a client without a valid key."""
 BODY_SECONDS = 60.0
 SLOWEST = 1024
-"""Bytes per second: a body may take BODY_SECONDS, and longer if it is that fast on the whole."""
+"""Bytes per second. A body may take BODY_SECONDS plus its bytes so far divided by SLOWEST."""
 _IN_TURN = "/v1/"
-"""Probes and metrics never wait for each other."""
+"""Paths that pass the turnstile. Probes and metrics do not."""
 GARBAGE = 10_000
-"""Objects made and still there, from which the youngest are looked through for cycles. Those of a
-burst of requests are more than Python's 700, and go by themselves when they are answered."""
+"""Threshold of the garbage collector's youngest generation. A burst of requests allocates more than
+Python's default of 700 objects, which reference counting frees without the collector."""
 HUNG_UP = 499
-"""The status in the log where the client hung up before an answer began."""
+"""Logged status of a request whose client hung up before the response."""
 
 
 class Gateway:
-    """An ASGI application around Django's. Paths in `uploads` have limits of their own in bytes."""
+    """The ASGI application around Django. `uploads` has larger body limits in bytes, by path."""
 
     def __init__(
         self,
@@ -111,7 +111,7 @@ class Gateway:
         try:
             if scope["path"].startswith(_IN_TURN):
                 await self._turnstile.enter()
-            body = _Body(scope, receive, limit)  # the time that its client has begins now
+            body = _Body(scope, receive, limit)  # starts the clock
             await self._application(scope, body.receive, tagged_send)
         except (APIError, OSError, asyncio.CancelledError) as error:
             word = _last_word(error)
@@ -127,8 +127,10 @@ class Gateway:
 
 
 class _Body:
-    """A request's body on its way to the application, which meets an APIError where it is too
-    large, too slow, or larger than what is read of a stranger."""
+    """Passes a request's body on to the application.
+
+    `receive` raises APIError if the body is too large, too slow, or large and without a valid key.
+    """
 
     def __init__(self, scope: Scope, receive: Receive, limit: int) -> None:
         self._scope = scope
@@ -143,7 +145,7 @@ class _Body:
 
     async def receive(self) -> Message:
         if self._whole:
-            return await self._receive()  # the client's hanging up
+            return await self._receive()  # returns when the client hangs up
         await self._check(max(self._expected, self._read))
         late_at = self._began + BODY_SECONDS + self._read / SLOWEST
         try:
@@ -165,7 +167,7 @@ class _Body:
 
 
 async def _require_key(scope: Scope) -> None:
-    """Raises APIError."""
+    """Check the API key. Raises APIError."""
     try:
         await authenticate_header(_header(scope, b"authorization").decode("latin-1"))
     except Exception as exc:
@@ -173,17 +175,17 @@ async def _require_key(scope: Scope) -> None:
 
 
 def _last_word(error: APIError | OSError | asyncio.CancelledError) -> APIError | None:
-    """What its client is told of a request that no view answered."""
-    if isinstance(error, asyncio.CancelledError):  # the server stops: hang-ups end in the handler
+    """Return the response to a request that no view answered; None for unexpected errors."""
+    if isinstance(error, asyncio.CancelledError):  # the server stops; the handler ends hang-ups
         return APIError("server_shutting_down")
     if isinstance(error, APIError):
         return error
-    return api_error(error) if is_disk_full(error) else None  # Django had no room for the body
+    return api_error(error) if is_disk_full(error) else None  # no room for the body
 
 
 async def _refuse(error: APIError, send: Send) -> None:
     access_log.note_error(error)
-    # What is left of the body was not read, so the connection cannot be used again.
+    # The rest of the body is unread, so the connection cannot be reused.
     headers = [(b"content-type", b"application/json"), (b"connection", b"close")]
     headers += [(k.lower().encode(), v.encode()) for k, v in error.headers.items()]
     await send({"type": "http.response.start", "status": error.status_code, "headers": headers})
@@ -191,15 +193,15 @@ async def _refuse(error: APIError, send: Send) -> None:
 
 
 def _spare_the_collector() -> None:
-    """Django and all that is imported live as long as the process: looking through them for cycles
-    again and again would find none, and hold every stream up meanwhile."""
+    """Exclude what is imported from garbage collection: it is permanent, and a full collection
+    would delay every stream."""
     gc.collect()
     gc.freeze()
     gc.set_threshold(GARBAGE)
 
 
 def _drain_on_sigterm(here: runtime.Runtime) -> None:
-    """Before the server's own handler, which only stops listening and later cuts what is open."""
+    """Drain on SIGTERM, before uvicorn stops listening and later cuts open connections."""
     loop, servers_own = asyncio.get_running_loop(), signal.getsignal(signal.SIGTERM)
 
     def handle(number: int, frame: FrameType | None) -> None:

@@ -1,9 +1,8 @@
-"""Guessing passwords of the admin takes for ever.
+"""Throttles logins to the admin, so that passwords cannot be guessed.
 
-Failures are counted in Redis, so in all web processes alike: few per user and address, more per
-address, most per user, so that a stranger elsewhere cannot lock a user out with a handful of tries.
-A try counts before its password is looked at, so that many at once are no more than many in a row;
-of IPv6 the network counts, which its holder has all addresses of.
+Redis counts failures for all web processes: few per user and address, more per address, and most
+per user, so that a stranger cannot lock a user out with a few attempts. An attempt counts before
+its password is checked, so concurrent attempts gain nothing. IPv6 addresses count by /64 network.
 """
 
 import hashlib
@@ -27,15 +26,14 @@ from completions.jobs.record import Keys
 logger = logging.getLogger(__name__)
 
 WINDOW = 15 * 60
-"""Seconds after a failure for which it counts."""
+"""Seconds for which a failure counts."""
 _NETWORK_BITS = 64
 MOST = {"both": 5, "address": 30, "user": 200}
-"""Failures within the window after which no password is looked at any more."""
+"""Failures within the window after which no password is checked."""
 
 
 class ThrottledBackend(ModelBackend):
-    """Django's own, unless too many tries have failed: then even the right password does not help,
-    and no hash is computed."""
+    """Django's backend, which refuses even the right password after too many failures."""
 
     def authenticate(
         self,
@@ -44,7 +42,7 @@ class ThrottledBackend(ModelBackend):
         password: str | None = None,
         **kwargs: Any,
     ) -> User | None:
-        """Raises PermissionDenied, which the login form shows like a wrong password."""
+        """Raises PermissionDenied, which the login form shows as a wrong password."""
         name = username if username is not None else str(kwargs.get("username", ""))
         address = str(request.META.get("REMOTE_ADDR", "")) if request is not None else ""
         counters = _counters(name, _counted(address))
@@ -65,7 +63,7 @@ def _client() -> redis.Redis:
 
 
 def _counted(address: str) -> str:
-    """What one client has of addresses."""
+    """Return the address to count under: that of the network for IPv6."""
     try:
         found = ip_address(address)
     except ValueError:
@@ -76,7 +74,7 @@ def _counted(address: str) -> str:
 
 
 def _counters(name: str, address: str) -> dict[str, str]:
-    """Keys by kind; a name may be anything, so keys hold digests."""
+    """Return Redis keys by kind. They have digests, because a name may be any text."""
     parts = {"both": f"{address} {name}", "address": address, "user": name}
     digests = {kind: hashlib.sha256(text.encode()).hexdigest()[:32] for kind, text in parts.items()}
     keys = Keys(settings.REDIS_PREFIX)
@@ -84,8 +82,10 @@ def _counters(name: str, address: str) -> dict[str, str]:
 
 
 def _take(counters: dict[str, str]) -> bool:
-    """Count a try as a failure, until it turns out to be none; False where there were too many.
-    True while Redis is away: then there is nothing to administer but the outage itself."""
+    """Count an attempt as a failure for now. Returns False after too many failures.
+
+    Returns True if Redis is down, so that the operator can log in during the outage.
+    """
     keys = list(counters.values())
     try:
         pipeline = _client().pipeline(transaction=False)
@@ -95,13 +95,13 @@ def _take(counters: dict[str, str]) -> bool:
             pipeline.incr(key)
         counts = pipeline.execute()[len(keys) :]
         if any(count > MOST[kind] for kind, count in zip(counters, counts, strict=True)):
-            _give_back(keys)  # a refused try keeps nobody out for longer
+            _give_back(keys)  # a refused attempt does not extend the lockout
             return False
         for key in keys:
             pipeline.expire(key, WINDOW)
         pipeline.execute()
     except (RedisError, OSError) as error:
-        logger.warning("a try to log in was not counted: %s", error)
+        logger.warning("a login attempt was not counted: %s", error)
     return True
 
 
@@ -113,9 +113,9 @@ def _give_back(keys: Iterable[str]) -> None:
 
 
 def _forget(counters: dict[str, str]) -> None:
-    """A user who knows the password has no failures; the address may have tried others."""
+    """Reset the failures of a user who logged in; those of the address remain."""
     try:
         _give_back([counters["address"]])
         _client().delete(counters["both"], counters["user"])
     except (RedisError, OSError) as error:
-        logger.warning("failed logins were not forgotten: %s", error)
+        logger.warning("the failed logins were not reset: %s", error)

@@ -1,4 +1,4 @@
-"""A span per request to the API, under that of the client where it sends W3C trace headers."""
+"""A span per API request, a child of the client's span if it sends W3C trace headers."""
 
 from collections.abc import MutableMapping
 from contextlib import AbstractContextManager, nullcontext
@@ -12,7 +12,7 @@ _NOTHING = nullcontext()
 
 
 def request(scope: MutableMapping[str, Any], request_id: str) -> AbstractContextManager[Any]:
-    """The span, or nothing where requests are not traced; probes and the admin never are."""
+    """Start the span of an API request; does nothing for other paths or without tracing."""
     if tracing.tracer is None or not scope["path"].startswith(_TRACED):
         return _NOTHING
     from opentelemetry.trace import SpanKind
@@ -37,7 +37,7 @@ def request(scope: MutableMapping[str, Any], request_id: str) -> AbstractContext
 
 
 def begun() -> None:
-    """The answer begins; of a stream, the rest comes later."""
+    """Record the start of the response."""
     if tracing.tracer is not None:
         from opentelemetry.trace import get_current_span
 
@@ -45,7 +45,7 @@ def begun() -> None:
 
 
 def answered(status: int, facts: dict[str, Any]) -> None:
-    """What the access log says of it."""
+    """Add the facts of the access log to the span."""
     if tracing.tracer is None:
         return
     from opentelemetry.trace import StatusCode, get_current_span

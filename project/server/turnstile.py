@@ -1,19 +1,19 @@
-"""Lets a burst of requests in a few at a time, so that the streams that run go on meanwhile.
+"""Admits a burst of requests a few at a time, so that running streams continue.
 
-The event loop runs all that is ready before it looks at its sockets again. A thousand requests that
-arrive together are seconds of work, for which no token and no reply of Redis would be read.
+The event loop runs everything that is ready before it polls its sockets. A thousand requests that
+arrive together would occupy it for seconds, in which it reads no token and no reply of Redis.
 """
 
 import asyncio
 from collections import deque
 
 PER_TURN = 32
-"""Requests that may begin in a turn of the event loop: some tens of milliseconds of work, so that
-what each turn costs for the streams that run is not paid for every few of them."""
+"""Requests admitted per iteration of the event loop: some tens of milliseconds of work, so that the
+fixed cost of an iteration with many streams is spread over several requests."""
 
 
 class Turnstile:
-    """Bound to one event loop."""
+    """A queue of requests, bound to one event loop."""
 
     def __init__(self, per_turn: int = PER_TURN) -> None:
         self._per_turn = self._free = per_turn
@@ -21,7 +21,7 @@ class Turnstile:
         self._turning = False
 
     async def enter(self) -> None:
-        """At once while few come, else in the order of arrival."""
+        """Return at once while there is room in this iteration, else in the order of arrival."""
         if self._free and not self._waiting:
             self._free -= 1
             self._schedule()
@@ -39,7 +39,7 @@ class Turnstile:
         self._turning = False
         self._free = self._per_turn
         while self._waiting and self._free:
-            if not (first := self._waiting.popleft()).done():  # as it is if its client hung up
+            if not (first := self._waiting.popleft()).done():  # done if its client hung up
                 first.set_result(None)
                 self._free -= 1
         if self._waiting or self._free < self._per_turn:

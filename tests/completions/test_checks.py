@@ -28,7 +28,8 @@ def test_the_middleware_that_protects_the_admin_is_asked_for(settings: Settings)
     assert checks.check_protection(None) == []
     settings.MIDDLEWARE = [name for name in settings.MIDDLEWARE if "Csrf" not in name]
     (error,) = checks.check_protection(None)
-    assert (error.id, error.msg) == ("quire.E003", "MIDDLEWARE has no subclass of CsrfViewMiddleware.")
+    assert error.id == "quire.E003"
+    assert error.msg == "MIDDLEWARE has no subclass of CsrfViewMiddleware."
 
 
 def test_the_clear_is_warned_of(settings: Settings) -> None:

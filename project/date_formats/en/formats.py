@@ -1,4 +1,4 @@
-"""ISO 8601's order, which nobody reads wrongly."""
+"""ISO 8601, which is unambiguous."""
 
 DATE_FORMAT = SHORT_DATE_FORMAT = "Y-m-d"
 TIME_FORMAT = "H:i:s"
