@@ -15,15 +15,19 @@ RUN useradd --system --uid 10001 --no-create-home quire \
 WORKDIR /app
 
 FROM base AS web-packages
-RUN python -m venv /opt/venv
+COPY requirements-setup.txt ./
+# uv stays out of /opt/venv, and so out of both images.
+RUN pip install --no-cache-dir -r requirements-setup.txt && python -m venv /opt/venv
+# The service's user may not write bytecode beside the packages, so it is compiled here.
+ENV UV_COMPILE_BYTECODE=1 UV_NO_CACHE=1 VIRTUAL_ENV=/opt/venv
 COPY requirements-web.txt requirements-otel.txt constraints.txt ./
 # OTEL=1 in .env: both images can trace.
 ARG OTEL
-RUN pip install --no-cache-dir -r requirements-web.txt ${OTEL:+-r requirements-otel.txt} -c constraints.txt
+RUN uv pip install -r requirements-web.txt ${OTEL:+-r requirements-otel.txt} -c constraints.txt
 
 FROM web-packages AS worker-packages
 COPY requirements.txt ./
-RUN pip install --no-cache-dir -r requirements.txt -c constraints.txt
+RUN uv pip install -r requirements.txt -c constraints.txt
 
 FROM base AS web
 COPY --from=web-packages /opt/venv /opt/venv

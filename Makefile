@@ -1,12 +1,16 @@
 # Set-up, service, tests: `make` alone prepares .venv and the models, every other target prepares what it needs.
 
-PYTHON ?= python3.11
+# The interpreter to set up .venv with; without it, the one of .venv, else the newest suitable one on PATH.
+PYTHON ?=
 PORT ?= 8000
 VENV := .venv
 PY := $(VENV)/bin/python
-REQUIREMENTS := requirements-web.txt requirements.txt requirements-otel.txt requirements-dev.txt constraints.txt
 # Named by content: an edit installs anew, a checkout that only touches the files does not.
-INSTALLED := $(VENV)/installed-$(shell cat $(REQUIREMENTS) | cksum | cut -d ' ' -f 1)
+cksum = $(shell { cat $(1); echo $(PYTHON); } | cksum | cut -d ' ' -f 1)
+RUNS := requirements-setup.txt requirements-web.txt requirements.txt requirements-demo.txt constraints.txt
+RUNTIME := $(VENV)/runtime-$(call cksum,$(RUNS))
+TOOLS := $(VENV)/tools-$(call cksum,$(RUNS) requirements-otel.txt requirements-dev.txt)
+PINS := $(VENV)/pins-$(call cksum,pyproject.toml $(RUNS) requirements-otel.txt requirements-dev.txt)
 
 export PORT
 export PYTHONUNBUFFERED := 1
@@ -27,7 +31,7 @@ serve: models
 
 # One more process than cores: the acceptance tests, all of which run in one, often wait.
 PYTEST := $(PY) -m pytest -n $(shell expr $$(getconf _NPROCESSORS_ONLN) + 1)
-test: models
+test: $(TOOLS) models
 	$(PYTEST)
 
 # What `make test` leaves out, and property tests with more examples.
@@ -35,7 +39,7 @@ test-all: test
 	$(PYTEST) -m "(long or hypothesis) and not faults" --hypothesis-profile=long
 	$(PY) -m pytest -m faults
 
-check: $(INSTALLED)
+check: $(TOOLS) $(PINS)
 	$(VENV)/bin/ruff check .
 	$(VENV)/bin/ruff format --check .
 	$(VENV)/bin/mypy
@@ -43,23 +47,36 @@ check: $(INSTALLED)
 	$(PY) manage.py makemigrations --check --dry-run
 	$(PY) -m pip check
 
-bench: models
+bench: $(TOOLS) models
 	$(PY) -m benchmarks.engine
 	$(PY) -m benchmarks.service
 	$(PY) -m benchmarks.web
 	$(PY) -m benchmarks.peers
 
 # Not a file target: the command compares what is there with models.toml in less than half a second.
-models: $(INSTALLED)
+models: $(RUNTIME)
 	@$(PY) manage.py prepare_model
 
-$(INSTALLED):
-	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info[:2] != (3, 11))' 2>/dev/null || { \
-	  echo "Quire needs Python 3.11, and '$(PYTHON)' is not that: install it, or run make PYTHON=/path/to/python3.11" >&2; exit 1; }
-	@$(PYTHON) -c 'import ensurepip, venv' 2>/dev/null || { \
-	  echo "'$(PYTHON)' cannot make virtual environments: install its venv package (Debian: python3.11-venv)" >&2; exit 1; }
-	@echo "Setting up $(VENV): a minute or two, once"
-	@rm -f $(VENV)/installed-*
-	$(PYTHON) -m venv $(VENV)
-	$(PY) -m pip install --progress-bar on -r requirements-dev.txt -c constraints.txt
+SUITABLE := import ensurepip, sys, venv; sys.exit(not (3, 11) <= sys.version_info[:2] <= (3, 14))
+CANDIDATES = $(or $(PYTHON),$(PY) python3.14 python3.13 python3.12 python3.11 python3)
+define install
+	@for python in $(CANDIDATES); do \
+	  if "$$python" -c '$(SUITABLE)' >/dev/null 2>&1; then exec "$$python" -m installation $(VENV) $(1); fi; \
+	done; \
+	echo "Quire needs Python 3.11 to 3.14 with venv (Debian: python3-venv), but found none: tried $(CANDIDATES)." >&2; \
+	echo "Install one, or name it: make PYTHON=/path/to/python3" >&2; exit 1
+endef
+
+$(RUNTIME):
+	@rm -f $(VENV)/runtime-*
+	$(call install,requirements-demo.txt)
 	@touch $@
+
+$(TOOLS): | $(RUNTIME)
+	@rm -f $(VENV)/tools-*
+	$(call install,requirements-dev.txt)
+	@touch $@
+
+# Exit code 3: the package index did not answer, which is no fault of the pins.
+$(PINS): | $(TOOLS)
+	@$(PY) -m installation.pins && touch $@ || [ $$? = 3 ]

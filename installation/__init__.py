@@ -1,0 +1,1 @@
+"""Sets up `.venv` and checks the pins, with the standard library alone."""

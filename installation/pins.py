@@ -1,0 +1,104 @@
+"""`python -m installation.pins`: do the pins resolve, with wheels alone, for every Python?
+
+uv resolves for a version without that interpreter, so one machine checks all of them.
+"""
+
+import os
+import re
+import subprocess
+import sys
+import tomllib
+from collections.abc import Iterable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+from installation import pip_settings
+from installation.environment import CONSTRAINTS, ROOT
+
+REQUIREMENTS = ROOT / "requirements-dev.txt"
+"""Includes the others."""
+_UNREACHABLE = ("Failed to fetch", "Connectivity is disabled", "error sending request")
+_BROUGHT_BY_TORCH = ("cuda-", "nvidia-", "triton")
+"""Accelerator packages: each build of torch names its own, so they have no pins."""
+
+
+class UnreachableError(Exception):
+    """The package index does not answer, so nothing was checked."""
+
+
+def main() -> int:
+    versions = supported(ROOT / "pyproject.toml")
+    try:
+        with ThreadPoolExecutor(len(versions)) as threads:
+            complaints = [line for lines in threads.map(_check, versions) for line in lines]
+    except UnreachableError as error:
+        print(f"pins NOT CHECKED: the package index cannot be reached: {error}")
+        return 3
+    for complaint in complaints:
+        print(complaint, file=sys.stderr)
+    if not complaints:
+        print(f"pins: resolve with wheels for Python {', '.join(versions)}")
+    return 1 if complaints else 0
+
+
+def supported(project_file: Path) -> list[str]:
+    """The Python versions of `requires-python`, which reads ">=3.A,<3.B"."""
+    wanted = tomllib.loads(project_file.read_text("utf-8"))["project"]["requires-python"]
+    bounds = re.fullmatch(r">=3\.(\d+),<3\.(\d+)", wanted)
+    assert bounds is not None, f"requires-python is {wanted!r}, not of the form >=3.A,<3.B"
+    return [f"3.{minor}" for minor in range(int(bounds[1]), int(bounds[2]))]
+
+
+def resolve(version: str, requirements: Path, constraints: Path) -> list[str]:
+    """The lines NAME==VERSION that uv chooses for this Python. Raises ValueError with uv's reason,
+    and UnreachableError."""
+    python = Path(sys.executable)
+    settings = pip_settings.for_uv(python)
+    command = [python.with_name("uv"), "pip", "compile", "--quiet", "--no-header", "--no-annotate"]
+    command += ["--python-version", version, "--only-binary", ":all:", *settings.options]
+    command += ["--python", python]  # else uv runs every interpreter on PATH in search of `version`
+    command += [requirements, "-c", constraints]
+    done = subprocess.run(  # noqa: S603
+        command,
+        env={**os.environ, **settings.variables},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    if done.returncode != 0:
+        if any(sign in done.stderr for sign in _UNREACHABLE):
+            raise UnreachableError(done.stderr.strip().splitlines()[-1])
+        raise ValueError(done.stderr.strip())
+    return [line for line in done.stdout.splitlines() if "==" in line]
+
+
+def unpinned(resolved: Iterable[str], files: Iterable[Path]) -> list[str]:
+    """The packages of `resolved` that no line of `files` pins."""
+    lines = [line for path in files for line in path.read_text("utf-8").splitlines()]
+    pinned = {_name(line) for line in lines if "==" in line}
+    return [
+        line
+        for line in resolved
+        if _name(line) not in pinned and not _name(line).startswith(_BROUGHT_BY_TORCH)
+    ]
+
+
+def _check(version: str) -> list[str]:
+    """What is wrong for this Python; empty when all is well. Raises UnreachableError."""
+    try:
+        resolved = resolve(version, REQUIREMENTS, CONSTRAINTS)
+    except ValueError as error:
+        return [f"the pins do not resolve for Python {version}:\n{error}"]
+    missing = unpinned(resolved, [*ROOT.glob("requirements*.txt"), CONSTRAINTS])
+    return [
+        f"{line} is not pinned (Python {version}): add it to constraints.txt" for line in missing
+    ]
+
+
+def _name(line: str) -> str:
+    """The package of a line NAME[EXTRA]==VERSION, normalised as PEP 503 says."""
+    return re.sub(r"[-_.]+", "-", re.split(r"[\[=<>;\s]", line.strip())[0]).lower()
+
+
+if __name__ == "__main__":
+    sys.exit(main())
