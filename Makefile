@@ -23,7 +23,8 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 setup: models
 
-demo: models
+# Brings the models itself: one start of Python less.
+demo: $(RUNTIME)
 	@$(PY) manage.py demo
 
 serve: models

@@ -1,7 +1,11 @@
 """The Django application of the web tier."""
 
+import django_stubs_ext
 from django.apps import AppConfig
 from django.db.models.signals import post_migrate
+
+# Before the admin's modules load: lets them write ModelAdmin[Model] at run time.
+django_stubs_ext.monkeypatch()
 
 
 class CompletionsConfig(AppConfig):
@@ -11,6 +15,6 @@ class CompletionsConfig(AppConfig):
     def ready(self) -> None:
         """Register the system checks, and create the roles after each migration."""
         from completions import checks  # noqa: F401
-        from completions.admin import roles
+        from completions.accounts import roles
 
         post_migrate.connect(roles.ensure, sender=self)

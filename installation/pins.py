@@ -54,10 +54,11 @@ def resolve(version: str, requirements: Path, constraints: Path) -> list[str]:
     and UnreachableError."""
     python = Path(sys.executable)
     settings = pip_settings.for_uv(python)
-    command = [python.with_name("uv"), "pip", "compile", "--quiet", "--no-header", "--no-annotate"]
+    uv = str(python.with_name("uv"))
+    command = [uv, "pip", "compile", "--quiet", "--no-header", "--no-annotate"]
     command += ["--python-version", version, "--only-binary", ":all:", *settings.options]
-    command += ["--python", python]  # else uv runs every interpreter on PATH in search of `version`
-    command += [requirements, "-c", constraints]
+    # Otherwise uv runs every interpreter on PATH in search of `version`.
+    command += ["--python", str(python), str(requirements), "-c", str(constraints)]
     done = subprocess.run(  # noqa: S603
         command,
         env={**os.environ, **settings.variables},

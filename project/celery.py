@@ -1,4 +1,4 @@
-"""The Celery app; its settings are read on first use from `project.celeryconfig`."""
+"""The Celery apps; their settings are read on first use from `project.celeryconfig`."""
 
 import os
 
@@ -6,5 +6,12 @@ from celery import Celery
 
 os.environ.setdefault("DJANGO_SETTINGS_MODULE", "project.settings")
 
-app = Celery("quire", set_as_current=True)
-app.config_from_object("project.celeryconfig")
+_CONFIG = "project.celeryconfig"
+
+app = Celery("quire", set_as_current=True, config_source=_CONFIG)
+
+
+def engine_app() -> Celery:
+    """The app of an engine worker, which needs no model of Django. Without Celery's fixup for
+    Django, it neither loads the applications nor checks the URL table."""
+    return Celery("quire", set_as_current=True, config_source=_CONFIG, fixups=[])

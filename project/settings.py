@@ -9,13 +9,10 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-import django_stubs_ext
 import environ
 from django.core.exceptions import ImproperlyConfigured
 
 from project import structured_logs
-
-django_stubs_ext.monkeypatch()  # ModelAdmin[Model] and friends at run time
 
 env = environ.Env()
 BASE_DIR = Path(__file__).resolve().parent.parent
@@ -187,7 +184,7 @@ ROOT_URLCONF = "project.urls"
 ASGI_APPLICATION = "project.asgi.application"
 INSTALLED_APPS = [
     "unfold",  # before the admin, whose templates it replaces
-    "django.contrib.admin",
+    "django.contrib.admin.apps.SimpleAdminConfig",  # project/urls.py loads the admin's pages
     "django.contrib.auth",
     "django.contrib.contenttypes",
     "django.contrib.sessions",

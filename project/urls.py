@@ -3,6 +3,8 @@
 from django.contrib import admin
 from django.urls import include, path
 
+admin.autodiscover()
+
 urlpatterns = [
     path("admin/", include("completions.admin.urls")),
     path("admin/", admin.site.urls),

@@ -21,3 +21,20 @@ def test_a_reader_that_has_enough_is_no_error():
     finally:
         os.close(writing)
     assert (done.returncode, done.stderr) == (1, "")
+
+
+def test_an_engine_worker_loads_no_django_application():
+    """The applications take a second in which the model could load."""
+    program = (
+        "import runpy, sys; sys.argv = ['manage.py', 'engine_worker', '--help']\n"
+        "try: runpy.run_path('manage.py', run_name='__main__')\n"
+        "except SystemExit: pass\n"
+        "from django.apps import apps; from project.celery import engine_app\n"
+        "app = engine_app(); app.conf.imports = ['workers.tasks']\n"
+        "app.loader.import_default_modules()\n"  # where Celery's fixup would set Django up
+        "print(apps.ready, 'rest_framework' in sys.modules)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=True
+    )
+    assert done.stdout.splitlines()[-1] == "False False"

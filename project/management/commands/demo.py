@@ -5,13 +5,12 @@ import io
 import logging
 import os
 import secrets
-import signal
 import subprocess
 import sys
+import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from types import FrameType
 from typing import Any
 
 from django.conf import settings
@@ -19,12 +18,15 @@ from django.core.management import call_command
 from django.core.management.base import BaseCommand, CommandError
 
 from completions.catalog import entries
-from project.processes import logs
+from project.management import startup
+from project.processes import logs, services
 from project.processes.endpoint import Endpoint, free_port
-from project.processes.supervisor import dying_with
+from project.processes.supervisor import StopRequested, Supervisor
 
 START_PATIENCE = 120.0
-STOP_PATIENCE = 60.0
+SHOW_PATIENCE = 600.0
+PROGRESS = 2.0
+"""Seconds between two lines while the model loads."""
 
 
 class Command(BaseCommand):
@@ -32,82 +34,65 @@ class Command(BaseCommand):
     requires_system_checks = ()
 
     def handle(self, *args: Any, **options: Any) -> None:
-        signal.signal(signal.SIGTERM, _interrupt)
         logging.disable(logging.INFO)  # what is worth seeing is printed
-        self.started = time.monotonic()
-        self._write("Starting Valkey, a worker with the model, the CPU worker and the web server")
+        startup.prepare_process()
         endpoint = Endpoint("127.0.0.1", free_port())
-        try:
-            model = next(iter(entries.load(settings.MODELS_FILE, settings.MODELS_DIR)))
-            with self._service(endpoint) as up:
-                self._show(up, endpoint, model.id)
-        except entries.CatalogError as error:
-            raise CommandError(str(error)) from error
-        except KeyboardInterrupt:
-            raise CommandError("interrupted; everything was stopped", returncode=130) from None
+        with startup.explained():
+            models = entries.load(settings.MODELS_FILE, settings.MODELS_DIR)
+            if startup.missing(models):
+                _prepare_models()
+            self.started = time.monotonic()
+            self._write("Starting Valkey, a worker with the model, the CPU worker, the web server")
+            try:
+                self._run(endpoint, models)
+            except StopRequested:
+                message = "interrupted; everything was stopped"
+                raise CommandError(message, returncode=130) from None
         self._write(f"\nAll done and stopped, in {self._elapsed():.1f} s.")
         self._write("Next: `make serve` keeps it running.")
 
-    @contextlib.contextmanager
-    def _service(self, endpoint: Endpoint) -> Iterator[subprocess.Popen[bytes]]:
-        """A whole `up` on the endpoint, stopped at the end; it stops too if this process dies."""
-        settings.LOG_DIR.mkdir(mode=0o700, parents=True, exist_ok=True)
-        with open(settings.LOG_DIR / "up.log", "wb") as output:
-            up = subprocess.Popen(  # noqa: S603
-                [sys.executable, settings.BASE_DIR / "manage.py", "up", "--no-first-key"],
-                stdin=subprocess.DEVNULL,
-                stdout=output,
-                stderr=subprocess.STDOUT,
-                env={**os.environ, "PORT": str(endpoint.port)},
-                start_new_session=True,
-                preexec_fn=dying_with(os.getpid(), signal.SIGTERM),
-            )
-        try:
-            yield up
-        finally:
-            up.terminate()
-            try:
-                up.wait(STOP_PATIENCE)
-            except subprocess.TimeoutExpired:
-                up.kill()
-                up.wait()
+    def _run(self, endpoint: Endpoint, models: entries.Catalog) -> None:
+        name = f"make-demo-{secrets.token_hex(4)}"
+        printed = io.StringIO()
 
-    def _show(self, up: subprocess.Popen[bytes], endpoint: Endpoint, model: str) -> None:
+        def make_key() -> None:
+            call_command("create_api_key", name, "--expires-in-days", "1", stdout=printed)
+
+        chosen = services.declare(models, endpoint, services.NAMES)
+        with _reports() as report, Supervisor(settings.QUIRE_HOME, report) as supervisor:
+            try:
+                startup.start(supervisor, chosen, make_key)
+                key, model = printed.getvalue().strip(), next(iter(models)).id
+                self._show(supervisor, endpoint, key, model)
+            finally:
+                if printed.getvalue():
+                    quiet = {"stdout": io.StringIO(), "stderr": io.StringIO()}
+                    call_command("revoke_api_key", name, **quiet)
+
+    def _show(self, supervisor: Supervisor, endpoint: Endpoint, key: str, model: str) -> None:
         # Loading the clients takes a second, in which the model loads.
         from project.management.showcase import Showcase, ShowcaseError
 
-        self._wait_until_ready(up, endpoint)
+        self._wait_until_ready(supervisor, endpoint)
         os.environ["NO_PROXY"] = endpoint.host  # these requests stay on this machine
-        with self._key() as key:
-            try:
-                Showcase(endpoint.url, key, model, self._write).run()
-            except ShowcaseError as error:
-                raise CommandError(f"{error}\n{_ends_of_logs()}") from error
+        scenes = _Scenes(Showcase(endpoint.url, key, model, self._write).run)
+        scenes.start()
+        if not supervisor.wait_until(lambda: not scenes.is_alive(), SHOW_PATIENCE):
+            raise CommandError(f"not done after {SHOW_PATIENCE:.0f} s.\n{_ends_of_logs()}")
+        if isinstance(scenes.error, ShowcaseError):
+            raise CommandError(f"{scenes.error}\n{_ends_of_logs()}") from scenes.error
+        if scenes.error is not None:
+            raise scenes.error
 
-    def _wait_until_ready(self, up: subprocess.Popen[bytes], endpoint: Endpoint) -> None:
-        said = 0.0
-        while not endpoint.is_ready():
+    def _wait_until_ready(self, supervisor: Supervisor, endpoint: Endpoint) -> None:
+        while not supervisor.wait_until(endpoint.is_ready, PROGRESS, interval=0.1):
             waited = self._elapsed()
-            if up.poll() is not None:
+            if supervisor.failing():
                 raise CommandError(f"the service did not start.\n{_ends_of_logs()}")
             if waited > START_PATIENCE:
                 raise CommandError(f"not ready after {waited:.0f} s.\n{_ends_of_logs()}")
-            if waited > said + 2:
-                said = waited
-                self._write(f"   loading the model: {waited:.0f} s")
-            time.sleep(0.2)
+            self._write(f"   loading the model: {waited:.0f} s")
         self._write(f"   ready after {self._elapsed():.1f} s: {endpoint.url}")
-
-    @contextlib.contextmanager
-    def _key(self) -> Iterator[str]:
-        """A key for this run alone."""
-        name = f"make-demo-{secrets.token_hex(4)}"
-        printed = io.StringIO()
-        call_command("create_api_key", name, "--expires-in-days", "1", stdout=printed)
-        try:
-            yield printed.getvalue().strip()
-        finally:
-            call_command("revoke_api_key", name, stdout=io.StringIO(), stderr=io.StringIO())
 
     def _elapsed(self) -> float:
         return time.monotonic() - self.started
@@ -117,8 +102,34 @@ class Command(BaseCommand):
         self.stdout.flush()
 
 
-def _interrupt(number: int, frame: FrameType | None) -> None:
-    raise KeyboardInterrupt
+class _Scenes(threading.Thread):
+    """Sends the requests while the main thread supervises the processes that answer them."""
+
+    def __init__(self, run: Callable[[], None]) -> None:
+        super().__init__(daemon=True)
+        self._scenes = run
+        self.error: Exception | None = None
+
+    def run(self) -> None:
+        try:
+            self._scenes()
+        except Exception as error:  # noqa: BLE001 - raised again by the main thread
+            self.error = error
+
+
+def _prepare_models() -> None:
+    """In a process of its own, whose memory is free again when the workers start."""
+    command = [sys.executable, settings.BASE_DIR / "manage.py", "prepare_model"]
+    if subprocess.run(command, check=False).returncode != 0:  # noqa: S603
+        raise CommandError("the models cannot be prepared; the reason stands above")
+
+
+@contextlib.contextmanager
+def _reports() -> Iterator[Callable[[str], None]]:
+    """What the supervisor reports goes into a log beside those of the services."""
+    settings.LOG_DIR.mkdir(mode=0o700, parents=True, exist_ok=True)
+    with open(settings.LOG_DIR / "up.log", "w", buffering=1) as log:
+        yield lambda line: print(time.strftime("%H:%M:%S"), line, file=log)
 
 
 def _ends_of_logs() -> str:

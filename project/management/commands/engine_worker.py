@@ -1,5 +1,10 @@
-"""`manage.py engine_worker`: one engine, one model, one GPU (or the CPU)."""
+"""`manage.py engine_worker`: one engine, one model, one GPU (or the CPU).
 
+It reads the settings and needs no Django application, so manage.py starts it without: a second less
+until the model is loaded.
+"""
+
+import logging.config
 import sys
 from typing import Any
 
@@ -7,7 +12,7 @@ from django.conf import settings
 from django.core.management.base import BaseCommand, CommandError, CommandParser
 
 from completions.catalog import entries
-from project import celery_app
+from project.celery import engine_app
 
 
 class Command(BaseCommand):
@@ -41,4 +46,10 @@ class Command(BaseCommand):
             shutdown_grace=settings.SHUTDOWN_GRACE,
             step_limit=settings.STEP_LIMIT,
         )
-        sys.exit(run(celery_app, entry, worker_options))
+        sys.exit(run(engine_app(), entry, worker_options))
+
+
+def main(arguments: list[str]) -> None:
+    """Run the command line `arguments` without `django.setup()`, but for its logging."""
+    logging.config.dictConfig(settings.LOGGING)
+    Command().run_from_argv(arguments)

@@ -3,7 +3,6 @@
 import contextlib
 import io
 import os
-import resource
 import time
 from argparse import ArgumentParser, ArgumentTypeError
 from typing import Any
@@ -12,26 +11,15 @@ from django.apps import apps
 from django.conf import settings
 from django.core.management import call_command
 from django.core.management.base import BaseCommand, CommandError
-from django.db import DatabaseError, connections
 
 from completions.catalog import entries
-from project.processes import logs, services, valkey
+from project.management import startup
+from project.processes import logs, services
 from project.processes.endpoint import Endpoint
-from project.processes.supervisor import (
-    AlreadyRunningError,
-    Service,
-    StopRequested,
-    Supervisor,
-)
-from workers import checkpoints
+from project.processes.supervisor import StopRequested, Supervisor
 
-VALKEY_PATIENCE = 60.0
-"""Seconds for the embedded Valkey to load its append-only file."""
-OPEN_FILES = 65536
-"""Descriptors that each process may have, as far as the system lets: a connection takes one, and
-shells and systemd start with 1024."""
 REMINDER = 30.0
-"""Seconds between two words about a service that is not ready yet."""
+"""Seconds between two lines about a service that is not ready yet."""
 
 
 class Command(BaseCommand):
@@ -48,18 +36,12 @@ class Command(BaseCommand):
             metavar="web,worker,...",
             help=f"some of {', '.join(services.NAMES)}; the embedded Valkey comes with each",
         )
-        parser.add_argument(
-            "--no-first-key",
-            action="store_true",
-            help="make no API key when there is none yet",
-        )
 
     def handle(self, *args: Any, only: tuple[str, ...], **options: Any) -> None:
         self.secret: str | None = None
-        os.umask(0o077)  # the database and the logs hold prompts and sessions; children inherit it
-        _allow_connections()
+        startup.prepare_process()
         endpoint = Endpoint(options["host"], options["port"])
-        try:
+        with startup.explained():
             models = entries.load(settings.MODELS_FILE, settings.MODELS_DIR)
             if {"web", "worker"} & set(only):
                 _require_prepared(models)
@@ -69,50 +51,15 @@ class Command(BaseCommand):
                 Supervisor(settings.QUIRE_HOME, self._say) as supervisor,
             ):
                 if "web" in only:
-                    _require_free(endpoint)
-                self._start(supervisor, chosen, first_key=not options["no_first_key"])
+                    startup.require_free(endpoint)
+                self._say(f"starting {', '.join(service.name for service in chosen)}")
+                self._say(f"state and logs are in {settings.QUIRE_HOME}")
+                startup.start(supervisor, chosen, self._make_first_key)
                 if "web" in only:
                     self._wait_until_ready(supervisor, endpoint)
                     self._show(endpoint, models)
                 supervisor.run()
-        except AlreadyRunningError as error:
-            raise CommandError(
-                f"{settings.QUIRE_HOME} is in use: {error}. Stop that one, or set QUIRE_HOME "
-                "and PORT to run another beside it."
-            ) from error
-        except (entries.CatalogError, valkey.ValkeyUnavailableError) as error:
-            raise CommandError(str(error)) from error
-        except DatabaseError as error:
-            raise CommandError(f"the database cannot be used: {error}") from error
         self._say("stopped")
-
-    def _start(self, supervisor: Supervisor, chosen: list[Service], first_key: bool) -> None:
-        self._say(f"starting {', '.join(service.name for service in chosen)}")
-        self._say(f"state and logs are in {settings.QUIRE_HOME}")
-        # The worker needs no SQL and takes longest: its model loads while the database is prepared.
-        early = [service for service in chosen if not services.needs_database(service)]
-        for service in early:
-            supervisor.start(service)
-            if service.name == "valkey":
-                self._wait_for_valkey(supervisor)
-        late = chosen[len(early) :]
-        if late:
-            self._prepare_database(first_key)
-        for service in late:
-            supervisor.start(service)
-
-    def _wait_for_valkey(self, supervisor: Supervisor) -> None:
-        path = settings.VALKEY_SOCKET
-        assert path is not None
-        if not supervisor.wait_until(lambda: valkey.answers(path), VALKEY_PATIENCE):
-            tail = logs.tail(supervisor.log("valkey"))
-            raise CommandError(f"valkey does not answer. The end of its log:\n{tail}")
-
-    def _prepare_database(self, first_key: bool) -> None:
-        call_command("migrate", interactive=False, verbosity=0)
-        if first_key:
-            self._make_first_key()
-        _close_connections()
 
     def _make_first_key(self) -> None:
         if apps.get_model("completions", "ApiKey").objects.active().exists():
@@ -145,23 +92,6 @@ class Command(BaseCommand):
             self.stdout.flush()
 
 
-def _allow_connections() -> None:
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    wanted = OPEN_FILES if hard == resource.RLIM_INFINITY else min(OPEN_FILES, hard)
-    if soft != resource.RLIM_INFINITY and soft < wanted:
-        with contextlib.suppress(ValueError, OSError):  # some systems let less than they say
-            resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
-
-
-def _close_connections() -> None:
-    """None is needed while the children run; PostgreSQL's pool would keep threads as well."""
-    for connection in connections.all(initialized_only=True):
-        connection.close()
-        close_pool = getattr(connection, "close_pool", None)
-        if close_pool:
-            close_pool()
-
-
 def _names(text: str) -> tuple[str, ...]:
     names = tuple(text.split(","))
     unknown = [name for name in names if name not in services.NAMES]
@@ -171,20 +101,10 @@ def _names(text: str) -> tuple[str, ...]:
 
 
 def _require_prepared(models: entries.Catalog) -> None:
-    missing = [entry for entry in models if not checkpoints.is_prepared(entry)]
+    missing = startup.missing(models)
     if missing:
         listed = "\n".join(f"  {entry.id} in {entry.folder}" for entry in missing)
         raise CommandError(
             f"not on this machine yet, or not as models.toml pins it:\n{listed}\n"
             "Run `make`, or `python manage.py prepare_model`, then start again."
         )
-
-
-def _require_free(endpoint: Endpoint) -> None:
-    try:
-        endpoint.require_free()
-    except OSError as error:
-        raise CommandError(
-            f"cannot listen on {endpoint.host}:{endpoint.port}: {error.strerror}. "
-            "Set PORT to a free port."
-        ) from error

@@ -9,7 +9,8 @@ import redis
 from django.contrib.auth.models import Group, User
 from django.test import Client
 
-from completions.admin import roles, state
+from completions.accounts import roles
+from completions.admin import state
 
 
 @pytest.fixture

@@ -1,8 +1,10 @@
 """`manage.py demo` as a newcomer meets it: everything shown and stopped, or a clear reason."""
 
 import os
+import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -12,16 +14,26 @@ MODEL = "smollm2-135m-instruct"
 MODEL_FOLDER = ROOT / "var" / "models" / MODEL
 
 
-def run_demo(home: Path, model_folder: Path) -> subprocess.CompletedProcess[str]:
+def started_demo(home: Path, model_folder: Path) -> subprocess.Popen[str]:
     """The command in a home of its own."""
     (home / "models.toml").write_text(f'[models.{MODEL}]\npath = "{model_folder}"\n')
     ours = ("DATABASE_URL", "REDIS_URL", "PORT", "DJANGO_SETTINGS_MODULE")
     inherited = {name: value for name, value in os.environ.items() if name not in ours}
     own = {"QUIRE_HOME": str(home), "QUIRE_MODELS": str(home / "models.toml")}
-    return subprocess.run(
+    return subprocess.Popen(
         [sys.executable, "manage.py", "demo"], cwd=ROOT, env={**inherited, **own},
-        capture_output=True, text=True, timeout=240, check=False,
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
     )  # fmt: skip
+
+
+def run_demo(home: Path, model_folder: Path) -> subprocess.CompletedProcess[str]:
+    """The command from its start to its end."""
+    with started_demo(home, model_folder) as demo:
+        try:
+            output, error = demo.communicate(timeout=240)
+        finally:
+            demo.kill()
+    return subprocess.CompletedProcess(demo.args, demo.returncode, output, error)
 
 
 def processes_of(home: Path) -> list[str]:
@@ -49,10 +61,38 @@ def test_it_shows_every_kind_of_request_and_leaves_nothing(tmp_path):
 
 
 @pytest.mark.integration
-def test_a_service_that_does_not_start_is_a_reason_with_the_log(tmp_path):
+def test_a_model_that_is_not_there_is_a_reason(tmp_path):
     done = run_demo(tmp_path, tmp_path / "nothing")
     assert done.returncode == 1
-    assert "the service did not start" in done.stderr
-    assert "prepare_model" in done.stderr
+    assert f"finding {MODEL} failed" in done.stderr
     assert "Traceback" not in done.stderr
+    assert processes_of(tmp_path) == []
+
+
+@pytest.mark.integration
+def test_a_service_that_does_not_start_is_a_reason_with_the_log(tmp_path):
+    folder = tmp_path / "broken"
+    folder.mkdir()
+    for name in ("config.json", "tokenizer.json", "model.safetensors"):
+        (folder / name).write_text("{}")
+    done = run_demo(tmp_path, folder)
+    assert done.returncode == 1
+    assert "the service did not start" in done.stderr
+    assert f"the end of {tmp_path}/log/worker.log" in done.stderr
+    assert f"{MODEL} cannot be served" in done.stderr
+    assert "Traceback" not in done.stderr
+    assert processes_of(tmp_path) == []
+
+
+@pytest.mark.integration
+def test_an_interrupted_demo_stops_what_it_started(tmp_path):
+    with started_demo(tmp_path, MODEL_FOLDER) as demo:
+        assert demo.stdout.readline().startswith("Starting")
+        while len(processes_of(tmp_path)) < 3:
+            assert demo.poll() is None
+            time.sleep(0.05)
+        demo.send_signal(signal.SIGINT)
+        _, error = demo.communicate(timeout=60)
+    assert demo.returncode == 130
+    assert "interrupted; everything was stopped" in error
     assert processes_of(tmp_path) == []

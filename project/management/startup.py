@@ -1,0 +1,103 @@
+"""Starts the services under a supervisor: what `up` and `demo` share."""
+
+import contextlib
+import os
+import resource
+from collections.abc import Callable, Iterator, Sequence
+
+from django.conf import settings
+from django.core.management import call_command
+from django.core.management.base import CommandError
+from django.db import DatabaseError, connections
+
+from completions.catalog import entries
+from project.processes import logs, services, valkey
+from project.processes.endpoint import Endpoint
+from project.processes.supervisor import AlreadyRunningError, Service, Supervisor
+from workers import checkpoints
+
+VALKEY_PATIENCE = 60.0
+"""Seconds for the embedded Valkey to load its append-only file."""
+OPEN_FILES = 65536
+"""Descriptors that each process may have, if the system allows as many. A connection takes one;
+shells and systemd start with 1024."""
+
+
+@contextlib.contextmanager
+def explained() -> Iterator[None]:
+    """Raises CommandError in place of the errors of a start."""
+    try:
+        yield
+    except AlreadyRunningError as error:
+        raise CommandError(
+            f"{settings.QUIRE_HOME} is in use: {error}. Stop that one, or set QUIRE_HOME "
+            "and PORT to run another beside it."
+        ) from error
+    except (entries.CatalogError, valkey.ValkeyUnavailableError) as error:
+        raise CommandError(str(error)) from error
+    except DatabaseError as error:
+        raise CommandError(f"the database cannot be used: {error}") from error
+
+
+def prepare_process() -> None:
+    """Set what the children inherit: a private umask and many open files."""
+    os.umask(0o077)  # the database and the logs hold prompts and sessions
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = OPEN_FILES if hard == resource.RLIM_INFINITY else min(OPEN_FILES, hard)
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        with contextlib.suppress(ValueError, OSError):  # some systems allow less than they say
+            resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+
+
+def missing(models: entries.Catalog) -> list[entries.ModelEntry]:
+    """The models that `prepare_model` has to bring onto this machine first."""
+    return [entry for entry in models if not checkpoints.is_prepared(entry)]
+
+
+def require_free(endpoint: Endpoint) -> None:
+    """Raises CommandError where the web server could not listen."""
+    try:
+        endpoint.require_free()
+    except OSError as error:
+        raise CommandError(
+            f"cannot listen on {endpoint.host}:{endpoint.port}: {error.strerror}. "
+            "Set PORT to a free port."
+        ) from error
+
+
+def start(
+    supervisor: Supervisor, chosen: Sequence[Service], with_database: Callable[[], None]
+) -> None:
+    """Start the services in order; migrate and call `with_database` before those that need SQL.
+
+    The engine worker needs no SQL and takes longest: its model loads meanwhile.
+    """
+    early = [service for service in chosen if not services.needs_database(service)]
+    for service in early:
+        supervisor.start(service)
+        if service.name == "valkey":
+            _wait_for_valkey(supervisor)
+    late = chosen[len(early) :]
+    if late:
+        call_command("migrate", interactive=False, verbosity=0)
+        with_database()
+        _close_connections()
+    for service in late:
+        supervisor.start(service)
+
+
+def _wait_for_valkey(supervisor: Supervisor) -> None:
+    path = settings.VALKEY_SOCKET
+    assert path is not None
+    if not supervisor.wait_until(lambda: valkey.answers(path), VALKEY_PATIENCE):
+        tail = logs.tail(supervisor.log("valkey"))
+        raise CommandError(f"valkey does not answer. The end of its log:\n{tail}")
+
+
+def _close_connections() -> None:
+    """The supervisor needs none, and PostgreSQL's pool would keep threads as well."""
+    for connection in connections.all(initialized_only=True):
+        connection.close()
+        close_pool = getattr(connection, "close_pool", None)
+        if close_pool:
+            close_pool()
