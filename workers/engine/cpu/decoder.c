@@ -108,25 +108,30 @@ static void embed(const Model *m, const Batch *b) {
                              widen(m->embedding + b->ids[row] * m->hidden + i));
 }
 
+/* x / (1 + e^-x) */
+static inline __m512 silu(__m512 x) {
+    const __m512 least = _mm512_set1_ps(-80.0f), one = _mm512_set1_ps(1.0f);
+    const __m512 negative = _mm512_sub_ps(_mm512_setzero_ps(), _mm512_max_ps(x, least));
+    return _mm512_div_ps(x, _mm512_add_ps(one, exponential(negative)));
+}
+
 /* activated = silu(gate x) * (up x) */
 static void gate(const Model *m, const Layer *layer, const Batch *b) {
     const Share share = share_of(m->intermediate / LANES);
-    const __m512 one = _mm512_set1_ps(1.0f), least = _mm512_set1_ps(-80.0f);
+    const int most = pairs_at_once(b->rows);
     Tile tile;
-    for (int64_t block = share.begin; block < share.end; block++) {
-        const __m512 left = bias_of(&layer->gate, block), right = bias_of(&layer->up, block);
-        const __m512 by = scale_of(&layer->gate, block), beside = scale_of(&layer->up, block);
+    for (int first = (int)share.begin; first < share.end; first += most) {
+        const int pairs = share.end - first < most ? (int)share.end - first : most;
+        const Pairs blocks = {&layer->gate, &layer->up, first, first, 1, pairs};
         for (int row = 0; row < b->rows; row += ROW_BLOCK) {
             const int count = b->rows - row < ROW_BLOCK ? b->rows - row : ROW_BLOCK;
-            multiply((Rows){b->normed, &b->quantized}, row, count, &layer->gate, block, &layer->up,
-                     block, &tile, row ? 0 : (int64_t)LANES * m->hidden);
-            for (int i = 0; i < count; i++) {
-                const __m512 x = _mm512_fmadd_ps(_mm512_load_ps(tile.first[i]), by, left);
-                const __m512 up = _mm512_fmadd_ps(_mm512_load_ps(tile.second[i]), beside, right);
-                const __m512 decay = exponential(_mm512_sub_ps(_mm512_setzero_ps(),
-                                                               _mm512_max_ps(x, least)));
-                narrow(b->activated + (int64_t)(row + i) * m->intermediate + block * LANES,
-                       _mm512_mul_ps(_mm512_div_ps(x, _mm512_add_ps(one, decay)), up));
+            multiply((Rows){b->normed, &b->quantized}, row, count, &blocks, &tile, row == 0);
+            for (int i = 0; i < count * pairs; i++) {
+                const int block = first + (count > 1 ? 0 : i);
+                const int64_t at = row + (count > 1 ? i : 0);
+                narrow(b->activated + at * m->intermediate + block * LANES,
+                       _mm512_mul_ps(silu(finish(&layer->gate, block, tile.first[i])),
+                                     finish(&layer->up, block, tile.second[i])));
             }
         }
     }

@@ -71,9 +71,9 @@ static inline __m512i broadcast_four(const int8_t *four) {
     return _mm512_set1_epi32(*(const int32_t *)four);
 }
 
-/* One row: bound by the reading of weights. */
+/* One row, to a line of `out`: bound by the reading of weights. */
 static inline void multiply_bytes_row(Quantized x, int inputs, const uint8_t *a, const uint8_t *b,
-                                      Tile *out) {
+                                      Tile *out, int line) {
     __m512 first = _mm512_setzero_ps(), second = _mm512_setzero_ps();
     for (int begin = 0; begin < inputs; begin += GROUP, x.steps++, x.starts++) {
         const int end = inputs - begin < GROUP ? inputs : begin + GROUP;
@@ -94,8 +94,8 @@ static inline void multiply_bytes_row(Quantized x, int inputs, const uint8_t *a,
         second = _mm512_fmadd_ps(_mm512_cvtepi32_ps(_mm512_add_epi32(sums[1][0], sums[1][1])), step,
                                  second);
     }
-    _mm512_store_ps(out->first[0], first);
-    _mm512_store_ps(out->second[0], second);
+    _mm512_store_ps(out->first[line], first);
+    _mm512_store_ps(out->second[line], second);
 }
 
 /* VECTOR_ROWS rows; those beyond the batch are computed for nothing. What lies at `soon` and `then`,
@@ -138,13 +138,9 @@ static inline void multiply_bytes_rows(Quantized x, int inputs, const uint8_t *a
     }
 }
 
-/* As multiply_block; the columns' steps are left to the caller. */
+/* As multiply_block, for two rows or more; the columns' steps are left to the caller. */
 static inline void multiply_bytes(const Quantized *x, int64_t row, int rows, int inputs,
                                   const uint8_t *a, const uint8_t *b, Tile *out, int64_t next) {
-    if (rows == 1) {
-        multiply_bytes_row(quantized_row(x, row, inputs), inputs, a, b, out);
-        return;
-    }
     for (int i = 0; i < rows; i += VECTOR_ROWS) {
         const int is_last = i + VECTOR_ROWS >= rows;
         const uint8_t *soon = next && i == 0 ? a + next : NULL;

@@ -27,8 +27,8 @@ _NEEDED = {
     "avx512dq": "-mavx512dq",
     "fma": "-mfma",
 }
-_FASTER = {"avx512_bf16": "-mavx512bf16", "avx512_vnni": "-mavx512vnni"}
-_TILES = {"amx_tile": "-mamx-tile", "amx_bf16": "-mamx-bf16"}
+FASTER = {"avx512_bf16": "-mavx512bf16", "avx512_vnni": "-mavx512vnni"}
+TILES = {"amx_tile": "-mamx-tile", "amx_bf16": "-mamx-bf16"}
 """Instructions by their names in /proc/cpuinfo, and what makes a compiler use them."""
 
 _TIMEOUT_S = 120
@@ -37,7 +37,7 @@ _TIMEOUT_S = 120
 @cache
 def load_library() -> ctypes.CDLL | None:
     """The compiled library, or None where it cannot be had; why is logged once."""
-    flags = compiler_flags(_cpu_features())
+    flags = compiler_flags(cpu_features())
     if flags is None:
         logger.info("this CPU has no AVX512: the engine computes with torch")
         return None
@@ -50,7 +50,7 @@ def load_library() -> ctypes.CDLL | None:
 
 def why_no_int8() -> str | None:
     """What keeps this machine from computing with weights in int8."""
-    features = _cpu_features()
+    features = cpu_features()
     if compiler_flags(features) is None or "avx512_vnni" not in features:
         return "this CPU has no AVX512-VNNI"
     if load_library() is None:
@@ -70,13 +70,16 @@ def compiler_flags(features: frozenset[str]) -> list[str] | None:
     """What to compile with for a CPU of these features; None if it lacks what is needed."""
     if not features.issuperset(_NEEDED):
         return None
-    faster = [flag for feature, flag in _FASTER.items() if feature in features]
-    tiles = _TILES.values() if features.issuperset(_TILES) else ()
-    plain = ["-O3", "-std=gnu11", "-shared", "-fPIC", "-fopenmp"]
+    faster = [flag for feature, flag in FASTER.items() if feature in features]
+    tiles = TILES.values() if features.issuperset(TILES) else ()
+    # Were products and sums contracted where the compiler likes, two copies of one function could
+    # round differently, and a row's result would depend on which of them computed it.
+    plain = ["-O3", "-std=gnu11", "-ffp-contract=off", "-shared", "-fPIC", "-fopenmp"]
     return [*plain, *_NEEDED.values(), *faster, *tiles]
 
 
-def _cpu_features() -> frozenset[str]:
+def cpu_features() -> frozenset[str]:
+    """This CPU's instruction sets by their names in /proc/cpuinfo; none where they are unknown."""
     if platform.machine() != "x86_64":
         return frozenset()
     try:

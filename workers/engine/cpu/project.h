@@ -35,42 +35,69 @@ typedef struct {
     const Quantized *quantized;
 } Rows;
 
-/* Up to ROW_BLOCK rows from `row` on times the blocks `a` and `b` of two weights of one form. */
-static inline void multiply(Rows x, int row, int count, const Linear *left, int a,
-                            const Linear *right, int b, Tile *out, int64_t next) {
+/* `pairs` pairs of column blocks that are multiplied together: the first pair is block `a` of `left`
+   and block `b` of `right`, each further pair lies `step` blocks after the one before. Both weights
+   have the same form. */
+typedef struct {
+    const Linear *left, *right;
+    int a, b, step, pairs;
+} Pairs;
+
+/* How many pairs a product takes at once. One row is bound by latency unless it takes several. */
+static inline int pairs_at_once(int rows) { return rows == 1 ? ROW_PAIRS : 1; }
+
+/* Rows [row, row + count) times `p`: one pair times up to ROW_BLOCK rows, or several pairs times one
+   row. `out` has a line for each row, or for each pair. With `fetches`, the pair that follows is
+   fetched from memory meanwhile. */
+static inline void multiply(Rows x, int row, int count, const Pairs *p, Tile *out, int fetches) {
+    const int inputs = p->left->inputs;
+    const int64_t next = (int64_t)p->step * LANES * inputs, ahead = fetches ? next : 0;
 #ifdef __AVX512VNNI__
-    if (left->scales) {
-        multiply_bytes(x.quantized, row, count, left->inputs, byte_block(left, a),
-                       byte_block(right, b), out, next);
+    if (p->left->scales) {
+        const uint8_t *a = byte_block(p->left, p->a), *b = byte_block(p->right, p->b);
+        if (count > 1)
+            multiply_bytes(x.quantized, row, count, inputs, a, b, out, ahead);
+        for (int i = 0; count == 1 && i < p->pairs; i++)
+            multiply_bytes_row(quantized_row(x.quantized, row, inputs), inputs, a + i * next,
+                               b + i * next, out, i);
         return;
     }
 #endif
-    multiply_block(x.values + (int64_t)row * left->inputs, count, left->inputs,
-                   column_block(left, a), column_block(right, b), out, next);
+    const bf16 *values = x.values + (int64_t)row * inputs;
+    const bf16 *a = column_block(p->left, p->a), *b = column_block(p->right, p->b);
+    if (p->pairs == 1)
+        multiply_block(values, count, inputs, a, b, out, ahead);
+    else
+        multiply_row(values, inputs, a, b, next, p->pairs, out);
+}
+
+/* The sums of a block's 16 columns with the weight's scales and bias. */
+static inline __m512 finish(const Linear *linear, int block, const float *sums) {
+    return _mm512_fmadd_ps(_mm512_load_ps(sums), scale_of(linear, block), bias_of(linear, block));
 }
 
 /* out[row * stride + column] = or += x [rows][inputs] times the weight. */
 static void project(const Linear *linear, Rows x, int rows, float *out, int64_t stride, int adds) {
     const Share share = share_of(linear->outputs / (2 * LANES));
+    const int most = pairs_at_once(rows);
     Tile tile;
-    for (int64_t pair = share.begin; pair < share.end; pair++) {
-        const int block = 2 * (int)pair;
-        const __m512 left = bias_of(linear, block), right = bias_of(linear, block + 1);
-        const __m512 by = scale_of(linear, block), beside = scale_of(linear, block + 1);
+    for (int pair = (int)share.begin; pair < share.end; pair += most) {
+        const int pairs = share.end - pair < most ? (int)share.end - pair : most;
+        const Pairs blocks = {linear, linear, 2 * pair, 2 * pair + 1, 2, pairs};
         for (int row = 0; row < rows; row += ROW_BLOCK) {
             const int count = rows - row < ROW_BLOCK ? rows - row : ROW_BLOCK;
-            multiply(x, row, count, linear, block, linear, block + 1, &tile,
-                     row ? 0 : (int64_t)2 * LANES * linear->inputs);
-            for (int i = 0; i < count; i++) {
-                float *to = out + (row + i) * stride + block * LANES;
-                __m512 a = _mm512_fmadd_ps(_mm512_load_ps(tile.first[i]), by, left);
-                __m512 c = _mm512_fmadd_ps(_mm512_load_ps(tile.second[i]), beside, right);
+            multiply(x, row, count, &blocks, &tile, row == 0);
+            for (int i = 0; i < count * pairs; i++) {
+                const int block = 2 * pair + (count > 1 ? 0 : 2 * i);
+                float *to = out + (row + (count > 1 ? i : 0)) * stride + block * LANES;
+                __m512 a = finish(linear, block, tile.first[i]);
+                __m512 b = finish(linear, block + 1, tile.second[i]);
                 if (adds) {
                     a = _mm512_add_ps(a, _mm512_loadu_ps(to));
-                    c = _mm512_add_ps(c, _mm512_loadu_ps(to + LANES));
+                    b = _mm512_add_ps(b, _mm512_loadu_ps(to + LANES));
                 }
                 _mm512_storeu_ps(to, a);
-                _mm512_storeu_ps(to + LANES, c);
+                _mm512_storeu_ps(to + LANES, b);
             }
         }
     }

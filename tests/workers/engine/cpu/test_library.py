@@ -30,14 +30,14 @@ def test_what_the_cpu_can_do_decides() -> None:
 
 
 def test_without_the_instructions_there_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(library, "_cpu_features", lambda: frozenset({"sse2"}))
+    monkeypatch.setattr(library, "cpu_features", lambda: frozenset({"sse2"}))
     assert load_library() is None
 
 
 def test_why_there_is_no_int8(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(library, "_cpu_features", lambda: VECTORS)
+    monkeypatch.setattr(library, "cpu_features", lambda: VECTORS)
     assert why_no_int8() == "this CPU has no AVX512-VNNI"
-    monkeypatch.setattr(library, "_cpu_features", lambda: VECTORS | {"avx512_vnni"})
+    monkeypatch.setattr(library, "cpu_features", lambda: VECTORS | {"avx512_vnni"})
     monkeypatch.setenv("CC", "/nowhere/cc")
     assert "could not be compiled" in str(why_no_int8())
     monkeypatch.setattr(library, "load_library", object)
@@ -48,14 +48,14 @@ def test_why_there_is_no_int8(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_without_a_compiler_that_works_there_is_none(
     compiler: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(library, "_cpu_features", lambda: VECTORS)
+    monkeypatch.setattr(library, "cpu_features", lambda: VECTORS)
     monkeypatch.setenv("CC", compiler)
     with caplog.at_level(logging.WARNING):
         assert load_library() is None
     assert "computes with torch" in caplog.text
 
 
-@pytest.mark.skipif(compiler_flags(library._cpu_features()) is None, reason="needs AVX512")
+@pytest.mark.skipif(compiler_flags(library.cpu_features()) is None, reason="needs AVX512")
 def test_it_is_compiled_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert load_library() is not None
     [made] = (tmp_path / "native").iterdir()

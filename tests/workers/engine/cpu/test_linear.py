@@ -4,28 +4,16 @@ import pytest
 import torch
 from torch import nn
 
-from workers.engine.cpu import library
-from workers.engine.cpu.library import load_library, open_library
+from tests.workers.engine.cpu.builds import BUILDS, build
+from workers.engine.cpu.library import load_library
 from workers.engine.cpu.linear import TiledLinear
 
 pytestmark = pytest.mark.skipif(load_library() is None, reason="needs AVX512 and a C compiler")
 
 
-@pytest.fixture(params=["tiles", "vectors", "plain"])
+@pytest.fixture(params=BUILDS)
 def kernels(request: pytest.FixtureRequest) -> ctypes.CDLL:
-    """The library for this CPU, and those for CPUs without AMX and without AVX512-BF16."""
-    features = library._cpu_features()
-    if request.param == "tiles" and not features.issuperset(library._TILES):
-        pytest.skip("needs AMX")
-    if request.param == "vectors" and "avx512_bf16" not in features:
-        pytest.skip("needs AVX512-BF16")
-    if request.param != "tiles":
-        features -= set(library._TILES)
-    if request.param == "plain":
-        features -= set(library._FASTER)
-    flags = library.compiler_flags(features)
-    assert flags is not None
-    return open_library(flags)
+    return build(request.param)
 
 
 @pytest.mark.parametrize("rows", [1, 5, 16, 17, 33, 80])
@@ -41,6 +29,17 @@ def test_the_product_is_the_same(kernels: ctypes.CDLL, rows: int, bias: bool) ->
     product = TiledLinear(linear, kernels)(hidden)
     assert product.dtype == torch.bfloat16
     torch.testing.assert_close(product.double(), exact, rtol=2**-8, atol=1e-3)
+
+
+@torch.inference_mode()
+def test_a_row_has_the_same_bits_alone_and_among_others(kernels: ctypes.CDLL) -> None:
+    """Outputs that are no multiple of what one row takes at once."""
+    torch.manual_seed(0)
+    layer = TiledLinear(nn.Linear(96, 224, dtype=torch.bfloat16), kernels)
+    hidden = torch.randn(75, 96, dtype=torch.bfloat16)
+    alone = torch.cat([layer(row[None]) for row in hidden])
+    for rows in range(1, len(hidden) + 1):
+        assert torch.equal(layer(hidden[:rows]), alone[:rows])
 
 
 def test_no_rows_give_no_rows(kernels: ctypes.CDLL) -> None:

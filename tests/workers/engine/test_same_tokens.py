@@ -1,0 +1,110 @@
+"""A seed gives the same tokens and the same log probabilities whatever else runs: beside other
+requests, with a cache too small for all of them, and after a failover."""
+
+from pathlib import Path
+
+import pytest
+
+from tests.workers.engine import greedy
+from tests.workers.engine.cpu.test_decoder import engine_of, save, skip_without
+from workers.engine.cpu.library import load_library
+from workers.engine.engine import Engine
+from workers.engine.request import ChoiceDelta, Completion, LogprobParams, Request, SamplingParams
+
+pytestmark = pytest.mark.skipif(load_library() is None, reason="needs AVX512 and a C compiler")
+
+SEEDS = 24
+TOKENS = 48
+CACHE_BYTES = 2**19
+"""64 blocks of 16 tokens; the sequences below fill more than twice as many."""
+
+Said = tuple[list[int], list[float]]
+"""Tokens and their log probabilities."""
+
+
+@pytest.fixture(scope="module")
+def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return save(tmp_path_factory.mktemp("model"), "llama", {})
+
+
+def ask(seed: int, temperature: float, published: tuple[int, ...] = ()) -> Request:
+    """Every third request begins with the same 33 tokens."""
+    prompt = greedy.prompt(33) if seed % 3 == 0 else ()
+    prompt += greedy.prompt(3 + seed, salt=seed)
+    return Request(
+        f"{seed}",
+        (prompt,),
+        SamplingParams(max_tokens=TOKENS, temperature=temperature, seed=seed, ignore_eos=True),
+        logprobs=(LogprobParams(),),
+        published={0: published} if published else {},
+    )
+
+
+def neighbours(count: int = 12) -> list[Request]:
+    params = SamplingParams(max_tokens=TOKENS, temperature=1, top_p=0.9, seed=5, ignore_eos=True)
+    return [
+        Request(f"neighbour {i}", (greedy.prompt(5 + 3 * i, salt=99 + i),), params)
+        for i in range(count)
+    ]
+
+
+def said(completions: list[Completion]) -> list[Said]:
+    """By the first choice of each."""
+    assert [completion.error for completion in completions] == [None] * len(completions)
+    return [said_by(completion.choices[0]) for completion in completions]
+
+
+def said_by(choice: ChoiceDelta) -> Said:
+    assert choice.logprobs is not None
+    return choice.token_ids, choice.logprobs.chosen.tolist()
+
+
+def alone(engine: Engine, temperature: float) -> list[Said]:
+    return [said(engine.generate([ask(seed, temperature)]))[0] for seed in range(SEEDS)]
+
+
+@pytest.mark.parametrize("temperature", [0, 1])
+@pytest.mark.parametrize("dtype", ["bfloat16", "int8"])
+def test_all_seeds_repeat(path: Path, dtype: str, temperature: float) -> None:
+    skip_without(dtype)
+    expected = alone(engine_of(path, dtype=dtype), temperature)
+    assert len({tuple(tokens) for tokens, _ in expected}) == SEEDS
+    engine = engine_of(path, dtype=dtype, kv_cache_bytes=CACHE_BYTES, max_num_batched_tokens=256)
+    requests = [ask(seed, temperature) for seed in range(SEEDS)]
+    together = said(engine.generate([*requests, *neighbours()])[:SEEDS])
+    assert together == expected
+    assert engine.stats().preemptions > 0
+    assert engine.stats().prefix_cache_hits > 0
+    assert alone(engine, temperature) == expected
+
+
+@pytest.mark.parametrize("temperature", [0, 1])
+@pytest.mark.parametrize("dtype", ["bfloat16", "int8"])
+def test_all_seeds_repeat_after_a_failover(path: Path, dtype: str, temperature: float) -> None:
+    """Another worker goes on from what was published, which is part of its prompt to it."""
+    skip_without(dtype)
+    expected = alone(engine_of(path, dtype=dtype), temperature)
+    cuts = [seed % (TOKENS - 1) + 1 for seed in range(SEEDS)]
+    requests = [
+        ask(seed, temperature, published=tuple(expected[seed][0][:cut]))
+        for seed, cut in enumerate(cuts)
+    ]
+    engine = engine_of(path, dtype=dtype, kv_cache_bytes=CACHE_BYTES, max_num_batched_tokens=256)
+    rest = said(engine.generate([*requests, *neighbours()])[:SEEDS])
+    assert rest == [
+        (tokens[cut:], logprobs[cut:])
+        for (tokens, logprobs), cut in zip(expected, cuts, strict=True)
+    ]
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "int8"])
+def test_greedy_choices_of_one_request_say_the_same(path: Path, dtype: str) -> None:
+    skip_without(dtype)
+    params = SamplingParams(max_tokens=TOKENS, temperature=0, n=4, ignore_eos=True)
+    wanted = (LogprobParams(),)
+    request = Request("four", (greedy.prompt(2),), params, logprobs=wanted)
+    # With its choices 33 rows, one more than the matrix kernels take at once.
+    first, *_ = engine_of(path, dtype=dtype).generate([request, *neighbours(29)])
+    assert len(first.choices) == 4
+    assert len({tuple(tokens) for tokens, _ in map(said_by, first.choices)}) == 1
+    assert len({tuple(logprobs) for _, logprobs in map(said_by, first.choices)}) == 1
