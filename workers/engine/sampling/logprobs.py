@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from workers.engine.request import LogprobParams, TokenLogprobs
+from workers.engine.sampling.chunks import CHUNK, chunk_sums, in_chunks
 from workers.engine.sampling.logprob_record import LogprobRecord
 from workers.engine.sampling.single_buffer import SingleBuffer
 from workers.engine.sequence import Piece, Sequence
@@ -17,9 +18,6 @@ _LOWEST = -9999.0
 
 _ROWS = 64
 """Rows of a prompt to score at a time: their float32 copy stays small."""
-
-_CHUNK = 128
-"""Width of the pieces whose maxima locate the likeliest tokens."""
 
 
 class Scorer:
@@ -88,8 +86,8 @@ def _score(logits: Tensor, token_ids: Tensor, params: LogprobParams) -> TokenLog
     named = logits[:, list(params.token_ids_logprob)]
     found = torch.cat([logits.gather(1, token_ids[:, None]), top, named], dim=1)
     highest = logits.amax(dim=-1, keepdim=True)
-    total = logits.sub_(highest).exp_().sum(dim=-1, keepdim=True)
-    logprobs = found.sub_(highest + total.log()).clamp_(min=_LOWEST).cpu().numpy()
+    total = chunk_sums(logits.sub_(highest).exp_()).sum(dim=-1, keepdim=True)
+    logprobs = found.sub_(highest + total.log().float()).clamp_(min=_LOWEST).cpu().numpy()
     chosen, top_rows, named_rows = np.split(logprobs, [1, 1 + top.shape[1]], axis=1)
     return TokenLogprobs(chosen[:, 0], top_ids.cpu().numpy(), top_rows, named_rows)
 
@@ -103,13 +101,12 @@ def likeliest(logits: Tensor, count: int) -> tuple[Tensor, Tensor]:
     """
     if not count:
         return logits[:, :0], torch.empty((len(logits), 0), dtype=torch.int64)
-    if padding := -logits.shape[1] % _CHUNK:
-        logits = torch.nn.functional.pad(logits, (0, padding), value=-torch.inf)
-    maxima = logits.view(len(logits), -1, _CHUNK).amax(-1)
-    columns = torch.arange(max(maxima.shape[1], _CHUNK), device=logits.device)
+    chunked = in_chunks(logits, filler=-torch.inf)
+    maxima = chunked.amax(-1)
+    columns = torch.arange(max(maxima.shape[1], CHUNK), device=logits.device)
     chunks = _first(maxima, columns[: maxima.shape[1]], min(count, maxima.shape[1]))
-    ids = (chunks[:, :, None] * _CHUNK + columns[:_CHUNK]).flatten(1)
-    candidates = logits.gather(1, ids)
+    ids = (chunks[:, :, None] * CHUNK + columns[:CHUNK]).flatten(1)
+    candidates = chunked.flatten(1).gather(1, ids)
     places = _first(candidates, ids, count)
     return candidates.gather(1, places), ids.gather(1, places)
 

@@ -12,6 +12,7 @@ from workers.engine.cpu import logits as native_logits
 from workers.engine.exceptions import EngineError
 from workers.engine.grammar.mask import GrammarMask
 from workers.engine.sampling import philox
+from workers.engine.sampling.chunks import CHUNK, chunk_sums, in_chunks
 from workers.engine.sampling.custom_processors import CustomProcessors
 from workers.engine.sampling.dry import Dry
 from workers.engine.sampling.logits_processors import (
@@ -23,9 +24,6 @@ from workers.engine.sampling.logits_processors import (
 from workers.engine.sampling.logprobs import Scorer
 from workers.engine.sampling.single_buffer import SingleBuffer
 from workers.engine.sequence import Sequence
-
-_CHUNK = 128
-"""Width of the pieces into which a row's distribution is summed before it is searched."""
 
 _LEVELS = 128
 _LEVELS_PER_OCTAVE = 4
@@ -235,13 +233,13 @@ def draw(weights: Tensor, uniform: Tensor) -> Tensor:
 
     Two levels, so that only sums of chunks are accumulated over the whole row.
     """
-    chunks = _in_chunks(weights)
-    cumulative = chunks.sum(-1).double().cumsum(-1)
+    cumulative = chunk_sums(weights).cumsum(-1)
     target = uniform[:, None] * cumulative[:, -1:]
     chunk = _search(cumulative, target)
     start = torch.where(chunk > 0, cumulative.gather(1, (chunk - 1).clamp(min=0)), 0.0)
-    inner = chunks.gather(1, chunk[:, :, None].expand(-1, 1, _CHUNK)).squeeze(1)
-    return (chunk * _CHUNK + _search(inner.double().cumsum(-1), target - start)).squeeze(1)
+    wanted = chunk[:, :, None].expand(-1, 1, CHUNK)
+    inner = in_chunks(weights).gather(1, wanted).squeeze(1)
+    return (chunk * CHUNK + _search(inner.double().cumsum(-1), target - start)).squeeze(1)
 
 
 def draw_filtered(weights: Tensor, limits: Filter, uniform: Tensor) -> Tensor:
@@ -250,7 +248,7 @@ def draw_filtered(weights: Tensor, limits: Filter, uniform: Tensor) -> Tensor:
     Sorts only tokens that can survive: a lower bound on the weight follows from the parameters,
     leaves few tokens, and never drops one that the filters would keep.
     """
-    totals = _in_chunks(weights).sum(-1).double().sum(-1)
+    totals = chunk_sums(weights).sum(-1)
     bound = _lower_bound(weights, limits, totals)
     rows, ids = (weights >= bound[:, None]).nonzero(as_tuple=True)
     found = weights[rows, ids]
@@ -278,7 +276,7 @@ def _lower_bound(weights: Tensor, limits: Filter, totals: Tensor) -> Tensor:
     if len(limited):
         # At least k tokens reach the k-th largest of the chunks' maxima.
         some = weights if len(limited) == len(weights) else weights[limited]
-        highest = _in_chunks(some).amax(-1).sort(dim=-1, descending=True).values
+        highest = in_chunks(some).amax(-1).sort(dim=-1, descending=True).values
         column = limits.top_k[limited] - 1
         by_top_k = highest.gather(1, column.clamp(max=highest.shape[1] - 1)[:, None]).squeeze(1)
         bound[limited] = by_top_k.masked_fill_(column >= highest.shape[1], 0)
@@ -312,14 +310,6 @@ def _sorted_rows(
     padded_ids[rows, columns] = ids
     padded, order = torch.sort(padded, dim=-1, descending=True, stable=True)
     return padded_ids.gather(1, order), padded.double()
-
-
-def _in_chunks(weights: Tensor) -> Tensor:
-    """A view [n, chunks, _CHUNK], padded with zeros if the vocabulary is not a multiple."""
-    padding = -weights.shape[1] % _CHUNK
-    if padding:
-        weights = torch.nn.functional.pad(weights, (0, padding))
-    return weights.view(len(weights), -1, _CHUNK)
 
 
 def _search(cumulative: Tensor, target: Tensor) -> Tensor:
