@@ -237,7 +237,7 @@ class Engine:
             self._ahead = self._launch_ahead(flight, lap)
             sampled = flight.land()
             lap("sample")
-            rows = flight.batch.sampled
+            rows = flight.batch.all_sampled
             self._scheduler.advance(flight.scheduled, [rows[row] for row in sampled.invalid])
             self._append(rows, sampled, flight.mask)
             self._steps += 1
@@ -251,7 +251,7 @@ class Engine:
         if not scheduled.chunks:
             return None
         batch = self._runner.prepare(scheduled)
-        rows = batch.sampled
+        rows = batch.all_sampled
         filling = self._structured_output.start_mask(rows)
         lap("schedule")
         with self._recorder.watching(batch):
@@ -259,7 +259,7 @@ class Engine:
         lap("forward")
         mask = filling.result() if filling is not None else None
         lap("mask")
-        self._sampler.scorer.score_prompts(batch.scored, logits[len(rows) :])
+        self._sampler.scorer.score_prompts(batch.all_scored, logits[len(rows) :])
         if self._runner.looks_ahead and self._sampler.is_plain(rows, logits.device):
             tokens = PendingTokens.send(*self._sampler.launch(logits[: len(rows)], rows))
             return Flight(scheduled, batch, mask, tokens)
@@ -267,7 +267,7 @@ class Engine:
 
     def _launch_ahead(self, flight: Flight, lap: Callable[[str], None]) -> Flight | None:
         """Launch the step after ``flight`` if it needs nothing but the tokens on the device."""
-        rows, tokens = flight.batch.sampled, flight.tokens
+        rows, tokens = flight.batch.all_sampled, flight.tokens
         if not rows or not isinstance(tokens, PendingTokens):
             return None
         if (scheduled := self._scheduler.look_ahead(rows)) is None:

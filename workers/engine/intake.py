@@ -82,7 +82,9 @@ class Intake:
             priority=request.priority,
             organization=request.organization,
             adapter=adapter,
-            cache_salt=chain_salt(request.organization, request.cache_salt, adapter),
+            cache_salt=chain_salt(
+                request.organization, request.cache_salt, adapter, record is not None
+            ),
             every_position=any(x is not None for x in (record, logprobs, processor)),
             record=record,
             logprobs=logprobs,

@@ -1,11 +1,13 @@
 """A seed gives the same tokens and the same log probabilities whatever else runs: beside other
 requests, with a cache too small for all of them, and after a failover."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from tests.workers.engine import greedy
+from tests.workers.engine.adapters import save_adapter
 from tests.workers.engine.cpu.test_decoder import engine_of, save, skip_without
 from workers.engine.cpu.library import load_library
 from workers.engine.engine import Engine
@@ -108,3 +110,25 @@ def test_greedy_choices_of_one_request_say_the_same(path: Path, dtype: str) -> N
     assert len(first.choices) == 4
     assert len({tuple(tokens) for tokens, _ in map(said_by, first.choices)}) == 1
     assert len({tuple(logprobs) for _, logprobs in map(said_by, first.choices)}) == 1
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "int8"])
+def test_requests_that_need_the_modules_change_no_others(
+    path: Path, tmp_path: Path, dtype: str
+) -> None:
+    """One with an adapter and one whose hidden states are recorded, with the same prompts: the
+    modules compute them in steps of their own, and they leave nothing in the prefix cache."""
+    skip_without(dtype)
+    expected = alone(engine_of(path, dtype=dtype), temperature=1)
+    adapters = {"a": save_adapter(tmp_path, path)}
+    engine = engine_of(path, dtype=dtype, adapters=adapters, max_num_batched_tokens=256)
+    watched = [
+        replace(ask(seed, 1), request_id=f"{seed} {options}", **options)
+        for seed in range(0, SEEDS, 2)
+        for options in ({"adapters": ("a",)}, {"return_hidden_states": True})
+    ]
+    completions = engine.generate([*watched, *(ask(seed, 1) for seed in range(SEEDS))])
+    assert said(completions[len(watched) :]) == expected
+    assert said(completions[: len(watched) : 2]) != expected[::2]
+    assert all(c.choices[0].hidden_states is not None for c in completions[1 : len(watched) : 2])
+    assert alone(engine, temperature=1) == expected

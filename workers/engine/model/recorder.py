@@ -62,6 +62,7 @@ class Recorder:
     @contextmanager
     def watching(self, batch: ModelInput) -> Iterator[None]:
         """Record what the forward of ``batch`` inside the context computes, if anybody asked."""
+        batch = batch.apart or batch
         if not batch.is_recorded:
             yield
             return

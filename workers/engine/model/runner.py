@@ -2,7 +2,7 @@
 
 import os
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 
 import numpy as np
@@ -39,6 +39,9 @@ class ModelInput:
 
     ``layout`` says whose tokens they are, ``sampled[i]`` continues from the logits of row
     ``logits_rows[i]``. The logits rows after those score prompts, as ``scored`` says.
+
+    ``apart`` is a second batch of the same step, or None: the sequences that the model's modules
+    must compute, where the C forward computes the others.
     """
 
     input_ids: Tensor
@@ -49,11 +52,22 @@ class ModelInput:
     sampled: list[Sequence]
     scored: list[Piece]
     adapter_rows: list[AdapterRows]
+    apart: "ModelInput | None" = None
 
     @property
     def is_recorded(self) -> bool:
         """Whether the modules of the model are watched while it runs."""
         return any(seq.record is not None for seq, _, _ in self.layout)
+
+    @property
+    def all_sampled(self) -> list[Sequence]:
+        """The sequences that this step samples, in the order of its logits."""
+        return self.sampled if self.apart is None else self.sampled + self.apart.sampled
+
+    @property
+    def all_scored(self) -> list[Piece]:
+        """The prompt tokens that this step scores, in the order of its logits."""
+        return self.scored if self.apart is None else self.scored + self.apart.scored
 
 
 class ModelRunner:
@@ -82,9 +96,23 @@ class ModelRunner:
             table = self._block_tables[seq.slot]
             table[: len(seq.block_ids)] = seq.block_ids
             table[len(seq.block_ids) :] = NULL_BLOCK
+        if self._model.native is None:
+            return self._lay_out(output.chunks)
+        # The modules round otherwise than the C forward: a sequence must not change because
+        # another one of its step needs them.
+        bypassing = [chunk for chunk in output.chunks if not self._needs_modules(chunk[0])]
+        others = [chunk for chunk in output.chunks if self._needs_modules(chunk[0])]
+        if not bypassing or not others:
+            return self._lay_out(output.chunks)
+        return replace(self._lay_out(bypassing), apart=self._lay_out(others))
+
+    def _needs_modules(self, seq: Sequence) -> bool:
+        return seq.record is not None or self._adapters.in_use([seq])
+
+    def _lay_out(self, chunks: list[tuple[Sequence, int]]) -> ModelInput:
         # Sorted by length, neighbours pad each other least; all grow by one per step, so the
         # order of rows lasts until somebody joins or leaves.
-        singles, longer = _split(output.chunks)
+        singles, longer = _split(chunks)
         singles.sort(key=lambda piece: -piece[1])
         pieces = singles + longer
         sequences = [seq for seq, _, _ in pieces]
@@ -109,7 +137,7 @@ class ModelRunner:
                 chunks=self._prefill_chunks(first, ends, tables, len(singles)),
                 tables=torch.from_numpy(tables),
                 owners=torch.from_numpy(owner),
-                through_modules=bool(adapter_rows) or any(seq.record for seq in sequences),
+                through_modules=any(map(self._needs_modules, sequences)),
             ),
             logits_rows=torch.from_numpy(np.concatenate([ends[sampled] - 1, scored_rows])),
             layout=pieces,
@@ -119,21 +147,29 @@ class ModelRunner:
         )
 
     def forward(self, model_input: ModelInput) -> Tensor:
-        """Logits [len(logits_rows), vocabulary], in the model's dtype or float32; valid until the
-        next forward."""
+        """Logits [rows, vocabulary], in the model's dtype or float32, of ``all_sampled`` and then
+        of ``all_scored``; valid until the next forward."""
         if self._tuner is not None and self._tuner.num_threads != torch.get_num_threads():
             torch.set_num_threads(self._tuner.num_threads)
         start = time.perf_counter()
+        logits, num_tokens = self._run(model_input), len(model_input.input_ids)
+        if (apart := model_input.apart) is not None:
+            others = self._run(apart).float()
+            own, theirs = len(model_input.sampled), len(apart.sampled)
+            logits = torch.cat([logits[:own], others[:theirs], logits[own:], others[theirs:]])
+            num_tokens += len(apart.input_ids)
+        if self._tuner is not None:
+            self._tuner.record(num_tokens, time.perf_counter() - start)
+        return logits
+
+    def _run(self, model_input: ModelInput) -> Tensor:
         with self._adapters.active(model_input.adapter_rows):
-            logits = self._model(
+            return self._model(
                 model_input.input_ids,
                 model_input.position_ids,
                 model_input.metadata,
                 model_input.logits_rows,
             )
-        if self._tuner is not None:
-            self._tuner.record(len(model_input.input_ids), time.perf_counter() - start)
-        return logits
 
     def _groups(self, positions: NDArray[np.int64], tables: NDArray[np.int64]) -> list[DecodeGroup]:
         num_blocks = positions // self._block_size + 1

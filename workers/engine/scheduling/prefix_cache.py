@@ -11,13 +11,20 @@ from workers.engine.scheduling.block_pool import BlockPool
 from workers.engine.sequence import Sequence
 
 
-def chain_salt(organization: str, cache_salt: str = "", adapter: str | None = None) -> bytes:
+def chain_salt(
+    organization: str,
+    cache_salt: str = "",
+    adapter: str | None = None,
+    is_recorded: bool = False,
+) -> bytes:
     """The salt of a request's hashes. Requests with different salts never share a block.
 
-    An adapter changes a block's contents. Organization and ``cache_salt`` keep a client from
-    learning what another one has sent from the time its own answer takes.
+    An adapter changes a block's contents. A request that is recorded runs through the model's
+    modules, which round otherwise than the C forward. Organization and ``cache_salt`` keep a client
+    from learning what another one has sent from the time its own answer takes.
     """
-    return hashlib.sha256(repr((organization, cache_salt, adapter)).encode()).digest()
+    salt = repr((organization, cache_salt, adapter, is_recorded))
+    return hashlib.sha256(salt.encode()).digest()
 
 
 class PrefixCache:
