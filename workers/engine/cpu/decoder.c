@@ -126,12 +126,13 @@ static void gate(const Model *m, const Layer *layer, const Batch *b) {
         for (int row = 0; row < b->rows; row += ROW_BLOCK) {
             const int count = b->rows - row < ROW_BLOCK ? b->rows - row : ROW_BLOCK;
             multiply((Rows){b->normed, &b->quantized}, row, count, &blocks, &tile, row == 0);
-            for (int i = 0; i < count * pairs; i++) {
-                const int block = first + (count > 1 ? 0 : i);
-                const int64_t at = row + (count > 1 ? i : 0);
-                narrow(b->activated + at * m->intermediate + block * LANES,
-                       _mm512_mul_ps(silu(finish(&layer->gate, block, tile.first[i])),
-                                     finish(&layer->up, block, tile.second[i])));
+            for (int line = 0, block = first; line < count * pairs; line += count, block++) {
+                const Columns left = columns_of(&layer->gate, block);
+                const Columns right = columns_of(&layer->up, block);
+                bf16 *to = b->activated + (int64_t)row * m->intermediate + block * LANES;
+                for (int i = line; i < line + count; i++, to += m->intermediate)
+                    narrow(to, _mm512_mul_ps(silu(finish(left, tile.first[i])),
+                                             finish(right, tile.second[i])));
             }
         }
     }

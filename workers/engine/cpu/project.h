@@ -71,9 +71,17 @@ static inline void multiply(Rows x, int row, int count, const Pairs *p, Tile *ou
         multiply_row(values, inputs, a, b, next, p->pairs, out);
 }
 
-/* The sums of a block's 16 columns with the weight's scales and bias. */
-static inline __m512 finish(const Linear *linear, int block, const float *sums) {
-    return _mm512_fmadd_ps(_mm512_load_ps(sums), scale_of(linear, block), bias_of(linear, block));
+/* What a weight's 16 columns of a block are multiplied by, and what is added to them. */
+typedef struct {
+    __m512 scale, bias;
+} Columns;
+
+static inline Columns columns_of(const Linear *linear, int block) {
+    return (Columns){scale_of(linear, block), bias_of(linear, block)};
+}
+
+static inline __m512 finish(Columns columns, const float *sums) {
+    return _mm512_fmadd_ps(_mm512_load_ps(sums), columns.scale, columns.bias);
 }
 
 /* out[row * stride + column] = or += x [rows][inputs] times the weight. */
@@ -87,17 +95,18 @@ static void project(const Linear *linear, Rows x, int rows, float *out, int64_t 
         for (int row = 0; row < rows; row += ROW_BLOCK) {
             const int count = rows - row < ROW_BLOCK ? rows - row : ROW_BLOCK;
             multiply(x, row, count, &blocks, &tile, row == 0);
-            for (int i = 0; i < count * pairs; i++) {
-                const int block = 2 * pair + (count > 1 ? 0 : 2 * i);
-                float *to = out + (row + (count > 1 ? i : 0)) * stride + block * LANES;
-                __m512 a = finish(linear, block, tile.first[i]);
-                __m512 b = finish(linear, block + 1, tile.second[i]);
-                if (adds) {
-                    a = _mm512_add_ps(a, _mm512_loadu_ps(to));
-                    b = _mm512_add_ps(b, _mm512_loadu_ps(to + LANES));
+            for (int line = 0, p = pair; line < count * pairs; line += count, p++) {
+                const Columns left = columns_of(linear, 2 * p), right = columns_of(linear, 2 * p + 1);
+                float *to = out + row * stride + 2 * p * LANES;
+                for (int i = line; i < line + count; i++, to += stride) {
+                    __m512 a = finish(left, tile.first[i]), b = finish(right, tile.second[i]);
+                    if (adds) {
+                        a = _mm512_add_ps(a, _mm512_loadu_ps(to));
+                        b = _mm512_add_ps(b, _mm512_loadu_ps(to + LANES));
+                    }
+                    _mm512_storeu_ps(to, a);
+                    _mm512_storeu_ps(to + LANES, b);
                 }
-                _mm512_storeu_ps(to, a);
-                _mm512_storeu_ps(to + LANES, b);
             }
         }
     }
