@@ -86,7 +86,7 @@ def test_without_any_server_the_message_says_what_to_do(monkeypatch, tmp_path):
 
 def test_a_socket_folder_of_somebody_else_is_refused(monkeypatch, tmp_path):
     monkeypatch.setattr("os.getuid", lambda: -1)
-    with pytest.raises(valkey.ValkeyUnavailableError, match="somebody else"):
+    with pytest.raises(valkey.ValkeyUnavailableError, match="belongs to another user"):
         valkey.service(tmp_path / "valkey", tmp_path / "run" / "valkey.sock")
 
 

@@ -167,7 +167,7 @@ class TestRoutedExperts:
             assert (rest.routed_experts == expected.routed_experts).all()
 
     def test_a_dense_model_refuses(self, engine: Engine) -> None:
-        with pytest.raises(InvalidRequest, match="routes no tokens to experts"):
+        with pytest.raises(InvalidRequest, match="this model has no experts"):
             engine.submit(ask((5, 6), return_routed_experts=True))
 
     @pytest.mark.parametrize("start", [-1, 8])
