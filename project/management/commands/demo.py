@@ -119,7 +119,7 @@ class _Scenes(threading.Thread):
 
 def _prepare_models() -> None:
     """In a process of its own, whose memory is free again when the workers start."""
-    command = [sys.executable, settings.BASE_DIR / "manage.py", "prepare_model"]
+    command = [sys.executable, str(settings.BASE_DIR / "manage.py"), "prepare_model"]
     if subprocess.run(command, check=False).returncode != 0:  # noqa: S603
         raise CommandError("the models cannot be prepared; the reason stands above")
 

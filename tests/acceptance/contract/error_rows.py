@@ -123,7 +123,7 @@ SITUATIONS = (
 )  # fmt: skip
 SHOWN_BY: Mapping[str, str] = {
     "grammar_timeout": "tests/acceptance/test_hostile_grammars.py",
-    "queue_full": "tests/completions/endpoints/test_jobs.py",
+    "queue_full": "tests/completions/endpoints/test_completions.py",
     "server_overloaded": "tests/faults/test_resources.py",
     "queue_timeout": "tests/completions/jobs/test_life_cycle.py",
     "generation_timeout": "tests/completions/jobs/test_losses.py",

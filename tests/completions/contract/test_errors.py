@@ -38,7 +38,7 @@ def test_every_code_in_the_source_is_in_the_table() -> None:
 
 def test_every_code_in_the_scripts_is_in_the_table() -> None:
     scripts = "".join(path.read_text() for path in (ROOT / "completions/jobs/lua").glob("*.lua"))
-    codes = set(re.findall(r'"code":"(\w+)"', scripts))
+    codes = set(re.findall(r"finalize_here\(\w+, 'failed', '(\w+)'", scripts))
     assert {"worker_error", "queue_timeout", "generation_timeout"} <= codes <= ERRORS.keys()
 
 

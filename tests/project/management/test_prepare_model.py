@@ -29,7 +29,7 @@ def test_the_named_ones_alone(catalogue, capsys):
 
 
 def test_an_unknown_name_lists_the_known(catalogue):
-    with pytest.raises(CommandError, match="there are: one, two"):
+    with pytest.raises(CommandError, match="use one of: one, two"):
         call_command("prepare_model", "three")
 
 

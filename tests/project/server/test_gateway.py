@@ -111,9 +111,13 @@ async def test_a_job_carries_the_id_of_its_request(served):
     made = []
 
     async def application(scope, receive, send):
-        view = SimpleNamespace(id="cmpl-1", served_model="tiny", as_dict=dict)
+        prepared = SimpleNamespace(
+            view=SimpleNamespace(id="cmpl-1", served_model="tiny", as_dict=dict),
+            payload={},
+            request=SimpleNamespace(model=SimpleNamespace(entry=SimpleNamespace(token_prices=()))),
+        )
         principal = Principal(1, 2, "abc", (), None)
-        made.append(enqueueing.new_job(view, "sync", {}, principal))
+        made.append(enqueueing.new_job(prepared, "sync", principal))
         await echo(scope, receive, send)
 
     await call([b""], [(b"x-request-id", b"trace-1")], application=application)

@@ -56,8 +56,12 @@ async def test_it_is_a_child_of_the_clients_span_and_the_job_carries_it(spans, s
     made = []
 
     def meanwhile():
-        view = SimpleNamespace(id="cmpl-1", served_model="tiny", as_dict=dict)
-        made.append(enqueueing.new_job(view, "sync", {}, Principal(1, 2, "abc", (), None)))
+        prepared = SimpleNamespace(
+            view=SimpleNamespace(id="cmpl-1", served_model="tiny", as_dict=dict),
+            payload={},
+            request=SimpleNamespace(model=SimpleNamespace(entry=SimpleNamespace(token_prices=()))),
+        )
+        made.append(enqueueing.new_job(prepared, "sync", Principal(1, 2, "abc", (), None)))
 
     sent = [(b"traceparent", f"00-{TRACE}-{CALLER}-01".encode()), (b"tracestate", b"vendor=1")]
     await call(headers=sent, meanwhile=meanwhile)

@@ -95,7 +95,7 @@ def test_the_older_name() -> None:
         ({"properties": {"a": {"type": "string", "format": "date"}}}, "/properties/a/format",
          "format is not supported here in the style qwen_xml"),
         ({"properties": {"a": {"type": "string", "pattern": "^a|b"}}}, "/properties/a/pattern",
-         "into a group"),
+         "as a group"),
         ({"anyOf": [{"type": "object"}]}, "/anyOf", "anyOf is not supported here"),
         ({"required": ["a"]}, "", "a is required, but not among the properties"),
         ({"properties": {"a": {"uniqueItems": True}}}, "/properties/a/uniqueItems",
