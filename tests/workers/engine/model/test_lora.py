@@ -112,10 +112,10 @@ def _first_logits(engine: Engine, request: Request) -> torch.Tensor:
 
 
 def test_an_unknown_adapter_is_refused_with_the_known(engine: Engine, tiny_llama: Path) -> None:
-    with pytest.raises(InvalidRequest, match=r"adapter 'other' does not exist; the model has: plain, stable"):
+    with pytest.raises(InvalidRequest, match=r"'other' does not exist.*: plain, stable"):
         engine.submit(Request("r", ((5,),), PARAMS, adapters=("other",)))
     plain = Engine.from_pretrained(tiny_llama, config())
-    with pytest.raises(InvalidRequest, match="the model's are: none"):
+    with pytest.raises(InvalidRequest, match="the model has: none"):
         plain.submit(Request("r", ((5,),), PARAMS, adapters=("other",)))
 
 
