@@ -10,7 +10,7 @@ ENV PYTHONUNBUFFERED=1 \
     QUIRE_HOME=/var/lib/quire \
     DJANGO_SETTINGS_MODULE=project.settings
 RUN useradd --system --uid 10001 --no-create-home quire \
-    && mkdir -p /var/lib/quire/models /var/lib/quire/files /var/lib/quire/tmp /var/lib/quire/native \
+    && mkdir -p /var/lib/quire/models /var/lib/quire/files /var/lib/quire/tmp /var/lib/quire/native /var/lib/quire/triton \
     && chown -R quire: /var/lib/quire
 WORKDIR /app
 
@@ -20,10 +20,14 @@ COPY requirements-setup.txt ./
 RUN pip install --no-cache-dir -r requirements-setup.txt && python -m venv /opt/venv
 # The service's user may not write bytecode beside the packages, so it is compiled here.
 ENV UV_COMPILE_BYTECODE=1 UV_NO_CACHE=1 VIRTUAL_ENV=/opt/venv
-COPY requirements-web.txt requirements-otel.txt constraints.txt ./
-# OTEL=1 in .env: both images can trace.
+COPY requirements-web.txt requirements-otel.txt requirements-export.txt requirements-oidc.txt constraints.txt ./
+# OTEL=1 in .env: both images can trace. EXPORT=1: `manage.py export` writes Parquet. OIDC=1: users of the
+# admin can sign in by OpenID Connect.
 ARG OTEL
-RUN uv pip install -r requirements-web.txt ${OTEL:+-r requirements-otel.txt} -c constraints.txt
+ARG EXPORT
+ARG OIDC
+RUN uv pip install -r requirements-web.txt ${OTEL:+-r requirements-otel.txt} ${EXPORT:+-r requirements-export.txt} \
+    ${OIDC:+-r requirements-oidc.txt} -c constraints.txt
 
 FROM web-packages AS worker-packages
 COPY requirements.txt ./

@@ -5,16 +5,16 @@ PYTHON ?=
 PORT ?= 8000
 VENV := .venv
 PY := $(VENV)/bin/python
-# Named by content: an edit installs anew, a checkout that only touches the files does not.
+# Named by content: an edit of a file installs again, a checkout that only changes its date does not.
 cksum = $(shell { cat $(1); echo $(PYTHON); } | cksum | cut -d ' ' -f 1)
 RUNS := requirements-setup.txt requirements-web.txt requirements.txt requirements-demo.txt constraints.txt
 RUNTIME := $(VENV)/runtime-$(call cksum,$(RUNS))
-TOOLS := $(VENV)/tools-$(call cksum,$(RUNS) requirements-otel.txt requirements-dev.txt)
-PINS := $(VENV)/pins-$(call cksum,pyproject.toml $(RUNS) requirements-otel.txt requirements-dev.txt)
+TOOLS := $(VENV)/tools-$(call cksum,$(RUNS) requirements-otel.txt requirements-export.txt requirements-oidc.txt requirements-dev.txt)
+PINS := $(VENV)/pins-$(call cksum,pyproject.toml $(RUNS) requirements-otel.txt requirements-export.txt requirements-oidc.txt requirements-dev.txt)
 
 export PORT
 export PYTHONUNBUFFERED := 1
-# Without their bytecode, each of the processes that a test starts would compile all modules again.
+# Write bytecode: otherwise each process that a test starts compiles all modules again.
 export PYTHONDONTWRITEBYTECODE :=
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
@@ -23,7 +23,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 setup: models
 
-# Brings the models itself: one start of Python less.
+# Prepares the models itself, which saves one start of Python.
 demo: $(RUNTIME)
 	@$(PY) manage.py demo
 
@@ -47,6 +47,7 @@ check: $(TOOLS) $(PINS)
 	$(VENV)/bin/lint-imports
 	$(PY) manage.py makemigrations --check --dry-run
 	$(PY) -m pip check
+	$(VENV)/bin/kubernetes-validate --strict --quiet deploy/kubernetes/base/[!k]*.yaml deploy/kubernetes/worker/worker.yaml
 
 bench: $(TOOLS) models
 	$(PY) -m benchmarks.engine
@@ -54,7 +55,7 @@ bench: $(TOOLS) models
 	$(PY) -m benchmarks.web
 	$(PY) -m benchmarks.peers
 
-# Not a file target: the command compares what is there with models.toml in less than half a second.
+# Not a file target: the command checks the prepared models against models.toml within half a second.
 models: $(RUNTIME)
 	@$(PY) manage.py prepare_model
 
@@ -78,6 +79,6 @@ $(TOOLS): | $(RUNTIME)
 	$(call install,requirements-dev.txt)
 	@touch $@
 
-# Exit code 3: the package index did not answer, which is no fault of the pins.
+# Exit code 3: the package index did not answer, so the pins were not checked.
 $(PINS): | $(TOOLS)
 	@$(PY) -m installation.pins && touch $@ || [ $$? = 3 ]

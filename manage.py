@@ -9,12 +9,14 @@ import sys
 
 def main() -> None:
     os.environ.setdefault("DJANGO_SETTINGS_MODULE", "project.settings")
-    # At its end, Python looks for cycles among a million objects: a second, where torch is loaded.
+    # A worker imports a million objects that live until it ends. Searching them for cycles again
+    # and again would take a second at the start and another at the end.
+    gc.set_threshold(50_000)
     atexit.register(gc.freeze)
     try:
         _execute()
         sys.stdout.flush()
-    except BrokenPipeError:  # the reader, `head` perhaps, has enough
+    except BrokenPipeError:  # the reader, such as `head`, has closed the pipe
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # for the flush at exit
         sys.exit(1)
 

@@ -4,7 +4,7 @@ import django_stubs_ext
 from django.apps import AppConfig
 from django.db.models.signals import post_migrate
 
-# Before the admin's modules load: lets them write ModelAdmin[Model] at run time.
+# Must run before the admin's modules load: it lets them write ModelAdmin[Model] at run time.
 django_stubs_ext.monkeypatch()
 
 
@@ -13,8 +13,8 @@ class CompletionsConfig(AppConfig):
     verbose_name = "Quire"
 
     def ready(self) -> None:
-        """Register the system checks, and create the roles after each migration."""
+        """Register the system checks, and create the operators' groups after each migration."""
         from completions import checks  # noqa: F401
-        from completions.accounts import roles
+        from completions.accounts import operator_groups
 
-        post_migrate.connect(roles.ensure, sender=self)
+        post_migrate.connect(operator_groups.ensure, sender=self)

@@ -6,7 +6,6 @@ from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
 from functools import cache
 
-import redis
 from celery import shared_task
 from django.conf import settings
 from django.utils import timezone
@@ -14,16 +13,19 @@ from kombu.exceptions import OperationalError
 
 from completions.accounts import last_use
 from completions.batches import feeding, progress, states, validation, writing
+from completions.batches.planning.cache import CacheSize, size_of
 from completions.jobs import kept
 from completions.jobs.connection import connect
-from completions.jobs.execute import reconcile as find_lost
 from completions.jobs.message import dispatch
-from completions.jobs.record import Keys
+from completions.jobs.reconcile import reconcile as find_lost
 from completions.jobs.rids import BatchRids
 from completions.jobs.settle import any_ended
+from completions.jobs.store import JobStore, SyncStore
+from completions.jobs.workers import watch_workers
 from completions.models import UNFINISHED, Batch, BatchStatus
-from completions.upkeep import load, pruning, settlement
+from completions.upkeep import budget_warnings, load, pruning, settlement
 from completions.upkeep.locks import Lease, lease
+from completions.webhooks import deliveries, events
 
 logger = logging.getLogger(__name__)
 
@@ -39,13 +41,13 @@ VALIDATED_AT_ONCE = 2
 
 
 @cache
-def _client() -> redis.Redis:
-    return connect(settings.REDIS_URL)
+def _store() -> SyncStore:
+    return JobStore(connect(settings.REDIS_URL), settings.REDIS_PREFIX)
 
 
 def _alone(name: str) -> AbstractContextManager[Lease | None]:
     """Acquire a lock that only one worker can hold."""
-    return lease(_client(), Keys(settings.REDIS_PREFIX).lock(name))
+    return lease(_store(), name)
 
 
 @contextmanager
@@ -62,22 +64,22 @@ def _place(name: str, places: int) -> Iterator[Lease | None]:
 @shared_task
 def settle() -> int:
     """Move usage and results of ended jobs to SQL. Returns the number of jobs."""
-    if not any_ended(_client(), settings.REDIS_PREFIX):  # cheap, as in most runs
+    if not any_ended(_store()):  # cheap, as in most runs
         return 0
     with _alone("settle") as mine:
         if not mine:
             return 0
-        return settlement.settle(_client(), settings.REDIS_PREFIX)
+        return settlement.settle(_store())
 
 
 @shared_task
 def reconcile() -> None:
-    """Publish jobs again that the broker, a worker or Redis has lost."""
+    """Republish jobs that the broker, a worker or Redis has lost."""
     with _alone("reconcile") as mine:
         if not mine:
             return
-        restored = kept.resubmit_lost(_client(), settings.REDIS_PREFIX, timezone.now())
-        lost = find_lost(_client(), settings.REDIS_PREFIX)
+        restored = kept.resubmit_lost(_store(), timezone.now())
+        lost = find_lost(_store())
         for job in lost:
             try:
                 dispatch(job.job_id, job.model, job.priority)
@@ -104,8 +106,9 @@ def advance_batches() -> None:
         _hand_over()
         until = time.monotonic() + FEED_SECONDS
         while mine.alive() and _any_unfinished():
-            moved = settle() + feeding.feed(_client(), settings.REDIS_PREFIX, dispatch)
-            states.finalize_drained(timezone.now())
+            moved = settle() + feeding.feed(_store(), dispatch)
+            if states.finalize_drained(timezone.now()):
+                _write_closing()
             if time.monotonic() > until:
                 break
             if not moved:
@@ -121,13 +124,17 @@ def _hand_over() -> None:
     now = timezone.now()
     states.expire(now)
     states.cancel_of_revoked_keys(now)
-    # Safe under the feeder's lock: no line is between its mark and its submission.
-    if waiting := feeding.restore_lost(_client(), settings.REDIS_PREFIX):
+    # Safe under the feeder's lock: no line is between being marked and being submitted.
+    if waiting := feeding.restore_lost(_store()):
         logger.info("%d lines of batches that Redis has lost wait again", waiting)
-    feeding.cancel_closing(_client(), settings.REDIS_PREFIX)
+    feeding.cancel_closing(_store())
     progress.mark(now)
     for batch_id in states.to_validate():
         validate_batch.apply_async((batch_id,), expires=HANDED_OVER_FOR)
+    _write_closing()
+
+
+def _write_closing() -> None:
     for batch_id in states.to_write():
         write_batch.apply_async((batch_id,), expires=HANDED_OVER_FOR)
 
@@ -152,19 +159,19 @@ def validate_batch(batch_id: str) -> None:
             return mine.alive() and place.alive()
 
         try:
-            validation.validate(batch, alive, _rids(batch))
+            former = batch.job_prefix_of(batch.resubmission_of) if batch.resubmission_of else ""
+            rids = BatchRids(_store(), batch.api_key_id, former)
+            validation.validate(batch, alive, rids, _cache_of)
         except validation.InterruptedValidationError:
             logger.warning("another worker validates %s", batch_id)
 
 
-def _rids(batch: Batch) -> BatchRids:
-    former = batch.job_prefix_of(batch.resubmission_of) if batch.resubmission_of else ""
-    return BatchRids(_client(), settings.REDIS_PREFIX, batch.api_key_id, former)
+def _cache_of(model: str) -> CacheSize | None:
+    return size_of(watch_workers(_store()), model)
 
 
 @shared_task
 def write_batch(batch_id: str) -> None:
-    """Write the files of a batch whose lines have ended."""
     with _alone(f"write:{batch_id}") as mine:
         batch = Batch.objects.filter(id=batch_id, status__in=UNFINISHED).first()
         if mine and batch is not None:
@@ -173,15 +180,29 @@ def write_batch(batch_id: str) -> None:
 
 @shared_task
 def note_last_use() -> None:
-    """Write the last use of API keys to SQL."""
     with _alone("note_last_use") as mine:
         if mine:
-            last_use.flush(_client(), settings.REDIS_PREFIX)
+            last_use.flush(_store())
+
+
+@shared_task
+def warn_of_budgets() -> None:
+    with _alone("warn_of_budgets") as mine:
+        if mine:
+            budget_warnings.warn(timezone.now())
+
+
+@shared_task
+def deliver_webhooks() -> None:
+    with _alone("deliver_webhooks") as mine:
+        if mine:
+            now = timezone.now()
+            events.collect(now)
+            deliveries.send_due(now)
 
 
 @shared_task
 def prune() -> None:
-    """Delete expired data."""
     with _alone("prune") as mine:
         if mine:
             pruned = pruning.prune(timezone.now())
@@ -191,7 +212,6 @@ def prune() -> None:
 
 @shared_task
 def sample_load() -> None:
-    """Sample the load of the workers."""
     with _alone("sample_load") as mine:
         if mine:
-            load.sample(_client(), settings.REDIS_PREFIX, timezone.now())
+            load.sample(_store(), timezone.now())

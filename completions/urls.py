@@ -2,15 +2,28 @@
 
 from django.urls import path
 
-from completions.endpoints.batches import BatchesView, BatchView, CancelBatchView, ResubmitBatchView
+from completions.endpoints.batches import (
+    BatchesView,
+    BatchView,
+    CancelBatchView,
+    ResubmitBatchView,
+    StartBatchView,
+)
 from completions.endpoints.completions import CancelView, CompletionsView, CompletionView
 from completions.endpoints.files import FileContentView, FilesView, FileView
 from completions.endpoints.grammars import ValidateView
 from completions.endpoints.health import HealthView, ReadyView
 from completions.endpoints.metrics import MetricsView
 from completions.endpoints.models import ModelsView, ModelView
-from completions.endpoints.openapi.views import OpenAPIView, docs
+from completions.endpoints.openapi.document import OpenAPIView, docs
 from completions.endpoints.tokenization import DetokenizeView, TokenizeView
+from completions.endpoints.uploads import (
+    CancelUploadView,
+    CompleteUploadView,
+    PartsView,
+    UploadsView,
+    UploadView,
+)
 from completions.endpoints.usage import UsageView
 from completions.responses.chat import ChatView
 
@@ -23,11 +36,17 @@ urlpatterns = [
     path("v1/chat/completions/<str:job_id>/cancel", CancelView.as_view(view_type=ChatView)),
     path("v1/batches", BatchesView.as_view()),
     path("v1/batches/<str:batch_id>", BatchView.as_view()),
+    path("v1/batches/<str:batch_id>/start", StartBatchView.as_view()),
     path("v1/batches/<str:batch_id>/cancel", CancelBatchView.as_view()),
     path("v1/batches/<str:batch_id>/resubmit", ResubmitBatchView.as_view()),
     path("v1/files", FilesView.as_view()),
     path("v1/files/<str:file_id>", FileView.as_view()),
     path("v1/files/<str:file_id>/content", FileContentView.as_view()),
+    path("v1/uploads", UploadsView.as_view()),
+    path("v1/uploads/<str:upload_id>", UploadView.as_view()),
+    path("v1/uploads/<str:upload_id>/parts", PartsView.as_view()),
+    path("v1/uploads/<str:upload_id>/complete", CompleteUploadView.as_view()),
+    path("v1/uploads/<str:upload_id>/cancel", CancelUploadView.as_view()),
     path("v1/models", ModelsView.as_view()),
     path("v1/models/<path:model_id>", ModelView.as_view()),
     path("v1/usage", UsageView.as_view()),

@@ -1,4 +1,4 @@
-"""The virtual environment: made once, filled by uv, or by pip where uv does not work."""
+"""The virtual environment: made once, filled by uv, or by pip if uv does not work."""
 
 import os
 import subprocess
@@ -11,8 +11,6 @@ from installation import pip_settings
 ROOT = Path(__file__).resolve().parents[1]
 CONSTRAINTS = ROOT / "constraints.txt"
 UV_REQUIREMENTS = ROOT / "requirements-setup.txt"
-_UV_DEFAULTS = {"UV_COMPILE_BYTECODE": "1"}
-"""Without bytecode, each start by a user who cannot write to `.venv` takes seconds longer."""
 
 Write = Callable[[str], object]
 
@@ -38,7 +36,7 @@ def prepare(venv: Path, requirements: Path, write: Write) -> None:
 
 
 def _is_usable(venv: Path) -> bool:
-    """Whether `venv` works and has the version of the running interpreter."""
+    """Return whether `venv` works and has the version of the running interpreter."""
     if Path(sys.prefix).resolve() == venv.resolve():
         return True
     program = "import sys; print(*sys.version_info[:2])"
@@ -60,7 +58,7 @@ def _make(venv: Path) -> None:
 
 
 def _install_with_uv(python: Path, requirements: Path) -> str | None:
-    """None on success, else why uv could not do it."""
+    """Return None on success, otherwise why uv failed."""
     bootstrap = [str(python), "-m", "pip", "install", "--quiet", "-r", str(UV_REQUIREMENTS)]
     if _run(bootstrap) != 0:
         return "uv cannot be installed from the package index of pip"
@@ -68,7 +66,8 @@ def _install_with_uv(python: Path, requirements: Path) -> str | None:
     settings = pip_settings.for_uv(python)
     command = [str(uv), "pip", "install", "--python", str(python), *settings.options]
     command += ["-r", str(requirements), "-c", str(CONSTRAINTS)]
-    if _run(command, {**_UV_DEFAULTS, **settings.variables, **os.environ}) != 0:
+    # Without bytecode, each start by a user who cannot write to `.venv` takes seconds longer.
+    if _run(command, {"UV_COMPILE_BYTECODE": "1", **settings.variables, **os.environ}) != 0:
         return "uv cannot install the packages"
     return None
 
@@ -83,7 +82,7 @@ def _install_with_pip(python: Path, requirements: Path) -> None:
 
 
 def _run(command: Sequence[str], env: Mapping[str, str] = os.environ) -> int:
-    """The exit code; 127 where the program is missing."""
+    """Return the exit code; 127 if the program is missing."""
     try:
         return subprocess.run(command, env=env, check=False).returncode  # noqa: S603
     except OSError as error:

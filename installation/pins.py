@@ -16,7 +16,7 @@ from installation import pip_settings
 from installation.environment import CONSTRAINTS, ROOT
 
 REQUIREMENTS = ROOT / "requirements-dev.txt"
-"""Includes the others."""
+"""Includes the other requirements files."""
 _UNREACHABLE = ("Failed to fetch", "Connectivity is disabled", "error sending request")
 _BROUGHT_BY_TORCH = ("cuda-", "nvidia-", "triton")
 """Accelerator packages: each build of torch names its own, so they have no pins."""
@@ -42,7 +42,7 @@ def main() -> int:
 
 
 def supported(project_file: Path) -> list[str]:
-    """The Python versions of `requires-python`, which reads ">=3.A,<3.B"."""
+    """Return the Python versions of `requires-python`, which has the form ">=3.A,<3.B"."""
     wanted = tomllib.loads(project_file.read_text("utf-8"))["project"]["requires-python"]
     bounds = re.fullmatch(r">=3\.(\d+),<3\.(\d+)", wanted)
     assert bounds is not None, f"requires-python is {wanted!r}, not of the form >=3.A,<3.B"
@@ -50,8 +50,8 @@ def supported(project_file: Path) -> list[str]:
 
 
 def resolve(version: str, requirements: Path, constraints: Path) -> list[str]:
-    """The lines NAME==VERSION that uv chooses for this Python. Raises ValueError with uv's reason,
-    and UnreachableError."""
+    """Return the lines NAME==VERSION that uv chooses for this Python. Raises ValueError with uv's
+    reason, or UnreachableError."""
     python = Path(sys.executable)
     settings = pip_settings.for_uv(python)
     uv = str(python.with_name("uv"))
@@ -74,7 +74,7 @@ def resolve(version: str, requirements: Path, constraints: Path) -> list[str]:
 
 
 def unpinned(resolved: Iterable[str], files: Iterable[Path]) -> list[str]:
-    """The packages of `resolved` that no line of `files` pins."""
+    """Return the packages of `resolved` that no line of `files` pins."""
     lines = [line for path in files for line in path.read_text("utf-8").splitlines()]
     pinned = {_name(line) for line in lines if "==" in line}
     return [
@@ -85,7 +85,7 @@ def unpinned(resolved: Iterable[str], files: Iterable[Path]) -> list[str]:
 
 
 def _check(version: str) -> list[str]:
-    """What is wrong for this Python; empty when all is well. Raises UnreachableError."""
+    """Return the faults for this Python. Raises UnreachableError."""
     try:
         resolved = resolve(version, REQUIREMENTS, CONSTRAINTS)
     except ValueError as error:
@@ -97,7 +97,7 @@ def _check(version: str) -> list[str]:
 
 
 def _name(line: str) -> str:
-    """The package of a line NAME[EXTRA]==VERSION, normalised as PEP 503 says."""
+    """Return the package of a line NAME[EXTRA]==VERSION, normalised by PEP 503."""
     return re.sub(r"[-_.]+", "-", re.split(r"[\[=<>;\s]", line.strip())[0]).lower()
 
 

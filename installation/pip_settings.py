@@ -1,6 +1,6 @@
 """pip's index settings as environment variables of uv, which reads neither pip.conf nor PIP_*.
 
-A machine behind a private index often has these settings alone. Names of both sides:
+A machine behind a private index often has only pip's settings. Names of both:
 https://pip.pypa.io/en/stable/topics/configuration/ and https://docs.astral.sh/uv/reference/environment/
 """
 
@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 _SECTIONS = ("global", "install", ":env:")
-"""Sections of `pip config list` that hold for `pip install`, the strongest last."""
+"""Sections of `pip config list` that apply to `pip install`, highest precedence last."""
 _VARIABLES = {
     "index-url": ("UV_DEFAULT_INDEX", " "),
     "extra-index-url": ("UV_INDEX", " "),
@@ -25,7 +25,7 @@ _VARIABLES = {
     "proxy": ("ALL_PROXY", " "),
     "keyring-provider": ("UV_KEYRING_PROVIDER", " "),
 }
-"""Per setting of pip: uv's variable, and what stands between several values there."""
+"""For each pip setting: uv's variable, and the separator between several values."""
 _INDEX_VARIABLES = ("UV_DEFAULT_INDEX", "UV_INDEX_URL", "UV_INDEX", "UV_EXTRA_INDEX_URL")
 
 
@@ -54,7 +54,7 @@ def for_uv(python: Path, environ: Mapping[str, str] = os.environ) -> UvSettings:
 
 
 def read(listing: str) -> dict[str, str]:
-    """The settings in the output of `pip config list`, by name, as they hold for `pip install`."""
+    """The settings in the output of `pip config list`, by name, as they apply to `pip install`."""
     found: dict[str, dict[str, str]] = {section: {} for section in _SECTIONS}
     for line in listing.splitlines():
         key, equals, value = line.partition("=")
@@ -72,7 +72,7 @@ def translate(settings: Mapping[str, str], environ: Mapping[str, str]) -> UvSett
         if name in settings
     }
     if "UV_INDEX" in variables:
-        # pip takes the best version of all indexes; uv would take the first index with the name.
+        # pip takes the best version of all indexes; uv would stop at the first with the package.
         variables["UV_INDEX_STRATEGY"] = "unsafe-best-match"
     if any(name in environ for name in _INDEX_VARIABLES):
         variables = {

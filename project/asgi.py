@@ -12,13 +12,17 @@ from uvicorn.middleware.proxy_headers import ProxyHeadersMiddleware
 django.setup(set_prefix=False)
 
 # These need Django set up.
+from completions.endpoints.uploads import MAX_PART_BYTES  # noqa: E402
 from project.server.gateway import MULTIPART_OVERHEAD, Application, Gateway  # noqa: E402
 from project.server.handler import ASGIHandler  # noqa: E402
 
 application: Any = Gateway(
     cast("Application", ASGIHandler()),
     settings.MAX_BODY_BYTES,
-    uploads={"/v1/files": settings.MAX_FILE_BYTES + MULTIPART_OVERHEAD},
+    uploads={
+        "/v1/files": settings.MAX_FILE_BYTES + MULTIPART_OVERHEAD,
+        "/v1/uploads/[^/]+/parts": MAX_PART_BYTES + MULTIPART_OVERHEAD,
+    },
 )
 if settings.TRUSTED_PROXIES:
     application = ProxyHeadersMiddleware(application, settings.TRUSTED_PROXIES)

@@ -12,6 +12,6 @@ app = Celery("quire", set_as_current=True, config_source=_CONFIG)
 
 
 def engine_app() -> Celery:
-    """The app of an engine worker, which needs no model of Django. Without Celery's fixup for
+    """Return the app of an engine worker, which needs no Django models. Without Celery's fixup for
     Django, it neither loads the applications nor checks the URL table."""
     return Celery("quire", set_as_current=True, config_source=_CONFIG, fixups=[])

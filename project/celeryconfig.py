@@ -1,7 +1,5 @@
 """Settings of Celery: broker, queues, acknowledgement and periodic tasks."""
 
-from typing import Any
-
 from django.conf import settings
 from kombu import Queue
 
@@ -11,32 +9,25 @@ VISIBILITY_TIMEOUT = 60
 
 def redis_broker_url(redis_url: str) -> str:
     """Convert a redis-py URL to kombu's form, which has its own scheme for unix sockets."""
-    if redis_url.startswith("unix://"):
-        return "redis+socket://" + redis_url.removeprefix("unix://").replace(
-            "?db=", "?virtual_host="
-        )
-    return redis_url
-
-
-def _transport_options() -> dict[str, Any]:
-    options: dict[str, Any] = {
-        "global_keyprefix": settings.REDIS_PREFIX,
-        "visibility_timeout": VISIBILITY_TIMEOUT,
-        "unacked_restore_interval": 5,
-        "unacked_restore_throttle": 1,
-        "socket_timeout": 15,
-        "socket_connect_timeout": 5,
-        "health_check_interval": 10,
-        "max_connections": 20,
-        "retry_on_timeout": False,
-    }
-    if not settings.REDIS_URL.startswith("unix://"):
-        options["socket_keepalive"] = True
-    return options
+    if not redis_url.startswith("unix://"):
+        return redis_url
+    return redis_url.replace("unix://", "redis+socket://").replace("?db=", "?virtual_host=")
 
 
 broker_url = redis_broker_url(settings.REDIS_URL)
-broker_transport_options = _transport_options()
+broker_transport_options = {
+    "global_keyprefix": settings.REDIS_PREFIX,
+    "visibility_timeout": VISIBILITY_TIMEOUT,
+    "unacked_restore_interval": 5,
+    "unacked_restore_throttle": 1,
+    "socket_timeout": 15,
+    "socket_connect_timeout": 5,
+    "health_check_interval": 10,
+    "max_connections": 20,
+    "retry_on_timeout": False,
+}
+if not settings.REDIS_URL.startswith("unix://"):
+    broker_transport_options["socket_keepalive"] = True
 broker_connection_retry_on_startup = True
 broker_connection_max_retries = None
 broker_channel_error_retry = True
@@ -59,35 +50,21 @@ worker_enable_remote_control = False
 worker_hijack_root_logger = False
 worker_cancel_long_running_tasks_on_connection_loss = False
 
+# Per task: seconds between two runs, and seconds until the message of a run expires.
 beat_schedule = {
-    "settle": {
-        "task": "completions.tasks.settle",
-        "schedule": 2.0,
-        "options": {"expires": 10},
-    },
-    "advance batches": {
-        "task": "completions.tasks.advance_batches",
-        "schedule": 1.0,
-        "options": {"expires": 3},
-    },
-    "reconcile": {
-        "task": "completions.tasks.reconcile",
-        "schedule": 5.0,
-        "options": {"expires": 10},
-    },
-    "note last use": {
-        "task": "completions.tasks.note_last_use",
-        "schedule": 30.0,
-        "options": {"expires": 30},
-    },
-    "sample load": {
-        "task": "completions.tasks.sample_load",
-        "schedule": 60.0,
-        "options": {"expires": 30},
-    },
-    "prune": {
-        "task": "completions.tasks.prune",
-        "schedule": 60.0,
-        "options": {"expires": 60},
-    },
+    name: {
+        "task": f"completions.tasks.{name}",
+        "schedule": every,
+        "options": {"expires": expires},
+    }
+    for name, every, expires in (
+        ("settle", 2.0, 10),
+        ("advance_batches", 1.0, 3),
+        ("reconcile", 5.0, 10),
+        ("note_last_use", 30.0, 30),
+        ("sample_load", 60.0, 30),
+        ("warn_of_budgets", 60.0, 30),
+        ("deliver_webhooks", 5.0, 5),
+        ("prune", 60.0, 60),
+    )
 }

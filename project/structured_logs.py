@@ -1,24 +1,33 @@
 """Logs: one JSON object per line, or coloured text on a terminal.
 
 All code logs through the standard library, and structlog renders. A line has the fields of its
-`extra` and those of the HTTP request that it belongs to.
+`extra` and of the HTTP request that it belongs to.
 """
 
+import json
 import logging
 import sys
 from typing import Any
 
 import orjson
 import structlog
+from django.http import HttpRequest
 from structlog.typing import EventDict, Processor
 
-LOG_FORMATS = ("auto", "json", "console")
+
+def _without_query(_logger: Any, _method: str, event: EventDict) -> EventDict:
+    """Name a request by its path alone: its query may be the code of a sign-in."""
+    if isinstance(request := event.get("request"), HttpRequest):
+        event["request"] = f"{request.method} {request.path}"
+    return event
+
 
 _KNOWN: list[Processor] = [
     structlog.contextvars.merge_contextvars,
     structlog.stdlib.add_log_level,
     structlog.stdlib.add_logger_name,
     structlog.stdlib.ExtraAdder(),
+    _without_query,
     structlog.processors.TimeStamper(fmt="iso", utc=True),
 ]
 
@@ -33,7 +42,10 @@ def configuration(level: str, wanted: str) -> dict[str, Any]:
             "line": {
                 "()": structlog.stdlib.ProcessorFormatter,
                 "foreign_pre_chain": _KNOWN,
-                "processors": _console() if on_terminal else _json(),
+                "processors": [
+                    structlog.stdlib.ProcessorFormatter.remove_processors_meta,
+                    *([structlog.dev.ConsoleRenderer()] if on_terminal else _JSON),
+                ],
             }
         },
         # Anyone can send a wrong Host header: log the message without a traceback.
@@ -59,21 +71,15 @@ def _without_traceback(record: logging.LogRecord) -> bool:
     return True
 
 
-def _json() -> list[Processor]:
-    return [
-        structlog.stdlib.ProcessorFormatter.remove_processors_meta,
-        structlog.processors.format_exc_info,
-        structlog.processors.EventRenamer("message"),
-        _render,
-    ]
-
-
-def _console() -> list[Processor]:
-    return [
-        structlog.stdlib.ProcessorFormatter.remove_processors_meta,
-        structlog.dev.ConsoleRenderer(),
-    ]
-
-
 def _render(_logger: logging.Logger, _method: str, event: EventDict) -> str:
-    return orjson.dumps(event, default=str).decode()
+    try:
+        return orjson.dumps(event, default=str).decode()
+    except orjson.JSONEncodeError:  # half a surrogate pair, or an integer beyond 64 bits
+        return json.dumps(event, default=str)
+
+
+_JSON: list[Processor] = [
+    structlog.processors.format_exc_info,
+    structlog.processors.EventRenamer("message"),
+    _render,
+]

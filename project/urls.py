@@ -6,9 +6,11 @@ from django.urls import include, path
 admin.autodiscover()
 
 urlpatterns = [
+    path("", include("completions.urls")),  # first, because Django tries them in turn
+    path("admin/", include("completions.sign_in.urls")),  # replaces two pages of the admin
     path("admin/", include("completions.admin.urls")),
+    path("admin/", include("completions.console.urls")),
     path("admin/", admin.site.urls),
-    path("", include("completions.urls")),
 ]
 
 handler400 = "completions.http.error_handlers.bad_request"

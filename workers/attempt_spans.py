@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING
 
 import orjson
 
-from completions.jobs import tracing
+from completions.contract import tracing
 from completions.jobs.execute import Claim
 
 if TYPE_CHECKING:
@@ -47,7 +47,7 @@ class AttemptSpan:
 
 
 def begin(claim: Claim, model: str, worker: str) -> AttemptSpan | None:
-    """The span of a new attempt; None without traces."""
+    """Return the span of a new attempt; None without tracing."""
     if tracing.tracer is None:
         return None
     from opentelemetry.trace import SpanKind

@@ -7,12 +7,13 @@ from completions.jobs.execute import Claim
 
 
 def about(claim: Claim) -> dict[str, str]:
-    """The `extra` of a log line about a job."""
+    """Return the `extra` of a log line about a job."""
     return {"job_id": claim.job_id, "request_id": claim.request_id}
 
 
 class EngineLines(logging.Filter):
-    """Completes lines of the engine, which have the job's id as `engine_request` in `extra`."""
+    """Adds the ids to lines of the engine, which have the job's id as `engine_request` in
+    `extra`."""
 
     def __init__(self, find: Callable[[str], Claim | None]) -> None:
         super().__init__()

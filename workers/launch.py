@@ -10,10 +10,11 @@ from typing import TYPE_CHECKING, Any
 
 from celery import Celery
 
-from completions.catalog.entries import ModelEntry
-from completions.jobs import tracing
+from completions.catalog.entries import CPU_SLOTS, ModelEntry
+from completions.contract import tracing
 from completions.jobs.connection import connect
 from completions.jobs.execute import Execution
+from completions.jobs.store import JobStore
 from completions.jobs.submit import LINES_PER_SEQUENCE
 
 if TYPE_CHECKING:  # importing the relay loads numpy, and an engine torch
@@ -25,21 +26,26 @@ if TYPE_CHECKING:  # importing the relay loads numpy, and an engine torch
 logger = logging.getLogger(__name__)
 
 SPINS = "5000"
-"""Rounds, about 0.1 ms, that OpenMP's threads spin between two loops. The default of 300,000 keeps
-cores busy while a step runs on one thread, which the web process, Redis and Celery need on a small
-machine."""
+"""Rounds that OpenMP's threads spin between two loops, about 0.1 ms. While a step runs on one
+thread, the default of 300,000 keeps cores busy that the web process, Redis and Celery need on a
+small machine."""
+CPU_TOKENS = 512
+"""The default of `max_num_batched_tokens` on a CPU, where a larger step would delay streams."""
+GPU_SLOTS = 256
+GPU_TOKENS = 4096
+"""The same on a GPU, where launching a step of 512 tokens takes longer than computing it."""
 LOOK_AHEAD = 16
 """Messages taken beyond the engine's sequences and the lines of batches that wait for it, so that a
 free slot never waits for Redis, and a live request never waits behind lines: the engine orders by
 priority, Celery does not once it has delivered a message."""
 RELAY_SILENCE = 30.0
-"""Seconds past the limit of a step after which the relay must be stuck too: it never waits longer
-for Redis."""
+"""Seconds past the limit of a step after which the relay must be stuck too, since it never waits
+longer for Redis."""
 
 
 @dataclass(frozen=True, slots=True)
 class WorkerOptions:
-    """Settings of the installation; those of the model are in its ModelEntry."""
+    """Settings of the installation. The model's settings are in its ModelEntry."""
 
     redis_url: str
     redis_prefix: str
@@ -57,24 +63,29 @@ def run(
     load: "Load | None" = None,
 ) -> int:
     """Serve one model until the process gets a signal. Returns the exit code. `load` replaces the
-    function that makes the engine."""
+    function that loads the engine."""
     os.environ.setdefault("GOMP_SPINCOUNT", SPINS)  # OpenMP reads it when torch is loaded
+    # Torch's allocator for GPUs: prompts of all lengths would cut its memory into pieces.
+    os.environ.setdefault("PYTORCH_ALLOC_CONF", "expandable_segments:True")
     from workers.pool import EnginePool, FollowDrain, RefreshVisibility
+    from workers.wake_on_signal import WakeOnSignal
+
+    slots, _ = sizes(entry, "cpu" if load else _device_type(options.device))
 
     tracing.start("quire-worker")
 
     class Pool(EnginePool):
-        relay_factory = staticmethod(lambda: _relay(entry, options, load or _load))
+        relay_factory = staticmethod(lambda: _relay(entry, options, load or load_engine))
         shutdown_grace = options.shutdown_grace
         queue = entry.queue
 
     app.conf.imports = ["workers.tasks"]
-    app.steps["consumer"].update((RefreshVisibility, FollowDrain))
+    app.steps["consumer"].update((RefreshVisibility, FollowDrain, WakeOnSignal))
     worker: Any = app.Worker(
         hostname=f"{entry.id}@{socket.gethostname()}",
         pool_cls=Pool,
         queues=[entry.queue],
-        concurrency=(1 + LINES_PER_SEQUENCE) * entry.max_num_seqs + LOOK_AHEAD,
+        concurrency=(1 + LINES_PER_SEQUENCE) * slots + LOOK_AHEAD,
         without_gossip=True,
         without_mingle=True,
         without_heartbeat=True,
@@ -87,42 +98,72 @@ def run(
     return int(worker.exitcode or 0)
 
 
+def sizes(entry: ModelEntry, device_type: str) -> tuple[int, int]:
+    """Return `max_num_seqs` and `max_num_batched_tokens` of an engine on `cpu` or `cuda`."""
+    slots, tokens = (CPU_SLOTS, CPU_TOKENS) if device_type == "cpu" else (GPU_SLOTS, GPU_TOKENS)
+    slots = entry.max_num_seqs or slots
+    return slots, entry.max_num_batched_tokens or max(tokens, 2 * slots)
+
+
+def _device_type(wanted: str) -> str:
+    """Return `cpu` or `cuda`. Raises ValueError for an absent GPU."""
+    from workers.engine.model.device import resolve_device
+
+    return resolve_device(wanted).type
+
+
 def check_device(wanted: str) -> None:
     """Raise ValueError if `wanted` is an absent GPU. torch is loaded only to look for one."""
     if wanted.startswith("cuda"):
-        from workers.engine.model.device import resolve_device
-
-        resolve_device(wanted)
+        _device_type(wanted)
 
 
-def _load(entry: ModelEntry, options: WorkerOptions) -> "EngineLike":
+def load_engine(entry: ModelEntry, options: WorkerOptions) -> "EngineLike":
     """Load the engine. Ends the process if this machine or model cannot do what is configured."""
+    import torch
+
     from workers.engine.engine import Engine
-    from workers.engine.exceptions import UnsupportedAdapter, UnsupportedModel
+    from workers.engine.exceptions import RankLost, UnsupportedAdapter, UnsupportedModel
 
     logger.info("loading %s from %s onto device %s", entry.id, entry.folder, options.device)
     try:
         return Engine.from_pretrained(entry.folder, _config(entry, options))
-    except (OSError, ValueError, UnsupportedModel, UnsupportedAdapter) as error:
+    except (
+        OSError,
+        ValueError,
+        MemoryError,
+        torch.OutOfMemoryError,
+        UnsupportedModel,
+        UnsupportedAdapter,
+        RankLost,
+    ) as error:
         logger.critical("%s cannot be served: %s", entry.id, error)
         raise SystemExit(1) from error
 
 
 def _config(entry: ModelEntry, options: WorkerOptions) -> "EngineConfig":
-    """Raises ValueError."""
+    """Return the engine's settings. Raises ValueError."""
     from workers.engine.config import EngineConfig
 
+    slots, tokens = sizes(entry, _device_type(options.device))
     return EngineConfig(
         device=options.device,
         dtype=options.dtype or entry.dtype,
         max_model_len=entry.max_model_len,
-        max_num_seqs=entry.max_num_seqs,
-        max_num_batched_tokens=entry.max_num_batched_tokens,
+        max_num_seqs=slots,
+        max_num_batched_tokens=tokens,
+        tensor_parallel_size=entry.tensor_parallel_size,
+        rank_timeout=options.step_limit,
+        gpu_memory_utilization=entry.gpu_memory_utilization,
+        enforce_eager=entry.enforce_eager,
+        async_scheduling=entry.async_scheduling,
+        grammar_threads=entry.grammar_threads,
         kv_cache_bytes=entry.kv_cache_bytes,
         adapters=entry.adapters,
         stop_token_ids=entry.stop_token_ids,
         logit_processors=entry.logit_processors,
         repetition_penalty_scope=entry.repetition_penalty_scope,
+        speculation=entry.speculation,
     )
 
 
@@ -136,7 +177,7 @@ def _relay(
 
     engine = load(entry, options)
     worker_id = f"{socket.gethostname()}-{os.getpid()}-{uuid.uuid4().hex[:8]}"
-    execution = Execution(connect(options.redis_url), options.redis_prefix, worker_id)
+    execution = Execution(JobStore(connect(options.redis_url), options.redis_prefix), worker_id)
     return Relay(
         engine,
         execution,

@@ -29,20 +29,20 @@ class LiveJob:
     """Called once its messages may be acknowledged."""
     prompt_tokens: int
     completion_tokens: int
-    """Those of earlier attempts included."""
+    """Tokens of all attempts."""
     sequence_number: int
     """Number of the next event."""
     asked_at: float
-    """When Redis was last asked whether to go on."""
+    """When the worker last asked Redis whether to continue."""
     deadline: float
     times: RequestTimes
     span: AttemptSpan | None
     choices: list[EncodedChoice] = field(default_factory=list)
-    """Generated, and not yet part of a batch to publish."""
+    """Output that is generated and not yet part of a batch to publish."""
     pending: int = 0
-    """Tokens in them."""
+    """Tokens in `choices`."""
     request: Request | None = None
-    """What the engine is asked; None once it has taken it, or the job has ended."""
+    """The request for the engine; None once the engine has taken it, or the job has ended."""
     ending: Ending | None = None
 
     def take(self, output: RequestOutput, now: float) -> None:
@@ -61,22 +61,19 @@ class LiveJob:
             self.end("completed", None, usage_of(output.usage), now)
 
     def is_due(self, stream_interval: int) -> bool:
-        """Whether to publish now: at `stream_interval` tokens if a client may watch, and always the
-        first tokens, whose time is recorded."""
+        """Return whether to publish now: at `stream_interval` tokens if a client may watch, and
+        always the first tokens, whose time is recorded."""
         enough = self.claim.watched and stream_interval <= max(1, self.pending)
         return bool(self.choices) and (enough or self.sequence_number == 1)
 
     def step(self, stream_interval: int) -> StepEvent:
-        """What the job has gained since the last step."""
+        """Return what the job has gained since the last step."""
         each = self.claim.watched and stream_interval == 1
         choices = self.choices if each else joined(self.choices)
         step = StepEvent(self.claim.job_id, self.claim.attempt, self.sequence_number, choices)
         self.sequence_number += len(choices)
         self.choices, self.pending = [], 0
         return step
-
-    def fail(self, error: JobError, now: float) -> None:
-        self.end("failed", error, None, now)
 
     def end(self, state: Any, error: JobError | None, usage: Usage | None, now: float) -> None:
         """Set how the job ends; the next batch writes it after the job's last choices."""
@@ -111,7 +108,7 @@ class LiveJob:
 
 
 def usage_of(used: EngineUsage | None) -> Usage | None:
-    """The engine's usage as events have it."""
+    """Return the engine's usage in the form of events."""
     if used is None:
         return None
     return Usage(used.prompt_tokens, used.completion_tokens, used.cached_tokens, used.forced_tokens)

@@ -1,7 +1,7 @@
 """Metrics of an engine worker: a Prometheus page, kept in Redis beside the heartbeat.
 
-So no worker opens a port, and one scrape of the web tier has all workers. Names follow vLLM's where
-it measures the same.
+So no worker opens a port, and one scrape of the web tier covers all workers. Names follow vLLM's
+for metrics that it has too. The engine's own counters come from `Engine.stats` (`EngineStats`).
 """
 
 import time
@@ -29,7 +29,7 @@ _TOKENS = tuple(float(4**power) for power in range(9))
 
 
 class WorkerMetrics:
-    """The relay's thread feeds it; any thread may write the page."""
+    """The relay's thread updates it; any thread may write the page."""
 
     def __init__(
         self, stats: Callable[[], EngineStats], clock: Callable[[], float] = time.monotonic
@@ -70,13 +70,14 @@ class WorkerMetrics:
         )
 
     def begin(self, claim: Claim, resumed: bool) -> "RequestTimes":
-        """The times of a claimed job. It is `resumed` if an earlier attempt published tokens."""
+        """Return the times of a claimed job. It is `resumed` if an earlier attempt published
+        tokens."""
         if claim.attempt == 1:
             self.queue_time.observe(claim.age)
         return RequestTimes(self, self._clock() - claim.age, resumed)
 
     def page(self) -> bytes:
-        """The metrics in Prometheus's text format."""
+        """Return the metrics in Prometheus's text format."""
         return prometheus_client.generate_latest(self._registry)
 
 
@@ -109,34 +110,20 @@ class RequestTimes:
         metrics.generation_tokens.observe(generated)
 
 
-_GAUGES: dict[str, tuple[str, Callable[[EngineStats], float]]] = {
-    "num_requests_running": ("Sequences that run.", lambda s: s.running),
-    "num_requests_waiting": ("Sequences that wait for a slot.", lambda s: s.waiting),
-    "kv_cache_usage_perc": (
-        "Share of the KV cache's blocks that running sequences hold, from 0 to 1.",
-        lambda s: s.kv_blocks_used / s.kv_blocks_total if s.kv_blocks_total else 0.0,
-    ),
-}
-_COUNTERS: dict[str, tuple[str, Callable[[EngineStats], float]]] = {
-    "num_preemptions": (
-        "Sequences that lost their blocks to others.",
-        lambda s: s.preemptions,
-    ),
-    "prefix_cache_queries": (
-        "Tokens of sequences that began to run.",
-        lambda s: s.prefix_cache_queries,
-    ),
-    "prefix_cache_hits": (
-        "Tokens among them that the prefix cache had.",
-        lambda s: s.prefix_cache_hits,
-    ),
-    "generation_tokens": ("Generated tokens.", lambda s: s.generated_tokens),
+_COUNTERS = {
+    "num_preemptions": ("preemptions", "Sequences that lost their blocks to others."),
+    "prefix_cache_queries": ("prefix_cache_queries", "Tokens of sequences that began to run."),
+    "prefix_cache_hits": ("prefix_cache_hits", "Tokens among them that the prefix cache had."),
+    "generation_tokens": ("generated_tokens", "Generated tokens."),
     "forced_tokens": (
+        "forced_tokens",
         "Generated tokens that a grammar forced, without a step of their own.",
-        lambda s: s.forced_tokens,
     ),
-    "engine_steps": ("Steps of the engine.", lambda s: s.steps),
+    "drafted_tokens": ("drafted_tokens", "Tokens that were computed before they were known."),
+    "accepted_tokens": ("accepted_tokens", "Drafted tokens that sampling confirmed."),
+    "engine_steps": ("steps", "Steps of the engine."),
 }
+"""The field of EngineStats and the help text of each counter."""
 
 
 class _EngineCollector(Collector):
@@ -148,16 +135,25 @@ class _EngineCollector(Collector):
 
     def collect(self) -> Iterable[Metric]:
         stats = self._stats()
-        for name, (text, value) in _GAUGES.items():
-            yield GaugeMetricFamily(f"quire_{name}", text, value=value(stats))
-        for name, (text, value) in _COUNTERS.items():
-            yield CounterMetricFamily(f"quire_{name}", text, value=value(stats))
+        used = stats.kv_blocks_used / stats.kv_blocks_total if stats.kv_blocks_total else 0.0
         idle = self._clock() - stats.last_step_at if stats.running else 0.0
-        yield GaugeMetricFamily(
-            "quire_engine_step_age_seconds",
-            "Seconds since the last step began or ended, while sequences run.",
-            value=idle,
-        )
+        for name, text, value in (
+            ("num_requests_running", "Sequences that run.", stats.running),
+            ("num_requests_waiting", "Sequences that wait for a slot.", stats.waiting),
+            (
+                "kv_cache_usage_perc",
+                "Share of the KV cache's blocks that running sequences hold, from 0 to 1.",
+                used,
+            ),
+            (
+                "engine_step_age_seconds",
+                "Seconds since the last step began or ended, while sequences run.",
+                idle,
+            ),
+        ):
+            yield GaugeMetricFamily(f"quire_{name}", text, value=value)
+        for name, (field, text) in _COUNTERS.items():
+            yield CounterMetricFamily(f"quire_{name}", text, value=getattr(stats, field))
         split = CounterMetricFamily(
             "quire_engine_step_seconds", "Seconds spent in steps, by phase.", labels=["phase"]
         )

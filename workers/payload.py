@@ -6,19 +6,21 @@ from functools import cache
 from types import NoneType, UnionType
 from typing import Any, get_args, get_origin, get_type_hints
 
-from workers.engine.request import LogprobParams, Request, SamplingParams
+from workers.engine.request import LogprobParams, Request
+from workers.engine.sampling.params import SamplingParams
 
 _TUPLES = frozenset({"stop", "stop_regex", "stop_token_ids", "dry_sequence_breakers"})
 """Sampling fields that are arrays in the payload and tuples in the engine."""
 _OF_REQUEST = frozenset(
     {"prompts", "sampling", "adapters", "logprobs", "grammar", "priority", "cache_salt",
-     "return_hidden_states", "return_routed_experts", "routed_experts_start_len"}
+     "return_hidden_states", "return_routed_experts", "routed_experts_start_len",
+     "report_constraint"}
 )  # fmt: skip
 """Fields of the payload, all of them parameters of a Request."""
 
 
 def request_params(payload: Any) -> dict[str, Any]:
-    """The payload as arguments of a Request. Raises ValueError for a payload that is not one."""
+    """Return the payload as arguments of a Request. Raises ValueError for an invalid payload."""
     fields = _object("the request", payload)
     for name in fields.keys() - _OF_REQUEST:
         raise ValueError(f"the request has {name!r}, which this worker does not know")
@@ -35,7 +37,7 @@ def request_params(payload: Any) -> dict[str, Any]:
 
 
 def sampling_params(payload: Any) -> SamplingParams:
-    """The payload's sampling object as the engine's type. Raises ValueError."""
+    """Return the payload's sampling object as the engine's type. Raises ValueError."""
     fields = dict(_object("sampling", payload))
     if isinstance(biases := fields.get("logit_bias"), dict):
         fields["logit_bias"] = {_token_id(name): bias for name, bias in biases.items()}
@@ -46,7 +48,7 @@ def sampling_params(payload: Any) -> SamplingParams:
 
 
 def logprob_params(payload: Any) -> tuple[LogprobParams | None, ...]:
-    """The payload's log probabilities per prompt as the engine's type. Raises ValueError."""
+    """Return the payload's log probabilities per prompt as engine types. Raises ValueError."""
     prompts = _tuple(() if payload is None else payload)
     if not isinstance(prompts, tuple):
         raise ValueError(f"logprobs must be an array, not {prompts!r:.80}")
@@ -67,7 +69,7 @@ def _object(what: str, payload: Any) -> dict[str, Any]:
 
 
 def _tuple(value: Any, each: Any = None) -> Any:
-    """An array as a tuple; another value unchanged, so that `_check` refuses it."""
+    """Return an array as a tuple; another value unchanged, so that `_check` refuses it."""
     if not isinstance(value, list | tuple):
         return value
     return tuple(map(each, value)) if each else tuple(value)
@@ -95,8 +97,8 @@ def _hints(of: type) -> dict[str, Any]:
 
 
 def _fits(value: Any, hint: Any) -> bool:
-    """Whether a value from JSON has a field's declared type: a bool is not an int, an int is a
-    float."""
+    """Return whether a value from JSON has a field's declared type: a bool is not an int, but an
+    int is a float."""
     origin, inner = get_origin(hint), get_args(hint)
     if hint is Any:
         return True

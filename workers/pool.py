@@ -21,7 +21,7 @@ logger = logging.getLogger(__name__)
 
 GENERATE = "workers.tasks.generate"
 FOLLOW_INTERVAL = 0.5
-"""Seconds between two looks at whether an operator wants the worker drained."""
+"""Seconds between two checks whether an operator wants the worker drained."""
 
 
 class Handle:
@@ -37,7 +37,7 @@ class Handle:
 
 
 class EnginePool(BasePool):
-    """Runs `generate` messages in the engine. Subclasses have the relay of one model."""
+    """Runs `generate` messages in the engine. A subclass has the relay of one model."""
 
     body_can_be_buffer = True
     signal_safe = False
@@ -46,7 +46,7 @@ class EnginePool(BasePool):
     shutdown_grace: ClassVar[float]
     """Seconds that running jobs get to end after SIGTERM."""
     queue: ClassVar[str]
-    """The queue that its messages come from."""
+    """The queue that the messages come from."""
 
     def on_start(self) -> None:
         self.relay = type(self).relay_factory()
@@ -78,7 +78,8 @@ class EnginePool(BasePool):
         return Handle(job_id)
 
     def on_stop(self) -> None:
-        """Shut down: running jobs may end within the grace, the rest goes back to the queue."""
+        """Shut down: running jobs may end within the grace period; the rest go back to the
+        queue."""
         self.relay.wait_idle(self.shutdown_grace)
         self.relay.stop()
 
@@ -87,7 +88,8 @@ class EnginePool(BasePool):
         self.relay.stop()
 
     def terminate_job(self, pid: int, signal: Any = None) -> None:
-        """Celery ends a job by killing its process; here jobs have none of their own."""
+        """Does nothing: Celery ends a job by killing its process; here jobs have no process of
+        their own."""
 
 
 class _Periodic(bootsteps.StartStopStep):
@@ -115,7 +117,8 @@ class _Periodic(bootsteps.StartStopStep):
 
 
 class RefreshVisibility(_Periodic):
-    """Keeps the broker from redelivering the messages of this worker's jobs while it lives."""
+    """Keeps the broker from redelivering the messages of this worker's jobs while the worker
+    lives."""
 
     def interval(self, consumer: Any) -> float:
         return float(consumer.app.conf.broker_transport_options["visibility_timeout"]) / 3
@@ -134,8 +137,8 @@ class RefreshVisibility(_Periodic):
 
 
 class FollowDrain(_Periodic):
-    """Stops consuming while an operator wants the worker drained. Celery keeps to that when it
-    reconnects; a message on its way goes back to its queue."""
+    """Stops consuming while an operator wants the worker drained. Celery stays stopped when it
+    reconnects; a message already on its way goes back to its queue."""
 
     def interval(self, consumer: Any) -> float:
         return FOLLOW_INTERVAL

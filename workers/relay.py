@@ -19,6 +19,7 @@ from redis.exceptions import RedisError
 from completions.jobs.events import JobError
 from completions.jobs.execute import Claim, Ending, Execution, Published, StepEvent, Verdict
 from workers import attempt_spans
+from workers.build import build
 from workers.engine.exceptions import EngineError, EngineFault, EngineOverloaded
 from workers.engine.request import Request, RequestOutput
 from workers.engine.request import Usage as EngineUsage
@@ -31,9 +32,9 @@ from workers.payload import request_params
 logger = logging.getLogger(__name__)
 
 POLL_INTERVAL = 0.25
-"""Seconds after which Redis is asked whether a job that published nothing was cancelled. Tokens
-that no client watches, but the first, are published as rarely; an attempt that takes over computes
-the last of them again."""
+"""Seconds between two checks whether a job that publishes nothing was cancelled. Tokens that no
+client watches, except the first, are published at the same interval; an attempt that takes over
+computes the unpublished ones again."""
 BEAT_INTERVAL = 2.0
 """Seconds between two heartbeats."""
 STEP_LIMIT = 120.0
@@ -78,14 +79,14 @@ class Relay:
         on_turn: Callable[[], None] = lambda: None,
     ) -> None:
         self._engine = engine
-        self._execution = execution
+        self.execution = execution
         self._model = model
         self._on_broken = on_broken
         self._clock = clock
         self._step_limit = step_limit
         self._stream_interval = stream_interval
         self._on_turn = on_turn
-        self._metrics = WorkerMetrics(engine.stats, clock)
+        self.metrics = WorkerMetrics(engine.stats, clock)
         self._inbox: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
         self._unclaimed: dict[str, list[Done]] = {}
         self._live: dict[str, LiveJob] = {}
@@ -144,9 +145,8 @@ class Relay:
         pause = 0.0
         while not self._stopping:
             self._on_turn()
-            self._drain_inbox(pause)
             try:
-                self._turn()
+                self._turn()  # before the first wait, so that a heartbeat shows the worker at once
                 pause = 0.0
             except (RedisError, OSError) as error:
                 pause = min(1.0, pause * 2 or 0.1)
@@ -156,6 +156,8 @@ class Relay:
                 self._broken = error
             if self._broken is not None:
                 self._give_up(self._broken)
+            else:
+                self._drain_inbox(pause)
         self._release(lost=False)
 
     def _turn(self) -> None:
@@ -174,7 +176,7 @@ class Relay:
                 self._idle_waiters.pop().set()
 
     def _drain_inbox(self, pause: float) -> None:
-        """Run the calls that other threads left; wait for one unless there is other work."""
+        """Run the calls that other threads queued; wait for one unless there is other work."""
         if pause:
             time.sleep(pause)
         busy = self._batch is not None or self._unclaimed
@@ -193,7 +195,7 @@ class Relay:
             self._unclaimed.setdefault(job_id, []).append(done)
 
     def _claim(self) -> None:
-        for claim in self._execution.claim(list(self._unclaimed)):
+        for claim in self.execution.claim(list(self._unclaimed)):
             if isinstance(claim, Claim):
                 understood = self._understood(claim)
                 self._begin(claim, self._unclaimed.pop(claim.job_id), understood)
@@ -206,7 +208,7 @@ class Relay:
         """The request for the engine, with what earlier attempts published."""
         try:
             again = claim.attempt > 1
-            published = self._execution.published(claim.job_id) if again else Published()
+            published = self.execution.published(claim.job_id) if again else Published()
             return Request(
                 request_id=claim.job_id,
                 organization=claim.organization,
@@ -230,8 +232,8 @@ class Relay:
             sequence_number=claim.sequence_number,
             asked_at=self._clock(),
             deadline=self._clock() + claim.seconds_left,
-            times=self._metrics.begin(claim, resumed=bool(published)),
-            span=attempt_spans.begin(claim, self._model, self._execution.worker_id),
+            times=self.metrics.begin(claim, resumed=bool(published)),
+            span=attempt_spans.begin(claim, self._model, self.execution.worker_id),
             request=request,
         )
         logger.info(
@@ -240,7 +242,7 @@ class Relay:
             extra={**about(claim), "attempt": claim.attempt, "age": round(claim.age, 3)},
         )
         if isinstance(understood, JobError):
-            job.fail(understood, self._clock())
+            job.end("failed", understood, None, self._clock())
         else:
             self._unsubmitted.append(job)
 
@@ -255,13 +257,13 @@ class Relay:
                 except EngineOverloaded:
                     break
                 except EngineError as error:
-                    job.fail(JobError(error.code, str(error)), self._clock())
+                    job.end("failed", JobError(error.code, str(error)), None, self._clock())
             job.request = None
             self._unsubmitted.popleft()
         now = self._clock()
         for job in self._unsubmitted:
             if job.request is not None and now >= job.deadline:
-                job.fail(JobError("queue_timeout"), now)
+                job.end("failed", JobError("queue_timeout"), None, now)
 
     def _collect(self, outputs: list[RequestOutput]) -> None:
         for output in outputs:
@@ -287,7 +289,7 @@ class Relay:
         return _Batch(steps, endings) if steps or endings else None
 
     def _publish(self, batch: _Batch) -> None:
-        verdicts, _ = self._execution.publish(batch.steps, batch.endings)
+        verdicts, _ = self.execution.publish(batch.steps, batch.endings)
         for ending in batch.endings:
             _call(self._live.pop(ending.job_id).done)
         for step, verdict in zip(batch.steps, verdicts, strict=True):
@@ -315,9 +317,12 @@ class Relay:
             limit = f"{self._step_limit:.0f} s"
             self._broken = TimeoutError(f"an engine step has taken more than {limit}")
             return
-        facts = {**stats.counters(), "jobs": len(self._live)}
-        page = self._metrics.page()
-        self.drain_wanted = self._execution.beat(self._model, facts, self.accepting, page)
+        facts = {
+            **stats.counters(), "jobs": len(self._live), "forward": stats.forward,
+            "build": f"{stats.forward}-{build()}",
+        }  # fmt: skip
+        page = self.metrics.page()
+        self.drain_wanted = self.execution.beat(self._model, facts, self.accepting, page)
         self._beat_at = now
 
     def _stop(self) -> None:
@@ -327,13 +332,13 @@ class Relay:
         """Give unfinished jobs back to the queue; other attempts continue what was published."""
         try:
             if self._batch is None:
-                self._asked_at = float("-inf")  # publish also what no client watches
+                self._asked_at = float("-inf")  # also publish what no client watches
                 self._batch = self._next_batch()
             if self._batch is not None:
                 self._publish(self._batch)
             jobs = [(job_id, job.claim.attempt) for job_id, job in self._live.items()]
-            self._execution.release(jobs, lost)
-            self._execution.stop_beating()
+            self.execution.release(jobs, lost)
+            self.execution.stop_beating()
             if jobs:
                 logger.info("gave %d unfinished jobs back to the queue", len(jobs))
             for job in self._live.values():

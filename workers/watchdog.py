@@ -1,7 +1,7 @@
 """Ends a worker whose threads all hang.
 
-The relay notices a step that takes too long. A step that never releases the interpreter's lock, in
-a kernel or a C library, stops the relay too; then only a thread without Python can act.
+The relay notices a step that takes too long. A step that never releases the GIL, in a kernel or a C
+library, stops the relay too; then only a thread without Python can act.
 """
 
 import faulthandler
@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable
 
 RENEWAL = 2.0
-"""Seconds between two renewals; each starts a thread."""
+"""Seconds between two renewals, each of which starts a thread."""
 
 
 class Watchdog:

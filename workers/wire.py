@@ -2,6 +2,7 @@
 
 from base64 import b64encode
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from typing import Any
 
 from completions.jobs.events import EncodedChoice, JobError
@@ -10,7 +11,7 @@ from workers.engine.request import ChoiceDelta, TokenLogprobs
 
 
 def event_choice(delta: ChoiceDelta) -> EncodedChoice:
-    """A delta as an event has it."""
+    """Return a delta in the form of an event's choice."""
     choice = (delta.index, delta.token_ids, delta.text, delta.finish_reason, delta.matched_stop)
     extras = _extras(delta)
     return (*choice, extras) if extras else choice
@@ -39,11 +40,14 @@ def _extras_of(choice: EncodedChoice) -> Mapping[str, Any]:
 
 
 def _extras(delta: ChoiceDelta) -> dict[str, Any]:
-    """Parts of an event that few jobs ask for; ``completions.jobs.events`` describes them."""
+    """Return the parts of an event that few jobs ask for; ``completions.jobs.events`` describes
+    them."""
     extras: dict[str, Any] = {}
     if delta.logprobs is not None:
         extras["logprobs"] = _rows(delta.logprobs)
         extras["logprobs"]["offsets"] = delta.logprobs.offsets
+        if delta.logprobs.forced:
+            extras["logprobs"]["forced"] = delta.logprobs.forced
     if (scored := delta.prompt_logprobs) is not None:
         rest = _rows(scored.rows(1, len(scored.chosen)))
         first = [None] if len(scored.chosen) else []
@@ -57,6 +61,8 @@ def _extras(delta: ChoiceDelta) -> dict[str, Any]:
         extras["routed_experts"] = b64encode(experts).decode()
     if delta.matched_stop_text is not None:
         extras["matched_stop_text"] = delta.matched_stop_text
+    if delta.effect is not None:
+        extras["constraint"] = asdict(delta.effect)
     return extras
 
 
@@ -70,7 +76,7 @@ def _rows(scores: TokenLogprobs) -> dict[str, Any]:
 
 
 def job_error(error: EngineError, completion_tokens: int) -> JobError:
-    """An engine's error as events carry it. A grammar that fails before the first token is invalid,
-    although the web tier let it pass."""
+    """Return an engine's error in the form of events. A grammar that fails before the first token
+    is invalid, although the web tier accepted it."""
     failed_at_once = isinstance(error, GrammarError) and not completion_tokens
     return JobError("invalid_grammar" if failed_at_once else error.code, str(error))

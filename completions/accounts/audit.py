@@ -1,4 +1,5 @@
-"""Writes the audit trail: one entry per change of an organization or key, in its transaction."""
+"""Writes the audit trail: one entry for each change of an organization or key, in the same
+transaction, and for each sign-in by OpenID Connect."""
 
 import getpass
 from collections.abc import Iterable, Mapping
@@ -19,22 +20,18 @@ _LEFT_OUT = SECRET | {"id", "created_at", "last_used_at"}
 
 @dataclass(frozen=True, slots=True)
 class Actor:
-    """Who makes a change."""
-
     name: str
     user_id: int | None = None
 
     @classmethod
     def of(cls, user: User | AnonymousUser) -> "Actor":
-        """Return the actor for a user of the admin."""
         return cls(f"admin:{user.get_username()}", user.pk)
 
     @classmethod
     def shell(cls) -> "Actor":
-        """Return the actor for the user who runs a management command."""
         try:
             return cls(f"cli:{getpass.getuser()}")
-        except (KeyError, OSError):  # users of containers often have no name
+        except (KeyError, OSError):  # in a container the user often has no name
             return cls("cli")
 
 
@@ -59,8 +56,23 @@ def record(
     )
 
 
+def record_sign_in(
+    action: AuditAction, name: str, user: User | None, changes: Mapping[str, Any]
+) -> AuditEntry:
+    """Write an entry about a sign-in. `user` is None if it was refused and there is no account."""
+    return AuditEntry.objects.create(
+        actor=f"admin:{name}",
+        user=user,
+        action=action,
+        object_type="user",
+        object_id=user.pk if user is not None else 0,
+        object_name=name,
+        changes=dict(changes),
+    )
+
+
 def state_of(thing: Audited) -> dict[str, Any]:
-    """Return the audited fields as JSON values."""
+    """Return the values of the audited fields as JSON."""
     fields = (field.attname for field in thing._meta.concrete_fields)
     return {name: _plain(getattr(thing, name)) for name in fields if name not in _LEFT_OUT}
 
@@ -68,7 +80,7 @@ def state_of(thing: Audited) -> dict[str, Any]:
 def differences(
     before: Mapping[str, Any], after: Mapping[str, Any], fields: Iterable[str] | None = None
 ) -> dict[str, list[Any]]:
-    """`{field: [was, is]}` of what differs."""
+    """Return `{field: [old, new]}` for the fields that differ."""
     names = after.keys() if fields is None else [name for name in fields if name in after]
     return {
         name: [before.get(name), after[name]] for name in names if before.get(name) != after[name]
@@ -76,7 +88,7 @@ def differences(
 
 
 def given(thing: Audited) -> dict[str, list[Any]]:
-    """Return the changes for a new object: its fields that are not empty."""
+    """Return the changes for a new object: its non-empty fields."""
     return {name: [None, value] for name, value in state_of(thing).items() if value not in _EMPTY}
 
 

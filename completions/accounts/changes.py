@@ -17,7 +17,7 @@ from completions.accounts import audit
 from completions.accounts.audit import Actor, Audited
 from completions.accounts.keys import POSITIVE_SECONDS, digest, generate
 from completions.jobs.connection import connect
-from completions.jobs.record import Keys
+from completions.jobs.store import Keys
 from completions.models import ApiKey, AuditAction, Organization
 
 logger = logging.getLogger(__name__)
@@ -55,7 +55,7 @@ def issue(key: ApiKey, actor: Actor) -> str:
 def rotate(key: ApiKey, grace: timedelta, actor: Actor) -> str:
     """Give a key a new secret and return it.
 
-    The current secret works for `grace` more; the one before stops working now.
+    The current secret keeps working for `grace`; an older one stops working now.
     """
     with transaction.atomic():
         key = ApiKey.objects.select_for_update().get(pk=key.pk)
@@ -88,7 +88,7 @@ def revoke(key: ApiKey, actor: Actor) -> bool:
 
 
 def change(thing: Audited, fields: Sequence[str], actor: Actor) -> None:
-    """Save these fields of an organization or key. Writes no entry if none has changed."""
+    """Save these fields of an organization or key. Audits nothing if none has changed."""
     with transaction.atomic():
         stored = type(thing)._default_manager.select_for_update().get(pk=thing.pk)
         thing.save(update_fields=fields)
@@ -99,7 +99,6 @@ def change(thing: Audited, fields: Sequence[str], actor: Actor) -> None:
 
 
 def add(organization: Organization, actor: Actor) -> None:
-    """Create an organization."""
     with transaction.atomic():
         organization.save(force_insert=True)
         audit.record(actor, AuditAction.CREATED, organization, audit.given(organization))

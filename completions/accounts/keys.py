@@ -1,4 +1,4 @@
-"""Verifies API keys: the format of a secret, the principal it stands for, and a short-lived cache.
+"""Verifies API keys: the format of a secret, the principal behind it, and a short-lived cache.
 
 `changes.py` creates and changes keys.
 """
@@ -51,8 +51,6 @@ class Refusal(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Principal:
-    """A verified caller."""
-
     key_id: int
     organization_id: int
     public_id: str
@@ -63,17 +61,16 @@ class Principal:
     max_priority: int = 0
     """The highest `priority` that a request may set."""
     default_priority: int = 0
-    """The priority of requests that set none."""
+    """The priority of requests that do not set one."""
     scopes: frozenset[str] = frozenset(Scope.values)
     is_admin: bool = False
-    """Whether it may read the usage of its whole organization."""
+    """Whether the key may read the usage of its whole organization."""
     networks: tuple[Network, ...] = ()
     """Networks that may use the key; empty for all."""
     store_prompts: bool = False
-    """Whether its prompts are stored for the operator."""
+    """Whether prompts sent with this key are stored for the operator."""
 
     def may_use(self, model: str) -> bool:
-        """Return whether the key may use a model."""
         return not self.allowed_models or model in self.allowed_models
 
     def may_come_from(self, address: str) -> bool:
@@ -123,17 +120,17 @@ def digest(secret: str, pepper: str) -> str:
 
 
 def limits_of(key: ApiKey) -> Limits:
-    """Return the limits of a key, including its organization's budget."""
     return Limits(
         key.requests_per_minute,
         key.tokens_per_minute,
         key.max_concurrency,
-        _budget(key),
-        _budget(key.organization),
+        budget_of(key),
+        budget_of(key.organization),
     )
 
 
-def _budget(owner: Budgets) -> Budget:
+def budget_of(owner: Budgets) -> Budget:
+    """The budgets of a key or an organization, costs in billionths of the currency."""
     return Budget(
         owner.daily_token_budget,
         owner.monthly_token_budget,
@@ -147,7 +144,6 @@ def _nanos(amount: Decimal | None) -> int | None:
 
 
 def principal_of(key: ApiKey) -> Principal:
-    """Return the caller that a stored key stands for."""
     return Principal(
         key_id=key.pk,
         organization_id=key.organization_id,
@@ -169,7 +165,7 @@ def principal_of(key: ApiKey) -> Principal:
 
 @dataclass(frozen=True, slots=True)
 class StoredKey:
-    """What SQL knows about a digest."""
+    """What the database knows about a digest."""
 
     principal: Principal
     digest: str
@@ -180,21 +176,17 @@ Lookup = Callable[[str], Awaitable[StoredKey | None]]
 
 
 async def look_up(digest: str) -> StoredKey | None:
-    """Return the key with this digest, of its current or its previous secret."""
+    """Return the key whose current or previous secret has this digest."""
     found = ApiKey.objects.select_related("organization")
     key = await found.filter(Q(digest=digest) | Q(previous_digest=digest)).afirst()
     if key is None:
         return None
     revoked = key.revoked_at is not None or key.organization.suspended_at is not None
     principal = principal_of(key)
-    if key.digest != digest:
-        principal = _of_previous_secret(key, principal)
+    if key.digest != digest:  # the previous secret
+        ends = min(at for at in (key.expires_at, key.previous_expires_at) if at is not None)
+        principal = replace(principal, public_id=key.previous_public_id, expires_at=ends)
     return StoredKey(principal, digest, revoked)
-
-
-def _of_previous_secret(key: ApiKey, principal: Principal) -> Principal:
-    ends = [at for at in (key.expires_at, key.previous_expires_at) if at is not None]
-    return replace(principal, public_id=key.previous_public_id, expires_at=min(ends))
 
 
 class KeyRing:
@@ -214,7 +206,7 @@ class KeyRing:
         self._used: dict[int, float] = {}
 
     def clear(self) -> None:
-        """Clear the cache. Queries that still run do not fill it again."""
+        """Clear the cache. Queries already in flight do not refill it."""
         self._epoch += 1
         self._cache.clear()
 
@@ -235,7 +227,7 @@ class KeyRing:
         return stored.principal
 
     def take_used(self) -> dict[int, float]:
-        """Return the keys used since the last call: Unix time by key id."""
+        """Return the keys used since the last call, as Unix times by key id."""
         used, self._used = self._used, {}
         return used
 

@@ -3,10 +3,9 @@
 from completions.admin import (  # noqa: F401 - importing registers
     audit,
     batches,
-    files,
     keys,
     organizations,
-    people,
     requests,
     usage,
+    webhooks,
 )

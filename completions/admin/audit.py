@@ -1,4 +1,4 @@
-"""The audit trail: who changed which key or organization, and how."""
+"""The audit trail: who changed which key or organization, and how, and who signed in."""
 
 from django.contrib import admin
 from django.utils.html import format_html, format_html_join
@@ -8,7 +8,10 @@ from completions.admin.base import ReadOnlyAdmin
 from completions.admin.display import NONE, label
 from completions.models import AuditEntry
 
-_TONES = {"revoked": "revoked", "deleted": "revoked", "created": "active", "rotated": "draining"}
+_TONES = {
+    "revoked": "revoked", "deleted": "revoked", "created": "active", "rotated": "draining",
+    "used": "running", "signed_in": "active", "refused": "revoked",
+}  # fmt: skip
 
 
 @admin.register(AuditEntry)
@@ -22,12 +25,11 @@ class AuditAdmin(ReadOnlyAdmin):
     ordering = ["-at", "-id"]
     sortable_by = ()
     show_full_result_count = True
-    fields = ("at", "actor", "did", "what", "organization", "differences")
-    readonly_fields = ("at", "actor", "did", "what", "organization", "differences")
+    fields = readonly_fields = ("at", "actor", "did", "what", "organization", "differences")
 
     @admin.display(description="Did")
     def did(self, entry: AuditEntry) -> SafeString:
-        return label(_TONES.get(entry.action, ""), entry.action)
+        return label(_TONES.get(entry.action, ""), entry.get_action_display().lower())
 
     @admin.display(description="To")
     def what(self, entry: AuditEntry) -> SafeString:
@@ -44,17 +46,16 @@ class AuditAdmin(ReadOnlyAdmin):
         rows = format_html_join(
             "",
             "<tr><th>{}</th><td>{}</td><td>{}</td></tr>",
-            ((n.replace("_", " "), _shown(was), _shown(now)) for n, (was, now) in _pairs(entry)),
+            (
+                (name.replace("_", " "), _shown(was), _shown(now))
+                for name, (was, now) in entry.changes.items()
+            ),
         )
         return format_html(
             '<table class="q-table"><thead><tr><th></th><th>was</th><th>is</th></tr></thead>'
             "<tbody>{}</tbody></table>",
             rows,
         )
-
-
-def _pairs(entry: AuditEntry) -> list[tuple[str, tuple[object, object]]]:
-    return [(name, (pair[0], pair[1])) for name, pair in entry.changes.items()]
 
 
 def _shown(value: object) -> str:

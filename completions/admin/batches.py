@@ -1,4 +1,4 @@
-"""Batches: their progress, speed, expected end and failures."""
+"""Batches with their progress, speed and failures, and the files that they read and write."""
 
 from typing import Any
 
@@ -11,10 +11,22 @@ from django.utils import timezone
 from django.utils.html import format_html
 from django.utils.safestring import SafeString
 
-from completions.admin.base import ReadOnlyAdmin, acts, page
-from completions.admin.display import NONE, ago, code, compact, exact, label, money, seconds
+from completions.admin.base import ReadOnlyAdmin, acts, column, owner, page
+from completions.admin.display import (
+    NONE,
+    ago,
+    code,
+    compact,
+    exact,
+    label,
+    money,
+    seconds,
+    size,
+)  # fmt: skip
 from completions.batches import lines, progress, states
-from completions.errors import from_job_error
+from completions.batches.progress import Progress
+from completions.batches.summary import Summary
+from completions.chat.tools import dump
 from completions.models import Batch, BatchStatus, File, UsageRecord
 
 _LINES_NAMED = 12
@@ -22,9 +34,41 @@ _LINES_NAMED = 12
 _CODES_SHOWN = 10
 
 
+@admin.register(File)
+class FileAdmin(ReadOnlyAdmin):
+    """The table of files. The content is the client's and is not shown."""
+
+    list_display = [
+        column("Name", lambda file: file.filename),
+        column("Id", lambda file: code(file.id)),
+        owner,
+        "purpose",
+        column("Size", lambda file: size(file.bytes)),
+        column("Created", lambda file: ago(file.created_at, timezone.now())),
+        column(
+            "Expires",
+            lambda file: ago(file.expires_at, timezone.now()) if file.expires_at else "never",
+        ),
+    ]
+    list_filter = ["purpose", "organization"]
+    search_fields = ["id", "filename"]
+    exclude = ["content"]
+    sortable_by = ()
+    show_full_result_count = True
+
+
 @admin.register(Batch)
 class BatchAdmin(ReadOnlyAdmin):
-    list_display = ["batch", "state", "owner", "model", "done", "rate", "left", "created"]
+    list_display = [
+        column("Batch", lambda batch: code(batch.id, _link("batch", batch.pk))),
+        column("Status", lambda batch: label(batch.status)),
+        owner,
+        "model",
+        column("Lines done", lambda batch: _done(batch)),
+        column("Rate", lambda batch: _rate(progress.of_pace(batch, timezone.now()))),
+        column("Left", lambda batch: seconds(progress.of_pace(batch, timezone.now()).seconds_left)),
+        column("Created", lambda batch: ago(batch.created_at, timezone.now())),
+    ]
     list_display_links = None
     list_filter = ["status", "organization"]
     search_fields = ["id"]
@@ -45,37 +89,23 @@ class BatchAdmin(ReadOnlyAdmin):
             raise Http404(f"There is no batch {object_id}.")
         return _batch_page(request, batch)
 
-    @admin.display(description="Batch")
-    def batch(self, batch: Batch) -> SafeString:
-        link = reverse("admin:completions_batch_change", args=[batch.pk])
-        return code(batch.id, link)
 
-    @admin.display(description="Status")
-    def state(self, batch: Batch) -> SafeString:
-        return label(batch.status)
+def _done(batch: Batch) -> SafeString:
+    percent = round(100 * batch.done / batch.total) if batch.total else 0
+    failed = f", {exact(batch.failed)} failed" if batch.failed else ""
+    return format_html(
+        '<span class="q-progress"><span class="q-bar"><i style="width:{}%"></i></span>'
+        "{} / {}{}</span>",
+        percent, exact(batch.done), exact(batch.total), failed,
+    )  # fmt: skip
 
-    @admin.display(description="Lines done")
-    def done(self, batch: Batch) -> SafeString:
-        percent = round(100 * batch.done / batch.total) if batch.total else 0
-        failed = f", {exact(batch.failed)} failed" if batch.failed else ""
-        return format_html(
-            '<span class="q-progress"><span class="q-bar"><i style="width:{}%"></i></span>'
-            "{} / {}{}</span>",
-            percent, exact(batch.done), exact(batch.total), failed,
-        )  # fmt: skip
 
-    @admin.display(description="Rate")
-    def rate(self, batch: Batch) -> str:
-        found = progress.of_pace(batch, timezone.now())
-        return f"{compact(found.lines_per_second)}/s" if found.lines_per_second else NONE
+def _rate(pace: Progress | None) -> str:
+    return f"{compact(pace.lines_per_second)}/s" if pace and pace.lines_per_second else NONE
 
-    @admin.display(description="Left")
-    def left(self, batch: Batch) -> str:
-        return seconds(progress.of_pace(batch, timezone.now()).seconds_left)
 
-    @admin.display(description="Created")
-    def created(self, batch: Batch) -> str:
-        return ago(batch.created_at, timezone.now())
+def _link(table: str, key: Any) -> str:
+    return reverse(f"admin:completions_{table}_change", args=[key])
 
 
 def _batch_page(request: HttpRequest, batch: Batch) -> HttpResponse:
@@ -91,8 +121,7 @@ def _batch_page(request: HttpRequest, batch: Batch) -> HttpResponse:
         "counts": [
             ("Lines", exact(batch.total), f"{exact(batch.completed)} completed"),
             ("Failed", exact(batch.failed), ""),
-            ("Rate", f"{compact(pace.lines_per_second)}/s" if pace and pace.lines_per_second else
-             NONE, "lines, last minute"),
+            ("Rate", _rate(pace), "lines, last minute"),
             ("Left", seconds(pace.seconds_left if pace else None),
              f"{exact(pace.position)} batches before it" if pace and pace.position else ""),
             ("Tokens", compact(batch.prompt_tokens + batch.completion_tokens),
@@ -104,13 +133,14 @@ def _batch_page(request: HttpRequest, batch: Batch) -> HttpResponse:
         "line_errors": batch.errors[:50],
         "more_line_errors": max(0, len(batch.errors) - 50),
         "errors": _grouped_errors(batch),
+        "summary": _summary(batch),
         "may_cancel": can_cancel and request.user.has_perm("completions.change_batch"),
     }  # fmt: skip
     return page(request, "quire/batch.html", "Batch", context)
 
 
 def _records(batch: Batch) -> QuerySet[UsageRecord]:
-    """The usage of its ended lines. Their job ids are adjacent in the index."""
+    """The usage of the batch's ended lines. Their job ids are adjacent in the index."""
     prefix = batch.job_id(0)[:-1]
     return UsageRecord.objects.filter(job_id__gte=prefix, job_id__lt=f"{prefix}~").order_by()
 
@@ -118,28 +148,51 @@ def _records(batch: Batch) -> QuerySet[UsageRecord]:
 def _grouped_errors(batch: Batch) -> list[dict[str, Any]]:
     """Group failed lines by error code, with some line numbers of each."""
     failed = _records(batch).filter(status="failed")
-    codes = failed.values("error_code").annotate(count=Count("id"))
+    counted = failed.values_list("error_code").annotate(count=Count("id"))
+    codes = {**dict(counted), **batch.summary.get("errors", {})}  # includes refused lines
     grouped = []
-    for row in codes.order_by("-count")[:_CODES_SHOWN]:
-        code = row["error_code"]
-        ids = failed.filter(error_code=code).values_list("job_id", flat=True)[:_LINES_NAMED]
+    for name in sorted(codes, key=codes.__getitem__, reverse=True)[:_CODES_SHOWN]:
+        ids = failed.filter(error_code=name).values_list("job_id", flat=True)[:_LINES_NAMED]
         named = sorted((lines.place_of(job_id)[1], job_id) for job_id in ids)
         grouped.append(
             {
-                "code": code or "unknown",
-                "count": exact(row["count"]),
-                "meaning": from_job_error(code).message,
+                "code": name or "unknown",
+                "count": exact(codes[name]),
+                "meaning": lines.meaning_of(name),
                 "lines": [(n, reverse("operations:job", args=[job_id])) for n, job_id in named],
-                "more": max(0, row["count"] - len(named)),
+                "more": max(0, codes[name] - len(named)),
             }
         )
     return grouped
 
 
+def _summary(batch: Batch) -> dict[str, Any] | None:
+    """Aggregates of the results, as tables for the page; None before the first result."""
+    if not batch.summary:
+        return None
+    shown = Summary(batch.watched, batch.summary).shown()
+    numbers = [
+        (name, *(compact(shown[key][each]) for each in _QUANTILES))
+        for key, name in _NUMBERS
+        if shown[key] is not None
+    ]
+    fields = [
+        (pointer or "/", [(dump(each["value"]), exact(each["count"])) for each in found])
+        for pointer, found in shown.get("values", {}).items()
+    ]
+    ends = [(name, exact(count)) for name, count in shown["finish_reasons"].items()]
+    cut = [(pointer or "/", exact(count)) for pointer, count in shown.get("cut", {}).items()]
+    return {"numbers": numbers, "fields": fields, "ends": ends, "cut": cut}
+
+
+_QUANTILES = ("mean", "p50", "p90", "p99", "max")
+_NUMBERS = (
+    ("queue_seconds", "seconds in the queue"), ("run_seconds", "seconds with a worker"),
+    ("prompt_tokens", "prompt tokens"), ("completion_tokens", "completion tokens"),
+)  # fmt: skip
+
+
 def _facts(batch: Batch, now: Any) -> list[tuple[str, str, str]]:
-    """Return (name, value, link) for each fact."""
-    key = reverse("admin:completions_apikey_change", args=[batch.api_key_id])
-    organization = reverse("admin:completions_organization_change", args=[batch.organization_id])
     moments = (
         ("Created", batch.created_at), ("Started", batch.in_progress_at),
         ("Finalizing since", batch.finalizing_at), ("Cancelled", batch.cancelling_at),
@@ -147,12 +200,28 @@ def _facts(batch: Batch, now: Any) -> list[tuple[str, str, str]]:
     )  # fmt: skip
     closes = "" if batch.ended else f", closes {ago(batch.expires_at, now)}"
     return [
-        ("Organization", batch.organization.name, organization),
-        ("API key", str(batch.api_key), key),
+        ("Organization", batch.organization.name, _link("organization", batch.organization_id)),
+        ("API key", str(batch.api_key), _link("apikey", batch.api_key_id)),
         ("Model", batch.model or NONE, ""),
         ("Endpoint", batch.endpoint, ""),
         ("Window", f"{batch.completion_window}{closes}", ""),
+        *_plan(batch),
         *((name, f"{at:%Y-%m-%d %H:%M:%S} ({ago(at, now)})", "") for name, at in moments if at),
+    ]
+
+
+def _plan(batch: Batch) -> list[tuple[str, str, str]]:
+    """What the line order is expected to save, and what it has saved so far."""
+    plan = batch.plan or {}
+    if plan.get("computed_tokens") is None:
+        return []
+    computed, in_file_order = plan["computed_tokens"], plan["file_order_tokens"]
+    held = [("Held", "only its pilot runs until it is started", "")] if batch.held else []
+    return [
+        *held,
+        ("Prompt tokens to compute", f"{exact(computed)} of {exact(plan['prompt_tokens'])}", ""),
+        ("In file order", exact(in_file_order), ""),
+        ("Computed so far", exact(batch.prompt_tokens - batch.cached_tokens), ""),
     ]
 
 
@@ -162,14 +231,8 @@ def _files(batch: Batch) -> list[tuple[str, str, str]]:
         ("Input", batch.input_file_id), ("Output", batch.output_file_id),
         ("Errors", batch.error_file_id),
     )  # fmt: skip
-    there = set(
-        File.objects.filter(id__in=[file_id for _, file_id in ids]).values_list("id", flat=True)
-    )
-    return [
-        (name, file_id, reverse("admin:completions_file_change", args=[file_id]))
-        for name, file_id in ids
-        if file_id in there
-    ]
+    there = File.objects.in_bulk([file_id for _, file_id in ids])
+    return [(name, file_id, _link("file", file_id)) for name, file_id in ids if file_id in there]
 
 
 @acts("change_batch")

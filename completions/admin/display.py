@@ -46,7 +46,6 @@ def money(nanos: int | None) -> str:
 
 
 def milliseconds(value: float | None) -> str:
-    """Format a duration in milliseconds."""
     return seconds(None if value is None else value / 1000)
 
 
@@ -98,7 +97,6 @@ def size(count: float | None) -> str:
 
 
 def label(state: str, text: str = "") -> SafeString:
-    """Render a state as a coloured label."""
     tone = _TONES.get(state, "plain")
     return format_html(
         '<span class="q-label q-{}">{}</span>', tone, text or state.replace("_", " ")

@@ -15,14 +15,14 @@ from django.utils.safestring import SafeString
 
 from completions.accounts import changes
 from completions.accounts.audit import Actor
+from completions.accounts.keys import limits_of
 from completions.admin.base import CheckboxSelectMultiple, ModelAdmin, Textarea, acts, page
-from completions.admin.dashboard import charts, figures
-from completions.admin.dashboard.periods import MONTH
+from completions.admin.dashboard import chart_js, figures
+from completions.admin.dashboard.figures import MONTH
 from completions.admin.display import NONE, ago, compact, exact, label, money, two
 from completions.catalog import model_files
 from completions.models import ApiKey, Scope
-from completions.models.organizations import all_scopes, validate_networks
-from completions.models.usage import NANOS
+from completions.models.organizations import BUDGETS, all_scopes, validate_networks
 from completions.usage import budgets
 
 GRACES = (
@@ -32,8 +32,6 @@ GRACES = (
 
 
 class LinesField(forms.CharField):
-    """A list of strings, one per line."""
-
     widget = Textarea
 
     def prepare_value(self, value: Any) -> Any:
@@ -98,13 +96,7 @@ class ApiKeyAdmin(ModelAdmin[ApiKey]):
                 "default_priority", "max_priority",
             ],
         ),
-        (
-            "Budgets",
-            [
-                "daily_token_budget", "monthly_token_budget", "daily_cost_budget",
-                "monthly_cost_budget", "max_enqueued_tokens",
-            ],
-        ),
+        ("Budgets", BUDGETS),
     )  # fmt: skip
     changeable = ["name", *(name for _, names in groups for name in names)]
 
@@ -139,7 +131,7 @@ class ApiKeyAdmin(ModelAdmin[ApiKey]):
         title = f"{exact(sum(key.daily_tokens))} tokens in 30 days"
         return format_html(
             '<span class="q-use">{} {}</span>',
-            charts.sparkline(key.daily_tokens, title),
+            chart_js.sparkline(key.daily_tokens, title),
             compact(sum(key.daily_tokens)) if any(key.daily_tokens) else "",
         )
 
@@ -151,10 +143,9 @@ class ApiKeyAdmin(ModelAdmin[ApiKey]):
             (key.monthly_token_budget, "tok/month"),
         )  # fmt: skip
         parts = [f"{compact(value)} {unit}" for value, unit in named if value]
-        costs = ((key.daily_cost_budget, "day"), (key.monthly_cost_budget, "month"))
-        parts += [
-            f"cost {money(_nanos(value))}/{unit}" for value, unit in costs if value is not None
-        ]
+        budget = limits_of(key).budget
+        costs = ((budget.daily_cost, "day"), (budget.monthly_cost, "month"))
+        parts += [f"cost {money(value)}/{unit}" for value, unit in costs if value is not None]
         return format_html('<span class="q-faint">{}</span>', ", ".join(parts) or "none")
 
     @admin.display(description="Last used", ordering="last_used_at")
@@ -209,49 +200,42 @@ class ApiKeyAdmin(ModelAdmin[ApiKey]):
 
 
 def _secret_page(request: HttpRequest, key: ApiKey, secret: str, did: str) -> HttpResponse:
-    """Show the secret. No other page does: it is not stored, redirected to or cached."""
+    """Show the secret. No other page does, because it is neither stored nor cached."""
     context = {"key": key, "secret": secret, "opts": ApiKey._meta}
     return page(request, "quire/secret.html", f"Key {key.name} {did}", context)
 
 
 def _spent(key: ApiKey) -> dict[str, Any]:
-    """What a key's page shows above the form: its usage and budgets."""
     now = timezone.now()
     today, month = budgets.spent_in_sql(Q(api_key_id=key.pk), now)
-    figures_and_budgets = (
-        ("Tokens today", today.tokens, key.daily_token_budget, compact),
-        ("Tokens this month", month.tokens, key.monthly_token_budget, compact),
-        ("Cost today", today.cost, _nanos(key.daily_cost_budget), money),
-        ("Cost this month", month.cost, _nanos(key.monthly_cost_budget), money),
+    budget = limits_of(key).budget
+    spent = (
+        ("Tokens today", today.tokens, budget.daily_tokens, compact),
+        ("Tokens this month", month.tokens, budget.monthly_tokens, compact),
+        ("Cost today", today.cost, budget.daily_cost, money),
+        ("Cost this month", month.cost, budget.monthly_cost, money),
     )
+    previous_ends = key.previous_expires_at
     daily = figures.daily_tokens([key.pk], now)[key.pk]
     labels = [MONTH.label(day) for day in MONTH.buckets(now)]
     requests = reverse("admin:completions_usagerecord_changelist")
     return {
         "key": key,
         "key_state": key.state(now),
-        "use": charts.bars(labels, [charts.Line("tokens", daily, charts.PRIMARY)]),
+        "use": chart_js.bars(labels, [chart_js.Line("tokens", daily, chart_js.PRIMARY)]),
         "used": any(daily),
         "spent": [
             {
                 "name": name,
-                "value": shown(spent),
-                "budget": shown(budget) if budget is not None else NONE,
-                "percent": min(100, round(100 * spent / budget)) if budget else 0,
+                "value": shown(used),
+                "budget": shown(most) if most is not None else NONE,
+                "percent": min(100, round(100 * used / most)) if most else 0,
             }
-            for name, spent, budget, shown in figures_and_budgets
+            for name, used, most, shown in spent
         ],
         "requests_link": f"{requests}?api_key={key.pk}",
-        "previous_ends": (
-            ago(key.previous_expires_at, now)
-            if key.previous_expires_at and key.previous_expires_at > now
-            else ""
-        ),
+        "previous_ends": ago(previous_ends, now) if previous_ends and previous_ends > now else "",
     }
-
-
-def _nanos(amount: Any) -> int | None:
-    return None if amount is None else int(amount * NANOS)
 
 
 @acts("change_apikey")

@@ -1,63 +1,63 @@
-"""The sidebar."""
+"""The sidebar and the search box."""
 
-from collections.abc import Callable
+from collections.abc import Iterator
 from typing import Any
 
+from django.db.models import Q
 from django.http import HttpRequest
 from django.urls import reverse
 
+from completions.admin.base import SearchResult
+from completions.admin.requests import find_job
+from completions.models import ApiKey, Batch, File, Organization
+
 Item = dict[str, Any]
 
+# The sidebar -------------------------------------------------------------------------------------
 
-def items(request: HttpRequest) -> list[dict[str, Any]]:
-    """Return groups of links; unfold hides those that the user has no permission for."""
+
+def items(request: HttpRequest) -> list[Item]:
+    """Return groups of links; unfold hides links that the user has no permission for."""
     return [
-        {"items": [_link("Dashboard", "monitoring", "admin:index")]},
-        {
-            "title": "Work",
-            "separator": True,
-            "items": [
-                _link("Live jobs", "bolt", "operations:live", "completions.view_job"),
-                _table("Requests", "receipt_long", "usagerecord"),
-                _table("Batches", "stacks", "batch"),
-                _table("Files", "draft", "file"),
-            ],
-        },
-        {
-            "title": "Engine",
-            "separator": True,
-            "items": [
-                _link("Workers", "memory", "operations:workers", "completions.view_job"),
-                _link(
-                    "Models", "model_training", "operations:models", "completions.view_usagerecord"
-                ),
-            ],
-        },
-        {
-            "title": "Access",
-            "separator": True,
-            "items": [
-                _table("API keys", "key", "apikey"),
-                _table("Organizations", "apartment", "organization"),
-                _table("Usage", "bar_chart", "usagehour"),
-                _table("Audit trail", "history", "auditentry"),
-            ],
-        },
-        {
-            "title": "Admin",
-            "separator": True,
-            "items": [
-                _table("Users", "person", "user", app="auth"),
-                _table("Roles", "group", "group", app="auth"),
-            ],
-        },
+        _group(_link("Dashboard", "monitoring", "admin:index")),
+        _group(
+            _link("Live jobs", "bolt", "operations:live", "completions.view_job"),
+            _table("Requests", "receipt_long", "usagerecord"),
+            _table("Batches", "stacks", "batch"),
+            _table("Files", "draft", "file"),
+            _link("Playground", "experiment", "console:playground", "completions.view_job"),
+            title="Work",
+        ),
+        _group(
+            _link("Workers", "memory", "operations:workers", "completions.view_job"),
+            _link("Models", "model_training", "operations:models", "completions.view_usagerecord"),
+            title="Engine",
+        ),
+        _group(
+            _table("API keys", "key", "apikey"),
+            _table("Organizations", "apartment", "organization"),
+            _table("Webhooks", "webhook", "webhookendpoint"),
+            _table("Deliveries", "outbox", "webhookdelivery"),
+            _table("Usage", "bar_chart", "usagehour"),
+            _table("Audit trail", "history", "auditentry"),
+            title="Access",
+        ),
+        _group(
+            _table("Users", "person", "user", app="auth"),
+            _table("Roles", "group", "group", app="auth"),
+            title="Admin",
+        ),
     ]
+
+
+def _group(*links: Item, title: str = "") -> Item:
+    return {"title": title, "separator": bool(title), "items": links}
 
 
 def _link(title: str, icon: str, view: str, permission: str | None = None) -> Item:
     item: Item = {"title": title, "icon": icon, "link": reverse(view)}
     if permission:
-        item["permission"] = _has(permission)
+        item["permission"] = lambda request: request.user.has_perm(permission)
     return item
 
 
@@ -65,5 +65,36 @@ def _table(title: str, icon: str, model: str, app: str = "completions") -> Item:
     return _link(title, icon, f"admin:{app}_{model}_changelist", f"{app}.view_{model}")
 
 
-def _has(permission: str) -> Callable[[HttpRequest], bool]:
-    return lambda request: bool(request.user.has_perm(permission))
+# The search box ----------------------------------------------------------------------------------
+
+_MOST = 8
+
+
+def find(request: HttpRequest, term: str) -> list[SearchResult]:
+    """Return the matches for unfold, which lowercases `term`; the query string keeps its case."""
+    typed = request.GET.get("s", term).strip()
+    return [*_requests(request, typed), *_rows(request, typed)]
+
+
+def _requests(request: HttpRequest, typed: str) -> Iterator[SearchResult]:
+    if not request.user.has_perm("completions.view_usagerecord"):
+        return
+    for job_id, what in find_job(typed):
+        link = reverse("operations:job", args=[job_id])
+        yield SearchResult(title=job_id, description=what, link=link, icon="bolt")
+
+
+def _rows(request: HttpRequest, typed: str) -> Iterator[SearchResult]:
+    public_id = typed.removeprefix("sk-").split("-")[0]
+    wanted = (
+        (ApiKey, Q(name__icontains=typed) | Q(public_id=public_id), "API key", "key"),
+        (Organization, Q(name__icontains=typed), "Organization", "apartment"),
+        (Batch, Q(id=typed), "Batch", "stacks"),
+        (File, Q(id=typed) | Q(filename__icontains=typed), "File", "draft"),
+    )
+    for model, condition, what, icon in wanted:
+        name = model._meta.model_name
+        if request.user.has_perm(f"completions.view_{name}"):
+            for row in model._default_manager.filter(condition)[:_MOST]:
+                link = reverse(f"admin:completions_{name}_change", args=[row.pk])
+                yield SearchResult(title=str(row), description=what, link=link, icon=icon)

@@ -1,8 +1,10 @@
-"""Organizations, with their keys and usage."""
+"""Organizations with their usage, and the users of the admin."""
 
 from typing import Any
 
 from django.contrib import admin
+from django.contrib.auth.admin import GroupAdmin, UserAdmin
+from django.contrib.auth.models import Group, User
 from django.db.models import Count, QuerySet
 from django.http import HttpRequest
 from django.urls import reverse
@@ -12,29 +14,43 @@ from django.utils.safestring import SafeString
 
 from completions.accounts import changes
 from completions.accounts.audit import Actor
-from completions.admin.base import ModelAdmin
+from completions.accounts.operator_groups import USER_PREFIX
+from completions.admin.base import (
+    AdminPasswordChangeForm,
+    ModelAdmin,
+    UserChangeForm,
+    UserCreationForm,
+    column,
+)
 from completions.admin.dashboard import figures
-from completions.admin.dashboard.periods import MONTH
+from completions.admin.dashboard.figures import MONTH
 from completions.admin.display import compact, label, money
 from completions.models import Organization
+from completions.models.organizations import BUDGETS
 
 
 @admin.register(Organization)
 class OrganizationAdmin(ModelAdmin[Organization]):
     list_display = [
-        "name", "standing", "key_count", "requests", "tokens", "cost", "store_prompts",
-    ]  # fmt: skip
+        "name",
+        column("Status", lambda row: label("suspended" if row.suspended_at else "active")),
+        column("API keys", lambda row: _count("apikey", row, row.keys), "keys"),
+        column(
+            "Requests, 30 days",
+            lambda row: _count("usagerecord", row, compact(row.used["requests"])),
+        ),
+        column(
+            "Tokens",
+            lambda row: compact(row.used["prompt_tokens"] + row.used["completion_tokens"]),
+        ),
+        column("Cost", lambda row: money(row.used["cost_nanos"])),
+        "store_prompts",
+    ]
     search_fields = ["name"]
     groups: tuple[tuple[str, list[Any]], ...] = (
         ("Organization", ["name", "store_prompts", "suspended_at"]),
-        (
-            "Budgets",
-            [
-                "daily_token_budget", "monthly_token_budget", "daily_cost_budget",
-                "monthly_cost_budget", "max_enqueued_tokens",
-            ],
-        ),
-    )  # fmt: skip
+        ("Budgets", BUDGETS),
+    )
     changeable = [name for _, names in groups for name in names]
     fieldsets = [(name, {"fields": fields}) for name, fields in groups]
 
@@ -62,30 +78,34 @@ class OrganizationAdmin(ModelAdmin[Organization]):
             organization.used = used.get(organization.pk, figures.NOTHING)
         return found
 
-    @admin.display(description="Status")
-    def standing(self, organization: Organization) -> SafeString:
-        return label("suspended" if organization.suspended_at else "active")
 
-    @admin.display(description="API keys", ordering="keys")
-    def key_count(self, organization: Any) -> SafeString:
-        link = reverse("admin:completions_apikey_changelist")
-        return format_html(
-            '<a class="q-link" href="{}?organization__id__exact={}">{}</a>',
-            link, organization.pk, organization.keys,
-        )  # fmt: skip
+def _count(table: str, organization: Organization, shown: Any) -> SafeString:
+    """A count that links to the organization's rows of a table."""
+    link = reverse(f"admin:completions_{table}_changelist")
+    return format_html(
+        '<a class="q-link" href="{}?organization__id__exact={}">{}</a>',
+        link,
+        organization.pk,
+        shown,
+    )
 
-    @admin.display(description="Requests, 30 days")
-    def requests(self, organization: Any) -> SafeString:
-        link = reverse("admin:completions_usagerecord_changelist")
-        return format_html(
-            '<a class="q-link" href="{}?organization__id__exact={}">{}</a>',
-            link, organization.pk, compact(organization.used["requests"]),
-        )  # fmt: skip
 
-    @admin.display(description="Tokens")
-    def tokens(self, organization: Any) -> str:
-        return compact(organization.used["prompt_tokens"] + organization.used["completion_tokens"])
+admin.site.unregister([User, Group])
 
-    @admin.display(description="Cost")
-    def cost(self, organization: Any) -> str:
-        return money(organization.used["cost_nanos"])
+
+@admin.register(User)
+class OperatorAdmin(UserAdmin[User], ModelAdmin[User]):
+    form = UserChangeForm  # type: ignore[assignment] # the stubs of UserAdmin do the same
+    add_form = UserCreationForm
+    change_password_form = AdminPasswordChangeForm
+    list_display = ["username", "email", "is_staff", "is_superuser", "last_login"]
+
+    def get_readonly_fields(self, request: HttpRequest, obj: User | None = None) -> Any:
+        """Keep the names of users who sign in by OpenID Connect: the form would refuse them."""
+        fixed = super().get_readonly_fields(request, obj)
+        ours = obj is None or not obj.username.startswith(USER_PREFIX)
+        return fixed if ours else (*fixed, "username")
+
+
+@admin.register(Group)
+class RoleAdmin(GroupAdmin, ModelAdmin[Group]): ...

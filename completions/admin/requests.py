@@ -1,11 +1,11 @@
 """The table of ended requests, with filters and a search by id."""
 
 from collections.abc import Iterator
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import Any
 
-from django.conf import settings
 from django.contrib import admin
+from django.contrib.admin.options import IncorrectLookupParameters
 from django.db.models import Q, QuerySet
 from django.http import HttpRequest, HttpResponse
 from django.shortcuts import redirect
@@ -15,7 +15,7 @@ from django.utils.html import format_html
 from django.utils.safestring import SafeString
 
 from completions.admin import state
-from completions.admin.base import EndlessPaginator, ReadOnlyAdmin
+from completions.admin.base import EndlessPaginator, ReadOnlyAdmin, column, owner
 from completions.admin.display import ago, code, compact, label, milliseconds, money, two
 from completions.catalog import model_files
 from completions.jobs import operate
@@ -37,30 +37,40 @@ def find_job(typed: str) -> Iterator[tuple[str, str]]:
             known.add(job_id)
             yield job_id, "Background job"
     try:
-        with state.client() as client:
-            for job in operate.find(client, settings.REDIS_PREFIX, typed):
+        with state.store() as store:
+            for job in operate.find(store, typed):
                 if job.id not in known:
                     yield job.id, f"Request, {job.state}"
     except state.UnreachableError:
         return
 
 
-class _ChosenFilter(admin.SimpleListFilter):
-    """A filter over a fixed list of values, which needs no query to list them."""
+class _Filter(admin.SimpleListFilter):
+    """A filter over a fixed list of values, so listing them needs no query."""
+
+    values: Choices = []
+
+    def lookups(self, request: Any, model_admin: Any) -> Choices:
+        return self.values
 
     def queryset(self, request: Any, queryset: QuerySet[Any]) -> QuerySet[Any]:
         value = self.value()
-        return queryset.filter(**{self.parameter_name or "": value}) if value else queryset
+        if not value:
+            return queryset
+        if value not in dict(self.lookup_choices):
+            raise IncorrectLookupParameters
+        return self.chosen(queryset, value)
+
+    def chosen(self, rows: QuerySet[Any], value: Any) -> QuerySet[Any]:
+        return rows.filter(**{self.parameter_name or "": value})
 
 
-class StatusFilter(_ChosenFilter):
+class StatusFilter(_Filter):
     title = parameter_name = "status"
-
-    def lookups(self, request: Any, model_admin: Any) -> Choices:
-        return [(s.value, s.value) for s in JobStatus if s != JobStatus.QUEUED]
+    values = [(s.value, s.value) for s in JobStatus if s != JobStatus.QUEUED]
 
 
-class ModelFilter(_ChosenFilter):
+class ModelFilter(_Filter):
     title = parameter_name = "model"
 
     def lookups(self, request: Any, model_admin: Any) -> Choices:
@@ -69,54 +79,53 @@ class ModelFilter(_ChosenFilter):
         return [(n, n) for n in (*names, *([asked] if asked and asked not in names else []))]
 
 
-class EndedFilter(admin.SimpleListFilter):
+class EndedFilter(_Filter):
     title = parameter_name = "ended"
-    hours = (("1", "last hour"), ("24", "last 24 hours"), ("168", "last 7 days"))
+    values = [("1", "last hour"), ("24", "last 24 hours"), ("168", "last 7 days")]
 
-    def lookups(self, request: Any, model_admin: Any) -> Choices:
-        return list(self.hours)
-
-    def queryset(self, request: Any, queryset: QuerySet[Any]) -> QuerySet[Any]:
-        hours = self.value()
-        if hours is None or hours not in dict(self.hours):
-            return queryset
-        return queryset.filter(finished_at__gte=timezone.now() - timedelta(hours=int(hours)))
+    def chosen(self, rows: QuerySet[Any], value: Any) -> QuerySet[Any]:
+        return rows.filter(finished_at__gte=timezone.now() - timedelta(hours=int(value)))
 
 
-class LatencyFilter(admin.SimpleListFilter):
-    """Filters the last day by latency. No index covers latency, so the day bounds the scan."""
+class LatencyFilter(_Filter):
+    """Filters the last day by latency. No index covers latency, so the scan is limited to a day."""
 
     title, parameter_name = "slow in the last 24 hours", "slower"
-    seconds = (("1", "over 1 s"), ("5", "over 5 s"), ("30", "over 30 s"), ("120", "over 2 min"))
+    values = [("1", "over 1 s"), ("5", "over 5 s"), ("30", "over 30 s"), ("120", "over 2 min")]
 
-    def lookups(self, request: Any, model_admin: Any) -> Choices:
-        return list(self.seconds)
-
-    def queryset(self, request: Any, queryset: QuerySet[Any]) -> QuerySet[Any]:
-        seconds = self.value()
-        if seconds is None or seconds not in dict(self.seconds):
-            return queryset
-        day = queryset.filter(finished_at__gte=timezone.now() - timedelta(days=1))
+    def chosen(self, rows: QuerySet[Any], value: Any) -> QuerySet[Any]:
+        day = rows.filter(finished_at__gte=timezone.now() - timedelta(days=1))
         timed: QuerySet[Any] = day.annotate(latency=LATENCY_MS)
-        return timed.filter(latency__gt=1000 * int(seconds))
+        return timed.filter(latency__gt=1000 * int(value))
+
+
+tokens = column(
+    "Tokens in / out",
+    lambda row: f"{compact(row.prompt_tokens)} / {compact(row.completion_tokens)}",
+)
+cost = column("Cost", lambda row: money(row.cost_nanos))
 
 
 @admin.register(UsageRecord)
 class RequestAdmin(ReadOnlyAdmin):
     list_display = [
-        "job", "ended", "outcome", "owner", "what", "tokens", "first_token", "took", "costs",
-    ]  # fmt: skip
-    list_display_links = None
-    list_filter = [
-        StatusFilter,
-        ModelFilter,
-        EndedFilter,
-        LatencyFilter,
-        "organization",
+        column(
+            "Request",
+            lambda record: code(record.job_id, reverse("operations:job", args=[record.job_id])),
+        ),
+        column("Ended", lambda record: _moment(record.finished_at)),
+        column("Status", lambda record: two(label(record.status), record.error_code)),
+        owner,
+        column("Model", lambda record: two(record.model, f"{record.kind} {record.adapter}")),
+        tokens,
+        column("First token", lambda record: milliseconds(record.first_token_ms)),
+        column("Took", lambda record: milliseconds(record.latency_ms)),
+        cost,
     ]
+    list_display_links = None
+    list_filter = [StatusFilter, ModelFilter, EndedFilter, LatencyFilter, "organization"]
     list_per_page = 50
     ordering = ["-finished_at"]
-    sortable_by = ()
     search_fields = ["job_id"]
     search_help_text = "The id of a completion, or the x-request-id of a response."
     paginator = EndlessPaginator
@@ -136,44 +145,14 @@ class RequestAdmin(ReadOnlyAdmin):
     def get_search_results(
         self, request: HttpRequest, queryset: QuerySet[Any], search_term: str
     ) -> tuple[QuerySet[Any], bool]:
-        """Search full ids only: a search for parts would scan the whole table."""
+        """Search full ids only: a substring search would scan the whole table."""
         if term := search_term.strip():
             queryset = queryset.filter(Q(job_id=term) | Q(request_id=term))
         return queryset, False
 
-    @admin.display(description="Request")
-    def job(self, record: UsageRecord) -> SafeString:
-        link = reverse("operations:job", args=[record.job_id])
-        return code(record.job_id, link)
 
-    @admin.display(description="Status")
-    def outcome(self, record: UsageRecord) -> SafeString:
-        return two(label(record.status), record.error_code)
-
-    @admin.display(description="Model")
-    def what(self, record: UsageRecord) -> SafeString:
-        return two(record.model, f"{record.kind} {record.adapter}")
-
-    @admin.display(description="Tokens in / out")
-    def tokens(self, record: UsageRecord) -> str:
-        return f"{compact(record.prompt_tokens)} / {compact(record.completion_tokens)}"
-
-    @admin.display(description="First token")
-    def first_token(self, record: UsageRecord) -> str:
-        return milliseconds(record.first_token_ms)
-
-    @admin.display(description="Took")
-    def took(self, record: UsageRecord) -> str:
-        return milliseconds(record.latency_ms)
-
-    @admin.display(description="Cost")
-    def costs(self, record: UsageRecord) -> str:
-        return money(record.cost_nanos)
-
-    @admin.display(description="Ended")
-    def ended(self, record: UsageRecord) -> SafeString:
-        return format_html(
-            '<time datetime="{}" title="{} UTC">{}</time>',
-            record.finished_at.isoformat(), f"{record.finished_at:%Y-%m-%d %H:%M:%S}",
-            ago(record.finished_at, timezone.now()),
-        )  # fmt: skip
+def _moment(at: datetime) -> SafeString:
+    return format_html(
+        '<time datetime="{}" title="{} UTC">{}</time>',
+        at.isoformat(), f"{at:%Y-%m-%d %H:%M:%S}", ago(at, timezone.now()),
+    )  # fmt: skip

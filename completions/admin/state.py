@@ -1,6 +1,6 @@
 """The live state: workers and open jobs from Redis, models from models.toml.
 
-While Redis is down, pages still work and say that it is down.
+While Redis is down, pages still work and report it.
 """
 
 from collections import Counter
@@ -9,7 +9,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cache
 
-import redis
 from django.conf import settings
 from redis.exceptions import RedisError
 
@@ -17,6 +16,7 @@ from completions.catalog import model_files
 from completions.jobs import operate
 from completions.jobs.connection import connect
 from completions.jobs.record import JobRecord
+from completions.jobs.store import JobStore, SyncStore
 from completions.jobs.workers import WorkerRecord, watch_workers
 
 _TIMEOUT = 2.0
@@ -41,17 +41,16 @@ class Live:
 
     @property
     def running(self) -> int:
-        """Sequences that run in all engines."""
+        """The number of sequences running in all engines."""
         return sum(int(worker.facts.get("running", 0)) for worker in self.workers)
 
     @property
     def slots(self) -> int:
-        """Sequences that all engines can run at the same time."""
         return sum(slots_of(worker) for worker in self.workers)
 
     @property
     def warnings(self) -> list[str]:
-        """Problems that an operator should look at first."""
+        """Problems that an operator should see first."""
         if not self.reachable:
             return [UNREACHABLE]
         found = []
@@ -70,15 +69,15 @@ class Live:
 
 
 @cache
-def _client() -> redis.Redis:
-    return connect(settings.REDIS_URL, timeout=_TIMEOUT)
+def _store() -> SyncStore:
+    return JobStore(connect(settings.REDIS_URL, timeout=_TIMEOUT), settings.REDIS_PREFIX)
 
 
 @contextmanager
-def client() -> Iterator[redis.Redis]:
-    """Yield this process's client. Raises UnreachableError if a command in the block fails."""
+def store() -> Iterator[SyncStore]:
+    """Yield this process's Redis store. Raises UnreachableError if a command in the block fails."""
     try:
-        yield _client()
+        yield _store()
     except (RedisError, OSError) as error:
         raise UnreachableError(UNREACHABLE) from error
 
@@ -86,15 +85,14 @@ def client() -> Iterator[redis.Redis]:
 def read() -> Live:
     """Read the live state; `reachable` is false if Redis does not answer."""
     try:
-        with client() as connection:
-            workers = watch_workers(connection, settings.REDIS_PREFIX)
-            jobs, total = operate.open_jobs(connection, settings.REDIS_PREFIX)
+        with store() as redis:
+            workers = watch_workers(redis)
+            jobs, total = operate.open_jobs(redis)
     except UnreachableError:
         return Live(reachable=False)
     return Live(True, workers, jobs, total, operate.queue_depths(jobs))
 
 
 def slots_of(worker: WorkerRecord) -> int:
-    """Sequences that a worker can run at the same time."""
     entry = model_files.served_models().get(worker.model)
-    return int(worker.facts.get("slots") or (entry.max_num_seqs if entry else 0))
+    return worker.slots or (entry.slots if entry else 0)

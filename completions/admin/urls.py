@@ -1,25 +1,22 @@
-"""The admin pages that show no table, under `/admin/`."""
+"""The admin pages under `/admin/` that do not show a table."""
 
 from django.contrib import admin
 from django.urls import path
 
-from completions.admin import keys
-from completions.admin.batches import cancel as cancel_batch
-from completions.admin.live import job, jobs, models, workers
+from completions.admin import batches, job, keys, live
 
+_PAGES = (
+    ("live/", live.open_jobs, "live"),
+    ("jobs/<str:job_id>/", job.job_page, "job"),
+    ("jobs/<str:job_id>/cancel/", live.cancel, "cancel"),
+    ("jobs/<str:job_id>/requeue/", live.requeue, "requeue"),
+    ("batches/<str:batch_id>/cancel/", batches.cancel, "cancel-batch"),
+    ("keys/<int:key_id>/rotate/", keys.rotate, "rotate"),
+    ("keys/<int:key_id>/revoke/", keys.revoke, "revoke"),
+    ("workers/", live.workers, "workers"),
+    ("workers/<str:worker_id>/drain/", live.drain, "drain"),
+    ("workers/<str:worker_id>/resume/", live.resume, "resume"),
+    ("models/", live.models, "models"),
+)
 app_name = "operations"
-urlpatterns = [
-    path("live/", admin.site.admin_view(jobs.open_jobs), name="live"),
-    path("jobs/<str:job_id>/", admin.site.admin_view(job.job_page), name="job"),
-    path("jobs/<str:job_id>/cancel/", admin.site.admin_view(jobs.cancel), name="cancel"),
-    path("jobs/<str:job_id>/requeue/", admin.site.admin_view(jobs.requeue), name="requeue"),
-    path(
-        "batches/<str:batch_id>/cancel/", admin.site.admin_view(cancel_batch), name="cancel-batch"
-    ),
-    path("keys/<int:key_id>/rotate/", admin.site.admin_view(keys.rotate), name="rotate"),
-    path("keys/<int:key_id>/revoke/", admin.site.admin_view(keys.revoke), name="revoke"),
-    path("workers/", admin.site.admin_view(workers.workers), name="workers"),
-    path("workers/<str:worker_id>/drain/", admin.site.admin_view(workers.drain), name="drain"),
-    path("workers/<str:worker_id>/resume/", admin.site.admin_view(workers.resume), name="resume"),
-    path("models/", admin.site.admin_view(models.models), name="models"),
-]
+urlpatterns = [path(route, admin.site.admin_view(view), name=name) for route, view, name in _PAGES]

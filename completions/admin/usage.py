@@ -3,11 +3,10 @@
 from django.contrib import admin
 from django.db.models import QuerySet
 from django.http import HttpRequest, HttpResponse
-from django.utils.safestring import SafeString
 
-from completions.admin.base import ReadOnlyAdmin
-from completions.admin.display import NONE, compact, exact, money, share, two
-from completions.admin.requests import ModelFilter
+from completions.admin.base import ReadOnlyAdmin, column, owner
+from completions.admin.display import NONE, exact, share, two
+from completions.admin.requests import ModelFilter, cost, tokens
 from completions.models import UsageHour
 from completions.usage import report
 
@@ -15,8 +14,16 @@ from completions.usage import report
 @admin.register(UsageHour)
 class UsageHourAdmin(ReadOnlyAdmin):
     list_display = [
-        "hour", "owner", "what", "requests", "failures", "tokens", "cached", "forced", "spent",
-    ]  # fmt: skip
+        "hour",
+        owner,
+        column("Model", lambda hour: two(hour.model, hour.adapter)),
+        "requests",
+        column("Failed", lambda hour: exact(hour.failed) if hour.failed else NONE),
+        tokens,
+        column("Cached", lambda hour: share(hour.cached_tokens, hour.prompt_tokens)),
+        column("Forced", lambda hour: share(hour.forced_tokens, hour.completion_tokens)),
+        cost,
+    ]
     list_filter = [("hour", admin.DateFieldListFilter), ModelFilter, "organization"]
     list_per_page = 50
     sortable_by = ()
@@ -31,33 +38,8 @@ class UsageHourAdmin(ReadOnlyAdmin):
     def export_hours(self, request: HttpRequest, queryset: QuerySet[UsageHour]) -> HttpResponse:
         return _csv(queryset, "1h")
 
-    @admin.display(description="Model")
-    def what(self, hour: UsageHour) -> SafeString:
-        return two(hour.model, hour.adapter)
-
-    @admin.display(description="Failed")
-    def failures(self, hour: UsageHour) -> str:
-        return exact(hour.failed) if hour.failed else NONE
-
-    @admin.display(description="Tokens in / out")
-    def tokens(self, hour: UsageHour) -> str:
-        return f"{compact(hour.prompt_tokens)} / {compact(hour.completion_tokens)}"
-
-    @admin.display(description="Cached")
-    def cached(self, hour: UsageHour) -> str:
-        return share(hour.cached_tokens, hour.prompt_tokens)
-
-    @admin.display(description="Forced")
-    def forced(self, hour: UsageHour) -> str:
-        return share(hour.forced_tokens, hour.completion_tokens)
-
-    @admin.display(description="Cost")
-    def spent(self, hour: UsageHour) -> str:
-        return money(hour.cost_nanos)
-
 
 def _csv(hours: QuerySet[UsageHour], width: str) -> HttpResponse:
-    """Export the selected rows as CSV."""
     response = HttpResponse(content_type="text/csv; charset=utf-8")
     response.headers["Content-Disposition"] = 'attachment; filename="usage.csv"'
     # The admin's query set joins tables; a plain one groups faster.

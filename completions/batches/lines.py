@@ -10,12 +10,14 @@ import orjson
 
 from completions.accounts.keys import limits_of
 from completions.catalog import model_files
+from completions.exceptions import APIError, from_job_error
 from completions.jobs.record import NewJob
+from completions.jobs.settle import EndedJob
 from completions.models import Batch, BatchLine, BatchStatus
 
 PRIORITY = -1_000_000
 """Engine priority, where higher runs first: below every priority that a client can set."""
-RESULT_TTL = 10
+LINE_TTL = 10
 """Seconds that Redis keeps an ended line: nobody follows it, and each takes some 7 KiB."""
 AT_ONCE = 200
 """Lines with results to hold in memory."""
@@ -29,21 +31,20 @@ class PreparedLine:
     model: str
     view: Mapping[str, Any]
     request: Mapping[str, Any]
+    schema: Mapping[str, Any] | None
+    """The JSON Schema of its answer, if it has one."""
 
 
 def pack(document: Mapping[str, Any]) -> bytes:
-    """Serialize and compress a JSON object."""
     return zlib.compress(orjson.dumps(document), 1)
 
 
 def unpack(packed: bytes) -> dict[str, Any]:
-    """Undo `pack`."""
     document: dict[str, Any] = orjson.loads(zlib.decompress(packed))
     return document
 
 
 def job_of(batch: Batch, line: BatchLine) -> NewJob:
-    """Return the job of a line that has not ended."""
     packed = unpack(bytes(line.job))
     entry = model_files.served_models().get(batch.model)
     return NewJob(
@@ -55,7 +56,7 @@ def job_of(batch: Batch, line: BatchLine) -> NewJob:
         request={**packed["request"], "priority": PRIORITY},
         view=packed["view"],
         deadline=batch.expires_at.timestamp(),
-        ttl=RESULT_TTL,
+        ttl=LINE_TTL,
         request_id=f"req_{packed['view']['id']}",  # as in the output file
         limits=limits_of(batch.api_key),
         prices=entry.token_prices if entry else (),
@@ -101,22 +102,54 @@ _CANCELLED_ALONE = {
 }
 
 
-def answered(response: Mapping[str, Any], attempts: int) -> dict[str, Any]:
-    """Return the result of a line with a response."""
-    return {"response": response, "error": None, "meta": {"attempts": attempts}}
+def refused(request_id: str, error: APIError) -> dict[str, Any]:
+    """A line that never runs, with the error that a live request would get."""
+    response = {
+        "status_code": error.status_code,
+        "request_id": request_id,
+        "body": error.envelope(),
+    }
+    return answered(response, {"attempts": 0})
 
 
-def unanswered(outcome: str, attempts: int = 0) -> dict[str, Any]:
-    """Return the result of a line without a response."""
+def answered(response: Mapping[str, Any], meta: Mapping[str, Any]) -> dict[str, Any]:
+    return {"response": response, "error": None, "meta": meta}
+
+
+def unanswered(outcome: str, meta: Mapping[str, Any] | None = None) -> dict[str, Any]:
     error = _UNANSWERED.get(outcome, _CANCELLED_ALONE)
-    return {"response": None, "error": error, "meta": {"attempts": attempts}}
+    return {"response": None, "error": error, "meta": meta or {"attempts": 0}}
 
 
-def output_line(batch: Batch, line: BatchLine) -> bytes:
+def meta_of(job: EndedJob) -> dict[str, Any]:
+    """How a line ran: attempts by workers, seconds in the queue and with a worker, and paths in its
+    body that had no effect, as in `x-ignored-params`."""
+    meta: dict[str, Any] = {"attempts": job.attempt}
+    if job.started is not None:
+        meta["queue_seconds"] = round(max(0.0, job.started - job.created), 3)
+        meta["run_seconds"] = round(max(0.0, job.finished - job.started), 3)
+    if ignored := job.view.get("ignored_params"):
+        meta["ignored_params"] = ignored
+    return meta
+
+
+def result_of(batch: Batch, line: BatchLine) -> dict[str, Any]:
+    """What became of a line of a batch that has ended, or of a line that has a result."""
+    return unpack(bytes(line.result)) if line.result else unanswered(batch.outcome)
+
+
+def output_line(batch: Batch, line: BatchLine, result: Mapping[str, Any]) -> bytes:
     """Return a line of the output or error file, including its newline."""
-    result = unpack(bytes(line.result)) if line.result else unanswered(batch.outcome)
     name = batch.request_id(line.number)
     return orjson.dumps({"id": name, "custom_id": line.custom_id, **result}) + b"\n"
+
+
+def meaning_of(code: str) -> str:
+    """The message of a line's error code."""
+    for error in (*_UNANSWERED.values(), _CANCELLED_ALONE):
+        if error["code"] == code:
+            return error["message"]
+    return from_job_error(code).message
 
 
 def number_of(text: bytes) -> int:

@@ -8,7 +8,7 @@ from completions.models import Batch, BatchStatus
 MARK_EVERY = 5.0
 """Seconds between two samples."""
 MARKS = 13
-"""Samples kept: those of the last minute."""
+"""The number of samples kept: one minute's."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -16,22 +16,31 @@ class Progress:
     """The progress of an unfinished batch; speed and time are None while unknown."""
 
     position: int
-    """Batches of the same organization and model whose lines go first."""
+    """The number of batches of the same organization and model whose lines go first."""
     lines_per_second: float | None
     seconds_left: int | None
 
 
 def mark(now: datetime) -> None:
-    """Store a sample for every running batch whose last one is MARK_EVERY seconds old."""
+    """Store a sample for every running batch whose last one is MARK_EVERY seconds old. Those of a
+    pilot stay while its batch is held: they are the measured speed of its forecast."""
     at = now.timestamp()
     for batch in Batch.objects.filter(status=BatchStatus.IN_PROGRESS):
-        if not batch.pace or at - batch.pace[-1][0] >= MARK_EVERY:
+        if _is_due(batch, at):
             marks = [*batch.pace, [at, batch.done]][-MARKS:]
             Batch.objects.filter(id=batch.id).update(pace=marks)
 
 
+def _is_due(batch: Batch, at: float) -> bool:
+    if not batch.pace:
+        return True
+    since, done = batch.pace[-1]
+    if batch.held and batch.done >= (batch.pilot or 0) + batch.refused:
+        return bool(done != batch.done)
+    return bool(at - since >= MARK_EVERY)
+
+
 def of(batch: Batch, now: datetime) -> Progress:
-    """Return the progress of an unfinished batch."""
     before = Batch.objects.filter(
         organization_id=batch.organization_id,
         model=batch.model,

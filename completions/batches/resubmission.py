@@ -1,10 +1,11 @@
-"""Creates a new batch from the failed lines of another."""
+"""Creates a new batch from lines of another: those that failed, or any."""
 
 import json
+import os
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from datetime import datetime, timedelta
-from typing import IO
+from typing import IO, Any
 
 from django.conf import settings
 from django.core.files import File as Content
@@ -16,30 +17,42 @@ from completions.models import Batch, File, FilePurpose
 def prepare(batch: Batch, now: datetime) -> tuple[Batch, File]:
     """Return an unsaved batch and its stored input file.
 
-    The input has the lines named in the error file, as they were sent. Raises File.DoesNotExist.
+    The input has the lines named in the error file, as they were sent. Raises File.DoesNotExist
+    and files.StorageLimitError.
     """
     inputs = File.objects.unexpired(now)
     sent, failed = inputs.get(id=batch.input_file_id), inputs.get(id=batch.error_file_id)
     with failed.content.open("rb") as content:
         wanted = {json.loads(line)["custom_id"] for line in content}
+    with sent.content.open("rb") as content:
+        return again(batch, _chosen(content, wanted))
+
+
+def again(batch: Batch, sent: Iterable[bytes]) -> tuple[Batch, File]:
+    """Return an unsaved batch like this one, and its stored input file with these lines.
+    Raises files.StorageLimitError."""
     with tempfile.TemporaryFile(dir=settings.FILE_UPLOAD_TEMP_DIR) as draft:
-        with sent.content.open("rb") as content:
-            draft.writelines(_chosen(content, wanted))
+        draft.writelines(sent)
+        draft.seek(0)  # flushes: the size is read from disk
         file = File(
             organization_id=batch.organization_id,
             api_key_id=batch.api_key_id,
             filename=f"{batch.id}_again.jsonl",
             purpose=FilePurpose.BATCH,
         )
-        files.store(file, Content(draft), timedelta(seconds=batch.output_seconds))
-    again = Batch(
+        content: Content[Any] = Content(draft)
+        content.size = os.fstat(draft.fileno()).st_size
+        files.store_within_limit(file, content, timedelta(seconds=batch.output_seconds))
+    new = Batch(
         endpoint=batch.endpoint,
         completion_window=batch.completion_window,
         output_seconds=batch.output_seconds,
         metadata=batch.metadata,
+        on_invalid=batch.on_invalid,
+        receipts=batch.receipts,
         resubmission_of=batch.id,
     )
-    return again, file
+    return new, file
 
 
 def _chosen(content: IO[bytes], custom_ids: set[str]) -> Iterator[bytes]:

@@ -1,17 +1,22 @@
-"""Results of lines. Each is stored once, and counted in the same transaction."""
+"""Results of lines. Each is stored and counted once, in one transaction."""
 
-from collections import defaultdict
-from collections.abc import Iterable
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from django.db import connection
 from django.db.models import F
 
 from completions.batches import lines
+from completions.batches.receipts.receipt import BuildOf, receipt_of
+from completions.batches.summary import Summary
+from completions.catalog import model_files
+from completions.catalog.model_files import ModelFilesError
 from completions.jobs.events import Usage
 from completions.jobs.settle import EndedJob
 from completions.models import OPEN_LINES, Batch, BatchLine, BatchStatus, LineState
-from completions.responses.ended import whole_response
+from completions.responses.whole_response import whole_response
 
 _TIMEOUTS = ("queue_timeout", "generation_timeout")
 """Codes of jobs whose deadline has passed. The deadline of a line is the batch's expiry."""
@@ -19,65 +24,97 @@ _TIMEOUTS = ("queue_timeout", "generation_timeout")
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """The end of one line."""
-
     batch_id: str
     number: int
     succeeded: bool
     usage: Usage
     reasoning_tokens: int
     """Completion tokens that are reasoning."""
-    result: bytes | None
-    """The packed output line; None if there is no response."""
+    result: Mapping[str, Any] | None
+    """The output line without its id; None if there is no response."""
     timed_out: bool
-    attempts: int
-    """Attempts by workers."""
+    meta: Mapping[str, Any]
+    worker: str
+    """The id of the worker that ran it."""
+    stream: Sequence[bytes]
+    """The job's events."""
 
 
 def answer(job: EndedJob) -> Answer:
-    """Return what to store for the ended job of a line."""
     batch_id, number = lines.place_of(job.id)
     timed_out = job.error is not None and job.error.code in _TIMEOUTS
+    meta = lines.meta_of(job)
     result, succeeded, reasoning = None, False, 0
     if job.state != "cancelled" and not timed_out:
         status, body = whole_response(job)
         response = {"status_code": status, "request_id": f"req_{job.id}", "body": body}
-        result = lines.pack(lines.answered(response, job.attempt))
+        result = lines.answered(response, meta)
         succeeded = status < 300
         reasoning = body["usage"]["reasoning_tokens"] if body.get("usage") else 0
     usage = job.usage or Usage(0, 0)
-    return Answer(batch_id, number, succeeded, usage, reasoning, result, timed_out, job.attempt)
+    return Answer(
+        batch_id, number, succeeded, usage, reasoning, result, timed_out, meta, job.worker,
+        job.stream,
+    )  # fmt: skip
 
 
-def keep(answers: Iterable[Answer]) -> None:
+def keep(answers: Iterable[Answer], build_of: BuildOf) -> None:
     """Store results for lines that have none. Runs in the caller's transaction."""
     by_batch: dict[str, dict[int, Answer]] = defaultdict(dict)
     for each in answers:
         by_batch[each.batch_id][each.number] = each
     for batch in Batch.objects.select_for_update().filter(id__in=by_batch).order_by("id"):
-        _keep(batch, by_batch[batch.id])
+        _keep(batch, by_batch[batch.id], build_of)
 
 
-def _keep(batch: Batch, answers: dict[int, Answer]) -> None:
+def _receipt(
+    batch: Batch, line: BatchLine, answer: Answer, build_of: BuildOf
+) -> dict[str, Any] | None:
+    """The receipt of an answered line; None if the model's files have been removed."""
+    entry = model_files.served_models().get(batch.model)
+    request = lines.unpack(bytes(line.job))["request"]
+    try:
+        files = model_files.load(entry) if entry else None
+    except ModelFilesError:
+        return None
+    if files is None:
+        return None
+    return receipt_of(request, files, answer.stream, build_of(answer.worker))
+
+
+def _update() -> str:
+    """The statement that ends a line. Django's own statement for many rows takes a third of the
+    time spent on a line."""
+    table = connection.ops.quote_name(BatchLine._meta.db_table)
+    return f"UPDATE {table} SET state = %s, result = %s, job = %s WHERE id = %s"  # noqa: S608
+
+
+def _keep(batch: Batch, answers: dict[int, Answer], build_of: BuildOf) -> None:
     unended = batch.lines.filter(number__in=answers, state__in=OPEN_LINES)
-    ended = list(unended.only("id", "number"))
+    columns = ("id", "number", "job") if batch.receipts else ("id", "number")
+    ended = list(unended.only(*columns))
     kept = [answers[line.number] for line in ended]
+    summary = Summary(batch.watched, batch.summary)
+    rows = []
+    binary = connection.Database.Binary  # type: ignore[attr-defined] # absent from django-stubs
     for line, each in zip(ended, kept, strict=True):
-        line.state = LineState.COMPLETED if each.succeeded else LineState.FAILED
-        line.result = each.result or lines.pack(_without_response(batch, each))
-        line.job = b""
-    BatchLine.objects.bulk_update(ended, ["state", "result", "job"])
-    succeeded = sum(each.succeeded for each in kept)
-    Batch.objects.filter(id=batch.id).update(
-        completed=F("completed") + succeeded,
-        failed=F("failed") + len(kept) - succeeded,
-        prompt_tokens=F("prompt_tokens") + sum(each.usage.prompt_tokens for each in kept),
-        cached_tokens=F("cached_tokens") + sum(each.usage.cached_tokens for each in kept),
-        completion_tokens=F("completion_tokens")
-        + sum(each.usage.completion_tokens for each in kept),
-        reasoning_tokens=F("reasoning_tokens") + sum(each.reasoning_tokens for each in kept),
-    )
-
-
-def _without_response(batch: Batch, each: Answer) -> dict[str, Any]:
-    return lines.unanswered(BatchStatus.EXPIRED if each.timed_out else batch.outcome, each.attempts)
+        outcome = BatchStatus.EXPIRED if each.timed_out else batch.outcome
+        result = each.result or lines.unanswered(outcome, each.meta)
+        if batch.receipts and each.succeeded:
+            result = {**result, "receipt": _receipt(batch, line, each, build_of)}
+        summary.add(result)
+        state = LineState.COMPLETED if each.succeeded else LineState.FAILED
+        rows.append((state.value, binary(lines.pack(result)), binary(b""), line.pk))
+    if not rows:
+        return
+    with connection.cursor() as cursor:
+        cursor.executemany(_update(), rows)
+    gained: Counter[str] = Counter()
+    for each in kept:
+        gained["completed" if each.succeeded else "failed"] += 1
+        gained["reasoning_tokens"] += each.reasoning_tokens
+        for name in ("prompt_tokens", "cached_tokens", "completion_tokens"):
+            gained[name] += getattr(each.usage, name)
+    if gained:
+        more = {name: F(name) + count for name, count in gained.items()}
+        Batch.objects.filter(id=batch.id).update(**more, summary=summary.stored())

@@ -20,7 +20,7 @@ def place(batch: Batch, file: File, owner: tuple[int, int], job_prefix: str) -> 
 
 
 def begin(batch: Batch, now: datetime) -> bool:
-    """Start a valid batch. Returns False if it was cancelled or has expired meanwhile."""
+    """Start a valid batch. Returns False if it was cancelled or expired in the meantime."""
     validating = Batch.objects.filter(id=batch.id, status=BatchStatus.VALIDATING)
     return bool(
         validating.update(
@@ -28,9 +28,21 @@ def begin(batch: Batch, now: datetime) -> bool:
             in_progress_at=now,
             model=batch.model,
             total=batch.total,
+            failed=batch.failed,
+            watched=batch.watched,
+            plan=batch.plan,
+            pilot=batch.pilot,
+            forecast=batch.forecast,
+            summary=batch.summary,
             enqueued_tokens=batch.enqueued_tokens,
         )
     )
+
+
+def start(batch_id: str) -> bool:
+    """Run the lines of a held batch after its pilot. Returns False if the batch is not held."""
+    held = Batch.objects.filter(id=batch_id, held=True, status__in=_RUNNING)
+    return bool(held.update(held=False, pace=[]))  # the speed before the pause says nothing now
 
 
 def cancel(batch_id: str, now: datetime) -> bool:
@@ -39,7 +51,7 @@ def cancel(batch_id: str, now: datetime) -> bool:
 
 
 def cancel_of_revoked_keys(now: datetime) -> int:
-    """Cancel the batches of revoked keys. Returns how many."""
+    """Cancel the batches of revoked keys. Returns their number."""
     return _cancel(Batch.objects.filter(api_key__revoked_at__isnull=False), now)
 
 
@@ -50,21 +62,21 @@ def _cancel(batches: QuerySet[Batch], now: datetime) -> int:
 
 
 def expire(now: datetime) -> int:
-    """Close the batches whose completion window has ended. Returns how many."""
+    """Close the batches whose completion window has ended. Returns their number."""
     return Batch.objects.filter(status__in=_RUNNING, expires_at__lte=now).update(
         status=BatchStatus.FINALIZING, outcome=BatchStatus.EXPIRED, finalizing_at=now
     )
 
 
 def finalize_drained(now: datetime) -> int:
-    """Close the batches whose lines have all ended. Returns how many."""
+    """Close the batches whose lines have all ended. Returns their number."""
     unended = BatchLine.objects.filter(batch=OuterRef("pk"), state__in=OPEN_LINES)
     drained = Batch.objects.filter(~Exists(unended), status=BatchStatus.IN_PROGRESS)
     return drained.update(status=BatchStatus.FINALIZING, finalizing_at=now)
 
 
 def to_validate() -> list[str]:
-    """Return batches to validate: the oldest of each organization, then the second oldest."""
+    """Return the batches to validate: the oldest of each organization, then the second oldest."""
     turn = Window(RowNumber(), partition_by=["organization_id"], order_by=["created_at"])
     validating = Batch.objects.filter(status=BatchStatus.VALIDATING).annotate(turn=turn)
     return list(validating.order_by("turn", "created_at").values_list("id", flat=True))
@@ -78,5 +90,4 @@ def to_write() -> list[str]:
 
 
 def running_lines_of_closing() -> QuerySet[BatchLine]:
-    """Return the running lines of closing batches."""
     return BatchLine.objects.filter(batch__status__in=_CLOSING, state=LineState.SENT)

@@ -2,10 +2,12 @@
 
 import asyncio
 import hashlib
+import random
 import tempfile
-from array import array
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, dataclass, replace
 from http import HTTPStatus
+from itertools import pairwise
 from typing import IO, Any
 
 import orjson
@@ -17,74 +19,79 @@ from django.utils import timezone
 from completions.accounts import keys
 from completions.accounts.keys import Principal
 from completions.batches import lines, states, writing
+from completions.batches.input_lines import LineError, groups, parse
 from completions.batches.lines import PreparedLine
+from completions.batches.planning.cache import CacheSize
+from completions.batches.planning.forecast import Tally, token_source
+from completions.batches.planning.order import Planner, store
+from completions.batches.summary import Summary
+from completions.batches.watched import SharedSchema, schema_of
 from completions.batches.writing import Alive
-from completions.contract import strict_json
-from completions.errors import APIError
-from completions.jobs.rids import BatchRids
-from completions.models import UNFINISHED, ApiKey, Batch, BatchLine, BatchStatus, File
-from completions.models.parts import parts
+from completions.exceptions import APIError
+from completions.grammars import TokenSource
+from completions.jobs.rids import BatchRids, rids_of
+from completions.models import (
+    UNFINISHED,
+    ApiKey,
+    Batch,
+    BatchLine,
+    BatchStatus,
+    File,
+    LineState,
+    OnInvalid,
+)
 from completions.models.storable import without_nul
 from completions.requests import preparation
 
 SHOWN_ERRORS = 100
-"""Errors in the batch object. The error file has all of them."""
-MAX_CUSTOM_ID = 512
-"""Characters."""
-LINES_AT_ONCE = 100
-BYTES_AT_ONCE = 4 * 1024 * 1024
-"""Limits of a group of lines, which is validated and stored together."""
+"""The most errors in the batch object. The error file has all of them."""
 CHECKED_AT_ONCE = 4
-"""Lines of a group that are validated concurrently."""
-PREFIX_BLOCK = 32
-"""Tokens per block of a prompt prefix."""
-PREFIX_BLOCKS = 16
-"""Blocks of a prompt prefix that are compared."""
-_TAKEN = (
-    "body.rid: {} was already used by this API key. Use another; an id is reserved for 24 hours."
-)
-_KEYS = ("custom_id", "method", "url", "body")
+"""The number of lines in a group that are validated concurrently."""
+_TAKEN = "rid: {} was used by this API key in the last 24 hours; send a new id."
 
 
-class LineError(Exception):
-    """An invalid line.
+@dataclass(frozen=True, slots=True)
+class RefusedLine:
+    """A line whose body would be refused as a live request."""
 
-    `param` is the path of the invalid value. `line` is None if the file as a whole is invalid.
-    """
+    custom_id: str
+    error: APIError
 
-    def __init__(
-        self, code: str, message: str, param: str | None = None, line: int | None = None
-    ) -> None:
-        super().__init__(message)
-        self.code = code
-        self.message = message
-        self.param = param
-        self.line = line
-
-    def as_dict(self) -> dict[str, Any]:
-        return {name: getattr(self, name) for name in ("code", "message", "param", "line")}
+    def as_line_error(self) -> LineError:
+        """The same refusal, as an error of the file."""
+        param = f"body.{self.error.param}" if self.error.param else "body"
+        return LineError(self.error.code, self.error.message, param)
 
 
-_Checked = LineError | tuple[str, PreparedLine]
-"""The error of a line, or its custom_id and its job."""
+_Checked = LineError | RefusedLine | tuple[str, PreparedLine]
+"""A line's error, or its custom_id and its job."""
+
+
+CacheOf = Callable[[str], CacheSize | None]
+"""The size of a model's KV cache, if a worker has reported it."""
+
+
+def _no_size(_model: str) -> None:
+    return None
 
 
 class InterruptedValidationError(Exception):
-    """Another worker has taken over, and starts from the beginning."""
+    """Another worker has taken over and starts from the beginning."""
 
 
 class _ClosedError(Exception):
     """The batch was cancelled or has expired."""
 
 
-def validate(batch: Batch, alive: Alive, rids: BatchRids) -> None:
+def validate(batch: Batch, alive: Alive, rids: BatchRids, cache_of: CacheOf = _no_size) -> None:
     """Validate and store every line, then start the batch, or fail it with all errors.
 
-    Deletes first what an interrupted validation has stored. Raises InterruptedValidationError.
+    A refused line is stored with its error as its result, unless `on_invalid` is `fail`. What an
+    interrupted validation stored is deleted first. Raises InterruptedValidationError.
     """
     writing.delete_lines(batch)
     with asyncio.Runner() as loop, tempfile.TemporaryFile(dir=settings.FILE_UPLOAD_TEMP_DIR) as log:
-        check = _Check(batch, loop, log, rids)
+        check = Check(batch, loop, log, rids, cache_of)
         try:
             check.run(alive)
             if not check.errors:
@@ -100,48 +107,94 @@ def validate(batch: Batch, alive: Alive, rids: BatchRids) -> None:
             _fail(batch, check.errors[:SHOWN_ERRORS], log)
 
 
-class _Check:
-    """One pass over an input file."""
+class Check:
+    """One pass over the lines of a batch."""
+
+    _planner: Planner
+    _source: TokenSource
 
     def __init__(
         self,
         batch: Batch,
         loop: asyncio.Runner,
         log: IO[bytes],
-        rids: BatchRids,
+        rids: BatchRids | None,
+        cache_of: CacheOf,
     ) -> None:
         self._batch = batch
         self._loop = loop
         self._log = log
         self._rids = rids
+        self._cache_of = cache_of
         self._principal = keys.principal_of(batch.api_key)
         self._seen: dict[bytes, int] = {}
+        self._schema = SharedSchema()
+        self._summary = Summary(None)
+        self._tally = Tally() if batch.pilot is not None else None
         self.errors: list[dict[str, Any]] = []
-        """The first errors. The log gets all of them."""
+        """The first errors. The log receives all of them."""
+        self.invalid = 0
+        """Lines with an error or a refused body."""
 
     def run(self, alive: Alive) -> None:
         """Validate all lines. Raises LineError if the file as a whole is invalid."""
-        validating = Batch.objects.filter(id=self._batch.id, status=BatchStatus.VALIDATING)
-        for group in _groups(self._lines()):
+        for group in groups(self._lines()):
             if not alive():
                 raise InterruptedValidationError
-            if not validating.exists():
-                raise _ClosedError
+            self._require_open()
             checked = self._with_rids(group, self._loop.run(self._checked(group)))
             rows = (
                 self._row(number, each) for (number, _), each in zip(group, checked, strict=True)
             )
-            BatchLine.objects.bulk_create(row for row in rows if row is not None)
+            self._keep([row for row in rows if row is not None])
         if not self._batch.total and not self.errors:
             raise LineError("empty_file", "The file has no requests.")
+        if not self.errors:
+            self._finish(alive)
+
+    def _finish(self, alive: Alive) -> None:
+        """Store what is known once all lines are read. Raises InterruptedValidationError."""
+        self._batch.watched = self._schema.watched
+        self._batch.summary = self._summary.stored()
+        if not self._batch.model:
+            return
+        order, plan = self._planner.order()
+        self._batch.plan = plan._asdict()
+        if self._tally is not None:
+            self._batch.forecast = self._tally.facts()
+            order = self._pilot_first(order)
+        self._arrange(order, alive)
+
+    def _arrange(self, order: Sequence[int], alive: Alive) -> None:
+        is_new = any(one > other for one, other in pairwise(order))
+        if is_new and not store(self._batch, order, alive):
+            raise InterruptedValidationError
+
+    def _pilot_first(self, order: Sequence[int]) -> Sequence[int]:
+        """The order with the pilot's lines, drawn at random, in front."""
+        size = min(self._batch.pilot or 0, len(order))
+        draw = random.Random(self._batch.id)  # noqa: S311 - the same lines if validation restarts
+        pilot = draw.sample(list(order), size)
+        self._batch.pilot = size
+        chosen = set(pilot)
+        return [*pilot, *(number for number in order if number not in chosen)]
+
+    def _require_open(self) -> None:
+        validating = Batch.objects.filter(id=self._batch.id, status=BatchStatus.VALIDATING)
+        if not validating.exists():
+            raise _ClosedError
+
+    def _keep(self, rows: Sequence[BatchLine]) -> None:
+        BatchLine.objects.bulk_create(rows)
 
     def note(self, error: LineError) -> None:
-        self._log.write(orjson.dumps(error.as_dict()) + b"\n")
+        self.invalid += error.line is not None
+        self._log.write(orjson.dumps(asdict(error)) + b"\n")
         if len(self.errors) < SHOWN_ERRORS:
-            self.errors.append(error.as_dict())
+            self.errors.append(asdict(error))
 
     def _lines(self) -> Iterator[tuple[int, bytes]]:
-        """Yield number and text of every line that is not blank. Raises LineError."""
+        """Yield the number and the text of every line that is not blank. Raises LineError."""
         file = File.objects.filter(id=self._batch.input_file_id).first()
         if file is None:
             raise LineError("file_not_found", "The input file was deleted or has expired.")
@@ -172,40 +225,59 @@ class _Check:
 
     async def _prepared(self, turns: asyncio.Semaphore, number: int, text: bytes) -> _Checked:
         try:
-            request = _parse(text, self._batch.endpoint)
-            self._require_unique(request["custom_id"], number)
-            where = self._batch.endpoint, self._batch.job_id(number)
-            async with turns:
-                prepared = await prepare_line(*where, request["body"], self._principal)
+            request = parse(text, self._batch.endpoint)
+            custom_id = request["custom_id"]
+            self._require_unique(custom_id, number)
         except LineError as error:
             return error
-        return request["custom_id"], prepared
+        where = self._batch.endpoint, self._batch.job_id(number)
+        try:
+            async with turns:
+                return custom_id, await prepare_line(*where, request["body"], self._principal)
+        except APIError as error:
+            if error.status_code >= HTTPStatus.INTERNAL_SERVER_ERROR:
+                raise
+            return RefusedLine(custom_id, error)
 
     def _with_rids(
         self, group: Sequence[tuple[int, bytes]], checked: Sequence[_Checked]
     ) -> list[_Checked]:
-        """Reserve the clients' own ids; lines with an id that is taken become errors."""
-        lines = [
-            (self._batch.job_id(number), [] if isinstance(each, LineError) else _rids_of(each[1]))
-            for (number, _), each in zip(group, checked, strict=True)
-        ]
-        refused = self._rids.take(lines) if any(rids for _, rids in lines) else [None] * len(lines)
+        """Reserve the clients' own ids; a line whose id is taken is refused."""
+        rids = [rids_of(each[1].view) if isinstance(each, tuple) else [] for each in checked]
+        job_ids = [self._batch.job_id(number) for number, _ in group]
+        refused: Sequence[str | None] = [None] * len(group)
+        if any(rids) and self._rids is not None:
+            refused = self._rids.take(list(zip(job_ids, rids, strict=True)))
         return [
-            each if rid is None else LineError("invalid_value", _TAKEN.format(rid), "body.rid")
+            RefusedLine(each[0], APIError("invalid_value", _TAKEN.format(rid), "rid"))
+            if rid is not None and isinstance(each, tuple)
+            else each
             for each, rid in zip(checked, refused, strict=True)
         ]
 
     def _row(self, number: int, checked: _Checked) -> BatchLine | None:
-        if not isinstance(checked, LineError):
+        """The row of a line, or None if it fails the file."""
+        if isinstance(checked, RefusedLine):
+            if self._batch.on_invalid == OnInvalid.SKIP:
+                return self._refused(number, checked)
+            checked = checked.as_line_error()
+        if isinstance(checked, tuple):
             custom_id, prepared = checked
-            self._batch.model = self._batch.model or prepared.model
+            if not self._batch.model:
+                self._batch.model = prepared.model
+                self._planner = Planner(self._cache_of(prepared.model))
+                self._source = token_source(prepared.model)
             if prepared.model == self._batch.model:
+                self._schema.see(prepared.schema)
+                self._planner.add(number, prepared.request)
+                if self._tally is not None:
+                    self._tally.add(custom_id, prepared.request, self._source)
                 self._batch.enqueued_tokens += sum(map(len, prepared.request["prompts"]))
                 return BatchLine(
                     batch=self._batch,
                     number=number,
                     custom_id=custom_id,
-                    prefix=prefix_key(prepared.request["prompts"][0]),
+                    position=number,
                     job=lines.pack({"view": prepared.view, "request": prepared.request}),
                 )
             checked = LineError(
@@ -214,8 +286,21 @@ class _Check:
                 "model.",
                 "body.model",
             )
-        self.note(LineError(checked.code, checked.message, checked.param, number))
+        self.note(replace(checked, line=number))
         return None
+
+    def _refused(self, number: int, line: RefusedLine) -> BatchLine:
+        self._batch.failed += 1
+        self.invalid += 1
+        result = lines.refused(f"req_{self._batch.job_id(number)}", line.error)
+        self._summary.add(result)
+        return BatchLine(
+            batch=self._batch,
+            number=number,
+            custom_id=line.custom_id,
+            state=LineState.FAILED,
+            result=lines.pack(result),
+        )
 
     def _require_unique(self, custom_id: str, number: int) -> None:
         digest = hashlib.blake2b(custom_id.encode(), digest_size=12).digest()
@@ -226,35 +311,30 @@ class _Check:
 
 
 async def prepare_line(endpoint: str, job_id: str, body: Any, principal: Principal) -> PreparedLine:
-    """Prepare a line's job. Raises LineError if the line is invalid, APIError on server errors."""
-    try:
-        prepared = await preparation.prepare(endpoint, body, principal, job_id)
-    except APIError as error:
-        if error.status_code >= HTTPStatus.INTERNAL_SERVER_ERROR:
-            raise
-        param = f"body.{error.param}" if error.param else "body"
-        raise LineError(error.code, error.message, param) from error
+    """Prepare a line's job. Raises APIError."""
+    prepared = await preparation.prepare_offline(endpoint, body, principal, job_id)
     for name in ("stream", "background"):
         if getattr(prepared.request.returns, name):
             message = f"{name}: a line of a batch is neither streamed nor polled; leave it out."
-            raise LineError("invalid_request", message, f"body.{name}")
+            raise APIError("invalid_request", message, name)
     view = prepared.view
-    return PreparedLine(view.served_model, view.as_dict(), prepared.payload)
+    schema = schema_of(prepared.request.constraint)
+    return PreparedLine(view.served_model, view.as_dict(), prepared.payload, schema)
 
 
 def _begin(batch: Batch) -> None:
     """Start a valid batch. Raises LineError if its owner's batches would hold too many tokens.
 
-    The count is exact, because a row lock starts the batches of a key one after another.
+    The count is exact, because a row lock makes the batches of a key start one after another.
     """
     with transaction.atomic():
         owners = ApiKey.objects.select_for_update().select_related("organization")
-        _require_room(batch, owners.get(id=batch.api_key_id))
+        require_room(batch, owners.get(id=batch.api_key_id))
         if not states.begin(batch, timezone.now()):
             raise _ClosedError
 
 
-def _require_room(batch: Batch, key: ApiKey) -> None:
+def require_room(batch: Batch, key: ApiKey) -> None:
     """Check max_enqueued_tokens of the key and its organization. Raises LineError."""
     unended = Batch.objects.filter(status__in=UNFINISHED).exclude(id=batch.id)
     for owner, batches in (
@@ -273,73 +353,6 @@ def _require_room(batch: Batch, key: ApiKey) -> None:
                 f"tokens until they have ended; there are {enqueued}, and this file has "
                 f"{batch.enqueued_tokens}. Try again once some of them have ended.",
             )
-
-
-def _rids_of(prepared: PreparedLine) -> list[str]:
-    rid = prepared.view.get("rid")
-    return [rid] if isinstance(rid, str) else list(rid or ())
-
-
-def _groups(found: Iterator[tuple[int, bytes]]) -> Iterator[list[tuple[int, bytes]]]:
-    """Group lines, within LINES_AT_ONCE and BYTES_AT_ONCE."""
-    for group in parts(found, LINES_AT_ONCE):
-        while group:
-            size, count = 0, 0
-            while count < len(group) and (size < BYTES_AT_ONCE or not count):
-                size += len(group[count][1])
-                count += 1
-            yield group[:count]
-            group = group[count:]
-
-
-def _parse(text: bytes, endpoint: str) -> dict[str, Any]:
-    """Parse a line and check its keys. Raises LineError."""
-    try:
-        request = strict_json.loads(text.decode("utf-8-sig").strip())
-    except UnicodeDecodeError as error:
-        raise LineError("invalid_json_line", f"Not UTF-8 (byte {error.start}).") from error
-    except strict_json.StrictJSONError as error:
-        raise LineError("invalid_json_line", f"Not valid JSON: {error}.") from error
-    if not isinstance(request, dict):
-        raise LineError("invalid_json_line", "It must be a JSON object.")
-    for name in request:
-        if name not in _KEYS:
-            message = f"{name[:64]}: there is no such key; a line has {', '.join(_KEYS)}."
-            raise LineError("unknown_parameter", message, name[:64])
-    for name in _KEYS:
-        if request.get(name) is None:
-            raise LineError("missing_required_parameter", f"{name}: this key is required.", name)
-    _check_values(request, endpoint)
-    return request
-
-
-def _check_values(request: dict[str, Any], endpoint: str) -> None:
-    custom_id = request["custom_id"]
-    if not isinstance(custom_id, str) or not 1 <= len(custom_id) <= MAX_CUSTOM_ID:
-        message = f"custom_id: must be a string of 1-{MAX_CUSTOM_ID} characters."
-        raise LineError("invalid_value", message, "custom_id")
-    if "\x00" in custom_id:
-        raise LineError("invalid_value", "custom_id: must not hold U+0000.", "custom_id")
-    if request["method"] != "POST":
-        raise LineError("invalid_value", 'method: must be "POST".', "method")
-    if request["url"] != endpoint:
-        message = f"url: must be {endpoint!r}, the endpoint of the batch."
-        raise LineError("url_mismatch", message, "url")
-    if not isinstance(request["body"], dict):
-        raise LineError("invalid_type", "body: must be an object.", "body")
-
-
-def prefix_key(prompt: Sequence[int]) -> str:
-    """Return a key that sorts prompts with a common prefix next to each other.
-
-    It has a 16-bit hash per whole block of the prompt's first 512 tokens.
-    """
-    key = []
-    for start in range(0, min(len(prompt), PREFIX_BLOCK * PREFIX_BLOCKS), PREFIX_BLOCK):
-        block = array("I", prompt[start : start + PREFIX_BLOCK])
-        if len(block) == PREFIX_BLOCK:
-            key.append(hashlib.blake2b(block.tobytes(), digest_size=2).hexdigest())
-    return "".join(key)
 
 
 def _fail(batch: Batch, errors: list[dict[str, Any]], log: IO[bytes]) -> None:

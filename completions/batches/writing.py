@@ -1,9 +1,9 @@
-"""Writes the files of a batch, in input order, when none of its lines runs any more."""
+"""Writes a batch's files, in input order, once all its lines have ended."""
 
 import tempfile
 from collections.abc import AsyncIterator, Callable, Iterator
 from datetime import timedelta
-from typing import IO, NamedTuple
+from typing import IO
 
 from asgiref.sync import sync_to_async
 from django.conf import settings
@@ -11,6 +11,8 @@ from django.core.files import File as Content
 from django.utils import timezone
 
 from completions.batches import files, lines
+from completions.batches.index import Index
+from completions.batches.summary import Summary
 from completions.models import UNFINISHED, Batch, BatchLine, File, FilePurpose, LineState
 from completions.models.parts import parts
 
@@ -21,49 +23,42 @@ _ALIVE_EVERY = 1000
 _DELETED_AT_ONCE = 2000
 
 
-class _Counts(NamedTuple):
-    """Numbers of lines in the output file and in the error file."""
-
-    completed: int = 0
-    failed: int = 0
-
-
 def write_files(batch: Batch, alive: Alive) -> bool:
-    """Write both files, end the batch and delete its lines.
+    """Write both files and their index, end the batch and delete its lines.
 
     Returns False if another worker took over. An interrupted run is repeated from the start,
     because only the last step ends the batch. The files are final: a later result is dropped.
     """
     folder = settings.FILE_UPLOAD_TEMP_DIR
     with tempfile.TemporaryFile(dir=folder) as output, tempfile.TemporaryFile(dir=folder) as errors:
-        began = batch.in_progress_at is not None
-        written = _write(batch, output, errors, alive) if began else _Counts()
-        if written is None:
-            return False
+        completed = total = 0
+        summary, index = Summary(batch.watched), Index()
+        for line in lines.in_order(batch) if batch.in_progress_at else ():
+            if total % _ALIVE_EVERY == 0 and not alive():
+                return False
+            answered = line.state == LineState.COMPLETED
+            result = lines.result_of(batch, line)
+            content = output if answered else errors
+            text = lines.output_line(batch, line, result)
+            index.add(line.number, answered, result, content.tell(), len(text))
+            content.write(text)
+            summary.add(result)
+            completed += answered
+            total += 1
         store(batch, batch.output_file_id, output)
         store(batch, batch.error_file_id, errors)
+        if not index.store(batch, alive):
+            return False
         Batch.objects.filter(id=batch.id).update(
             status=batch.outcome,
-            total=sum(written),
-            completed=written.completed,
-            failed=written.failed,
+            total=total,
+            completed=completed,
+            failed=total - completed,
+            summary=summary.stored(),
             ended_at=timezone.now(),
         )
     delete_lines(batch)
     return True
-
-
-def _write(batch: Batch, output: IO[bytes], errors: IO[bytes], alive: Alive) -> _Counts | None:
-    """Write both files; None if another worker took over."""
-    completed = count = 0
-    for line in lines.in_order(batch):
-        if count % _ALIVE_EVERY == 0 and not alive():
-            return None
-        answered = line.state == LineState.COMPLETED
-        (output if answered else errors).write(lines.output_line(batch, line))
-        completed += answered
-        count += 1
-    return _Counts(completed, count - completed)
 
 
 def store(batch: Batch, file_id: str, content: IO[bytes]) -> None:
@@ -76,7 +71,6 @@ def store(batch: Batch, file_id: str, content: IO[bytes]) -> None:
 
 
 def file_of(batch: Batch, file_id: str) -> File:
-    """Return an unsaved row for the output or error file."""
     what = "output" if file_id == batch.output_file_id else "errors"
     return File(
         id=file_id,
@@ -90,13 +84,13 @@ def file_of(batch: Batch, file_id: str) -> File:
 
 
 def delete_lines(batch: Batch) -> None:
-    """Delete the lines in short transactions, so that others can write in between."""
+    """Delete the lines in short transactions, so that other writers can run in between."""
     while found := list(batch.lines.values_list("id", flat=True)[:_DELETED_AT_ONCE]):
         BatchLine.objects.filter(id__in=found).delete()
 
 
 def delete_left_lines() -> None:
-    """Delete the lines of ended batches, which a crashed writer may leave."""
+    """Delete the lines of ended batches, which a crashed writer may leave behind."""
     left = BatchLine.objects.exclude(batch__status__in=UNFINISHED)
     for batch in Batch.objects.filter(id__in=left.values("batch_id")):
         delete_lines(batch)
@@ -105,15 +99,16 @@ def delete_left_lines() -> None:
 async def read_partial(batch: Batch, answered: bool) -> AsyncIterator[bytes]:
     """Yield what a file of an unfinished batch would hold now.
 
-    If the batch ends meanwhile, the rest is read from the file.
+    If the batch ends in the meantime, the rest is read from the file.
     """
     number = 0
     while (found := await sync_to_async(_results)(batch, answered, number)) is not None:
-        if found.last == number:
+        text, last = found
+        if last == number:
             return
-        if found.text:
-            yield found.text
-        number = found.last
+        if text:
+            yield text
+        number = last
     rest = parts(_stored_after(batch, answered, number), lines.AT_ONCE)
 
     def more() -> list[bytes]:
@@ -123,25 +118,19 @@ async def read_partial(batch: Batch, answered: bool) -> AsyncIterator[bytes]:
         yield b"".join(part)
 
 
-class _Results(NamedTuple):
-    """Output for some lines, and the number of the last line examined."""
-
-    text: bytes
-    last: int
-
-
-def _results(batch: Batch, answered: bool, number: int) -> _Results | None:
-    """Return the output for lines after this number; None if the batch has ended."""
+def _results(batch: Batch, answered: bool, number: int) -> tuple[bytes, int] | None:
+    """Return the output for the next lines after this number, and the number of the last of them;
+    None if the batch has ended."""
     found = lines.following(batch, number)
     # Rows are deleted after the end, so rows read before it are complete.
     if not Batch.objects.filter(id=batch.id, status__in=UNFINISHED).exists():
         return None
     text = b"".join(
-        lines.output_line(batch, line)
+        lines.output_line(batch, line, lines.result_of(batch, line))
         for line in found
         if line.result and (line.state == LineState.COMPLETED) == answered
     )
-    return _Results(text, found[-1].number if found else number)
+    return text, found[-1].number if found else number
 
 
 def _stored_after(batch: Batch, answered: bool, number: int) -> Iterator[bytes]:

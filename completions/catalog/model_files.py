@@ -21,63 +21,81 @@ _FIM_TOKENS = (
     ("<｜fim▁begin｜>", "<｜fim▁hole｜>", "<｜fim▁end｜>"),  # noqa: RUF001 - the model's spelling
     ("▁<PRE>", "▁<SUF>", "▁<MID>"),
 )
-"""Tokens before the prefix, the suffix and the gap to fill, in the tokenizers of StarCoder, Qwen,
-SantaCoder, DeepSeek and Code Llama."""
+"""Tokens before the prefix, the suffix and the gap to fill, as the tokenizers of StarCoder, Qwen,
+SantaCoder, DeepSeek and Code Llama spell them."""
 _EXPERT_KEYS = ("num_experts", "num_local_experts", "n_routed_experts", "moe_num_experts")
 SPECIAL_TOKENS = ("bos_token", "eos_token", "unk_token", "pad_token", "sep_token", "cls_token")
 
 
 class ModelFilesError(Exception):
-    """A model's folder is missing or incomplete. The message says what and where."""
+    """A model's folder is missing or incomplete. The message names what is wrong, and where."""
 
 
 @dataclass(frozen=True)
 class ModelFiles:
     """Properties of one served model. Tokenizer and template are loaded on first use."""
 
-    id: str
-    folder: Path
+    entry: ModelEntry
+    """The model's entry in models.toml."""
     vocab_size: int
     max_model_len: int
     config_eos_token_ids: tuple[int, ...]
     created: int
     """Unix time of config.json."""
-    json_whitespace: str = "compact"
-    """Default whitespace of constrained JSON."""
-    tool_format: str | None = None
-    thinking_marks: tuple[str, str] | None = None
-    thinking_switch: str | None = None
-    text_prompts: bool = False
-    """Whether completions accept prompts as text."""
-    stop_token_ids: tuple[int, ...] = ()
-    """Stop token ids from models.toml; below `vocab_size`."""
+    quantization: str | None = None
+    """The quantization format, such as `awq` or `gguf Q4_K`; None for weights as trained."""
     routes_experts: bool = False
     """Whether the model is a mixture of experts."""
 
+    @property
+    def abilities(self) -> dict[str, bool]:
+        """Capabilities that only some models have, by their names in the API."""
+        return {
+            "text_prompts": self.entry.text_prompts,
+            "chat": self.chat_template is not None,
+            "tools": self.entry.tool_format is not None,
+            "thinking": self.entry.thinking_marks is not None,
+            "fim": self.fim_token_ids is not None,
+            "routed_experts": self.routes_experts,
+        }
+
     @cached_property
     def weight_version(self) -> str | None:
-        """Digest of the weights' checksums; None unless `prepare_model` wrote the folder."""
-        path = self.folder / "manifest.json"
+        """Digest of the weights' checksums, or of the name, size and time of a GGUF file; None if
+        `prepare_model` did not write the folder."""
+        path = self.entry.folder / "manifest.json"
         if not path.is_file():
             return None
-        files = _json(path)["files"]
+        manifest = _json(path)
+        files = manifest["files"]
         weights = sorted(each["sha256"] for name, each in files.items() if "safetensors" in name)
+        if not weights:
+            weights = [json.dumps(manifest["source"], sort_keys=True)]
         return sha256("".join(weights).encode()).hexdigest()[:16]
 
     @cached_property
+    def tokenizer_digest(self) -> str:
+        """SHA-256 of the tokenizer file."""
+        data = (self.entry.folder / "tokenizer.json").read_bytes()
+        return f"sha256:{sha256(data).hexdigest()}"
+
+    @cached_property
     def eos_token_ids(self) -> tuple[int, ...]:
-        """All end tokens: of the configurations, of the tokenizer, and of models.toml."""
+        """All end tokens, from the configurations, the tokenizer and models.toml."""
         name = self.special_tokens.get("eos_token")
         own = self.tokenizer.token_to_id(name) if name else None
         named = [*self.config_eos_token_ids, *([] if own is None else [own])]
-        return tuple(dict.fromkeys([*named, *self.stop_token_ids]))
+        return tuple(dict.fromkeys([*named, *self.entry.stop_token_ids]))
 
     @cached_property
     def tokenizer(self) -> Tokenizer:
-        path = self.folder / "tokenizer.json"
+        path = self.entry.folder / "tokenizer.json"
         if not path.is_file():
             raise ModelFilesError(f"{path} is missing; models need a fast tokenizer")
-        tokenizer = Tokenizer.from_file(str(path))
+        try:
+            tokenizer = Tokenizer.from_file(str(path))
+        except Exception as error:  # tokenizers raises nothing narrower
+            raise ModelFilesError(f"{path} cannot be read: {error}") from error
         tokenizer.no_truncation()
         tokenizer.no_padding()
         return tokenizer
@@ -98,13 +116,13 @@ class ModelFiles:
 
     @cached_property
     def tokenizer_config(self) -> Mapping[str, Any]:
-        path = self.folder / "tokenizer_config.json"
+        path = self.entry.folder / "tokenizer_config.json"
         return _json(path) if path.is_file() else {}
 
     @cached_property
     def chat_template(self) -> str | None:
         """Jinja source of the chat template; None if there is none."""
-        path = self.folder / "chat_template.jinja"
+        path = self.entry.folder / "chat_template.jinja"
         if path.is_file():
             return path.read_text("utf-8")
         template = self.tokenizer_config.get("chat_template")
@@ -153,29 +171,27 @@ def load(entry: ModelEntry) -> ModelFiles:
             f"model {entry.id}: {path} names no vocab_size or no max_position_embeddings; "
             f"set max_model_len in models.toml if only the length is missing"
         )
+    for id in entry.stop_token_ids:
+        if id >= text["vocab_size"]:
+            raise ModelFilesError(
+                f"model {entry.id}: stop_token_ids holds {id}, beyond its {text['vocab_size']} "
+                "tokens"
+            )
     return ModelFiles(
-        id=entry.id,
-        folder=entry.folder,
+        entry=entry,
         vocab_size=text["vocab_size"],
         max_model_len=min(lengths),
+        quantization=_quantization(config),
         config_eos_token_ids=_eos_token_ids(entry.folder, text),
-        json_whitespace=entry.json_whitespace,
-        tool_format=entry.tool_format,
-        thinking_marks=entry.thinking_marks,
-        thinking_switch=entry.thinking_switch,
-        text_prompts=entry.text_prompts,
-        stop_token_ids=_stop_token_ids(entry, text["vocab_size"]),
         routes_experts=any((text.get(key) or 0) > 1 for key in _EXPERT_KEYS),
         created=int(path.stat().st_mtime),
     )
 
 
-def _stop_token_ids(entry: ModelEntry, vocab_size: int) -> tuple[int, ...]:
-    for id in entry.stop_token_ids:
-        if id >= vocab_size:
-            message = f"model {entry.id}: stop_token_ids holds {id}, beyond its {vocab_size} tokens"
-            raise ModelFilesError(message)
-    return entry.stop_token_ids
+def _quantization(config: Mapping[str, Any]) -> str | None:
+    settings = config.get("quantization_config") or {}
+    method = settings.get("quant_method")
+    return f"gguf {settings['type']}" if method == "gguf" and "type" in settings else method
 
 
 def _eos_token_ids(folder: Path, config: Mapping[str, Any]) -> tuple[int, ...]:

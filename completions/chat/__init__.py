@@ -1,1 +1,1 @@
-"""A conversation to a prompt and a grammar; the generated text back to a message."""
+"""Turns a conversation into a prompt and a grammar, and generated text into a message."""

@@ -1,7 +1,9 @@
-"""What a parser finds in generated text, in the order of the text."""
+"""Events for text and tool calls, found in generated text as it arrives, in text order."""
 
+from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from typing import Protocol
+
+from completions.chat.markers import split_at
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,7 +22,7 @@ class CallBegun:
 
 @dataclass(frozen=True, slots=True)
 class Arguments:
-    """The next piece of the JSON text of the arguments of the call that began last."""
+    """The next piece of the JSON arguments of the latest call."""
 
     text: str
 
@@ -28,15 +30,63 @@ class Arguments:
 Event = Text | CallBegun | Arguments
 
 
-class CallParser(Protocol):
-    """Finds tool calls in text that arrives in pieces: however it is cut, the events' texts
-    joined are the same. What is no call after all comes out as Text; nothing raises."""
+class CallParser(ABC):
+    """Finds tool calls. However the text is split, the joined events are the same.
+
+    Text that turns out not to be a call becomes Text; nothing raises. Each state is a method that
+    appends events and returns whether there may be more to do.
+    """
+
+    def __init__(self, opening: str, kept: str = "", between: str | None = None) -> None:
+        """`opening` begins a call; its suffix `kept` belongs to the header. `between` holds the
+        characters that are dropped after a call, by default white space."""
+        self._mark = opening
+        self._kept = kept
+        self._between = between
+        self._buffer = ""
+        self._step = self._in_text
+        self._after_call = False
 
     @property
     def in_call(self) -> bool:
         """Whether a call has begun and not ended."""
+        return self._step != self._in_text
 
-    def push(self, text: str) -> list[Event]: ...
+    def push(self, text: str) -> list[Event]:
+        self._buffer += text
+        events: list[Event] = []
+        while self._step(events):
+            pass
+        return events
 
     def finish(self) -> list[Event]:
-        """No more text follows."""
+        """The last events; no more text follows."""
+        left, self._buffer = self._buffer, ""
+        if self._step == self._in_header:
+            self._step = self._in_text
+            return [self._not_a_call(left)]
+        return [Text(left)] if left and self._step == self._in_text else []
+
+    def _not_a_call(self, written: str) -> Text:
+        return Text(self._mark.removesuffix(self._kept) + written)
+
+    def _in_text(self, events: list[Event]) -> bool:
+        if self._after_call:
+            self._buffer = self._buffer.lstrip(self._between)
+            self._after_call = not self._buffer
+        before, mark, self._buffer = split_at(self._buffer, (self._mark,))
+        if before:
+            events.append(Text(before))
+        if mark is None:
+            return False
+        self._buffer = self._kept + self._buffer
+        self._step = self._in_header
+        return True
+
+    @abstractmethod
+    def _in_header(self, events: list[Event]) -> bool:
+        """Read up to the arguments."""
+
+    def _end_call(self) -> None:
+        self._step = self._in_text
+        self._after_call = True

@@ -1,42 +1,57 @@
 """The grammar of a whole answer: thoughts, then tool calls, free text or a client's constraint."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from completions.chat.thinking import Marks
-from completions.chat.tool_formats import ToolFormat
-from completions.chat.tools import REQUIRED, Tool, ToolChoice
+from completions.chat.tools import REQUIRED, Tool, ToolChoice, ToolFormat
 from completions.grammars import Constraint
 from completions.grammars.limits import COMPACT
-from completions.grammars.structural_tag import ANSWER, json_nodes
-from completions.grammars.structural_tag.json_nodes import JSONNode
+from completions.grammars.structural_tag import ANSWER
+from completions.grammars.structural_tag.json_nodes import (
+    JSONNode,
+    node,
+    one_of,
+    optional,
+    sequence,
+    tag,
+)
 
 
 class BudgetError(Exception):
-    """Thoughts cannot be counted in tokens: the mark of their end is not one token."""
+    """Thoughts cannot be counted in tokens, because their end mark is not a single token."""
 
 
 @dataclass(frozen=True, slots=True)
 class Thoughts:
-    """What may or must stand before the answer."""
+    """The thoughts that may or must precede the answer."""
 
     marks: Marks
     is_open: bool
-    """Whether the prompt ends inside them."""
+    """Whether the prompt ends inside the thoughts."""
     required: bool = False
     budget: int | None = None
-    """Tokens at most, without the marks."""
+    """The most tokens of thoughts, without the marks."""
     end_id: int | None = None
-    """The token that marks their end, if one token does."""
+    """The token that ends the thoughts, if a single token does."""
 
 
 @dataclass(frozen=True, slots=True)
 class Calls:
-    """What the model may call, and in which format."""
+    """The tools that the model may call, and the format of calls."""
 
     format: ToolFormat
     tools: Sequence[Tool]
     choice: ToolChoice
+
+    @property
+    def loosable(self) -> Sequence[Tool]:
+        """The tools whose schemas may be left out where they cannot be enforced."""
+        return [tool for tool in self.tools if tool.strict is None and tool.parameters is not None]
+
+    def loosened(self) -> "Calls":
+        """The same calls, without the schemas that may be left out."""
+        return replace(self, tools=[replace(tool, strict=bool(tool.strict)) for tool in self.tools])
 
 
 def answer_constraint(
@@ -45,9 +60,9 @@ def answer_constraint(
     constraint: Constraint | None,
     whitespace: str = COMPACT,
 ) -> Constraint | None:
-    """What the whole output must match; None if it may be anything. Raises BudgetError.
+    """The constraint of the whole output; None if it may be anything. Raises BudgetError.
 
-    `whitespace` is that between the tokens of JSON in calls.
+    `whitespace` is the white space allowed between JSON tokens in calls.
     """
     restricts_thoughts = thoughts is not None and (thoughts.required or thoughts.budget is not None)
     if calls is None and not restricts_thoughts and (thoughts is None or constraint is None):
@@ -63,32 +78,33 @@ def answer_constraint(
 
 
 def _answer(calls: Calls | None, constraint: Constraint | None) -> JSONNode:
-    otherwise = json_nodes.mixed_text() if constraint is None else json_nodes.constrained()
+    otherwise = node("mixed_text" if constraint is None else "constrained")
     if calls is None:
         return otherwise
-    several = calls.choice.parallel
-    tags = [calls.format.call(tool) for tool in calls.tools]
+    several, written = calls.choice.parallel, calls.format
+    tags = [written.call(tool) for tool in calls.tools]
     if calls.choice.mode != REQUIRED and constraint is None:
-        return json_nodes.mixed_tags(calls.format.opening, tags, only_one=not several)
-    alone = json_nodes.one_of(tags)
+        triggers, once = [written.opening], not several
+        return node("mixed_triggered_tags", triggers=triggers, tags=tags, stop_after_first=once)
+    alone = one_of(tags)
     if several:
-        between = json_nodes.optional(json_nodes.const(calls.format.between))
-        alone = json_nodes.sequence(alone, json_nodes.star(json_nodes.sequence(between, alone)))
-    return alone if calls.choice.mode == REQUIRED else json_nodes.one_of([alone, otherwise])
+        between = optional(node("const_string", value=written.between))
+        alone = sequence(alone, node("star", content=sequence(between, alone)))
+    return alone if calls.choice.mode == REQUIRED else one_of([alone, otherwise])
 
 
 def _after_thoughts(thoughts: Thoughts, answer: JSONNode) -> JSONNode:
-    parts = [] if thoughts.is_open else [json_nodes.mark(thoughts.marks.begin, cuts=True)]
-    if thoughts.budget is None:
-        parts.append(json_nodes.tag("", json_nodes.text(), thoughts.marks.end))
-    elif thoughts.end_id is None:
+    end_id, budget = thoughts.end_id, thoughts.budget
+    parts = [] if thoughts.is_open else [node("mark", value=thoughts.marks.begin, cuts=True)]
+    if budget is None:
+        parts.append(tag("", node("any_text"), thoughts.marks.end))
+    elif end_id is None:
         raise BudgetError
     else:
-        parts.append(json_nodes.tokens_without(thoughts.end_id, thoughts.budget))
-        parts.append(json_nodes.token(thoughts.end_id))
-    line_break = json_nodes.mark("\n")
-    two = json_nodes.sequence(line_break, json_nodes.optional(line_break))
-    parts.append(json_nodes.optional(two))
+        parts.append(node("any_tokens", exclude_tokens=[end_id], max_tokens=budget))
+        parts.append(node("token", token=end_id))
+    line_break = node("mark", value="\n")
+    parts.append(optional(sequence(line_break, optional(line_break))))
     if thoughts.is_open or thoughts.required:
-        return json_nodes.sequence(*parts, answer)
-    return json_nodes.sequence(json_nodes.optional(json_nodes.sequence(*parts)), answer)
+        return sequence(*parts, answer)
+    return sequence(optional(sequence(*parts)), answer)

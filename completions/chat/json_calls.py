@@ -1,11 +1,15 @@
-"""Calls that are JSON objects: {"name": ..., "arguments": {...}}, found while they are written."""
+"""Calls that are JSON objects: {"name": ..., "arguments": {...}}."""
 
 import re
+from collections.abc import Sequence
+from dataclasses import dataclass
 
-from completions.chat.events import Arguments, CallBegun, Event, Text
+from completions.chat.events import Arguments, CallBegun, CallParser, Event
 from completions.chat.markers import split_at
-from completions.chat.tools import dump
+from completions.chat.tools import Call, Tool, ToolFormat, dump
 from completions.contract import strict_json
+from completions.grammars.structural_tag import json_nodes
+from completions.grammars.structural_tag.json_nodes import JSONNode
 
 _HEADER = re.compile(
     r'\s*\{\s*"name"\s*:\s*"([^"\\]*)"\s*,\s*"(?:arguments|parameters)"\s*:\s*(?=\{)'
@@ -22,7 +26,7 @@ class ObjectScanner:
         self._escaped = False
 
     def feed(self, text: str) -> int | None:
-        """How many characters of `text` complete the object; None when all are inside."""
+        """The number of characters of `text` that complete the object; None if it is incomplete."""
         for index, character in enumerate(text):
             if self._in_string:
                 self._in_string = self._escaped or character != '"'
@@ -38,52 +42,14 @@ class ObjectScanner:
         return None
 
 
-class JsonCallParser:
-    """`opening` begins a call, `closing` ends it. `kept` is the end of `opening` that belongs to
-    the object, `separators` are characters between calls that are nobody's text."""
+class JSONCallParser(CallParser):
+    """Finds calls between `opening` and `closing`. `kept` is the suffix of `opening` that belongs
+    to the object; `separators` are characters that are dropped between calls."""
 
     def __init__(self, opening: str, kept: str, closing: str, separators: str = "") -> None:
-        self._opening = opening
-        self._kept = kept
+        super().__init__(opening, kept, _WHITESPACE + separators)
         self._closing = closing
-        self._between = _WHITESPACE + separators
-        self._buffer = ""
         self._scanner = ObjectScanner()
-        self._step = self._in_text
-        self._after_call = False
-
-    @property
-    def in_call(self) -> bool:
-        return self._step != self._in_text
-
-    def push(self, text: str) -> list[Event]:
-        self._buffer += text
-        events: list[Event] = []
-        while self._step(events):
-            pass
-        return events
-
-    def finish(self) -> list[Event]:
-        left, self._buffer = self._buffer, ""
-        if self._step == self._in_header:  # not even a name and the beginning of arguments
-            self._step = self._in_text
-            return [Text(self._opening.removesuffix(self._kept) + left)]
-        return [Text(left)] if left and self._step == self._in_text else []
-
-    # One state each: True when there may be more to do --------------------------------------------
-
-    def _in_text(self, events: list[Event]) -> bool:
-        if self._after_call:
-            self._buffer = self._buffer.lstrip(self._between)
-            self._after_call = not self._buffer
-        before, mark, self._buffer = split_at(self._buffer, (self._opening,))
-        if before:
-            events.append(Text(before))
-        if mark is None:
-            return False
-        self._buffer = self._kept + self._buffer
-        self._step = self._in_header
-        return True
 
     def _in_header(self, events: list[Event]) -> bool:
         if header := _HEADER.match(self._buffer):
@@ -104,11 +70,11 @@ class JsonCallParser:
         return self._settle(events, length)
 
     def _settle(self, events: list[Event], length: int) -> bool:
-        """The object is complete and has no usual header, or there is no object: length 0."""
+        """Read a complete object without the usual header; `length` 0 means no object."""
         written, self._buffer = self._buffer[:length], self._buffer[length:]
         call = _read(written)
         if call is None:
-            events.append(Text(self._opening.removesuffix(self._kept) + written))
+            events.append(self._not_a_call(written))
             self._step = self._in_text
             return True
         events += [CallBegun(call[0]), Arguments(call[1])]
@@ -136,13 +102,9 @@ class JsonCallParser:
         self._end_call()
         return True
 
-    def _end_call(self) -> None:
-        self._step = self._in_text
-        self._after_call = True
-
 
 def _read(text: str) -> tuple[str, str] | None:
-    """Name and arguments of a call whose keys stand in another order."""
+    """The name and arguments of a call whose keys are in another order."""
     try:
         value = strict_json.loads(text)
     except strict_json.StrictJSONError:
@@ -151,3 +113,68 @@ def _read(text: str) -> tuple[str, str] | None:
         return None
     arguments = value.get("arguments", value.get("parameters"))
     return (value["name"], dump(arguments)) if isinstance(arguments, dict) else None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JSONFormat(ToolFormat):
+    """An object with a call's name and arguments, between an opening and a closing mark."""
+
+    begin: str
+    """The text before the arguments; {name} is the tool's name."""
+    end: str
+    """The text after the arguments."""
+    kept: str = ""
+    """The suffix of `opening` that belongs to the object."""
+    separators: str = ""
+
+    def call(self, tool: Tool) -> JSONNode:
+        return json_nodes.tag(self._begun(tool.name), tool.arguments(), self.end)
+
+    def write(self, call: Call) -> str:
+        return f"{self._begun(call.name)}{dump(call.arguments)}{self.end}"
+
+    def parser(self, tools: Sequence[Tool]) -> CallParser:
+        return JSONCallParser(self.opening, self.kept, self.closing, self.separators)
+
+    def _begun(self, name: str) -> str:
+        return self.begin.replace("{name}", name)
+
+
+HERMES = JSONFormat(
+    name="hermes",
+    opening="<tool_call>",
+    closing="</tool_call>",
+    marks=("<tool_call>", "</tool_call>"),
+    between="\n",
+    begin='<tool_call>\n{"name": "{name}", "arguments": ',
+    end="}\n</tool_call>",
+    instructions="""\
+You may call one or more of these functions, whose signatures are inside <tools></tools>:
+<tools>
+{tools}
+</tools>
+
+To call a function, answer with its name and arguments as JSON inside <tool_call></tool_call>:
+<tool_call>
+{"name": "<function name>", "arguments": <arguments as a JSON object>}
+</tool_call>""",
+)
+"""Hermes, Qwen and other ChatML models."""
+LLAMA3 = JSONFormat(
+    name="llama3",
+    opening='{"name": "',
+    closing="}",
+    marks=(),
+    between="; ",
+    begin='{"name": "{name}", "parameters": ',
+    end="}",
+    kept='{"name": "',
+    separators=";",
+    tools_apart="\n\n",
+    instructions="""\
+You have access to the following functions. To call one, answer with a JSON object of the form
+{"name": "<function name>", "parameters": <a JSON object of its arguments>} and nothing else.
+
+{tools}""",
+)
+"""Llama 3.1 and later: a bare object."""

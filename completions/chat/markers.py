@@ -1,34 +1,26 @@
-"""Finding marks in text that arrives in pieces, however it is cut."""
+"""Finds marks in text that arrives in pieces, wherever the pieces are cut."""
 
 import re
 from collections.abc import Sequence
 
 
 def split_at(text: str, marks: Sequence[str]) -> tuple[str, str | None, str]:
-    """What stands before the first mark, that mark, and what follows.
+    """The text before the first mark, that mark, and the text after it.
 
-    Without one the rest is the longest end of the text that may still become a mark.
+    Without a mark, the third item is the longest suffix of the text that may begin a mark.
     """
     found = min(((text.find(mark), mark) for mark in marks if mark in text), default=None)
     if found is not None:
         start, mark = found
         return text[:start], mark, text[start + len(mark) :]
-    held = max((_overlap(text, mark) for mark in marks), default=0)
-    cut = len(text) - held
-    return text[:cut], None, text[cut:]
-
-
-def _overlap(text: str, mark: str) -> int:
-    """Length of the longest end of the text that a mark begins with."""
-    longest = min(len(text), len(mark) - 1)
-    return next((n for n in range(longest, 0, -1) if text.endswith(mark[:n])), 0)
+    longest = min(len(text), max(map(len, marks), default=0) - 1)
+    ends = (text[-n:] for n in range(longest, 0, -1))
+    held = next((end for end in ends if any(mark.startswith(end) for mark in marks)), "")
+    return text.removesuffix(held), None, held
 
 
 class MarkFilter:
-    """Takes marks out of a text, such as special tokens that were only shown to find others.
-
-    There may be hundreds of them, so a pattern and a set stand for all.
-    """
+    """Removes marks from a text. There may be hundreds, so one pattern and one set find them."""
 
     def __init__(self, marks: Sequence[str]) -> None:
         self._pattern = re.compile("|".join(map(re.escape, marks))) if marks else None

@@ -1,4 +1,4 @@
-"""Generated text to the parts of an assistant's message, while it is generated or afterwards."""
+"""Splits generated text into the parts of an assistant message, while it arrives or afterwards."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -10,7 +10,7 @@ from completions.chat.thinking import ThinkingParser
 
 @dataclass(frozen=True, slots=True)
 class CallDelta:
-    """What a call gained: with `name` it begins."""
+    """The next piece of a call. `name` is set only in the first piece."""
 
     index: int
     name: str | None
@@ -19,7 +19,7 @@ class CallDelta:
 
 @dataclass(slots=True)
 class Delta:
-    """What a message gained."""
+    """The next piece of a message."""
 
     reasoning: str = ""
     content: str = ""
@@ -27,7 +27,7 @@ class Delta:
 
 
 class OutputParser:
-    """One choice's message. However its text is cut, the deltas joined are the same."""
+    """Parses one choice's message. However its text is split, the joined deltas are the same."""
 
     def __init__(
         self,
@@ -35,12 +35,12 @@ class OutputParser:
         calls: CallParser | None = None,
         hidden: Sequence[str] = (),
     ) -> None:
-        """`hidden` are special tokens in the text that are shown to nobody."""
+        """`hidden` are special tokens to be removed from the text."""
         self._thinking = thinking
         self._calls = calls
         self._hidden = MarkFilter(hidden)
         self._num_calls = 0
-        self._whitespace = ""  # before a call it belongs to nobody
+        self._whitespace = ""  # dropped if a call follows
 
     @property
     def thinking(self) -> bool:
@@ -48,14 +48,14 @@ class OutputParser:
 
     @property
     def has_called(self) -> bool:
-        """Whether there are calls and all of them are complete."""
+        """Whether there are calls and all are complete."""
         return self._num_calls > 0 and not (self._calls and self._calls.in_call)
 
     def push(self, text: str) -> Delta:
         return self._split(self._hidden.push(text))
 
     def finish(self) -> Delta:
-        """What was held back; no more text follows."""
+        """The text that was held back; no more text follows."""
         delta = self._split(self._hidden.finish())
         if self._thinking is not None:
             thoughts, answer = self._thinking.finish()
@@ -96,7 +96,7 @@ class OutputParser:
 
 
 def _extend(calls: list[CallDelta], piece: CallDelta) -> None:
-    """Add a piece of arguments, to the same call's last piece if there is one."""
+    """Append a piece of arguments. Merge it into the last piece if both are of the same call."""
     if calls and calls[-1].index == piece.index:
         last = calls.pop()
         piece = CallDelta(last.index, last.name, last.arguments + piece.arguments)

@@ -1,4 +1,4 @@
-"""Messages to prompt text through the model's own jinja template, as transformers renders it."""
+"""Renders messages with the model's own Jinja template, as transformers does."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -45,7 +45,7 @@ def _strftime_now(pattern: str) -> str:
 
 
 def _tojson(value: Any, indent: int | None = None, **options: Any) -> str:
-    """Not jinja's own, which escapes for HTML."""
+    """Plain JSON; jinja's own filter escapes it for HTML."""
     return json.dumps(value, ensure_ascii=False, indent=indent, **options)
 
 
@@ -69,7 +69,7 @@ def _compile(source: str) -> jinja2.Template:
 
 @lru_cache
 def variables_of(source: str) -> frozenset[str]:
-    """Names of all that a template reads from outside. Raises ChatTemplateError."""
+    """The names of the variables that a template reads. Raises ChatTemplateError."""
     try:
         return frozenset(find_undeclared_variables(_environment().parse(source)))
     except jinja2.TemplateError as error:
@@ -84,11 +84,13 @@ def render(
     tools: Sequence[Mapping[str, Any]] | None = None,
     options: Mapping[str, Any] = MappingProxyType({}),
 ) -> str:
-    """The prompt text of a conversation. `options` are variables of this model's template alone,
-    and yield to the others. Raises ChatTemplateError."""
+    """The prompt text of a conversation. Raises ChatTemplateError.
+
+    `options` are additional template variables, which cannot replace the built-in ones.
+    """
     source = model.chat_template
     if source is None:
-        raise ChatTemplateError(f"the model {model.id} has no chat template")
+        raise ChatTemplateError(f"the model {model.entry.id} has no chat template")
     variables = {
         **options,
         **model.special_tokens,

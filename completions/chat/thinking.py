@@ -1,4 +1,4 @@
-"""The part of an answer in which a model thinks: what marks it, and splitting it off."""
+"""The thoughts in an answer: their marks, a parser that splits them off, and a counter."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -7,12 +7,12 @@ from completions.chat.markers import split_at
 
 ENABLED, DISABLED, AUTO = "enabled", "disabled", "auto"
 _NEWLINES = 2
-"""Line breaks between the end of thinking and the answer that belong to neither."""
+"""Line breaks between the end of the thoughts and the answer that belong to neither."""
 
 
 @dataclass(frozen=True, slots=True)
 class Marks:
-    """What a model writes around its thoughts."""
+    """The marks around a model's thoughts."""
 
     begin: str
     end: str
@@ -22,12 +22,12 @@ class Marks:
         return prompt.rstrip().endswith(self.begin)
 
     def closed_in(self, prompt: str) -> bool:
-        """Whether a prompt ends behind thoughts: templates that switch thinking off do this."""
+        """Whether a prompt ends after thoughts, as in templates that switch thinking off."""
         return prompt.rstrip().endswith(self.end)
 
 
 class ThinkingParser:
-    """Splits text that arrives in pieces into thoughts and answer, however it is cut."""
+    """Splits text into thoughts and answer as it arrives, whatever its pieces are."""
 
     def __init__(self, marks: Marks, *, is_open: bool) -> None:
         self._marks = marks
@@ -41,7 +41,7 @@ class ThinkingParser:
         return self._state == "thinking"
 
     def push(self, text: str) -> tuple[str, str]:
-        """What this adds to the thoughts and to the answer."""
+        """Return what this text adds to the thoughts and to the answer."""
         self._buffer += text
         if self._state == "undecided":
             self._decide()
@@ -49,7 +49,7 @@ class ThinkingParser:
         return thoughts, self._answer() if self._state == "answering" else ""
 
     def finish(self) -> tuple[str, str]:
-        """The same for what was held back; thoughts end without white space."""
+        """The same for the text that was held back. Trailing white space of thoughts is dropped."""
         left, self._buffer = self._buffer, ""
         if self._state == "thinking":
             return left.rstrip(), ""
@@ -66,7 +66,7 @@ class ThinkingParser:
 
     def _think(self) -> str:
         thoughts, mark, rest = split_at(self._buffer, (self._marks.end,))
-        if mark is None:  # white space at the end may stand before the mark
+        if mark is None:  # trailing white space may precede the mark
             rest = thoughts[len(thoughts.rstrip()) :] + rest
         else:
             self._state = "answering"
@@ -88,11 +88,10 @@ class ThinkingParser:
 
 
 class ThoughtCounter:
-    """Counts the tokens of thoughts, from the last of the begin mark to the last of the end mark,
-    however they are grouped: an event may hold both thoughts and answer."""
+    """Counts the tokens of the thoughts, including the last token of each mark."""
 
     def __init__(self, marks: Marks, *, is_open: bool, hidden: Sequence[str] = ()) -> None:
-        """`hidden` are special tokens that may stand before the begin mark."""
+        """`hidden` are special tokens that may precede the begin mark."""
         self._begin, self._end = marks.begin.encode(), marks.end.encode()
         self._hidden = {mark.encode() for mark in hidden}
         self._state = "thinking" if is_open else "undecided"
@@ -100,7 +99,7 @@ class ThoughtCounter:
         self.count = 0
 
     def push(self, tokens: Iterable[bytes]) -> None:
-        """What each further token contributes to the text."""
+        """Count further tokens, each given as its bytes in the text."""
         for token in tokens:
             if self._state == "answering":
                 return

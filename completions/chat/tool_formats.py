@@ -1,44 +1,13 @@
-"""The formats in which models write tool calls.
+"""The formats in which models write tool calls, by their names in the catalogue.
 
-To add one, write a module with a class like those listed in `TOOL_FORMATS`, and name it in the
-catalogue.
+To add one, write a `ToolFormat` in a module of its own, list it here, and add its name to
+`TOOL_FORMAT_NAMES` in `completions/catalog/entries.py`.
 """
 
-from collections.abc import Mapping, Sequence
-from typing import Protocol
+from collections.abc import Mapping
 
-from completions.chat.events import CallParser
-from completions.chat.glm import Glm
-from completions.chat.hermes import Hermes
-from completions.chat.llama3 import Llama3
-from completions.chat.tools import Call, Tool
-from completions.grammars.structural_tag.json_nodes import JSONNode
+from completions.chat.glm_calls import GLM
+from completions.chat.json_calls import HERMES, LLAMA3
+from completions.chat.tools import ToolFormat
 
-
-class ToolFormat(Protocol):
-    """How calls look in a model's prompts and in its output."""
-
-    name: str
-    """The format's name in models.toml."""
-    opening: str
-    """The text that every call begins with."""
-    marks: tuple[str, ...]
-    """Texts that the parser looks for and that may be special tokens of the model."""
-    between: str
-    """What may stand between two calls; empty for nothing."""
-
-    def call(self, tool: Tool) -> JSONNode:
-        """A call of the tool, as a tag of a structural tag."""
-
-    def write(self, call: Call) -> str:
-        """A call as the model would have written it."""
-
-    def preamble(self, tools: Sequence[Tool]) -> str:
-        """A system message about the tools, for a model whose template does not describe them."""
-
-    def parser(self, tools: Sequence[Tool]) -> CallParser:
-        """A parser that finds calls of these tools in an answer."""
-
-
-_ALL: Sequence[ToolFormat] = (Hermes(), Llama3(), Glm())
-TOOL_FORMATS: Mapping[str, ToolFormat] = {each.name: each for each in _ALL}
+TOOL_FORMATS: Mapping[str, ToolFormat] = {each.name: each for each in (HERMES, LLAMA3, GLM)}

@@ -1,26 +1,39 @@
-"""The tools of a request and the calls that a model makes of them."""
+"""The tools of a request, the model's calls to them, and the formats in which it writes calls."""
 
 import json
-from collections.abc import Mapping
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
+
+from completions.chat.events import CallParser
+from completions.grammars.structural_tag.json_nodes import ANY_OBJECT, JSONNode, json_value
 
 AUTO, NONE, REQUIRED = "auto", "none", "required"
 
 
 @dataclass(frozen=True, slots=True)
 class Tool:
-    """A function that the client offers. With `strict` its arguments always fit `parameters`."""
+    """A function that the client offers.
+
+    With `strict` True its arguments are always constrained to `parameters`, with False never, and
+    with None if a grammar can express the schema.
+    """
 
     name: str
     description: str | None = None
     parameters: Mapping[str, Any] | None = None
-    strict: bool = False
+    strict: bool | None = None
     place: str = "tools"
-    """Where in the request it stands, for errors."""
+    """Its path in the request, for errors."""
+
+    @property
+    def schema_place(self) -> str:
+        """The path of `parameters` in the request."""
+        return f"{self.place}.function.parameters"
 
     def as_dict(self) -> dict[str, Any]:
-        """As chat templates expect it."""
+        """The tool in the form that chat templates expect."""
         function: dict[str, Any] = {"name": self.name}
         if self.description is not None:
             function["description"] = self.description
@@ -28,10 +41,17 @@ class Tool:
             function["parameters"] = self.parameters
         return {"type": "function", "function": function}
 
+    def arguments(self, style: str = "json") -> JSONNode:
+        """The grammar node of one object: an instance of `parameters`, or any object."""
+        if self.strict is False or self.parameters is None:
+            return json_value(ANY_OBJECT, self.place, style)
+        schema = {**ANY_OBJECT, **self.parameters}
+        return json_value(schema, self.schema_place, style, or_object=not self.strict)
+
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """A call in a conversation."""
+    """A tool call in a conversation."""
 
     name: str
     arguments: Mapping[str, Any]
@@ -44,14 +64,51 @@ class ToolChoice:
     mode: str = AUTO
     """`auto`, `none` or `required`."""
     names: tuple[str, ...] | None = None
-    """Only these; all when None."""
+    """The only tools allowed; all when None."""
     parallel: bool = True
-    """Whether one answer may call several times."""
+    """Whether one answer may contain several calls."""
 
     def allowed(self, tools: tuple[Tool, ...]) -> tuple[Tool, ...]:
         if self.mode == NONE:
             return ()
         return tuple(tool for tool in tools if self.names is None or tool.name in self.names)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ToolFormat(ABC):
+    """How calls look in a model's prompts and in its output."""
+
+    name: str
+    """The format's name in models.toml."""
+    opening: str
+    """The text that every call begins with."""
+    closing: str
+    """The text that every call ends with."""
+    marks: tuple[str, ...]
+    """Texts that the parser looks for and that may be special tokens of the model."""
+    between: str
+    """The text that may separate two calls; empty for none."""
+    instructions: str
+    """A system message for models whose template does not describe tools; {tools} lists them."""
+    tools_apart: str = "\n"
+    """The separator between two tools in the preamble."""
+
+    @abstractmethod
+    def call(self, tool: Tool) -> JSONNode:
+        """A call of the tool, as one tag of a structural tag."""
+
+    @abstractmethod
+    def write(self, call: Call) -> str:
+        """A call as the model would have written it."""
+
+    @abstractmethod
+    def parser(self, tools: Sequence[Tool]) -> CallParser:
+        """A parser that finds calls of these tools in an answer."""
+
+    def preamble(self, tools: Sequence[Tool]) -> str:
+        """The preamble that describes these tools."""
+        listed = self.tools_apart.join(dump(tool.as_dict()) for tool in tools)
+        return self.instructions.replace("{tools}", listed)
 
 
 def dump(value: Any) -> str:

@@ -1,1 +1,2 @@
-"""What both tiers agree on. Imports nothing of Quire."""
+"""Shared by the web tier and the engine: sampling ranges, error codes, stop regexes, token bytes,
+llguidance's limits and tokenizer, tracing. Imports nothing else of Quire."""

@@ -1,5 +1,6 @@
-"""A vocabulary as llguidance reads it."""
+"""Builds llguidance's tokenizer from a model's vocabulary."""
 
+import itertools
 import json
 from collections.abc import Collection, Iterator, Sequence
 from typing import Any
@@ -49,11 +50,46 @@ def build(
     special_ids = read.special_ids if special_ids is None else special_ids
     text_tokenizer = _without_prefix(read.tokenizer)
     plain = _PlainTextTokenizer(text_tokenizer, tokens, special_ids, eos_token_ids[0])
-    return LLTokenizer(TokenizerWrapper(plain), n_vocab=len(tokens), eos_token=list(eos_token_ids))
+    return LLTokenizer(
+        TokenizerWrapper(plain),
+        n_vocab=len(tokens),
+        eos_token=list(eos_token_ids),
+        slices=_slices(),
+    )
+
+
+def _slices() -> list[str]:
+    """Token sets for which llguidance computes a part of the mask in advance.
+
+    It uses such a part as a whole where a pattern allows every token of the set: `[a-z ]{400}`
+    allows words of up to 14 letters until 14 are left. Otherwise it follows each token letter by
+    letter, with one lexer state per count. It recognizes only sets of the form `[class]{m,n}`,
+    after a fixed beginning such as a space, with n up to about 15.
+
+    It arranges the sets as a tree, and follows a token once for each set that has it and does not
+    apply. So two sets either exclude each other or one contains the other: there are words by
+    length, within a length by characters, and texts of up to each length. The sets cost some
+    0.3 s and 45 MB for 49,000 tokens.
+    """
+    spaces, *_ = LLTokenizer.json_slices()
+    sets = [spaces]
+    for least, most in itertools.pairwise((0, *_LENGTHS)):
+        sets += (words.format(least + 1, most) for words in _WORDS)
+        sets += (words.format(max(least, 1), most - 1) for words in _WORDS_AFTER_A_SPACE)
+        sets += (f"[A-Za-z ]{{{least + 1},{most}}}", f"{_JSON_TEXT}{{1,{most}}}")
+    return [*sets, f"{_JSON_TEXT}{{1,30}}", f"{_JSON_TEXT}+"]
+
+
+_LENGTHS = (5, 9, 14)
+"""Characters of the longest words in each group."""
+_WORDS = ("[a-z]{{{},{}}}", "[A-Za-z]{{{},{}}}")
+_WORDS_AFTER_A_SPACE = (" [a-z]{{{},{}}}", " [A-Za-z]{{{},{}}}")
+_JSON_TEXT = r'[^"\\\x00-\x1F\x7F]'
+"""A character that a JSON string has without a backslash."""
 
 
 def _without_prefix(tokenizer: Tokenizer) -> Tokenizer:
-    """A copy for text that follows other text: no space in front, special tokens spelled out."""
+    """A copy for text that continues other text: no leading space, special tokens spelled out."""
     state = json.loads(tokenizer.to_str())
     steps = _steps(state["normalizer"], "normalizers")
     kept = [step for step in steps if step["type"] != "Prepend"]
@@ -69,7 +105,7 @@ def _without_prefix(tokenizer: Tokenizer) -> Tokenizer:
 
 
 def _steps(step: dict[str, Any] | None, inside: str) -> Iterator[dict[str, Any]]:
-    """A step of a tokenizer, or the steps of a sequence and of those inside it."""
+    """A tokenizer step, or the steps of a sequence and of the sequences nested in it."""
     if step is None:
         return
     if step["type"] != "Sequence":

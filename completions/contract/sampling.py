@@ -1,4 +1,4 @@
-"""Ranges and defaults of sampling parameters: the API's fields and the engine both read them."""
+"""Ranges and defaults of sampling parameters, shared by the API's fields and the engine."""
 
 import sys
 from collections.abc import Mapping
@@ -10,7 +10,7 @@ _N = TypeVar("_N", int, float)
 
 @dataclass(frozen=True, slots=True)
 class Range(Generic[_N]):
-    """The finite numbers that a parameter may be. Bounds are inclusive; None is no bound."""
+    """The finite numbers that a parameter may take. Bounds are inclusive; None means no bound."""
 
     default: _N
     low: _N | None = None

@@ -1,15 +1,15 @@
-"""JSON read strictly: what two readers could understand differently is refused."""
+"""Strict JSON: refuses whatever two parsers could read differently."""
 
 import json
 import re
 from typing import Any, NoReturn
 
-# Only these escapes can leave half of a surrogate pair, which no UTF-8 text can hold.
+# Only these escapes can produce half of a surrogate pair, which no UTF-8 text can hold.
 _SURROGATE_ESCAPE = re.compile(r"\\u[dD][89a-fA-F]")
 
 
 class StrictJSONError(ValueError):
-    """Why a text was refused. Line and column count from 1; None where Python does not tell."""
+    """A text is not strict JSON. Lines and columns count from 1; None if unknown."""
 
     def __init__(self, reason: str, line: int | None = None, column: int | None = None) -> None:
         super().__init__(reason if line is None else f"{reason} at line {line}, column {column}")
@@ -37,9 +37,9 @@ _DECODER = json.JSONDecoder(object_pairs_hook=_unique, parse_constant=_no_consta
 
 
 def loads(text: str) -> Any:
-    """The value of an RFC 8259 text with unique keys and whole characters. Raises StrictJSONError.
+    """Parse an RFC 8259 text with unique keys and no lone surrogates. Raises StrictJSONError.
 
-    Numbers too large for a float become infinite, and are for the caller to refuse.
+    Numbers too large for a float become infinite; the caller must refuse them.
     """
     try:
         value = _DECODER.decode(text)

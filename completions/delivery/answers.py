@@ -1,4 +1,4 @@
-"""Answers with a job's result: when it is done, as accepted for later, or polled."""
+"""HTTP responses for a job: its result once it is done, 202 until then, or its polled state."""
 
 import time
 from collections.abc import Sequence
@@ -12,11 +12,11 @@ from redis.exceptions import RedisError
 from rest_framework.response import Response
 
 from completions.accounts.keys import Principal
-from completions.delivery.following import PAST_DEADLINE, Outcome, follow, wait_for_call
+from completions.delivery.following import PAST_DEADLINE, Outcome, follow
 from completions.delivery.preferences import Preferences
-from completions.errors import APIError, from_job_error
+from completions.exceptions import APIError, from_job_error
 from completions.http import runtime
-from completions.http.renderers import rendered
+from completions.http.bodies import rendered
 from completions.jobs import kept
 from completions.jobs.record import JobRecord, NewJob
 from completions.responses.completion import View
@@ -32,14 +32,14 @@ async def answer(view: View, job: NewJob, meta: bool = False) -> HttpResponse:
     here = await runtime.current()
     seconds = job.deadline - time.time() + PAST_DEADLINE
     try:
-        outcome = await (follow if job.kept else wait_for_call)(view, seconds)
+        outcome = await follow(view, seconds, called=not job.kept)
         end = outcome.end
     finally:
         if end is None and not job.kept:
             here.spawn(here.cancel_job(view.id))
     body = _result(view, outcome)
     if meta:
-        body["meta"] = await read_meta(view, outcome.collected.finish_reasons())
+        body["meta"] = await read_meta(view, outcome.collected.choices.finish_reasons())
     return rendered(body)
 
 
@@ -75,7 +75,7 @@ async def accepted(
 
 
 def located(response: _R, view: View, preferences: Preferences) -> _R:
-    """The response with the address of the background completion."""
+    """Add the address of the background completion to the response."""
     response.headers["Location"] = view.location
     if preferences.respond_async:
         response.headers["Preference-Applied"] = "respond-async"
@@ -83,7 +83,7 @@ def located(response: _R, view: View, preferences: Preferences) -> _R:
 
 
 async def find(view_type: type[View], job_id: str, principal: Principal) -> JobRecord:
-    """The job, if it is one of this route's and this organization's. Raises APIError."""
+    """The job, if it belongs to this route and this organization. Raises APIError."""
     here = await runtime.current()
     try:
         job = await here.submission.fetch(job_id)
@@ -100,16 +100,14 @@ async def find(view_type: type[View], job_id: str, principal: Principal) -> JobR
 async def polled(
     view: View, principal: Principal, wait: float, known: str | None = None, meta: bool = False
 ) -> Response:
-    """The state of a job now, or as soon as it ends within `wait` seconds. Raises APIError.
-
-    `known` are the ETags of states that the client has. `meta` adds how an ended job was run.
-    """
+    """The state of a job now, or as soon as it ends within `wait` seconds. `known` are the ETags
+    that the client has; `meta` adds how the job ran, once it has ended. Raises APIError."""
     job = await find(type(view), view.id, principal)
     outcome = Outcome(view.collected())
     if wait and not job.ended:
         outcome = await follow(view, wait, until_closing=True)
         job = await find(type(view), view.id, principal)
-    if job.ended and outcome.end is None:  # all its events are there
+    if job.ended and outcome.end is None:  # all its events are stored
         outcome = await follow(view, stored=job.events)
     headers = {"ETag": f'W/"{job.state}-{job.sequence_number}"'}
     if not job.ended:
@@ -118,12 +116,12 @@ async def polled(
         return Response(status=304, headers=headers)
     body = outcome.collected.polled(job)
     if meta and job.ended:
-        body["meta"] = await read_meta(view, outcome.collected.finish_reasons())
+        body["meta"] = await read_meta(view, outcome.collected.choices.finish_reasons())
     return Response(body, headers=headers)
 
 
 async def read_meta(view: View, finish_reasons: Sequence[str | None]) -> dict[str, Any]:
-    """The `meta` of a response: how the job was run. Redis may no longer know its times."""
+    """The `meta` of a response: how the job ran. Without times if Redis no longer knows them."""
     here = await runtime.current()
     try:
         job = await here.submission.fetch(view.id)

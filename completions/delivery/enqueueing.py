@@ -1,4 +1,4 @@
-"""Puts a prepared request into the queue: the job is stored and published, or leaves no trace."""
+"""Puts a prepared request into the queue. A failure leaves no trace."""
 
 import asyncio
 import re
@@ -10,19 +10,15 @@ from django.db import Error as SQLError
 from redis.exceptions import RedisError
 
 from completions.accounts.keys import Principal
+from completions.contract import tracing
 from completions.delivery import idempotency, rate_limits
-from completions.errors import APIError
-from completions.http import access_log, request_ids, runtime
-from completions.jobs import kept, tracing
-from completions.jobs.limits import (
-    BudgetReachedError,
-    LimitReachedError,
-    Remaining,
-    UnseededError,
-)
+from completions.exceptions import APIError
+from completions.http import access_log, runtime
+from completions.jobs import kept
+from completions.jobs.limits import BudgetReachedError, LimitReachedError, Remaining, UnseededError
 from completions.jobs.message import message_of
 from completions.jobs.record import IdempotencyKey, Kind, NewJob
-from completions.jobs.rids import RidTakenError
+from completions.jobs.rids import RidTakenError, rids_of
 from completions.jobs.submit import KeyQueueFullError, ModelUnservedError, QueueFullError
 from completions.requests.preparation import Prepared
 from completions.usage import budgets
@@ -32,11 +28,9 @@ _NOT_QUEUED = (
     RedisError, OSError, SQLError,
 )  # fmt: skip
 _BUDGET_SCOPES = 2
-"""The key's budget and the organization's; Redis may have lost what was spent of either."""
+"""Budgets per job: the key's and the organization's. Redis may have lost either."""
 _NUL = re.compile(rb"(?<!\\)(?:\\\\)*\\u0000")
 """U+0000 in JSON. After an odd number of backslashes, `\\u0000` is text."""
-REPLAYED_FOR = 24 * 3600
-"""Seconds for which SQL keeps the result of a request with an idempotency key."""
 
 
 def new_job(
@@ -45,7 +39,7 @@ def new_job(
     principal: Principal,
     idempotency_key: IdempotencyKey | None = None,
 ) -> NewJob:
-    """The job of a request, with the timeout and lifetime of its kind."""
+    """The job for a request, with the timeout and lifetime of its kind."""
     view = prepared.view
     waits = kind == "background"
     timeout = settings.BACKGROUND_TIMEOUT if waits else settings.REQUEST_TIMEOUT
@@ -59,10 +53,10 @@ def new_job(
         request=prepared.payload,
         view=view.as_dict(),
         deadline=time.time() + timeout,
-        ttl=ttl if idempotency_key is None else max(ttl, REPLAYED_FOR),
+        ttl=ttl if idempotency_key is None else max(ttl, idempotency.REPLAYED_FOR),
         limits=principal.limits,
         idempotency=idempotency_key,
-        request_id=request_ids.current.get(),
+        request_id=access_log.current_request_id(),
         trace=tracing.headers(),
         prices=prepared.request.model.entry.token_prices,
         stored=principal.store_prompts,
@@ -70,30 +64,19 @@ def new_job(
 
 
 async def enqueue(job: NewJob) -> Remaining:
-    """Store and publish the job, or leave nothing behind and raise APIError.
-
-    Returns what the API key has left.
-    """
+    """Store and publish the job, and return what its API key has left. An APIError leaves no trace
+    of the job."""
     access_log.note(job_id=job.id, model=job.model)
     here = await runtime.current()
     if here.is_closing:
         raise APIError("server_shutting_down")
     if here.is_full:
         raise APIError("server_overloaded")
-    if job.kept or _rids(job):
-        return await _enqueue_in_steps(here, job)
+    work = _store_and_publish(here, job)
+    # A client that hangs up must not stop the work between two steps.
+    storing = here.spawn(work) if job.kept or rids_of(job.view) else None
     try:
-        return await _store_and_publish(here, job)
-    except asyncio.CancelledError:
-        here.spawn(_withdraw(here, job))
-        raise
-
-
-async def _enqueue_in_steps(here: runtime.Runtime, job: NewJob) -> Remaining:
-    """Enqueue in a task of its own: a client that hangs up must not stop it between two steps."""
-    storing = here.spawn(_store_and_publish(here, job))
-    try:
-        return await asyncio.shield(storing)
+        return await (work if storing is None else asyncio.shield(storing))
     except asyncio.CancelledError:
         if job.idempotency is None:  # with a key, the client can ask for the result again
             here.spawn(_withdraw(here, job, storing))
@@ -118,9 +101,8 @@ async def _store_and_publish(here: runtime.Runtime, job: NewJob) -> Remaining:
 
 
 async def _admit(here: runtime.Runtime, job: NewJob) -> Remaining:
-    """Submit the job. Reads budgets from SQL that Redis has lost. Raises as Submission.submit."""
-    interactive = job.waited_for
-    most = settings.MAX_QUEUED_INTERACTIVE if interactive else settings.MAX_QUEUED_BACKGROUND
+    """Submit the job. Restores lost budgets from SQL to Redis. Raises as Submission.submit."""
+    most = settings.MAX_QUEUED_INTERACTIVE if job.waited_for else settings.MAX_QUEUED_BACKGROUND
     bounds = settings.MAX_QUEUED_JOBS, most, settings.MAX_QUEUED_PER_KEY
     message = message_of(job.id, job.model, job.priority)
     if not job.kept:
@@ -134,7 +116,7 @@ async def _admit(here: runtime.Runtime, job: NewJob) -> Remaining:
 
 
 def _require_storable(job: NewJob) -> None:
-    """Raise APIError for U+0000, which PostgreSQL does not store in JSON."""
+    """Raise APIError for U+0000, which PostgreSQL cannot store in JSON."""
     if _NUL.search(job.request_json) or _NUL.search(job.view_json):
         message = (
             "A text of this request contains U+0000, which cannot be stored. Leave out the "
@@ -146,7 +128,7 @@ def _require_storable(job: NewJob) -> None:
 async def _withdraw(
     here: runtime.Runtime, job: NewJob, storing: asyncio.Task[Remaining] | None = None
 ) -> None:
-    """Take back a job that was refused or whose client hung up, once `storing` it is done."""
+    """Remove a job that was refused or whose client hung up, once the task `storing` is done."""
     if storing is not None:
         await asyncio.wait({storing})
     here.reader.forget(job.id)
@@ -158,8 +140,8 @@ async def _withdraw(
 
 
 async def _take_rids(here: runtime.Runtime, job: NewJob) -> None:
-    """Raise APIError when the API key has used one of the request's own ids before."""
-    rids = _rids(job)
+    """Raise APIError if the API key has already used one of the request's own ids."""
+    rids = rids_of(job.view)
     if not rids:
         return
     try:
@@ -172,13 +154,8 @@ async def _take_rids(here: runtime.Runtime, job: NewJob) -> None:
 
 
 async def _free_rids(here: runtime.Runtime, job: NewJob) -> None:
-    if rids := _rids(job):
+    if rids := rids_of(job.view):
         await here.rids.free(job.api_key_id, rids, job.id)
-
-
-def _rids(job: NewJob) -> list[str]:
-    rid = job.view.get("rid")
-    return [rid] if isinstance(rid, str) else list(rid or ())
 
 
 def _refusal(error: Exception, job: NewJob) -> APIError:

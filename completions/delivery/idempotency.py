@@ -1,16 +1,13 @@
-"""The `Idempotency-Key` header: a request that is sent again runs once and gets the same answer.
-
-draft-ietf-httpapi-idempotency-key-header. A key belongs to an API key and a route, and is kept for
-a day after its job has ended. A refused request leaves no trace, so the client may correct it and
-send it with the same key.
-"""
+"""The `Idempotency-Key` header (draft-ietf-httpapi-idempotency-key-header): a repeated request runs
+once and gets the same answer. A key belongs to an API key and a route, and lives for a day after
+its job has ended. A refused request leaves no trace, so its key can be used again."""
 
 import hashlib
 import json
 
 from django.utils import timezone
 
-from completions.errors import APIError
+from completions.exceptions import APIError
 from completions.http.base import APIRequest
 from completions.jobs import kept
 from completions.jobs.record import IdempotencyKey
@@ -18,6 +15,9 @@ from completions.jobs.record import IdempotencyKey
 HEADER = "Idempotency-Key"
 REPLAYED = "Idempotent-Replayed"
 MAX_LENGTH = 255
+"""Characters of a key."""
+REPLAYED_FOR = 24 * 3600
+"""Seconds for which SQL keeps the result of a request with a key."""
 
 
 def key_of(request: APIRequest, route: str) -> IdempotencyKey | None:
@@ -39,22 +39,17 @@ async def first_job(key: IdempotencyKey, api_key_id: int) -> str | None:
         return None
     job_id, body_digest = found
     if body_digest != key.body_digest:
-        raise reused()
+        raise APIError("idempotency_key_reused", param=HEADER)
     return job_id
 
 
-def reused() -> APIError:
-    """422: one key, two different requests."""
-    return APIError("idempotency_key_reused", param=HEADER)
-
-
 def in_progress() -> APIError:
-    """409: the first request with this key has not been answered yet."""
+    """A 409: the first request with this key is still in progress."""
     return APIError("idempotency_in_progress", param=HEADER)
 
 
 def refuse(request: APIRequest) -> None:
-    """Raise APIError for the header on a route without it, where clients could not rely on it."""
+    """Raise APIError if the header is sent to a route that does not support it."""
     if HEADER in request.headers:
         message = f"{HEADER} is not supported on this route; send the request without it."
         raise APIError("unsupported_parameter", message, HEADER)

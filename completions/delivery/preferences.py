@@ -1,11 +1,11 @@
-"""Headers and query parameters of a request. RFC 7240 defines the header Prefer."""
+"""Headers and query parameters that modify a request. RFC 7240 defines the header Prefer."""
 
 import re
 from dataclasses import dataclass
 
 from rest_framework.request import Request
 
-from completions.errors import APIError
+from completions.exceptions import invalid_parameter
 
 META_HEADER = "x-include-meta"
 _WAIT = re.compile(r"wait=\"?(\d{1,6})\"?$", re.IGNORECASE)
@@ -13,13 +13,13 @@ _WAIT = re.compile(r"wait=\"?(\d{1,6})\"?$", re.IGNORECASE)
 
 @dataclass(frozen=True, slots=True)
 class Preferences:
-    """The preferences that Quire knows. A server ignores others (RFC 7240)."""
+    """The preferences that Quire supports. Others are ignored (RFC 7240)."""
 
     respond_async: bool = False
     wait: float = 0.0
     """Seconds to wait before answering 202."""
     meta: bool = False
-    """Whether the response says how the request was run."""
+    """Whether the response reports how the request was run."""
 
     @classmethod
     def of(cls, request: Request) -> "Preferences":
@@ -46,16 +46,15 @@ def wants_meta(request: Request) -> bool:
 def _truth(given: str | None, name: str) -> bool:
     word = "false" if given is None else given.lower()
     if word not in ("true", "1", "false", "0"):
-        raise APIError("invalid_value", f"{name} is {word[:20]!r}; it must be true or false.", name)
+        raise invalid_parameter(name, word, "true or false")
     return word in ("true", "1")
 
 
 def seconds(request: Request, name: str, most: float) -> float:
-    """A query parameter in seconds, cut to `most`; 0 when absent."""
+    """A query parameter in seconds, capped at `most`; 0 when absent."""
     given = request.query_params.get(name, "0")
     if not re.fullmatch(r"\d{1,6}(\.\d+)?", given):
-        message = f"{name} is {given[:20]!r}; it must be a number of seconds."
-        raise APIError("invalid_value", message, name)
+        raise invalid_parameter(name, given, "a number of seconds")
     return min(float(given), most)
 
 
@@ -67,7 +66,6 @@ def cursor(request: Request) -> int:
     ):
         if given is not None:
             if not re.fullmatch(r"\d{1,15}", given):
-                message = f"{name} is {given[:20]!r}; it must be a sequence number."
-                raise APIError("invalid_value", message, name)
+                raise invalid_parameter(name, given, "a sequence number")
             return int(given)
     return 0

@@ -1,12 +1,12 @@
-"""Headers about the limits of an API key, and the error when one is reached.
+"""Headers about an API key's limits, and the errors when one is reached.
 
 https://platform.openai.com/docs/guides/rate-limits#rate-limits-in-headers
 """
 
 import math
 
-from completions.contract.errors import NEVER
-from completions.errors import APIError
+from completions.contract.error_codes import NEVER
+from completions.exceptions import APIError
 from completions.jobs.limits import (
     Allowance,
     BudgetReachedError,
@@ -18,20 +18,24 @@ from completions.jobs.record import NewJob
 from completions.models.usage import NANOS
 
 _TOO_MANY = {
-    "requests": ("request_rate_exceeded", "This API key may send {limit} requests per minute."),
+    "requests": (
+        "request_rate_exceeded", "requests_per_minute",
+        "This API key may send {limit} requests per minute.",
+    ),
     "tokens": (
-        "token_rate_exceeded",
+        "token_rate_exceeded", "tokens_per_minute",
         "This API key may use {limit} tokens per minute, and this request can use {asked}.",
     ),
     "concurrency": (
-        "concurrency_limit_exceeded",
+        "concurrency_limit_exceeded", "max_concurrency",
         "This API key may have {limit} requests running at a time.",
     ),
-}
+}  # fmt: skip
+"""The error, the field of Limits and the message for each limit."""
 
 
 def headers(remaining: Remaining) -> dict[str, str]:
-    """`x-ratelimit-*` for the limits of the key."""
+    """The `x-ratelimit-*` headers for the key's limits."""
     shown = {}
     for name in ("requests", "tokens"):
         allowance: Allowance | None = getattr(remaining, name)
@@ -44,24 +48,18 @@ def headers(remaining: Remaining) -> dict[str, str]:
 
 def refusal(reached: LimitReachedError, limits: Limits, most_tokens: int) -> APIError:
     """The error for a request that can use up to `most_tokens` tokens."""
-    limit = {
-        "requests": limits.requests_per_minute,
-        "tokens": limits.tokens_per_minute,
-        "concurrency": limits.max_concurrency,
-    }[reached.limit]
-    name, message = _TOO_MANY[reached.limit]
+    name, field, message = _TOO_MANY[reached.limit]
+    limit = getattr(limits, field)
     message = message.format(limit=limit, asked=most_tokens)
     never = reached.limit == "tokens" and limit is not None and most_tokens > limit
     advice = " Shorten the prompt, lower max_tokens or n, or ask your administrator for more."
     wait = f" Retry in {duration(reached.retry_after)}."
-    error = APIError(name, message + (advice if never else wait))
-    error.headers.update(headers(reached.remaining))
-    if never:
-        error.headers.update(NEVER)
-    else:
-        error.headers["Retry-After"] = str(max(1, math.ceil(reached.retry_after)))
-        error.headers["retry-after-ms"] = str(max(1, math.ceil(reached.retry_after * 1000)))
-    return error
+    retry = NEVER if never else {
+        "Retry-After": str(max(1, math.ceil(reached.retry_after))),
+        "retry-after-ms": str(max(1, math.ceil(reached.retry_after * 1000))),
+    }  # fmt: skip
+    known = {**headers(reached.remaining), **retry}
+    return APIError(name, message + (advice if never else wait), headers=known)
 
 
 _BUDGETS = {
@@ -92,7 +90,7 @@ def quota_refusal(reached: BudgetReachedError, job: NewJob) -> APIError:
 
 
 def crowded_refusal(most: int) -> APIError:
-    """The error for a key that has `most` open jobs, as many as it may."""
+    """The error for a key that already has `most` open jobs, the maximum."""
     return APIError(
         "queue_full",
         f"This API key has {most} requests waiting or running, the most that one key may have. "

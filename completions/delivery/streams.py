@@ -8,24 +8,23 @@ from typing import Any, NamedTuple
 
 from completions.delivery.answers import read_meta
 from completions.delivery.following import PAST_DEADLINE, StoredEvents, events_of
-from completions.errors import APIError
+from completions.exceptions import APIError
 from completions.http import runtime
 from completions.jobs.calls import ReaderLostError
 from completions.jobs.events import EndEvent, Event
 from completions.responses import sse
 from completions.responses.completion import View
-from completions.responses.obfuscation import obfuscation
 
 
 class StreamQuery(NamedTuple):
-    """What query parameters and headers say about a stream."""
+    """The options of a stream, from query parameters and headers."""
 
     after: int = 0
     """The last sequence number that the client has."""
     ids: bool = False
-    """Whether events have their sequence numbers as ids."""
+    """Whether events carry their sequence numbers as ids."""
     meta: bool = False
-    """Whether a last chunk says how the job was run."""
+    """Whether a last chunk reports how the job was run."""
 
 
 _DEFAULTS = StreamQuery()
@@ -38,13 +37,10 @@ async def frames(
     stored: StoredEvents | None = None,
     watched: bool = False,
 ) -> AsyncGenerator[bytes, None]:
-    """A job's events as SSE, which always end with `[DONE]`.
-
-    A `watched` job is cancelled when its connection ends. For that, the server must read the first
-    frame even if the client has already hung up.
-    """
+    """A job's events as SSE, ending with `[DONE]`. A `watched` job is cancelled when its connection
+    ends; for that, the server must read the first frame even after a hang-up."""
     here = await runtime.current()
-    clock = asyncio.get_running_loop().time  # the time of day may jump
+    clock = asyncio.get_running_loop().time  # the wall clock may jump
     over_at = clock() + deadline - time.time() + PAST_DEADLINE
     chunks = view.chunks()
     event: Event | None = None
@@ -67,7 +63,7 @@ async def frames(
                     if number > query.after
                 ]
                 if query.meta and isinstance(event, EndEvent) and event.error is None:
-                    meta = await read_meta(view, chunks.finish_reasons())
+                    meta = await read_meta(view, chunks.choices.finish_reasons())
                     wire.append(sse.frame({**chunks.envelope(), "usage": None, "meta": meta}))
                 if wire:
                     yield wire[0] if len(wire) == 1 else b"".join(wire)
@@ -82,4 +78,4 @@ async def frames(
 def _padded(view: View, chunk: dict[str, Any]) -> dict[str, Any]:
     if not view.obfuscation or not chunk.get("choices"):
         return chunk
-    return {**chunk, "obfuscation": obfuscation(chunk)}
+    return {**chunk, "obfuscation": sse.obfuscation(chunk)}

@@ -1,81 +1,118 @@
-"""/v1/batches: create, retrieve, list, cancel, send the unfinished lines again."""
+"""/v1/batches: create, get, list, cancel, and resubmit the failed lines."""
 
+import asyncio
 import re
+import threading
+from collections.abc import Mapping
+from contextlib import suppress
 from typing import Any
 
 from asgiref.sync import sync_to_async
 from django.conf import settings
-from django.db import IntegrityError
+from django.db import IntegrityError, connections
 from django.db.models import F, Sum
 from django.utils import timezone
 from rest_framework.response import Response
 
 from completions.accounts.keys import Principal
-from completions.batches import progress, resubmission, states
+from completions.batches import files, progress, resubmission, states
+from completions.batches.planning import forecast
+from completions.batches.planning.cache import reported_size
+from completions.batches.planning.rehearsal import rehearse
+from completions.batches.summary import Summary
 from completions.delivery import idempotency
-from completions.endpoints.files import KEEP_SECONDS, find_file
-from completions.errors import APIError, FieldError
+from completions.endpoints.files import KEEP_SECONDS, ExpiresAfterObject, find_file, storage_limit
+from completions.exceptions import APIError, FieldError, invalid_parameter
 from completions.http.base import APIRequest, AsyncAPIView
 from completions.http.pages import Page
 from completions.jobs.record import IdempotencyKey
-from completions.models import UNFINISHED, Batch, BatchStatus, File, FilePurpose, Scope
-from completions.requests.fields.base import ChoiceField, IntegerField, ObjectField, TextField
-from completions.requests.fields.objects import StrictSerializer, Values
+from completions.models import (
+    UNFINISHED,
+    Batch,
+    BatchStatus,
+    File,
+    FilePurpose,
+    OnInvalid,
+    Scope,
+)
+from completions.requests import turns
+from completions.requests.fields.base import (
+    BooleanField,
+    ChoiceField,
+    IntegerField,
+    ObjectField,
+    TextField,
+)
+from completions.requests.fields.objects import StrictObject, Values
 from completions.requests.preparation import ROUTES
 
 DEFAULT_LISTED, MOST_LISTED = 20, 100
 WINDOW_HOURS = range(1, 168 + 1)
 MAX_PAIRS, MAX_NAME, MAX_VALUE = 16, 64, 512
+ON_INVALID_HEADER = "X-On-Invalid"
+MOST_PILOT = 1000
 _WINDOW = re.compile(r"(\d{1,3})h")
 
 
-class ExpiresAfterSerializer(StrictSerializer):
-    anchor = ChoiceField(choices=["created_at"], help_text="From the output file's creation on.")
-    seconds = IntegerField(
-        min_value=KEEP_SECONDS[0], max_value=KEEP_SECONDS[-1], help_text="That it is kept."
-    )
-
-
-class BatchRequestSerializer(StrictSerializer):
+class BatchRequestObject(StrictObject):
     """The body of POST /v1/batches."""
 
-    input_file_id = TextField(help_text="Of an uploaded file with one request per line.")
-    endpoint = ChoiceField(choices=list(ROUTES), help_text="To which all requests go.")
+    input_file_id = TextField("Id of an uploaded file with one request per line.", required=True)
+    endpoint = ChoiceField("The route of all requests.", choices=list(ROUTES), required=True)
     completion_window = TextField(
-        default="24h", help_text="1h to 168h; what is not done by then ends as batch_expired."
+        "1h to 168h; lines that are not done by then end with batch_expired.", default="24h"
     )
-    metadata = ObjectField(required=False, help_text="Up to 16 strings of the client's own.")
-    output_expires_after = ExpiresAfterSerializer(
-        required=False, help_text="When the output and error files are deleted; 30 days."
+    dry_run = BooleanField(
+        "Validate the file and answer with a forecast of tokens, cost and time; run no line but "
+        "those of a pilot."
+    )
+    pilot = IntegerField(
+        "Lines, drawn at random, that run first and narrow the forecast. After a dry run, "
+        "POST /v1/batches/{id}/start runs the others.",
+        min_value=1,
+        max_value=MOST_PILOT,
+    )
+    receipts = BooleanField(
+        "Each answered line has a receipt: hashes of weights, tokenizer, grammar and prompt, the "
+        "seed, the engine's build and the token ids. `manage.py verify` and `replay` check it."
+    )
+    metadata = ObjectField("Up to 16 strings that the batch object repeats.")
+    on_invalid = ChoiceField(
+        "What a line with a refused body does: `skip` sends its error to the error file and runs "
+        "the other lines, `fail` fails the batch before any line runs. Also as the header "
+        f"`{ON_INVALID_HEADER}`. Default skip.",
+        choices=OnInvalid.values,
+    )
+    output_expires_after = ExpiresAfterObject(
+        "When the output and error files are deleted; default 30 days."
     )
 
     def check(self, values: Values) -> Values:
         window = _WINDOW.fullmatch(values["completion_window"])
         if window is None or int(window[1]) not in WINDOW_HOURS:
             message = f'must be from "{WINDOW_HOURS[0]}h" to "{WINDOW_HOURS[-1]}h".'
-            raise FieldError("invalid_value", message, "completion_window")
+            raise FieldError(message, "completion_window")
         _check_metadata(values["metadata"] or {})
         return values
 
 
 def _check_metadata(metadata: dict[str, Any]) -> None:
     if len(metadata) > MAX_PAIRS:
-        raise FieldError("invalid_value", f"may hold at most {MAX_PAIRS} pairs.", "metadata")
+        raise FieldError(f"has {len(metadata)} pairs; it may have at most {MAX_PAIRS}.", "metadata")
     for name, value in metadata.items():
         path = f"metadata.{name[:MAX_NAME]}"
         if not 1 <= len(name) <= MAX_NAME:
-            message = f"keys must have 1-{MAX_NAME} characters."
-            raise FieldError("invalid_value", message, "metadata")
+            raise FieldError(f"keys must have 1-{MAX_NAME} characters.", "metadata")
         if not isinstance(value, str):
-            raise FieldError("invalid_type", "must be a string.", path)
+            raise FieldError("must be a string.", path, code="invalid_type")
         if len(value) > MAX_VALUE:
-            raise FieldError("invalid_value", f"may have at most {MAX_VALUE} characters.", path)
+            raise FieldError(f"may have at most {MAX_VALUE} characters.", path)
         if "\x00" in name + value:
-            raise FieldError("invalid_value", "must not hold U+0000.", "metadata")
+            raise FieldError("must not contain U+0000.", "metadata")
 
 
 class BatchesView(AsyncAPIView):
-    """Create a batch, or list those there are."""
+    """Create a batch, or list the organization's batches."""
 
     scope = Scope.BATCHES
 
@@ -85,9 +122,7 @@ class BatchesView(AsyncAPIView):
             response = await _presented(first)
             response.headers[idempotency.REPLAYED] = "true"
             return response
-        serializer = BatchRequestSerializer(data=request.data)
-        serializer.is_valid()
-        wanted = serializer.validated_data
+        wanted = BatchRequestObject().validate(request.data)
         file = await find_file(wanted["input_file_id"], request.auth, "input_file_id")
         if file.purpose != FilePurpose.BATCH:
             message = "input_file_id: this file was not uploaded for a batch."
@@ -98,10 +133,15 @@ class BatchesView(AsyncAPIView):
             completion_window=wanted["completion_window"],
             output_seconds=keep["seconds"],
             metadata=wanted["metadata"],
+            on_invalid=_on_invalid(wanted["on_invalid"], request),
         )
+        batch.receipts = bool(wanted["receipts"])
+        batch.pilot, batch.held = wanted["pilot"], bool(wanted["dry_run"])
+        if wanted["dry_run"] and wanted["pilot"] is None:
+            return Response(await _rehearsed(batch, file, request.auth))
         if key is not None:
             batch.idempotency_key, batch.body_digest = key.key, key.body_digest
-        return await _created(batch, file, request.auth)
+        return await create(batch, file, request.auth)
 
     async def get(self, request: APIRequest) -> Response:
         owned = Batch.objects.filter(organization_id=request.auth.organization_id)
@@ -109,8 +149,16 @@ class BatchesView(AsyncAPIView):
         return Response(await page.read(owned, batch_object))
 
 
+def _on_invalid(wanted: str | None, request: APIRequest) -> str:
+    """The body's field or else the header. Raises APIError."""
+    header = request.headers.get(ON_INVALID_HEADER)
+    if header is not None and header not in OnInvalid.values:
+        raise invalid_parameter(ON_INVALID_HEADER, header, "skip or fail")
+    return wanted or header or OnInvalid.SKIP
+
+
 class BatchView(AsyncAPIView):
-    """One batch, with its progress."""
+    """Get a batch and its progress."""
 
     scope = Scope.BATCHES
 
@@ -118,8 +166,19 @@ class BatchView(AsyncAPIView):
         return await _presented(await _find(batch_id, request.auth))
 
 
+class StartBatchView(AsyncAPIView):
+    """Run the lines that remain after a dry run's pilot. Other batches do not change."""
+
+    scope = Scope.BATCHES
+
+    async def post(self, request: APIRequest, batch_id: str) -> Response:
+        await _find(batch_id, request.auth)
+        await sync_to_async(states.start)(batch_id)
+        return await _presented(await _find(batch_id, request.auth))
+
+
 class CancelBatchView(AsyncAPIView):
-    """Run no more of its lines; those that are done are kept. An ended batch stays as it is."""
+    """Cancel a batch. The results so far are kept. An ended batch does not change."""
 
     scope = Scope.BATCHES
 
@@ -130,7 +189,7 @@ class CancelBatchView(AsyncAPIView):
 
 
 class ResubmitBatchView(AsyncAPIView):
-    """A new batch of the lines in the error file of one that has ended."""
+    """Create a batch from the lines in the error file of an ended batch."""
 
     scope = Scope.BATCHES
 
@@ -144,26 +203,15 @@ class ResubmitBatchView(AsyncAPIView):
         except File.DoesNotExist as error:
             message = "The input file or the error file of this batch was deleted or has expired."
             raise APIError("file_not_found", message, "id") from error
-        return await _created(again, file, request.auth)
+        except files.StorageLimitError as error:
+            raise storage_limit("id") from error
+        return await create_again(again, file, request.auth)
 
 
-async def _created(batch: Batch, file: File, principal: Principal) -> Response:
-    """Store a new batch, unless too much of its organization's waits already."""
-    unfinished = Batch.objects.filter(
-        organization_id=principal.organization_id, status__in=UNFINISHED
-    )
-    open_lines = Sum(F("total") - F("completed") - F("failed"))
-    queued = (await unfinished.aaggregate(lines=open_lines))["lines"] or 0
-    waiting = await unfinished.filter(status=BatchStatus.VALIDATING).acount()
-    if queued >= settings.MAX_QUEUED_LINES or waiting >= settings.MAX_VALIDATING_BATCHES:
-        raise APIError(
-            "batch_limit_exceeded",
-            f"{queued} lines of your organization wait and {waiting} batches are being validated, "
-            f"of {settings.MAX_QUEUED_LINES} and {settings.MAX_VALIDATING_BATCHES} at most. Wait "
-            "until some are done.",
-        )
-    owner = principal.organization_id, principal.key_id
-    states.place(batch, file, owner, ROUTES[batch.endpoint].view_type.id_prefix)
+async def create(batch: Batch, file: File, principal: Principal) -> Response:
+    """Store a new batch, unless too many lines or batches of its organization are waiting."""
+    await _require_room(principal)
+    _place(batch, file, principal)
     try:
         await batch.asave(force_insert=True)
     except IntegrityError as error:
@@ -173,12 +221,73 @@ async def _created(batch: Batch, file: File, principal: Principal) -> Response:
     return await _presented(batch)
 
 
+async def _require_room(principal: Principal, checks: turns.Checks | None = None) -> None:
+    """Raise APIError if too many lines of the organization wait, or too many of its files: with
+    `checks`, also those of dry runs."""
+    unfinished = Batch.objects.filter(
+        organization_id=principal.organization_id, status__in=UNFINISHED
+    )
+    open_lines = Sum(F("total") - F("completed") - F("failed"))
+    queued = (await unfinished.aaggregate(lines=open_lines))["lines"] or 0
+    waiting = await unfinished.filter(status=BatchStatus.VALIDATING).acount()
+    if checks is not None:  # counted last: others may have come during the queries
+        waiting += checks.files.count(principal.organization_id)
+    if queued >= settings.MAX_QUEUED_LINES or waiting >= settings.MAX_VALIDATING_BATCHES:
+        raise APIError(
+            "batch_limit_exceeded",
+            f"{queued} lines of your organization wait and {waiting} files are being validated, "
+            f"of {settings.MAX_QUEUED_LINES} and {settings.MAX_VALIDATING_BATCHES} at most. Wait "
+            "until some are done.",
+        )
+
+
+async def create_again(batch: Batch, file: File, principal: Principal) -> Response:
+    """Store a new batch of lines of another. A refusal leaves no file behind."""
+    try:
+        return await create(batch, file, principal)
+    except APIError:
+        await file.adelete()
+        raise
+
+
+async def _rehearsed(batch: Batch, file: File, principal: Principal) -> Mapping[str, Any]:
+    """The forecast of an unsaved batch. Files of one organization take turns, in threads."""
+    checks = turns.current()
+    await _require_room(principal, checks)
+    _place(batch, file, principal)  # nothing awaits between the count and the turn
+    hung_up = threading.Event()
+
+    def run() -> Mapping[str, Any]:
+        try:
+            return rehearse(batch, reported_size, lambda: not hung_up.is_set()).forecast
+        finally:
+            connections.close_all()  # this thread's own
+
+    await checks.files.take(principal.organization_id)
+    try:
+        running = asyncio.ensure_future(checks.run(principal.organization_id, run))
+        try:
+            return await asyncio.shield(running)
+        except asyncio.CancelledError:
+            hung_up.set()  # nobody reads the forecast, and others wait for the turn
+            with suppress(Exception):
+                await running
+            raise
+    finally:
+        checks.files.give(principal.organization_id)
+
+
+def _place(batch: Batch, file: File, principal: Principal) -> None:
+    owner = principal.organization_id, principal.key_id
+    states.place(batch, file, owner, ROUTES[batch.endpoint].view_type.id_prefix)
+
+
 async def _first(key: IdempotencyKey, principal: Principal) -> Batch | None:
-    """The batch that an idempotency key stands for. Raises APIError when it was another's."""
+    """The batch that was created with this idempotency key. Raises APIError for another body."""
     made = Batch.objects.filter(api_key_id=principal.key_id, idempotency_key=key.key)
     batch = await made.afirst()
     if batch is not None and batch.body_digest != key.body_digest:
-        raise idempotency.reused()
+        raise APIError("idempotency_key_reused", param=idempotency.HEADER)
     return batch
 
 
@@ -192,6 +301,8 @@ async def _find(batch_id: str, principal: Principal) -> Batch:
 
 async def _presented(batch: Batch) -> Response:
     body = batch_object(batch)
+    if batch.pilot is not None:
+        body["forecast"] = await sync_to_async(forecast.of_batch)(batch, timezone.now())
     if not batch.ended:
         at = await sync_to_async(progress.of)(batch, timezone.now())
         body["progress"] = {
@@ -203,7 +314,7 @@ async def _presented(batch: Batch) -> Response:
 
 
 def batch_object(batch: Batch) -> dict[str, Any]:
-    """OpenAI's Batch object. File ids appear as soon as there is something to read in the file."""
+    """OpenAI's Batch object. It has the id of an output file once that file has lines."""
     times = {f"{name}_at": getattr(batch, f"{name}_at") for name in _TIMES}
     times |= {f"{status}_at": None for status in _ENDS}
     if batch.ended:
@@ -226,21 +337,23 @@ def batch_object(batch: Batch) -> dict[str, Any]:
             "completed": batch.completed,
             "failed": batch.failed,
         },
-        "usage": _usage(batch),
+        "usage": {
+            "input_tokens": batch.prompt_tokens,
+            "input_tokens_details": {"cached_tokens": batch.cached_tokens},
+            "output_tokens": batch.completion_tokens,
+            "output_tokens_details": {"reasoning_tokens": batch.reasoning_tokens},
+            "total_tokens": batch.prompt_tokens + batch.completion_tokens,
+        },
         "metadata": batch.metadata,
+        "on_invalid": batch.on_invalid,
+        "receipts": batch.receipts,
+        "pilot": batch.pilot,
+        "held": batch.held,
         "resubmission_of": batch.resubmission_of or None,
+        "plan": batch.plan,
+        "summary": Summary(batch.watched, batch.summary).shown() if batch.summary else None,
     }
 
 
 _TIMES = ("created", "in_progress", "expires", "finalizing", "cancelling")
 _ENDS = ("completed", "failed", "expired", "cancelled")
-
-
-def _usage(batch: Batch) -> dict[str, Any]:
-    return {
-        "input_tokens": batch.prompt_tokens,
-        "input_tokens_details": {"cached_tokens": batch.cached_tokens},
-        "output_tokens": batch.completion_tokens,
-        "output_tokens_details": {"reasoning_tokens": batch.reasoning_tokens},
-        "total_tokens": batch.prompt_tokens + batch.completion_tokens,
-    }

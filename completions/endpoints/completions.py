@@ -1,4 +1,4 @@
-"""/v1/completions and /v1/chat/completions: submit, list, poll, stream again, cancel, delete."""
+"""/v1/completions and /v1/chat/completions: create, list, poll, stream again, cancel, delete."""
 
 from typing import Any
 
@@ -12,14 +12,13 @@ from completions.delivery import answers, idempotency, rate_limits
 from completions.delivery.enqueueing import enqueue, new_job
 from completions.delivery.preferences import Preferences, cursor, flag, seconds, wants_meta
 from completions.delivery.streams import StreamQuery, frames
-from completions.errors import APIError
+from completions.exceptions import APIError
 from completions.http import runtime
 from completions.http.base import APIRequest, AsyncAPIView
 from completions.http.pages import Page
 from completions.jobs import kept
 from completions.jobs.record import Kind
 from completions.models import Job, Scope
-from completions.requests.fields import ignored
 from completions.requests.fields.returns import ReturnSettings
 from completions.requests.preparation import prepare
 from completions.responses import sse
@@ -30,8 +29,7 @@ DEFAULT_LISTED, MOST_LISTED = 20, 100
 
 
 class CompletionsView(AsyncAPIView):
-    """Submit a completion: answered when it is done, as a stream, or at once to be polled. List
-    those that are kept. A route of chat completions has another `view_type`."""
+    """Create a completion, or list the background ones. Chat routes set another `view_type`."""
 
     scope = Scope.INFERENCE
     view_type: type[View] = View
@@ -47,7 +45,7 @@ class CompletionsView(AsyncAPIView):
         request.checked()
         view, returns = prepared.view, prepared.request.returns
         if prepared.request.ignored:
-            self.headers[ignored.HEADER] = ", ".join(prepared.request.ignored)
+            self.headers["x-ignored-params"] = ", ".join(prepared.request.ignored)
         kind = _kind(returns, preferences)
         job = new_job(prepared, kind, principal, key)
         self.headers.update(rate_limits.headers(await enqueue(job)))
@@ -60,7 +58,7 @@ class CompletionsView(AsyncAPIView):
         return await answers.answer(view, job, preferences.meta)
 
     async def _answered_again(self, job_id: str, request: APIRequest) -> HttpResponseBase:
-        """The answer to the first request with this idempotency key."""
+        """The response to the first request with this idempotency key."""
         job = await answers.find(self.view_type, job_id, request.auth)
         view = self.view_type(**job.view)
         response: HttpResponseBase
@@ -98,8 +96,7 @@ class CompletionsView(AsyncAPIView):
 
 
 async def _add_states(listed: list[dict[str, Any]]) -> None:
-    """Replace `queued` by the state in Redis: SQL does not know that a job runs or has just
-    ended."""
+    """Replace `queued` with the state in Redis, because SQL is updated later."""
     unended = [body for body in listed if body["status"] == "queued"]
     here = await runtime.current()
     states = await here.submission.states([body["id"] for body in unended])
@@ -108,7 +105,7 @@ async def _add_states(listed: list[dict[str, Any]]) -> None:
 
 
 class CompletionView(AsyncAPIView):
-    """Poll a completion, stream it again from a sequence number, or delete it once it has ended."""
+    """Poll a completion, stream it again, or delete it once it has ended."""
 
     scope = Scope.INFERENCE
     view_type: type[View] = View
@@ -136,7 +133,7 @@ class CompletionView(AsyncAPIView):
 
 
 class CancelView(AsyncAPIView):
-    """Cancel a completion. One that has ended stays as it is."""
+    """Cancel a completion. One that has ended does not change."""
 
     scope = Scope.INFERENCE
     view_type: type[View] = View
@@ -151,7 +148,7 @@ class CancelView(AsyncAPIView):
             await here.submission.cancel(job_id)
         except (RedisError, OSError) as error:
             raise APIError("queue_unavailable") from error
-        # The worker confirms within one step, so the answer usually has the end.
+        # The worker confirms within one step, so the response usually shows the final state.
         return await answers.polled(view, request.auth, wait=5.0)
 
 

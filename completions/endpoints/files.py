@@ -1,8 +1,9 @@
-"""/v1/files: upload, list, retrieve, read, delete."""
+"""/v1/files: upload, list, get, read, delete."""
 
 import re
 from datetime import timedelta
-from typing import Any
+from http import HTTPStatus
+from typing import Any, NamedTuple
 from urllib.parse import quote
 
 from asgiref.sync import sync_to_async
@@ -10,7 +11,6 @@ from django.conf import settings
 from django.core.files.uploadedfile import UploadedFile
 from django.http import StreamingHttpResponse
 from django.utils import timezone
-from django.utils.datastructures import MultiValueDict
 from rest_framework import exceptions as drf
 from rest_framework.parsers import MultiPartParser
 from rest_framework.response import Response
@@ -18,11 +18,13 @@ from rest_framework.response import Response
 from completions.accounts.keys import Principal
 from completions.batches import files, writing
 from completions.delivery import idempotency
-from completions.errors import APIError, payload_too_large
+from completions.exceptions import APIError, payload_too_large
 from completions.http.base import APIRequest, AsyncAPIView
 from completions.http.pages import Page
 from completions.models import UNFINISHED, Batch, File, FilePurpose, FileQuerySet, Scope
 from completions.requests import turns
+from completions.requests.fields.base import ChoiceField, IntegerField
+from completions.requests.fields.objects import StrictObject
 
 MOST_LISTED = 10_000
 KEEP_SECONDS = range(3600, 2_592_000 + 1)
@@ -30,9 +32,22 @@ DEFAULT_KEEP = timedelta(seconds=KEEP_SECONDS[-1])
 _PARTS = ("purpose", "file", "expires_after[anchor]", "expires_after[seconds]")
 
 
+class ExpiresAfterObject(StrictObject):
+    anchor = ChoiceField(
+        "The time from which the seconds count: when the file is created.",
+        choices=["created_at"],
+        required=True,
+    )
+    seconds = IntegerField(
+        "How long the file is kept.",
+        min_value=KEEP_SECONDS[0],
+        max_value=KEEP_SECONDS[-1],
+        required=True,
+    )
+
+
 def file_object(file: File, written: bool = True) -> dict[str, Any]:
-    """OpenAI's FileObject; `status` is deprecated there, but its client waits until it is
-    `processed`."""
+    """OpenAI's FileObject. OpenAI's client waits until the deprecated `status` is `processed`."""
     body: dict[str, Any] = {
         "id": file.id,
         "object": "file",
@@ -47,8 +62,16 @@ def file_object(file: File, written: bool = True) -> dict[str, Any]:
     return body
 
 
+def storage_limit(param: str) -> APIError:
+    return APIError(
+        "storage_limit_exceeded",
+        f"Your organization's files may take {settings.MAX_STORED_BYTES} bytes. Delete some first.",
+        param,
+    )
+
+
 class FilesView(AsyncAPIView):
-    """Upload a file, or list those there are."""
+    """Upload a file, or list the organization's files."""
 
     scope = Scope.BATCHES
 
@@ -56,7 +79,7 @@ class FilesView(AsyncAPIView):
 
     async def post(self, request: APIRequest) -> Response:
         idempotency.refuse(request)
-        upload = _Upload(request.data, request.FILES)
+        upload = _Upload.of(request)
         request.checked()  # storing may take long, but little memory
         owner = (request.auth.organization_id, request.auth.key_id)
         try:
@@ -65,12 +88,7 @@ class FilesView(AsyncAPIView):
             )
             file = await turns.to_its_end(storing)
         except files.StorageLimitError as error:
-            raise APIError(
-                "storage_limit_exceeded",
-                f"Your organization's files may take {settings.MAX_STORED_BYTES} bytes. "
-                "Delete some first.",
-                "file",
-            ) from error
+            raise storage_limit("file") from error
         return Response(file_object(file))
 
     async def get(self, request: APIRequest) -> Response:
@@ -89,7 +107,7 @@ class FilesView(AsyncAPIView):
 
 
 class FileView(AsyncAPIView):
-    """One file's facts; or delete it."""
+    """Get a file's metadata, or delete the file."""
 
     scope = Scope.BATCHES
 
@@ -100,19 +118,19 @@ class FileView(AsyncAPIView):
 
     async def delete(self, request: APIRequest, file_id: str) -> Response:
         if (batch := await _being_written(file_id, request.auth)) is not None:
-            raise _in_use(f"{batch.id} writes this file and has not ended. Cancel it, or wait.")
+            message = f"{batch.id} writes this file and has not ended. Cancel it, or wait."
+            raise APIError("file_in_use", message, "id")
         file = await find_file(file_id, request.auth)
         reading = Batch.objects.filter(input_file_id=file_id, status__in=UNFINISHED)
         if (batch := await reading.afirst()) is not None:
-            raise _in_use(
-                f"{batch.id} was made of this file and has not ended. Cancel it, or wait."
-            )
+            message = f"{batch.id} reads this file and has not ended. Cancel it, or wait."
+            raise APIError("file_in_use", message, "id")
         await file.adelete()
         return Response({"id": file_id, "object": "file", "deleted": True})
 
 
 class FileContentView(AsyncAPIView):
-    """A file as it was stored, in pieces; of a batch that runs, what there is so far."""
+    """Stream a file, or its end from a byte on. While its batch runs, stream the results so far."""
 
     scope = Scope.BATCHES
 
@@ -122,9 +140,27 @@ class FileContentView(AsyncAPIView):
             name = writing.file_of(batch, file_id).filename
             return _download(writing.read_partial(batch, answered), name)
         file = await find_file(file_id, request.auth)
-        response = _download(files.read(file), file.filename)
-        response.headers["Content-Length"] = str(file.bytes)
+        start = _start(request, file)
+        response = _download(files.read(file, start or 0), file.filename)
+        response.headers["Content-Length"] = str(file.bytes - (start or 0))
+        response.headers["Accept-Ranges"] = "bytes"
+        response.headers["ETag"] = f'"{file.id}"'
+        if start is not None:
+            response.status_code = HTTPStatus.PARTIAL_CONTENT
+            response.headers["Content-Range"] = f"bytes {start}-{file.bytes - 1}/{file.bytes}"
         return response
+
+
+def _start(request: APIRequest, file: File) -> int | None:
+    """The first byte that `Range: bytes=N-` asks for; None for the whole file. Other ranges are
+    ignored, as RFC 9110, section 14.2, allows. Raises APIError for a start beyond the end."""
+    asked = re.fullmatch(r"bytes=(\d{1,18})-", request.headers.get("Range", ""))
+    if asked is None or request.headers.get("If-Range") not in (None, f'"{file.id}"'):
+        return None
+    if int(asked[1]) >= file.bytes:
+        message = f"The file has {file.bytes} bytes; {asked[0]} begins after its end."
+        raise APIError("range_not_satisfiable", message, "Range")
+    return int(asked[1])
 
 
 def _download(content: Any, filename: str) -> StreamingHttpResponse:
@@ -142,14 +178,10 @@ async def _being_written(file_id: str, principal: Principal) -> Batch | None:
     return batch if its_own else None
 
 
-def _in_use(message: str) -> APIError:
-    return APIError("file_in_use", message, "id")
-
-
 async def find_file(file_id: str, principal: Principal, param: str = "id") -> File:
     """The file, if it is this organization's and has not expired. Raises APIError."""
     asked = _visible(principal).filter(id=file_id)
-    file = None if "\x00" in file_id else await asked.afirst()  # PostgreSQL would choke on it
+    file = None if "\x00" in file_id else await asked.afirst()  # PostgreSQL refuses U+0000
     if file is None:
         raise APIError("file_not_found", param=param)
     return file
@@ -160,51 +192,47 @@ def _visible(principal: Principal) -> FileQuerySet:
     return unexpired.filter(organization_id=principal.organization_id)
 
 
-class _Upload:
-    """The parts of an upload, checked. Raises APIError."""
+class _Upload(NamedTuple):
+    """The parts of a multipart upload."""
 
-    def __init__(self, data: Any, uploads: MultiValueDict[str, UploadedFile[Any]]) -> None:
-        self._data = data
+    content: UploadedFile[Any]
+    filename: str
+    keep: timedelta
+
+    @classmethod
+    def of(cls, request: APIRequest) -> "_Upload":
+        """Check the parts. Raises APIError."""
+        data: Any = request.data
         for name in data:
             if name not in _PARTS:
                 message = f"there is no such part. Send {' and '.join(_PARTS[:2])}."
                 raise APIError("unknown_parameter", f"{name[:64]}: {message}", name[:64])
             if len(data.getlist(name)) > 1:
                 raise APIError("invalid_value", f"{name}: send one only.", name)
-        self._check_purpose()
-        self.keep = self._keep()
-        content = uploads.get("file")
-        if content is None:
-            message = "file: this part is required, with a file name."
-            raise APIError("missing_required_parameter", message, "file")
-        if (content.size or 0) > settings.MAX_FILE_BYTES:
-            raise payload_too_large(settings.MAX_FILE_BYTES)
-        self.content = content
-        self.filename = re.sub(r"[\x00-\x1f\x7f]", "", content.name or "")[:255] or "file"
-
-    def _check_purpose(self) -> None:
-        purpose = self._data.get("purpose")
-        if purpose is None:
+        if (purpose := data.get("purpose")) is None:
             message = 'purpose: this part is required; send "batch".'
             raise APIError("missing_required_parameter", message, "purpose")
         if purpose != FilePurpose.BATCH:
             message = 'purpose: this server takes files for "batch" only.'
             raise APIError("unsupported_value", message, "purpose")
+        keep = _keep(*map(data.get, _PARTS[2:]))
+        content = request.FILES.get("file")
+        if content is None:
+            message = "file: this part is required, with a file name."
+            raise APIError("missing_required_parameter", message, "file")
+        if (content.size or 0) > settings.MAX_FILE_BYTES:
+            raise payload_too_large(settings.MAX_FILE_BYTES)
+        filename = re.sub(r"[\x00-\x1f\x7f]", "", content.name or "")[:255] or "file"
+        return cls(content, filename, keep)
 
-    def _keep(self) -> timedelta:
-        anchor, seconds = map(self._data.get, _PARTS[2:])
-        if anchor is None and seconds is None:
-            return DEFAULT_KEEP
-        if anchor != "created_at":
-            message = f'{_PARTS[2]}: must be "created_at".'
-            raise APIError("invalid_value", message, _PARTS[2])
-        return timedelta(seconds=check_keep_seconds(seconds, _PARTS[3]))
 
-
-def check_keep_seconds(value: Any, param: str) -> int:
-    """Seconds after which a file expires, as a part of a form or a number of a JSON body."""
-    digits = value if type(value) in (str, int) else ""
-    if not re.fullmatch(r"\d{1,9}", str(digits)) or int(digits) not in KEEP_SECONDS:
-        message = f"{param}: must be from {KEEP_SECONDS[0]} to {KEEP_SECONDS[-1]} seconds."
-        raise APIError("invalid_value", message, param)
-    return int(digits)
+def _keep(anchor: Any, seconds: Any) -> timedelta:
+    if anchor is None and seconds is None:
+        return DEFAULT_KEEP
+    if anchor != "created_at":
+        raise APIError("invalid_value", f'{_PARTS[2]}: must be "created_at".', _PARTS[2])
+    given = str(seconds)
+    if not re.fullmatch(r"\d{1,9}", given) or int(given) not in KEEP_SECONDS:
+        message = f"{_PARTS[3]}: must be from {KEEP_SECONDS[0]} to {KEEP_SECONDS[-1]} seconds."
+        raise APIError("invalid_value", message, _PARTS[3])
+    return timedelta(seconds=int(given))

@@ -1,13 +1,12 @@
-"""POST /v1/grammars/validate: is a constraint usable, and does a text fit it?"""
+"""POST /v1/grammars/validate: check a constraint, and whether a text matches it."""
 
 from dataclasses import asdict
-from typing import Any, NamedTuple
+from typing import Any
 
 from rest_framework.response import Response
 
-from completions.accounts.keys import Principal
-from completions.catalog import model_files
-from completions.errors import FieldError
+from completions.catalog.model_files import ModelFiles
+from completions.exceptions import FieldError
 from completions.grammars import Constraint, Verdict
 from completions.grammars.exceptions import GrammarOverloadError, GrammarTimeoutError
 from completions.http.base import APIRequest, AsyncAPIView
@@ -16,52 +15,33 @@ from completions.requests import judging
 from completions.requests.fields.base import TextField
 from completions.requests.fields.constraint import CONSTRAINTS, ConstraintFields, constraint_of
 from completions.requests.fields.objects import Values
-from completions.requests.model import ModelRequestSerializer, RequestedModel
+from completions.requests.model import ModelRequestObject
 
 MAX_TEXT = 100_000
 
 
-class Validation(NamedTuple):
-    """A constraint to judge."""
+class ValidateRequestObject(ModelRequestObject, ConstraintFields):
+    text = TextField("A text to try the constraint on.", max_length=MAX_TEXT)
 
-    model: RequestedModel
-    constraint: Constraint
-    text: str | None
-
-
-class ValidateRequestSerializer(ModelRequestSerializer, ConstraintFields):
-    text = TextField(
-        required=False, max_length=MAX_TEXT, help_text="A text to try the constraint on."
-    )
-
-    def check(self, values: Values) -> Validation:
+    def check(self, values: Values) -> tuple[Constraint, ModelFiles, str | None]:
         constraint = constraint_of(values, self.requested.files)
         if constraint is None:
             message = f"send one constraint: {', '.join(CONSTRAINTS)}."
-            raise FieldError("missing_required_parameter", message, CONSTRAINTS[0])
-        return Validation(self.requested, constraint, values["text"])
+            raise FieldError(message, CONSTRAINTS[0], code="missing_required_parameter")
+        return constraint, self.requested.files, values["text"]
 
 
 class ValidateView(AsyncAPIView):
-    """An unusable constraint is an answer, not an error."""
+    """Report on a constraint. An invalid one is a result, not an error."""
 
     scope = Scope.INFERENCE
 
     async def post(self, request: APIRequest) -> Response:
-        body = _with_model(request.data, request.auth)
-        asked: Validation = await ValidateRequestSerializer.validate_request(body, request.auth)
-        verdict = await judging.examine(asked.constraint, asked.model.files, asked.text)
+        question = await ValidateRequestObject.validate_request(request.data, request.auth)
+        verdict = await judging.examine(*question)
         if isinstance(verdict.error, GrammarOverloadError | GrammarTimeoutError):
-            verdict.result()  # raises: nothing is known about this constraint
+            verdict.result()  # raises, because the check did not finish
         return Response(_answer(verdict))
-
-
-def _with_model(body: Any, principal: Principal) -> Any:
-    """The body, with the only model that its key may use when it names none."""
-    if not isinstance(body, dict) or body.get("model") is not None:
-        return body
-    usable = [entry.id for entry in model_files.served_models() if principal.may_use(entry.id)]
-    return {**body, "model": usable[0]} if len(usable) == 1 else body
 
 
 def _answer(verdict: Verdict) -> dict[str, Any]:

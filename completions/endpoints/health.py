@@ -1,4 +1,4 @@
-"""Liveness and readiness, for balancers and orchestrators: no key, no secrets."""
+"""Liveness and readiness probes for load balancers and orchestrators. They need no key."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -13,11 +13,12 @@ from completions.catalog import model_files
 from completions.http import runtime
 from completions.http.base import APIRequest, AsyncAPIView
 
-PATIENCE = 3.0
+CHECK_SECONDS = 3.0
+"""Seconds after which a check without a result counts as failed."""
 
 
 class HealthView(AsyncAPIView):
-    """The process answers."""
+    """Report that the process answers."""
 
     authenticated = False
 
@@ -26,46 +27,40 @@ class HealthView(AsyncAPIView):
 
 
 class ReadyView(AsyncAPIView):
-    """A completion submitted now would be run; 503 with what is missing otherwise."""
+    """Report whether a completion submitted now would run; otherwise 503 with the reasons."""
 
     authenticated = False
 
     async def get(self, request: APIRequest) -> Response:
-        told = await _together()
-        failures = {name: why for name, why in zip(_CHECKS, told, strict=True) if why}
-        if failures:
+        if failures := await find_failures():
             return Response({"status": "unavailable", "failures": failures}, status=503)
         return Response({"status": "ready"})
 
 
-_asking: asyncio.Future[list[str]] | None = None
-"""What the first of those who ask at the same time finds out for all: anybody may ask, and a crowd
-of checks would be too late for each of them, so that a balancer would take the process away."""
+_running_checks: asyncio.Task[dict[str, str]] | None = None
 
 
-async def _together() -> list[str]:
-    global _asking
-    while (asking := _asking) is not None and asking.get_loop() is asyncio.get_running_loop():
-        await asyncio.wait([asking])
-        if not asking.cancelled():
-            return asking.result()
-    _asking = mine = asyncio.get_running_loop().create_future()
+async def find_failures() -> dict[str, str]:
+    """Return the reasons, by check, why the service is not ready. Concurrent callers share one run,
+    so that many probes do not delay each other."""
+    global _running_checks
+    task, loop = _running_checks, asyncio.get_running_loop()
+    if task is None or task.done() or task.get_loop() is not loop:
+        task = _running_checks = loop.create_task(_run_checks())
+    return await asyncio.shield(task)
+
+
+async def _run_checks() -> dict[str, str]:
+    reasons = await asyncio.gather(*map(_limited, _CHECKS.values()))
+    return {name: reason for name, reason in zip(_CHECKS, reasons, strict=True) if reason}
+
+
+async def _limited(check: Callable[[], Awaitable[str]]) -> str:
     try:
-        told = await asyncio.gather(*map(_patiently, _CHECKS.values()))
-        mine.set_result(told)
-        return told
-    finally:  # without a result it is another's turn
-        _asking = None
-        mine.cancel()
-
-
-async def _patiently(check: Callable[[], Awaitable[str]]) -> str:
-    """Who asks has patience, too: what hangs is told instead of waited for."""
-    try:
-        async with asyncio.timeout(PATIENCE):
+        async with asyncio.timeout(CHECK_SECONDS):
             return await check()
     except TimeoutError:
-        return f"no answer within {PATIENCE:.0f} s"
+        return f"no answer within {CHECK_SECONDS:.0f} s"
 
 
 async def _running() -> str:
@@ -77,7 +72,7 @@ async def _redis() -> str:
     try:
         await runtime.ping()
     except OutOfMemoryError:
-        return "takes no writes: it is at maxmemory"
+        return "refuses writes: it has reached maxmemory"
     except (RedisError, OSError) as error:
         return f"does not answer ({type(error).__name__})"
     return ""
@@ -87,11 +82,11 @@ async def _worker() -> str:
     try:
         live = await runtime.live_models()
     except (RedisError, OSError):
-        return "cannot be known without Redis"
+        return "unknown, because Redis does not answer"
     served = [entry.id for entry in model_files.served_models()]
-    if live.intersection(served):
+    if live.keys() & set(served):
         return ""
-    return f"none that takes jobs serves any of: {', '.join(served)}"
+    return f"no worker that takes new jobs serves any of: {', '.join(served)}"
 
 
 async def _database() -> str:
@@ -108,7 +103,7 @@ _CHECKS: dict[str, Callable[[], Awaitable[str]]] = {
     "worker": _worker,
 }
 _migrations_applied = False
-"""Once true it stays so: migrations are not taken back under a running server."""
+"""Whether migrations are applied. Never reset: nobody reverts them under a running server."""
 
 
 def _migrated() -> str:

@@ -1,4 +1,4 @@
-"""`GET /metrics`: the service as Prometheus sees it, workers included."""
+"""GET /metrics: Prometheus metrics of the web process, the queue and the workers."""
 
 import asyncio
 import hmac
@@ -7,7 +7,6 @@ from collections.abc import Iterable, Sequence
 import prometheus_client
 from django.conf import settings
 from django.http import HttpResponse
-from prometheus_client import CollectorRegistry
 from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.metrics_core import Metric
 from prometheus_client.parser import text_string_to_metric_families
@@ -15,7 +14,7 @@ from prometheus_client.registry import Collector
 from redis.exceptions import RedisError
 
 from completions.catalog import model_files
-from completions.errors import APIError
+from completions.exceptions import APIError, invalid_parameter
 from completions.http import runtime, web_metrics
 from completions.http.authentication import bearer
 from completions.http.base import APIRequest, AsyncAPIView
@@ -28,17 +27,16 @@ PATIENCE = 5.0
 
 
 class MetricsView(AsyncAPIView):
-    """Text for Prometheus: `?part=web` has this web process alone, `?part=service` the workers and
-    the queue, which every web process tells alike; both without."""
+    """Metrics for Prometheus. `?part=web` returns the metrics of this web process, `?part=service`
+    the metrics of the workers and the queue, which are the same from every web process."""
 
     authenticated = False
-    schema = None  # no part of the OpenAPI document: it is not JSON
 
     async def get(self, request: APIRequest) -> HttpResponse:
         _require_token(request.META.get("HTTP_AUTHORIZATION", ""))
         part = request.query_params.get("part")
         if part not in (None, *PARTS):
-            raise APIError("invalid_value", f"part is one of {', '.join(PARTS)}", "part")
+            raise invalid_parameter("part", part, f"one of: {', '.join(PARTS)}")
         text = b""
         if part != "service":
             text += prometheus_client.generate_latest(web_metrics.registry)
@@ -48,7 +46,7 @@ class MetricsView(AsyncAPIView):
 
 
 def _require_token(header: str) -> None:
-    """Raises APIError. Names of models and the load are nobody else's business."""
+    """Raise APIError without the token: the load and the names of models are not public."""
     wanted = settings.METRICS_TOKEN
     if not wanted:
         message = "Metrics are off. Set QUIRE_METRICS_TOKEN and send it as a bearer token."
@@ -62,12 +60,14 @@ async def _service() -> bytes:
     models = [entry.id for entry in model_files.served_models()]
     try:
         async with asyncio.timeout(PATIENCE):
-            backlog = await read_backlog(here.redis, settings.REDIS_PREFIX, models)
-            pages = await worker_pages(here.redis, settings.REDIS_PREFIX)
+            backlog = await read_backlog(here.store, models)
+            pages = await worker_pages(here.store)
     except (RedisError, OSError):
-        return await asyncio.to_thread(_written, [_up(0)])
-    families = [_up(1), *_of_backlog(backlog), *_of_workers(models, pages)]
-    return await asyncio.to_thread(lambda: _written([*families, *merged(pages)]))
+        return prometheus_client.generate_latest(Families([_up(0)]))
+    families = [_up(1), *_of_backlog(backlog), _of_workers(models, pages)]
+    return await asyncio.to_thread(
+        lambda: prometheus_client.generate_latest(Families([*families, *merged(pages)]))
+    )
 
 
 def _up(value: int) -> Metric:
@@ -78,14 +78,10 @@ def _of_backlog(backlog: Backlog) -> Iterable[Metric]:
     for name, text, value in (
         ("jobs_open", "Jobs that have not ended.", backlog.open_jobs),
         ("jobs_unsettled", "Ended jobs that SQL does not have yet.", backlog.unsettled),
-        ("jobs_unsettled_age_seconds", "Of the oldest of them.", backlog.unsettled_age),
-        (
-            "reconciler_lag_seconds",
-            "How late the CPU worker is to look after open jobs.",
-            backlog.reconciler_lag,
-        ),
+        ("jobs_unsettled_age_seconds", "Age of the oldest of them.", backlog.unsettled_age),
+        ("reconciler_lag_seconds", "Delay of the CPU worker's checks.", backlog.reconciler_lag),
         ("redis_memory_bytes", "Memory that Redis uses.", backlog.memory_used),
-        ("redis_memory_limit_bytes", "maxmemory; 0 is none.", backlog.memory_limit),
+        ("redis_memory_limit_bytes", "maxmemory; 0 for no limit.", backlog.memory_limit),
     ):
         yield GaugeMetricFamily(f"quire_{name}", text, value=value)
     waiting = GaugeMetricFamily(
@@ -96,15 +92,15 @@ def _of_backlog(backlog: Backlog) -> Iterable[Metric]:
     yield waiting
 
 
-def _of_workers(models: Sequence[str], pages: Sequence[WorkerPage]) -> Iterable[Metric]:
+def _of_workers(models: Sequence[str], pages: Sequence[WorkerPage]) -> Metric:
     live = GaugeMetricFamily("quire_workers", "Live engine workers.", labels=["model_name"])
     for model in models:
         live.add_metric([model], sum(page.model == model for page in pages))
-    yield live
+    return live
 
 
 def merged(pages: Iterable[WorkerPage]) -> list[Metric]:
-    """All workers' families, each sample with its worker's and model's names."""
+    """The metric families of all workers; each sample has the labels `model_name` and `worker`."""
     families: dict[str, Metric] = {}
     for page in pages:
         labels = {"model_name": page.model, "worker": page.id}
@@ -116,15 +112,11 @@ def merged(pages: Iterable[WorkerPage]) -> list[Metric]:
     return list(families.values())
 
 
-class _Written(Collector):
-    def __init__(self, families: Sequence[Metric]) -> None:
+class Families(Collector):
+    """Metric families for `generate_latest`."""
+
+    def __init__(self, families: Iterable[Metric]) -> None:
         self._families = families
 
     def collect(self) -> Iterable[Metric]:
         return self._families
-
-
-def _written(families: Sequence[Metric]) -> bytes:
-    registry = CollectorRegistry(auto_describe=False)
-    registry.register(_Written(families))
-    return prometheus_client.generate_latest(registry)

@@ -1,5 +1,6 @@
-"""GET /v1/models: what is served, and what each model can do."""
+"""GET /v1/models: the served models and their capabilities."""
 
+from collections.abc import Mapping
 from typing import Any
 
 from rest_framework.response import Response
@@ -13,10 +14,15 @@ from completions.http.base import APIRequest, AsyncAPIView
 from completions.requests.model import find_entry
 
 OWNER = "quire"
+_EVERY_MODEL = (
+    "token_prompts", "ebnf", "regex", "json_schema", "structural_tag", "lark", "logprobs",
+    "hidden_states",
+)  # fmt: skip
+"""Capabilities that no model lacks."""
 
 
 class ModelsView(AsyncAPIView):
-    """The models that the calling key may use and their adapters, with or without a live worker."""
+    """The models that the calling key may use and their adapters, with or without live workers."""
 
     async def get(self, request: APIRequest) -> Response:
         live = await runtime.live_models()
@@ -32,15 +38,17 @@ class ModelsView(AsyncAPIView):
 
 
 class ModelView(AsyncAPIView):
-    """One model, or `base:adapter`; its id may hold slashes."""
+    """One model, or `base:adapter`; the id may contain slashes."""
 
     async def get(self, request: APIRequest, model_id: str) -> Response:
         entry, adapter = find_entry(model_id, request.auth)
         return Response(_model(entry, adapter, await runtime.live_models()))
 
 
-def _model(entry: ModelEntry, adapter: str | None, live: set[str]) -> dict[str, Any]:
-    """OpenAI's model object with ours added; facts are null while the model's files are missing."""
+def _model(
+    entry: ModelEntry, adapter: str | None, live: Mapping[str, str | None]
+) -> dict[str, Any]:
+    """OpenAI's model object with Quire's fields, some of them null while files are missing."""
     try:
         files = model_files.load(entry)
     except ModelFilesError:
@@ -59,26 +67,18 @@ def _model(entry: ModelEntry, adapter: str | None, live: set[str]) -> dict[str, 
         "eos_token_ids": files.eos_token_ids if files else None,
         "default_max_tokens": INTEGERS["max_tokens"].default,
         "prices_per_million_tokens": entry.prices or None,
-        "capabilities": _capabilities(entry, files) if files else None,
+        "capabilities": _capabilities(entry, files, live.get(entry.id)) if files else None,
     }
 
 
-def _capabilities(entry: ModelEntry, files: ModelFiles) -> dict[str, Any]:
-    """Names as in the contract, section 5.1."""
+def _capabilities(entry: ModelEntry, files: ModelFiles, forward: str | None) -> dict[str, Any]:
+    """Names as in the contract, section 5.1. `forward` is how a live worker runs the model: `c`,
+    `torch` or `cuda`; `general` runs each sequence separately, which is slow. `quantization` is the
+    format of quantized weights."""
     return {
-        "text_prompts": files.text_prompts,
-        "token_prompts": True,
-        "chat": files.chat_template is not None,
-        "tools": files.tool_format is not None,
-        "thinking": files.thinking_marks is not None,
-        "ebnf": True,
-        "regex": True,
-        "json_schema": True,
-        "structural_tag": True,
-        "lark": True,
-        "logprobs": True,
-        "hidden_states": True,
-        "routed_experts": files.routes_experts,
-        "fim": files.fim_token_ids is not None,
+        **files.abilities,
+        **dict.fromkeys(_EVERY_MODEL, True),
         "adapters": list(entry.adapters),
+        "forward": forward,
+        "quantization": files.quantization,
     }

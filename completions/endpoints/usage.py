@@ -1,4 +1,4 @@
-"""GET /v1/usage: what was used, in buckets of hours or days as in OpenAI's usage API."""
+"""GET /v1/usage: usage by hour or day, in the format of OpenAI's usage API."""
 
 import re
 from collections.abc import Iterable, Sequence
@@ -11,26 +11,27 @@ from django.utils import timezone
 from rest_framework.response import Response
 
 from completions.accounts.keys import Principal
-from completions.errors import APIError
+from completions.exceptions import APIError, invalid_parameter
 from completions.http.base import APIRequest, AsyncAPIView
 from completions.models import ApiKey, Scope, UsageHour
+from completions.models.usage import FIRST_TOKEN, LATENCY
 from completions.usage import report
 from completions.usage.report import WIDTHS, Row
 
 GROUPS = ("model", "api_key_id", "adapter")
 DEFAULT_GROUPS = ("model", "api_key_id")
 LIMITS = {"1d": (7, 31), "1h": (24, 168)}
-"""Buckets of a page by their width: by default, and at most."""
+"""Buckets per page by width: the default and the maximum."""
 _PAGE = re.compile(r"page_(\d{1,11})")
 _LATEST = 32_503_680_000
-"""The year 3000: dates end with 9999, and a bucket's end must be one, too."""
+"""The year 3000. Python's dates end in 9999, and the end of a bucket must be a date too."""
 _MOST_NAMES = 100
-"""That one parameter may list."""
+"""Maximum number of names in one parameter."""
 
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """The query. Buckets begin at `begin` and before `end`."""
+    """A parsed query. Buckets start at `begin` or later, and before `end`."""
 
     width: str
     begin: datetime
@@ -42,11 +43,10 @@ class Wanted:
 
     @classmethod
     def of(cls, request: APIRequest) -> "Wanted":
-        """Raises APIError."""
+        """Read the query parameters. Raises APIError."""
         width = request.query_params.get("bucket_width", "1d")
         if width not in WIDTHS:
-            message = f"bucket_width must be one of {', '.join(WIDTHS)}."
-            raise APIError("invalid_value", message, "bucket_width")
+            raise invalid_parameter("bucket_width", width, f"one of: {', '.join(WIDTHS)}")
         now = timezone.now()
         begin = _time(request, "start_time") or now - WIDTHS[width] * (LIMITS[width][0] - 1)
         begin = report.bucket_of(begin, width)
@@ -64,14 +64,14 @@ class Wanted:
         )
 
     def buckets(self) -> list[datetime]:
-        """Their beginnings, and one more where the page does not hold all."""
+        """The starts of the buckets, plus the next start if more buckets follow this page."""
         width = WIDTHS[self.width]
         count = min(self.limit + 1, -((self.begin - self.end) // width))
         return [self.begin + i * width for i in range(count)]
 
 
 class UsageView(AsyncAPIView):
-    """A key's own usage; that of the whole organization for its admin keys."""
+    """Report the usage of the key or, for an admin key, of its organization."""
 
     scope = Scope.USAGE
 
@@ -99,7 +99,7 @@ class UsageView(AsyncAPIView):
 
 
 def _hours(wanted: Wanted, owner: Principal, until: datetime) -> QuerySet[UsageHour]:
-    """The rows that the caller may see and asked for."""
+    """The rows that the query selects and the caller may read."""
     hours = UsageHour.objects.filter(
         organization_id=owner.organization_id, hour__gte=wanted.begin, hour__lt=until
     )
@@ -114,7 +114,7 @@ def _hours(wanted: Wanted, owner: Principal, until: datetime) -> QuerySet[UsageH
 
 
 async def _names(owner: Principal) -> dict[int, tuple[str, str]]:
-    """Public id and name of the organization's keys."""
+    """The public id and name of each of the organization's keys."""
     keys = ApiKey.objects.filter(organization_id=owner.organization_id)
     found = keys.values_list("id", "public_id", "name")
     return {pk: (f"sk-{public_id}", name) async for pk, public_id, name in found}
@@ -133,7 +133,7 @@ def _bucket(
 
 
 def _result(row: Row, names: dict[int, tuple[str, str]]) -> dict[str, Any]:
-    """OpenAI's fields, and ours. What is not grouped by is null."""
+    """OpenAI's fields and Quire's own. Fields that are not in `group_by` are null."""
     key_id, key_name = names.get(row.group.get("api_key_id", 0), (None, None))
     sums = row.sums
     return {
@@ -146,8 +146,8 @@ def _result(row: Row, names: dict[int, tuple[str, str]]) -> dict[str, Any]:
         "num_failed_requests": sums["failed"],
         "num_cancelled_requests": sums["cancelled"],
         "cost": float(row.cost),
-        "latency_ms": row.latency(),
-        "first_token_ms": row.first_token(),
+        "latency_ms": row.percentiles(LATENCY),
+        "first_token_ms": row.percentiles(FIRST_TOKEN),
         "api_key_id": key_id,
         "api_key_name": key_name,
         "model": row.group.get("model"),
@@ -163,7 +163,7 @@ def _time(request: APIRequest, name: str) -> datetime | None:
     if given is None:
         return None
     if not re.fullmatch(r"\d{1,12}", given) or int(given) > _LATEST:
-        raise APIError("invalid_value", f"{name} must be a Unix time in seconds.", name)
+        raise invalid_parameter(name, given, "a Unix time in seconds")
     return datetime.fromtimestamp(int(given), UTC)
 
 
@@ -173,7 +173,7 @@ def _page(request: APIRequest) -> datetime | None:
         return None
     match = _PAGE.fullmatch(given)
     if match is None:
-        raise APIError("invalid_value", "page must be a next_page of this list.", "page")
+        raise invalid_parameter("page", given, "the next_page of an earlier page")
     return datetime.fromtimestamp(int(match[1]), UTC)
 
 
@@ -181,8 +181,7 @@ def _limit(request: APIRequest, width: str) -> int:
     default, most = LIMITS[width]
     given = request.query_params.get("limit", str(default))
     if not re.fullmatch(r"\d{1,6}", given) or not 1 <= int(given) <= most:
-        message = f"limit must be from 1 to {most} with bucket_width {width}."
-        raise APIError("invalid_value", message, "limit")
+        raise invalid_parameter("limit", given, f"from 1 to {most} with bucket_width {width}")
     return int(given)
 
 
@@ -190,17 +189,16 @@ def _groups(request: APIRequest) -> tuple[str, ...]:
     given = _several(request, "group_by")
     for name in given:
         if name not in GROUPS:
-            message = f"group_by must be some of {', '.join(GROUPS)}."
-            raise APIError("invalid_value", message, "group_by")
+            raise invalid_parameter("group_by", name, f"some of: {', '.join(GROUPS)}")
     asked = {"group_by", "group_by[]"} & request.query_params.keys()
     return tuple(dict.fromkeys(given)) if asked else DEFAULT_GROUPS
 
 
 def _several(request: APIRequest, name: str) -> list[str]:
-    """A parameter given more than once, with or without [], or with commas."""
+    """A parameter with several values: repeated, with or without [], or separated by commas."""
     given = [*request.query_params.getlist(name), *request.query_params.getlist(f"{name}[]")]
     names = [part for text in given for part in text.split(",") if part]
     if len(names) > _MOST_NAMES:
-        message = f"{name} may list {_MOST_NAMES} names at most."
+        message = f"{name} lists {len(names)} names; it may list at most {_MOST_NAMES}."
         raise APIError("invalid_value", message, name)
     return names

@@ -13,7 +13,7 @@ from completions.grammars.exceptions import Finding
 from completions.grammars.limits import DEFAULT_LIMITS, Limits
 from completions.grammars.tokens import TokenSource
 
-# Locations in its messages point into generated text, which the client never saw.
+# Locations in llguidance's messages point into generated text, which the client never saw.
 _LOCATION = re.compile(r"^(at )?\d+\(\d+\): ")
 
 _PATTERN_ERROR = re.compile(r"regex parse error:.*\nerror: ([^\n]*)", re.DOTALL)
@@ -26,7 +26,7 @@ _ANCHORS = {
     "Word": r"\b and \B are not supported; write out what may stand there",
 }
 _INTERNALS = re.compile(r":  \(.*")
-"""A pattern in llguidance's internal syntax."""
+"""The pattern that follows a message, in llguidance's internal syntax."""
 _STOP_REASONS = {
     "NoExtensionBias": "no text can match this grammar",
     "LexerTooComplex": _LEXER,
@@ -36,15 +36,17 @@ _STOP_REASONS = {
 
 @dataclass(frozen=True, slots=True)
 class Translated:
-    """A grammar that llguidance accepts, and the keywords of the constraint without effect."""
+    """A grammar that llguidance accepts, and the constraint's keywords that have no effect."""
 
     grammar: str
     warnings: Sequence[Finding] = ()
+    loosened: Sequence[str] = ()
+    """Places in the request whose schemas are not enforced."""
 
 
 @dataclass(frozen=True, slots=True)
 class Compiled:
-    """A matcher at its beginning, and the processor time that it took."""
+    """A matcher in its initial state, and the processor time to build it."""
 
     matcher: LLMatcher
     compile_seconds: float
@@ -59,7 +61,7 @@ class Compiler:
     tokens: TokenSource | None = None
     limits: Limits = field(default=DEFAULT_LIMITS)
     compiled: dict[str, Compiled] | None = None
-    """If set, keeps the grammar compiled last, as its thread will ask for it again."""
+    """If set, keeps the most recent grammar, which the same thread will compile again."""
 
     def complaint(self, grammar: str) -> str:
         """llguidance's error message for a grammar; empty if a first token can be chosen."""
@@ -89,19 +91,14 @@ class Compiler:
 DEFAULT_COMPILER = Compiler()
 
 
-def complaint(grammar: str) -> str:
-    """The error message of a grammar that is compiled for bytes."""
-    return DEFAULT_COMPILER.complaint(grammar)
-
-
 def accepts_nothing(grammar: str) -> bool:
-    """Whether the language of a grammar holds the empty text."""
+    """Whether a grammar matches the empty text."""
     matcher = LLMatcher(tokens.load(None), grammar, log_level=0, limits=JUDGE_LIMITS)
     return not matcher.is_error() and bool(matcher.is_accepting())
 
 
 def brief(message: str) -> str:
-    """llguidance's message in one line, without its place in the generated text."""
+    """llguidance's message in one line, without the location in the generated text."""
     if found := _PATTERN_ERROR.search(message):
         return f"invalid pattern: {found[1]}"
     if found := _LOOK_AROUND.search(message):

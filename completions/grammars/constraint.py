@@ -1,4 +1,4 @@
-"""What the output must match, as a request asks for it."""
+"""A constraint on the output, as a request gives it."""
 
 from typing import Any, NamedTuple
 
@@ -14,28 +14,33 @@ class Constraint(NamedTuple):
     field: str
     value: Any
     whitespace: str = COMPACT
-    """Between the tokens of JSON: `compact` has none, `flexible` a bounded run."""
+    """Whitespace between the tokens of JSON: `compact` has none, `flexible` a bounded run."""
     place: str = ""
-    """The path of the value in the request, where that is not the field."""
+    """The path of the value in the request, if that is not the field."""
 
     @property
     def named(self) -> str:
-        """What errors call it."""
+        """The name of the constraint in errors."""
         return self.place or self.field
+
+    @property
+    def refuses_unknown_formats(self) -> bool:
+        """Whether a `format` without a meaning is an error. By default it is a warning."""
+        if self.field != "response_format" or self.value["type"] != "json_schema":
+            return False
+        return self.value["json_schema"].get("strict") is True
 
     def plain(self) -> tuple[str, Any]:
         """The kind of constraint and its value, without the field's own envelope."""
-        if self.field == "response_format":
-            return _of_response_format(self.value)
-        if self.field == "grammar":
-            kind = self.value["type"]
-            return kind, self.value["value"]
+        match self.field, self.value:
+            case "response_format", {"type": "json_object"}:
+                return "json_schema", {"type": "object"}
+            case "response_format", {"type": "json_schema", "json_schema": {"schema": schema}}:
+                return "json_schema", schema
+            case "response_format", value:
+                return "structural_tag", value
+            case "grammar", {"type": "lark", "value": text}:
+                return "llguidance", {"grammars": [{"lark_grammar": text}]}
+            case "grammar", {"type": kind, "value": value}:
+                return kind, value
         return self.field, self.value
-
-
-def _of_response_format(value: Any) -> tuple[str, Any]:
-    if value["type"] == "json_object":
-        return "json_schema", {"type": "object"}
-    if value["type"] == "json_schema":
-        return "json_schema", value["json_schema"]["schema"]
-    return "structural_tag", value

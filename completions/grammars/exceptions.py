@@ -33,7 +33,7 @@ class GrammarError(Exception):
         self.line = line
         self.column = column
         self.pointer = pointer
-        """JSON pointer to what is wrong, if the constraint is JSON."""
+        """JSON pointer to the fault, if the constraint is JSON."""
         self.findings = findings
         """All keywords that are not enforced, ignored ones included."""
         self.field = ""
@@ -45,8 +45,14 @@ class GrammarError(Exception):
         line_start = text.rfind("\n", 0, offset) + 1
         return cls(message, text.count("\n", 0, offset) + 1, offset - line_start + 1)
 
+    @staticmethod
+    def place(text: str, offset: int) -> str:
+        """An offset in a text, in words."""
+        line_start = text.rfind("\n", 0, offset) + 1
+        return f"line {text.count(chr(10), 0, offset) + 1}, column {offset - line_start + 1}"
+
     def inside(self, pointer: str) -> None:
-        """Put a pointer in front of those of the error and its findings."""
+        """Prefix the pointers of the error and of its findings with a pointer."""
         if self.pointer is not None:
             self.pointer = pointer + self.pointer
         self.findings = [replace(each, pointer=pointer + each.pointer) for each in self.findings]

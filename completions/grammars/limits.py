@@ -3,7 +3,7 @@
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from completions.catalog.entries import JSON_WHITESPACES
 from completions.grammars.exceptions import GrammarError
@@ -18,11 +18,11 @@ class Limits:
     """Static caps of a constraint, and limits on the cost of judging it. Each is a setting."""
 
     max_bytes: int = 256 * 1024
-    """UTF-8 bytes; JSON counts as written compactly."""
+    """UTF-8 bytes; JSON is measured in its compact form."""
     max_depth: int = 64
-    """Levels of JSON containers, and a quarter of the levels of parentheses."""
+    """Levels of JSON containers. Parentheses may nest four times as deep."""
     max_chain: int = 500
-    """Rules that lead into one another, or levels of a JSON Schema along its references."""
+    """Rules in a chain of references, or levels of a JSON Schema along its references."""
     max_enum: int = 20_000
     """Values of one enum."""
     max_properties: int = 1_000
@@ -30,15 +30,19 @@ class Limits:
     max_repetition: int = 100_000
     """A count in braces; counts of nested repetitions multiply."""
     max_length: int = 10_000_000
-    """minLength, maxItems and the like."""
+    """Lengths such as minLength and maxItems."""
     max_multiple: int = 100_000
     """multipleOf without trailing zeros. llguidance has a state for each remainder."""
     max_forced: int = 32 * 1024
     """Bytes of text that a grammar forces at its beginning."""
-    compile_seconds: float = 0.5
-    """Processor seconds to compile a grammar. Each worker compiles it again."""
-    step_seconds: float = 0.003
-    """Processor seconds for each of the first tokens, on average."""
+    step_work: int = 550_000
+    """llguidance's own count of its work per token, averaged over the first tokens: about 3 ms of a
+    2.5 GHz core. `judging/cost.py` weighs it."""
+    compile_seconds: float = 2.0
+    """Processor seconds to compile a grammar; each worker compiles it again."""
+    step_seconds: float = 0.05
+    """Processor seconds for each of the first tokens, on average: a last defence, generous enough
+    that no loaded machine refuses what another accepts."""
     seconds: float = 5.0
     """Processor seconds to judge one constraint."""
     processes: int = 2
@@ -48,8 +52,7 @@ class Limits:
 
     @property
     def patience(self) -> float:
-        """Wall seconds that a constraint may wait for its turn, and again for its verdict. Beyond
-        that the machine is too busy."""
+        """Wall-clock seconds that a constraint may wait for its turn, and again for its verdict."""
         return 4 * self.seconds
 
 
@@ -68,7 +71,7 @@ def check_depth(value: Any, limits: Limits) -> None:
 
 
 def depth(value: Any, enough: int) -> int:
-    """Levels of containers, counted without recursion up to one more than `enough`."""
+    """The nesting depth of containers, counted without recursion, and only up to `enough` + 1."""
     level, levels = [value], 0
     while level := [item for item in level if isinstance(item, dict | list)]:
         levels += 1
@@ -139,29 +142,32 @@ def check_shape(text: str, limits: Limits, *, is_regex: bool) -> None:
         raise GrammarError(f"repetitions multiply to more than {limits.max_repetition}")
 
 
-_DEFINITION = re.compile(r"^[ \t]*[?!]?([A-Za-z_]\w*)[^:\n\"/]*:", re.MULTILINE)
+class _Syntax(NamedTuple):
+    """How to find the definitions and uses of rules in one kind of grammar."""
+
+    definition: re.Pattern[str]
+    name: re.Pattern[str]
+    without_names: re.Pattern[str]
+    """Literals, patterns and comments."""
+
+
 NOT_LARK_NAMES = re.compile(r'"(?:[^"\\\n]|\\.)*"|/(?:[^/\\\n]|\\.)+/|//[^\n]*|#[^\n]*')
-_NAME = re.compile(r"[A-Za-z_]\w*")
+LARK = _Syntax(
+    re.compile(r"^[ \t]*[?!]?([A-Za-z_]\w*)[^:\n\"/]*:", re.MULTILINE),
+    re.compile(r"[A-Za-z_]\w*"),
+    NOT_LARK_NAMES,
+)
+EBNF = _Syntax(
+    re.compile(r"^[ \t]*([^\W\d][\w.-]*|[-.][\w.-]*)\s*::=", re.MULTILINE),
+    re.compile(r"[\w.-]+"),
+    re.compile(rf"{_QUOTED}|{_CLASS}|#[^\n]*"),
+)
 
 
-_EBNF_DEFINITION = re.compile(r"^[ \t]*([^\W\d][\w.-]*|[-.][\w.-]*)\s*::=", re.MULTILINE)
-_NOT_EBNF_NAMES = re.compile(rf"{_QUOTED}|{_CLASS}|#[^\n]*")
-_EBNF_NAME = re.compile(r"[\w.-]+")
-
-
-def check_chains(lark: str, limits: Limits) -> None:
+def check_chains(text: str, limits: Limits, syntax: _Syntax = LARK) -> None:
     """Raises GrammarError for a chain of rules that is too long: llguidance recurses along it."""
-    _check_chains(NOT_LARK_NAMES.sub(" ", lark), _DEFINITION, _NAME, limits)
-
-
-def check_ebnf_chains(text: str, limits: Limits) -> None:
-    """The same check for a text in EBNF, before it is parsed."""
-    _check_chains(_NOT_EBNF_NAMES.sub(" ", text), _EBNF_DEFINITION, _EBNF_NAME, limits)
-
-
-def _check_chains(
-    bare: str, definition: re.Pattern[str], name: re.Pattern[str], limits: Limits
-) -> None:
+    definition, name, without_names = syntax
+    bare = without_names.sub(" ", text)
     found = list(definition.finditer(bare))
     ends = [*(match.start() for match in found[1:]), len(bare)][: len(found)]
     used = {

@@ -54,26 +54,26 @@ def fragment(pattern: str, compiler: Compiler = DEFAULT_COMPILER) -> tuple[str, 
     The dot matches newlines too, and the whole text must match. Raises GrammarError.
     """
     translate(pattern, compiler)
-    grammar: str = LLMatcher.grammar_from_regex(f"(?s:{_without_anchors(pattern)})")
-    return _body(grammar), accepts_nothing(grammar)
+    terminal = _terminal(f"(?s:{_without_anchors(pattern)})")
+    return terminal, accepts_nothing(f"start: {terminal}")
 
 
 def search(pattern: str) -> str:
-    """A terminal of the texts in which a pattern of a JSON Schema is found somewhere.
+    """A terminal for the texts that a JSON Schema `pattern` matches anywhere.
 
     The pattern must compile. Raises GrammarError for anchors inside alternatives.
     """
     bare = _without_anchors(pattern)
     if bare != pattern and _has_alternatives(bare):
         raise GrammarError("write the alternatives between ^ and $ as a group, as in ^(a|b)$")
-    body = _body(LLMatcher.grammar_from_regex(bare))
     before = "" if pattern.startswith("^") else "/(?s:.*)/ "
     after = "" if _END_ANCHOR.search(pattern) else " /(?s:.*)/"
-    return f"({before}{body}{after})"
+    return f"({before}{_terminal(bare)}{after})"
 
 
-def _body(grammar: str) -> str:
-    lark: str = json.loads(grammar)["grammars"][0]["lark_grammar"]
+def _terminal(pattern: str) -> str:
+    grammar = json.loads(LLMatcher.grammar_from_regex(pattern))
+    lark: str = grammar["grammars"][0]["lark_grammar"]
     return lark.removeprefix("start: ").rstrip()
 
 
@@ -82,7 +82,7 @@ def _without_anchors(pattern: str) -> str:
 
 
 def _has_alternatives(pattern: str) -> bool:
-    """Whether a bar stands outside of all groups."""
+    """Whether there is a `|` outside all groups."""
     depth = 0
     for piece in pieces(pattern, is_regex=True):
         depth += {"(": 1, ")": -1}.get(piece[0], 0)

@@ -1,6 +1,7 @@
-"""A model's tokens: as llguidance reads them, as single bytes, and by text and id."""
+"""A model's tokens: for llguidance, as single bytes, and by text and id."""
 
-from collections.abc import Iterable, Iterator, Mapping
+import itertools
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from threading import Lock
@@ -12,25 +13,25 @@ from completions.contract import llguidance_tokenizer
 from completions.contract.token_bytes import TokenBytes, num_ids
 
 MAX_TOKEN_BYTES = 256
-"""Longer tokens are not looked for in a text."""
+"""Longer tokens are not searched for in a text."""
 
 
 @dataclass(frozen=True, slots=True)
 class TokenSource:
-    """Where a model's tokens are read from. A key of caches: the files do not change."""
+    """The file of a model's tokens. A key of caches, as the file does not change."""
 
     tokenizer_file: str
     size: int
-    """Rows of the model's output layer, which may be more than there are tokens."""
+    """Rows of the model's output layer, possibly more than there are tokens."""
     eos_token_ids: tuple[int, ...]
 
 
 _LOADING = Lock()
-"""Threads that ask at the same time would otherwise build the same tokenizer each."""
+"""Keeps threads from building the same tokenizer at the same time."""
 
 
 def load(source: TokenSource | None) -> LLTokenizer:
-    """llguidance's tokenizer, built once per process in some 0.3 s; without a model, its tokens
+    """llguidance's tokenizer, built once per process in about 0.3 s; without a model, its tokens
     are the 256 bytes."""
     with _LOADING:
         return _load(source)[0]
@@ -58,7 +59,7 @@ def _size(source: TokenSource, read: TokenBytes) -> int:
 
 @dataclass(frozen=True, slots=True)
 class ByteView:
-    """The model's tokens followed by one token for each byte, so that any text can be tried.
+    """The model's tokens followed by one token for each byte, so that any text can be matched.
 
     The model's own tokens match only where a grammar asks for tokens by id.
     """
@@ -90,32 +91,89 @@ def load_byte_view(source: TokenSource | None) -> ByteView:
     return ByteView(view, size, ids)
 
 
+@dataclass(frozen=True, slots=True)
 class TokenTable:
-    """The tokens that a model has. Rows of its output layer without a token are none."""
+    """The tokens that a model has, without rows of its output layer that have no token."""
 
-    def __init__(self, ids: Mapping[str, int], eos_token_ids: Iterable[int]) -> None:
-        self._ids = ids
-        self._eos = frozenset(eos_token_ids)
-        self._existing = frozenset(ids.values())
-
-    def id_of(self, text: str) -> int | None:
-        return self._ids.get(text)
-
-    def exists(self, id: int) -> bool:
-        return id in self._existing
+    ids: Mapping[str, int]
+    existing: frozenset[int]
+    eos_token_ids: frozenset[int]
+    special_ids: frozenset[int] = frozenset()
+    """The tokens without text."""
+    lead_bytes: Sequence[int] = ()
+    """By id, a 256-bit set of the first byte of the token's text; 0 for a token without text."""
 
     def all_but(self, excluded: Iterable[int]) -> list[tuple[int, int]]:
         """The tokens that neither end the text nor are excluded, as ranges with both ends."""
-        ranges: list[tuple[int, int]] = []
-        for id in sorted(self._existing - self._eos - frozenset(excluded)):
-            if ranges and ranges[-1][1] == id - 1:
-                ranges[-1] = ranges[-1][0], id
-            else:
-                ranges.append((id, id))
-        return ranges
+        return ranges(self.existing - self.eos_token_ids - frozenset(excluded))
+
+    def leads(self, ids: Iterable[tuple[int, int]]) -> int:
+        """The first bytes of the texts of the tokens in some ranges, as a set of 256 bits."""
+        found = 0
+        for low, high in ids:
+            for each in self.lead_bytes[low : high + 1]:
+                found |= each
+        return found
+
+    def is_any_text(self, ids: Iterable[tuple[int, int]]) -> bool:
+        """Whether the ranges include every token that has a text."""
+        found = frozenset(id for low, high in ids for id in range(low, high + 1))
+        return self.existing - self.special_ids - self.eos_token_ids <= found
+
+
+def ranges(ids: Iterable[int]) -> list[tuple[int, int]]:
+    """Token ids as sorted ranges with both ends."""
+    found: list[tuple[int, int]] = []
+    for id in sorted(ids):
+        if found and found[-1][1] == id - 1:
+            found[-1] = found[-1][0], id
+        else:
+            found.append((id, id))
+    return found
+
+
+IdRanges = tuple[tuple[int, int], ...]
+
+
+def disjoint(sets: Iterable[IdRanges]) -> dict[IdRanges, list[IdRanges]]:
+    """For each set of ids, the sets whose union it is; any two sets of the result are equal or
+    disjoint.
+
+    Where several sets contain a token, llguidance follows only one of them.
+    """
+    known = list(dict.fromkeys(sets))
+    edges: dict[int, list[tuple[int, bool]]] = {}
+    for index, ids in enumerate(known):
+        for low, high in ids:
+            edges.setdefault(low, []).append((index, True))
+            edges.setdefault(high + 1, []).append((index, False))
+    held: set[int] = set()
+    alike: dict[frozenset[int], list[tuple[int, int]]] = {}
+    for edge, following in itertools.pairwise(sorted(edges)):
+        for index, begins in edges[edge]:
+            (held.add if begins else held.discard)(index)
+        if held:
+            alike.setdefault(frozenset(held), []).append((edge, following - 1))
+    return {
+        ids: [tuple(each) for held_by, each in alike.items() if index in held_by]
+        for index, ids in enumerate(known)
+    }
+
+
+def written(ids: Iterable[tuple[int, int]]) -> str:
+    """One token of some ranges, as llguidance's Lark writes it: <[1,5-9]>."""
+    spans = (str(low) if low == high else f"{low}-{high}" for low, high in ids)
+    return f"<[{','.join(spans)}]>"
 
 
 @lru_cache
 def load_table(source: TokenSource) -> TokenTable:
-    tokenizer = Tokenizer.from_file(source.tokenizer_file)
-    return TokenTable(tokenizer.get_vocab(with_added_tokens=True), source.eos_token_ids)
+    read = TokenBytes(Tokenizer.from_file(source.tokenizer_file))
+    ids = read.tokenizer.get_vocab(with_added_tokens=True)
+    lead_bytes = [
+        1 << text[0] if text and id not in read.special_ids else 0
+        for id, text in enumerate(read.table(_size(source, read)))
+    ]
+    return TokenTable(
+        ids, frozenset(ids.values()), frozenset(source.eos_token_ids), read.special_ids, lead_bytes
+    )

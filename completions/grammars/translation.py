@@ -2,22 +2,23 @@
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any, NamedTuple
+from typing import Any
 
 from completions.grammars import ebnf, json_schema, lark, regex, structural_tag
 from completions.grammars.compiler import DEFAULT_COMPILER, Compiler, Translated, brief
 from completions.grammars.constraint import Constraint
 from completions.grammars.exceptions import GrammarError
-from completions.grammars.limits import Limits, check_bytes, check_chains, check_ebnf_chains
+from completions.grammars.limits import EBNF, Limits, check_bytes, check_chains
 from completions.grammars.structural_tag import tag_dispatch
 from completions.grammars.structural_tag.writer import Writer
 
 
 def screen(constraint: Constraint, limits: Limits) -> None:
-    """Raises GrammarError for a constraint beyond the static caps. Takes about linear time."""
+    """Raises GrammarError for a constraint beyond the static caps. Takes roughly linear time."""
     with _naming(constraint):
         kind, value = constraint.plain()
-        _KINDS[kind].screen(value, limits)
+        check, _ = _KINDS[kind]
+        check(value, limits)
 
 
 def translate(constraint: Constraint, compiler: Compiler = DEFAULT_COMPILER) -> Translated:
@@ -27,7 +28,18 @@ def translate(constraint: Constraint, compiler: Compiler = DEFAULT_COMPILER) -> 
     """
     with _naming(constraint):
         kind, value = constraint.plain()
-        return _KINDS[kind].translate(value, compiler, constraint.whitespace)
+        _, translate_kind = _KINDS[kind]
+        translated = translate_kind(value, compiler, constraint.whitespace)
+        if constraint.refuses_unknown_formats:
+            _refuse_unknown_formats(translated)
+        return translated
+
+
+def _refuse_unknown_formats(translated: Translated) -> None:
+    for finding in translated.warnings:
+        if finding.keyword == "format":
+            message = f"{finding.message}; leave it out, or leave out strict"
+            raise GrammarError(message, pointer=finding.pointer, findings=translated.warnings)
 
 
 @contextmanager
@@ -46,42 +58,39 @@ def _naming(constraint: Constraint) -> Iterator[None]:
 
 def _screen_ebnf(text: str, limits: Limits) -> None:
     check_bytes(text, limits)
-    check_ebnf_chains(text, limits)
+    check_chains(text, limits, EBNF)
 
 
-def _translate_ebnf(text: str, compiler: Compiler) -> Translated:
+def _translate_ebnf(text: str, compiler: Compiler, _whitespace: str) -> Translated:
     check_bytes(text, compiler.limits)
-    parsed = ebnf.parse(text, compiler.limits)
+    parsed = ebnf.parse(text, compiler)
     tagged = tag_dispatch.part(parsed)
     if tagged is not None:
-        grammar = Writer(compiler.limits).write(tagged)
+        grammar = Writer(compiler).write(tagged)
     else:
         grammar = ebnf.write(parsed, compiler.limits)
         check_chains(grammar, compiler.limits)
     if message := compiler.complaint(grammar):
         raise GrammarError(tag_dispatch.explain(brief(message), text))
-    return Translated(grammar)
+    return Translated(grammar, parsed.warnings())
 
 
-class _Kind(NamedTuple):
-    """What is done with the value of one kind of constraint."""
-
-    screen: Callable[[Any, Limits], object]
-    translate: Callable[[Any, Compiler, str], Translated]
-    """With the whitespace between the tokens of JSON."""
+def _screen_answer(answer: Mapping[str, Any], limits: Limits) -> None:
+    if answer["constraint"]:
+        screen(Constraint(*answer["constraint"]), limits)
 
 
+def _translate_answer(answer: Mapping[str, Any], compiler: Compiler, whitespace: str) -> Translated:
+    return structural_tag.translate_answer(answer, compiler, whitespace, translate)
+
+
+_Kind = tuple[Callable[[Any, Limits], object], Callable[[Any, Compiler, str], Translated]]
+"""The check of the static caps, and the translation with the whitespace between JSON's tokens."""
 _KINDS: Mapping[str, _Kind] = {
-    "ebnf": _Kind(_screen_ebnf, lambda value, compiler, _: _translate_ebnf(value, compiler)),
-    "regex": _Kind(regex.screen, lambda value, compiler, _: regex.translate(value, compiler)),
-    "json_schema": _Kind(json_schema.screen, json_schema.translate),
-    "structural_tag": _Kind(structural_tag.screen, structural_tag.translate),
-    "lark": _Kind(lark.screen_text, lark.translate_text),
-    "llguidance": _Kind(lark.screen, lark.translate),
-    structural_tag.ANSWER: _Kind(
-        lambda value, limits: structural_tag.screen_answer(value, limits, screen),
-        lambda value, compiler, whitespace: structural_tag.translate_answer(
-            value, compiler, whitespace, translate
-        ),
-    ),
+    "ebnf": (_screen_ebnf, _translate_ebnf),
+    "regex": (regex.screen, lambda pattern, compiler, _: regex.translate(pattern, compiler)),
+    "json_schema": (json_schema.screen, json_schema.translate),
+    "structural_tag": (structural_tag.screen, structural_tag.translate),
+    "llguidance": (lark.screen, lark.translate),
+    structural_tag.ANSWER: (_screen_answer, _translate_answer),
 }

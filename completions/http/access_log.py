@@ -1,16 +1,15 @@
-"""One log line per HTTP request: who asked for what, how it ended, which job it made.
-
-Facts about a request come from several tasks, so the context variable holds a dict they share.
-"""
+"""One log line per HTTP request: its client, its outcome and its job. Several tasks add facts, so
+they share a dict in a context variable."""
 
 import logging
 import re
+import secrets
 from contextvars import ContextVar
 from typing import Any
 
 from structlog.contextvars import bind_contextvars
 
-from completions.errors import APIError
+from completions.exceptions import APIError
 
 logger = logging.getLogger("quire.access")
 
@@ -18,16 +17,24 @@ _MOST_PATH = 500
 """Characters of a path in a log line."""
 _PARAM = re.compile(r"[\w.\[\]]{1,100}", re.ASCII)
 
+_HARMLESS = re.compile(r"[A-Za-z0-9._:-]{1,64}")
+
 _facts: ContextVar[dict[str, Any] | None] = ContextVar("facts", default=None)
 
 
-def begin(request_id: str) -> dict[str, Any]:
-    """Start the facts of a request, in the context that the server runs it in. From now on, every
-    log line of this context has the request id."""
+def begin(given_id: str) -> dict[str, Any]:
+    """Start the facts of a request and return them. Its id, the client's if it is harmless, is in
+    every log line of this context and in the header `x-request-id`."""
+    request_id = given_id if _HARMLESS.fullmatch(given_id) else f"req_{secrets.token_hex(16)}"
     facts: dict[str, Any] = {"request_id": request_id}
     _facts.set(facts)
     bind_contextvars(request_id=request_id)
     return facts
+
+
+def current_request_id() -> str:
+    """The id of the current request; empty outside a request."""
+    return str((_facts.get() or {}).get("request_id", ""))
 
 
 def note(**facts: Any) -> None:
@@ -38,8 +45,7 @@ def note(**facts: Any) -> None:
 
 
 def note_error(error: APIError) -> None:
-    """Note why a request was refused. An unknown parameter's name may be any text, so only
-    ordinary names are logged."""
+    """Note why a request was refused. The name of an unknown parameter may be any text."""
     note(code=error.code)
     if error.param is not None and _PARAM.fullmatch(error.param):
         note(param=error.param)
@@ -50,16 +56,5 @@ def write(method: str, path: str, status: int, seconds: float, facts: dict[str, 
     escaped."""
     path = path if len(path) <= _MOST_PATH else path[:_MOST_PATH] + "…"
     path = path if path.isprintable() else ascii(path)[1:-1]
-    logger.info(
-        "%s %s %d",
-        method,
-        path,
-        status,
-        extra={
-            "method": method,
-            "path": path,
-            "status": status,
-            "seconds": round(seconds, 4),
-            **facts,
-        },
-    )
+    line = {"method": method, "path": path, "status": status, "seconds": round(seconds, 4)}
+    logger.info("%s %s %d", method, path, status, extra={**line, **facts})

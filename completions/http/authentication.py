@@ -1,9 +1,7 @@
 """Authenticates the caller, and checks the API key's scope and networks."""
 
-from rest_framework.request import Request
-
 from completions.accounts import keys
-from completions.errors import APIError
+from completions.exceptions import APIError
 from completions.http import access_log, runtime
 from completions.models import Scope
 
@@ -15,14 +13,8 @@ _MESSAGES = {
 }
 
 
-async def authenticate(request: Request) -> keys.Principal:
-    """The caller of a request. Raises APIError."""
-    return await authenticate_header(request.META.get("HTTP_AUTHORIZATION", ""))
-
-
 def permit(principal: keys.Principal, scope: Scope | None, address: str) -> None:
-    """Raise APIError unless the key has the scope and may be used from the client's IP address,
-    which is empty if unknown."""
+    """Raise APIError unless the key has the scope and may be used from the IP address, if known."""
     if scope is not None and scope not in principal.scopes:
         raise APIError(
             "permission_denied",
@@ -37,19 +29,16 @@ def permit(principal: keys.Principal, scope: Scope | None, address: str) -> None
         )
 
 
-async def authenticate_header(header: str) -> keys.Principal:
+async def authenticate(header: str) -> keys.Principal:
     """The caller with this Authorization header. Raises APIError."""
     secret = bearer(header)
-    verdict = await _verify(secret) if secret else keys.Refusal.MISSING
+    here = await runtime.current()
+    verdict = await here.key_ring.verify(secret) if secret else keys.Refusal.MISSING
     if isinstance(verdict, keys.Principal):
         access_log.note(api_key=verdict.key_id, organization=verdict.organization_id)
         return verdict
     message = _MESSAGES[verdict].format(masked=keys.masked(secret))
     raise APIError(verdict.value, message)
-
-
-async def _verify(secret: str) -> keys.Principal | keys.Refusal:
-    return await (await runtime.current()).key_ring.verify(secret)
 
 
 def bearer(header: str) -> str:

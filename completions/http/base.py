@@ -10,14 +10,13 @@ from rest_framework.response import Response
 from rest_framework.views import APIView
 
 from completions.accounts.keys import Principal
-from completions.errors import APIError
+from completions.exceptions import APIError
 from completions.http.authentication import authenticate, permit
 from completions.models import Scope
 from completions.requests import turns
 
 LARGE_BODY = 256 * 1024
-"""A body of more bytes waits for its turn and is parsed in a thread, so that other requests go
-on."""
+"""A body with more bytes waits for its turn, and is parsed in a thread."""
 
 
 class APIRequest(Request):
@@ -29,7 +28,7 @@ class APIRequest(Request):
 
     @property
     def owner(self) -> int:
-        """The organization whose turn this request takes."""
+        """The organization whose turn this request waits for."""
         return self.auth.organization_id if self.auth is not None else turns.NOBODY
 
     async def take_turn(self) -> None:
@@ -55,7 +54,7 @@ class AsyncAPIView(APIView):
     async def dispatch(  # type: ignore[override]
         self, request: HttpRequest, *args: Any, **kwargs: Any
     ) -> HttpResponseBase:
-        """DRF's dispatch, with `await` where a step waits."""
+        """DRF's dispatch, with `await` for the asynchronous steps."""
         self.args, self.kwargs = args, kwargs
         self.headers = self.default_response_headers
         self.format_kwarg = None  # the path never names a format
@@ -64,8 +63,7 @@ class AsyncAPIView(APIView):
             negotiated = self.perform_content_negotiation(wrapped)
             wrapped.accepted_renderer, wrapped.accepted_media_type = negotiated
             if self.authenticated:
-                wrapped.auth = await authenticate(wrapped)
-                permit(wrapped.auth, self.scope, request.META.get("REMOTE_ADDR") or "")
+                wrapped.auth = await self.caller(request)
             if int(request.META.get("CONTENT_LENGTH") or 0) > LARGE_BODY:
                 await wrapped.take_turn()
                 await turns.current().run(wrapped.owner, _parse, wrapped)
@@ -79,6 +77,12 @@ class AsyncAPIView(APIView):
         finally:
             wrapped.checked()
         return _plain(self.finalize_response(wrapped, response, *args, **kwargs))
+
+    async def caller(self, request: HttpRequest) -> Principal:
+        """The key that the request acts as. Raises APIError."""
+        principal = await authenticate(request.META.get("HTTP_AUTHORIZATION", ""))
+        permit(principal, self.scope, request.META.get("REMOTE_ADDR") or "")
+        return principal
 
     def initialize_request(self, request: HttpRequest, *args: Any, **kwargs: Any) -> APIRequest:
         return APIRequest(

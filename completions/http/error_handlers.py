@@ -17,7 +17,7 @@ from rest_framework import exceptions as drf
 from rest_framework.response import Response
 
 from completions.catalog.model_files import ModelFilesError
-from completions.errors import APIError, payload_too_large
+from completions.exceptions import APIError, payload_too_large
 from completions.grammars.exceptions import GrammarError
 from completions.http import access_log
 from completions.requests import judging
@@ -56,32 +56,6 @@ def _os_error(exc: OSError) -> APIError:
     return APIError("storage_full")
 
 
-def _not_found(exc: Http404) -> APIError:
-    return APIError("not_found")
-
-
-def _astray() -> APIError:
-    """The error for a path outside the API."""
-    return APIError(
-        "not_found",
-        "There is nothing at this path. Paths of the API begin with /v1/: give your client a base "
-        "URL that ends with /v1.",
-    )
-
-
-def _method_not_allowed(exc: drf.MethodNotAllowed) -> APIError:
-    message = f"{exc.detail} The Allow header lists the methods that are allowed."
-    return APIError("method_not_allowed", message)
-
-
-def _unsupported_media_type(exc: drf.UnsupportedMediaType) -> APIError:
-    return APIError("unsupported_media_type")
-
-
-def _too_big(exc: RequestDataTooBig) -> APIError:
-    return payload_too_large(settings.MAX_BODY_BYTES)
-
-
 def _drf(exc: drf.APIException) -> APIError:
     if exc.status_code >= HTTPStatus.INTERNAL_SERVER_ERROR:
         return APIError("internal_error")
@@ -90,8 +64,7 @@ def _drf(exc: drf.APIException) -> APIError:
     return error
 
 
-_Kinds = type[Exception] | tuple[type[Exception], ...]
-_TRANSLATIONS: tuple[tuple[_Kinds, Callable[[Any], APIError]], ...] = (
+_TRANSLATIONS: tuple[tuple[Any, Callable[[Any], APIError]], ...] = (
     (GrammarError, judging.refusal),
     (ModelFilesError, _model_files),
     (RedisError, _unreachable("queue_unavailable", "The queue cannot be reached")),
@@ -101,15 +74,22 @@ _TRANSLATIONS: tuple[tuple[_Kinds, Callable[[Any], APIError]], ...] = (
         _unreachable("database_unavailable", "The database cannot be reached"),
     ),
     (OSError, _os_error),
-    (Http404, _not_found),
-    (drf.NotFound, _not_found),
-    (drf.MethodNotAllowed, _method_not_allowed),
-    (drf.UnsupportedMediaType, _unsupported_media_type),
-    (RequestDataTooBig, _too_big),
+    ((Http404, drf.NotFound), lambda _: APIError("not_found")),
+    (
+        drf.MethodNotAllowed,
+        lambda exc: APIError(
+            "method_not_allowed",
+            f"{exc.detail} The Allow header lists the methods that are allowed.",
+        ),
+    ),
+    (drf.UnsupportedMediaType, lambda _: APIError("unsupported_media_type")),
+    (RequestDataTooBig, lambda _: payload_too_large(settings.MAX_BODY_BYTES)),
     (PermissionDenied, lambda _: APIError("permission_denied")),
     (SuspiciousOperation, lambda _: APIError("invalid_request")),
     (drf.APIException, _drf),
 )
+"""Exception types, each with what turns one into the client's error. The first matching row
+counts."""
 
 
 def api_error(exc: Exception) -> APIError:
@@ -146,7 +126,13 @@ def not_found(request: HttpRequest, exception: Exception) -> HttpResponseBase:
     """Django's handler404: a page for browsers, an envelope for API clients."""
     if request.path_info.startswith(_FOR_BROWSERS):
         return defaults.page_not_found(request, exception)
-    return response(Http404() if request.path_info.startswith("/v1/") else _astray())
+    if request.path_info.startswith("/v1/"):
+        return response(APIError("not_found"))
+    message = (
+        "There is nothing at this path. Paths of the API begin with /v1/: give your client a base "
+        "URL that ends with /v1."
+    )
+    return response(APIError("not_found", message))
 
 
 def bad_request(request: HttpRequest, exception: Exception) -> HttpResponseBase:

@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 from django.db.models import Model, Q, QuerySet
 from rest_framework.request import Request
 
-from completions.errors import APIError
+from completions.exceptions import invalid_parameter
 
 _M = TypeVar("_M", bound=Model)
 
@@ -23,16 +23,15 @@ class Page:
 
     @classmethod
     def of(cls, request: Request, default: int, most: int) -> "Page":
-        """From the query parameters limit, after and order. Raises APIError."""
+        """The part that the query parameters `limit`, `after` and `order` ask for. Raises
+        APIError."""
         given = request.query_params
         limit = given.get("limit", str(default))
         if not re.fullmatch(r"\d{1,6}", limit) or not 1 <= int(limit) <= most:
-            message = f"limit is {limit[:20]!r}; it must be an integer from 1 to {most}."
-            raise APIError("invalid_value", message, "limit")
+            raise invalid_parameter("limit", limit, f"an integer from 1 to {most}")
         order = given.get("order", "desc")
         if order not in ("asc", "desc"):
-            message = f"order is {order[:20]!r}; it must be asc or desc."
-            raise APIError("invalid_value", message, "order")
+            raise invalid_parameter("order", order, "asc or desc")
         return cls(int(limit), given.get("after") or None, order == "asc")
 
     async def read(
@@ -56,8 +55,7 @@ class Page:
     async def _beyond(self, rows: "QuerySet[_M, _M]") -> Q:
         last: Any = await rows.filter(pk=self.after).afirst()
         if last is None:
-            message = f"after is {self.after!r:.80}; it must be the id of an element of this list."
-            raise APIError("invalid_value", message, "after")
+            raise invalid_parameter("after", self.after or "", "the id of an element of this list")
         side = "gt" if self.ascending else "lt"
         tied = Q(**{"created_at": last.created_at, f"pk__{side}": last.pk})
         return Q(**{f"created_at__{side}": last.created_at}) | tied

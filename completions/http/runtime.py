@@ -8,25 +8,25 @@ from collections.abc import Coroutine
 from contextlib import suppress
 from typing import Any
 
-import redis.asyncio
 from django.conf import settings
 from redis.exceptions import RedisError
 
 from completions.accounts import last_use
 from completions.accounts.keys import KeyRing
-from completions.errors import APIError
+from completions.exceptions import APIError
 from completions.jobs.connection import connect_async
 from completions.jobs.follow import EventReader
 from completions.jobs.operate import is_nearly_full
 from completions.jobs.rids import Rids
+from completions.jobs.store import JobStore
 from completions.jobs.submit import WEB_LEASE, Submission
 from completions.jobs.workers import live_workers
 
 logger = logging.getLogger(__name__)
 
 DRAIN_SECONDS = 8.0
-"""Seconds for which streams go on after SIGTERM. Together with the 10 s between keep-alives they
-are less than the 20 s that uvicorn gives open responses."""
+"""Seconds for which streams go on after SIGTERM. Together with the 10 s between keep-alives this is
+less than the 20 s that uvicorn gives open responses."""
 
 
 class Runtime:
@@ -35,9 +35,9 @@ class Runtime:
     def __init__(self) -> None:
         self.web_id = f"{socket.gethostname()}-{uuid.uuid4().hex[:12]}"
         self.key_ring = KeyRing()
-        self.redis: redis.asyncio.Redis = connect_async(settings.REDIS_URL)
-        self.rids = Rids(self.redis, settings.REDIS_PREFIX)
-        self.submission = Submission(self.redis, settings.REDIS_PREFIX, self.web_id)
+        self.store = JobStore(connect_async(settings.REDIS_URL), settings.REDIS_PREFIX)
+        self.rids = Rids(self.store)
+        self.submission = Submission(self.store, self.web_id)
         self.reader = EventReader(
             settings.REDIS_URL, settings.REDIS_PREFIX, self.web_id, self.key_ring.clear
         )
@@ -89,8 +89,8 @@ class Runtime:
         while True:
             try:
                 await self.submission.renew_lease()
-                self.is_full = is_nearly_full(await self.redis.info("memory"))
-                await last_use.note(self.redis, settings.REDIS_PREFIX, self.key_ring.take_used())
+                self.is_full = is_nearly_full(await self.store.client.info("memory"))
+                await last_use.note(self.store, self.key_ring.take_used())
             except (RedisError, OSError) as error:
                 logger.warning("cannot renew the lease: %s", error)
             await asyncio.sleep(WEB_LEASE / 3)
@@ -102,7 +102,7 @@ class Runtime:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
         await self.reader.close()
-        await self.redis.aclose()
+        await self.store.client.aclose()
 
 
 _runtimes: dict[asyncio.AbstractEventLoop, Runtime] = {}
@@ -127,11 +127,12 @@ async def close() -> None:
         await runtime.close()
 
 
-async def live_models() -> set[str]:
-    """Ids of the models that a live worker serves. Raises RedisError or OSError."""
+async def live_models() -> dict[str, str | None]:
+    """The models that live workers serve, each with the forward pass that one of them uses.
+    Raises RedisError or OSError."""
     runtime = await current()
-    workers = await live_workers(runtime.redis, settings.REDIS_PREFIX)
-    return {worker.model for worker in workers if worker.accepting}
+    workers = await live_workers(runtime.store)
+    return {worker.model: worker.facts.get("forward") for worker in workers if worker.accepting}
 
 
 async def ping() -> None:

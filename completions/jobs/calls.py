@@ -1,21 +1,22 @@
 """Waiting for the whole result of a call's job.
 
-Reading along, as streams do, would take an XREAD of every followed Redis stream for each of its
-steps. Instead the script that ends the job (`ending.lua`) writes to the control stream of its web
-process, with all events of the job if they are few. More events are read then.
+Following a call step by step, like a stream, would repeat the web process's XREAD for each of its
+steps. Instead, the script that ends the job (`lua/shared/ending.lua`) writes to the control stream
+of the web process. The entry has all events of the job if they are few; otherwise the web process
+then reads them.
 """
 
 import asyncio
 from collections.abc import Sequence
 from typing import Any
 
-import redis.asyncio
 from redis.exceptions import RedisError
 
 from completions.jobs.connection import COMMAND_TIMEOUT, Line, RawEntries, bounded
 from completions.jobs.events import EndEvent, Event, decode
 from completions.jobs.gathering import Gathering
-from completions.jobs.record import ENDED, Keys
+from completions.jobs.record import ENDED
+from completions.jobs.store import AsyncStore
 
 LOOK = 1.0
 """Seconds between two looks at the states of the jobs: a process of another version may end a job
@@ -25,7 +26,7 @@ PAGE = 64
 _ENDED = frozenset(state.encode() for state in ENDED)
 
 Outcome = Sequence[bytes] | Exception
-"""All events of an ended job, none if they are to be read, or why its end may have been missed."""
+"""All events of an ended job, none if they must be read from Redis, or the error of the reader."""
 
 
 class ReaderLostError(Exception):
@@ -35,23 +36,24 @@ class ReaderLostError(Exception):
 class Calls:
     """The calls that wait in one event loop."""
 
-    def __init__(self, client: redis.asyncio.Redis, prefix: str) -> None:
-        self._line = Line(client)
-        self._looking = Line(client)
-        self._keys = Keys(prefix)
+    def __init__(self, store: AsyncStore) -> None:
+        self._line = Line(store.client)
+        self._looking = Line(store.client)
+        self._keys = store.keys
         self._waiting: dict[str, asyncio.Future[Outcome]] = {}
         self._pages: Gathering[tuple[str, bytes], RawEntries] = Gathering(self._read)
 
+    def __len__(self) -> int:
+        return len(self._waiting)
+
     def expect(self, job_id: str) -> None:
-        """Announce a call for a job that does not exist yet."""
         self._waiting[job_id] = asyncio.get_running_loop().create_future()
 
     def forget(self, job_id: str) -> None:
-        """Withdraw a call."""
         self._waiting.pop(job_id, None)
 
     def ended(self, job_id: str, entries: Sequence[bytes] = ()) -> None:
-        """Note that a job has ended, with all of its events, or none if they are to be read."""
+        """Note that a job has ended, with all of its events, or none if they must be read."""
         if job_id in self._waiting:
             _resolve(self._waiting[job_id], entries)
 

@@ -1,7 +1,7 @@
 """Redis clients with explicit timeouts. redis-py's defaults break blocking reads and bursts."""
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
@@ -19,20 +19,24 @@ Entries = list[tuple[bytes, dict[bytes, bytes]]]
 RawEntries = list[tuple[bytes, Sequence[bytes]]]
 """The same as a `Line` returns them: ids, and fields and values in turn."""
 
-# In RESP2 every reply is a list or bytes. RESP3 answers XREAD with a mapping.
-_PROTOCOL = 2
 _CONNECT_TIMEOUT = 5.0
 COMMAND_TIMEOUT = 5.0
 """Seconds that Redis may take for one command."""
 _TURNS = 50
-"""Turns of the event loop that must pass before a timeout."""
+"""Iterations of the event loop that must pass before a timeout."""
+_ASYNC: Mapping[str, Any] = {
+    "protocol": 2,  # every reply is a list or bytes; RESP3 answers XREAD with a mapping
+    "socket_timeout": None,  # `_BoundedRedis` says why
+    "socket_connect_timeout": _CONNECT_TIMEOUT,
+    "retry": AsyncRetry(NoBackoff(), 0),
+}
 
 
 def connect(url: str, timeout: float = COMMAND_TIMEOUT) -> redis.Redis:
     """A client for threads: workers, periodic tasks, commands. It never retries."""
     return redis.Redis.from_url(
         url,
-        protocol=_PROTOCOL,
+        protocol=_ASYNC["protocol"],
         socket_timeout=timeout,
         socket_connect_timeout=min(timeout, _CONNECT_TIMEOUT),
         retry=Retry(NoBackoff(), 0),
@@ -67,14 +71,12 @@ class _Bounded:
 
 
 def bounded(seconds: float) -> _Bounded:
-    """asyncio.timeout for a reply that may have arrived already: when the event loop is late, the
-    reply lies unread, so some turns of the loop must pass too."""
+    """`asyncio.timeout` that also waits for some iterations of the event loop: when the loop is
+    late, a reply may have arrived without having been read."""
     return _Bounded(seconds)
 
 
 class _BoundedPipeline(redis.asyncio.client.Pipeline):
-    """A pipeline of the client below, bounded like its commands."""
-
     async def execute(self, raise_on_error: bool = True) -> list[Any]:
         async with bounded(COMMAND_TIMEOUT):
             return await super().execute(raise_on_error)
@@ -82,7 +84,7 @@ class _BoundedPipeline(redis.asyncio.client.Pipeline):
 
 class _BoundedRedis(redis.asyncio.Redis):
     """Bounds commands itself: redis-py's `socket_timeout` uses `asyncio.wait_for`, which in Python
-    3.11 can swallow a cancellation (python/cpython#86296), and with it a client's hang-up."""
+    3.11 can swallow a cancellation (python/cpython#86296), so that a client's hang-up is missed."""
 
     async def execute_command(self, *args: Any, **options: Any) -> Any:
         async with bounded(COMMAND_TIMEOUT):
@@ -97,33 +99,21 @@ class _BoundedRedis(redis.asyncio.Redis):
 def connect_async(url: str) -> redis.asyncio.Redis:
     """A client for one event loop. Callers queue for a connection instead of failing."""
     pool = redis.asyncio.BlockingConnectionPool.from_url(
-        url,
-        protocol=_PROTOCOL,
-        max_connections=32,
-        timeout=5,
-        socket_timeout=None,
-        socket_connect_timeout=_CONNECT_TIMEOUT,
-        retry=AsyncRetry(NoBackoff(), 0),
+        url, max_connections=32, timeout=5, **_ASYNC
     )
     return _BoundedRedis.from_pool(pool)  # closes the pool with itself
 
 
 def connect_blocking_reader(url: str) -> redis.asyncio.Redis:
     """A client for reads that block long; the caller bounds them."""
-    return redis.asyncio.Redis.from_url(
-        url,
-        protocol=_PROTOCOL,
-        socket_timeout=None,
-        socket_connect_timeout=_CONNECT_TIMEOUT,
-        retry=AsyncRetry(NoBackoff(), 0),
-    )
+    return redis.asyncio.Redis.from_url(url, **_ASYNC)
 
 
 class Line:
     """One connection of a client, for one caller at a time; it closes with the client.
 
     redis-py's pool, retries and hooks cost a quarter of a millisecond of CPU per command, and
-    packing an XREAD of 16 streams in Python as much again.
+    packing an XREAD of 16 streams in Python costs as much again.
     """
 
     def __init__(self, client: redis.asyncio.Redis) -> None:
@@ -146,7 +136,7 @@ class Line:
         return await self.ask_all(commands)
 
     async def ask_all(self, commands: Sequence[Sequence[Any]]) -> list[Any]:
-        """Replies in order; a command that Redis refused has its error as reply."""
+        """Replies in order; the reply to a command that Redis refused is its error."""
         connection, self._connection = self._connection, None
         if connection is None:
             connection = await self._pool.get_connection()  # type: ignore[no-untyped-call]

@@ -15,12 +15,15 @@ Extras are absent if there are none. All but the last two appear only in jobs th
                      "named": [n][m]}: natural logarithms for the n tokens of the event. `chosen`
                      is for the token itself, `top` for the k likeliest tokens at its position,
                      `named` for the m ids of token_ids_logprob. An offset counts the characters of
-                     the choice's decoded text before the token.
+                     the choice's decoded text before the token. `forced`, [n], says of which
+                     tokens the grammar left no choice; only in jobs that also get `constraint`.
     prompt_logprobs  the same without offsets, for the prompt from logprob_start_len on; the
                      first row of each array is null. Only in the first event of a prompt's first
-                     choice, which comes before those of its other choices.
+                     choice, which precedes the first events of its other choices.
     hidden_states    in the last event: [hidden]
     routed_experts   in the last event: base64 of little-endian int32 [positions, layers, top_k]
+    constraint       in the last event: {"forced_tokens", "steps", "overruled", "removed"}, what the
+                     grammar took away; `removed` is a sum of probabilities over the steps
     cached_tokens    in the first event: tokens of the choice's prompt that were in the cache
     matched_stop_text  the text that the stop regex `matched_stop` matched
 
@@ -34,12 +37,15 @@ from typing import Any, Literal
 import orjson
 
 EndState = Literal["completed", "failed", "cancelled"]
+"""How a job can end. `ended` in lua/shared/keys_and_records.lua, `JobStatus` (models/jobs.py) and
+`STATUS` (responses/completion.py) list these too; a test compares them."""
 
 
 @dataclass(slots=True)
 class ChoiceEvent:
-    """What one choice gained in one step. It is never changed, but not frozen: a frozen one takes
-    twice as long to make, and every token of every stream makes one."""
+    """What one choice gained in one step. Never mutate an instance. The class is not frozen,
+    because a frozen instance takes twice as long to create, and every token of every stream creates
+    one."""
 
     sequence_number: int
     index: int
@@ -52,12 +58,10 @@ class ChoiceEvent:
 
 @dataclass(frozen=True, slots=True)
 class JobError:
-    """Why a job failed."""
-
     code: str
-    """One of :mod:`completions.contract.errors`."""
+    """One of :mod:`completions.contract.error_codes`."""
     message: str = ""
-    """What is wrong with this job in particular, if anything; else the code says it all."""
+    """What is wrong with this job in particular; empty if the code says everything."""
 
     def __str__(self) -> str:
         return f"{self.code}: {self.message}" if self.message else self.code
@@ -71,13 +75,11 @@ class Usage:
     completion_tokens: int
     cached_tokens: int = 0
     forced_tokens: int = 0
-    """Completion tokens that a grammar left no choice about."""
+    """Completion tokens that the grammar forced."""
 
 
 @dataclass(frozen=True, slots=True)
 class EndEvent:
-    """The last event of every job."""
-
     sequence_number: int
     state: EndState
     error: JobError | None
@@ -102,12 +104,10 @@ def encode_choices(sequence_number: int, choices: Sequence[EncodedChoice]) -> by
 def encode_end(
     sequence_number: int, state: EndState, error: JobError | None, usage: Usage | None
 ) -> bytes:
-    """The last event of a job."""
     return orjson.dumps({"s": sequence_number, "end": state, "error": error, "usage": usage})
 
 
 def decode(data: bytes) -> Event:
-    """The event in the field `d` of an entry."""
     event: dict[str, Any] = orjson.loads(data)
     first = event["s"]
     if "end" not in event:

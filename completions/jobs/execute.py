@@ -1,27 +1,21 @@
-"""The worker's side of a job: claim, publish, finish and release it, fenced by the attempt number;
-and the reconciler, which finds jobs that workers lost."""
+"""The worker's side of a job: claim, publish, finish and release it, fenced by its attempt."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import IntEnum
-from typing import Any, Final, Literal, cast
+from itertools import chain
+from typing import Any, Literal, cast
 
 import orjson
-import redis
 
 from completions.jobs import events
 from completions.jobs.connection import Entries
-from completions.jobs.record import Keys, Kind
-from completions.jobs.scripts import Scripts
+from completions.jobs.record import Kind
+from completions.jobs.store import SyncStore
 from completions.jobs.workers import DRAIN_KEPT, HEARTBEAT_TTL
 
 MAX_LOSSES = 3
-"""Workers that a job may lose before it counts as what kills them, and fails."""
-RECHECKS = (30.0, 5.0)
-"""Seconds after which the reconciler looks again at a queued job, and at a running one; the latter
-is how long a worker's death can go unnoticed."""
-FAILED_AFTER: Final = 60.0
-"""Seconds past its deadline after which a job fails even if a live worker holds it."""
+"""Workers that a job may lose before it is taken for the cause, and fails."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +30,7 @@ class Claim:
     seconds_left: float
     """Until its deadline."""
     sequence_number: int
-    """Number of the next event."""
+    """Sequence number of the next event."""
     organization: str = ""
     age: float = 0.0
     """Seconds since it was submitted."""
@@ -48,7 +42,7 @@ class Claim:
 
     @property
     def watched(self) -> bool:
-        """Whether a client may read its tokens before its end."""
+        """Whether a client may read its tokens before it ends."""
         return self.kind not in ("sync", "batch")
 
 
@@ -69,10 +63,6 @@ class StepEvent:
     attempt: int
     sequence_number: int
     choices: Sequence[events.EncodedChoice]
-
-    @property
-    def num_tokens(self) -> int:
-        return sum(len(token_ids) for _, token_ids, *_ in self.choices)
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,28 +95,15 @@ class Verdict(IntEnum):
     NOT_YOURS = 2
 
 
-@dataclass(frozen=True, slots=True)
-class Lost:
-    """A job whose message must be published again."""
-
-    job_id: str
-    model: str
-    priority: int
-    request_id: str = ""
-
-
 class Execution:
-    """Bound to one synchronous client, key prefix and worker."""
+    """What one worker does with jobs."""
 
-    def __init__(self, client: redis.Redis, prefix: str, worker_id: str) -> None:
-        self._client = client
-        self._keys = Keys(prefix)
-        self._scripts = Scripts(client, prefix)
+    def __init__(self, store: SyncStore, worker_id: str) -> None:
+        self._store = store
         self.worker_id = worker_id
 
     def claim(self, job_ids: Sequence[str]) -> list[Claim | NotClaimed]:
-        """Try to claim jobs, in one round trip."""
-        replies = self._scripts.call_all(
+        replies = self._store.call_all(
             [("claim", (job_id, self.worker_id, MAX_LOSSES)) for job_id in job_ids]
         )
         return [_claim(job_id, reply) for job_id, reply in zip(job_ids, replies, strict=True)]
@@ -134,7 +111,7 @@ class Execution:
     def published(self, job_id: str) -> Published:
         """What earlier attempts published."""
         published = Published()
-        entries = cast("Entries", self._client.xrange(self._keys.ev(job_id)))
+        entries = cast("Entries", self._store.client.xrange(self._store.keys.ev(job_id)))
         for _, fields in entries:
             decoded = events.decode(fields[b"d"])
             if isinstance(decoded, list):
@@ -153,92 +130,73 @@ class Execution:
         """
         calls = [("publish", self._publish_args(steps))] if steps else []
         calls += [("finish", self._finish_args(ending)) for ending in endings]
-        replies = self._scripts.call_all(calls)
+        replies = self._store.call_all(calls)
         verdicts = [Verdict(code) for code in replies.pop(0)] if steps else []
         return verdicts, [reply == 1 for reply in replies]
 
     def _publish_args(self, steps: Sequence[StepEvent]) -> list[Any]:
         args: list[Any] = [self.worker_id]
         for step in steps:
-            event = (
-                events.encode_choices(step.sequence_number, step.choices) if step.choices else b""
-            )
-            args += (step.job_id, step.attempt, step.sequence_number)
-            args += (len(step.choices), step.num_tokens, event)
+            number, choices = step.sequence_number, step.choices
+            event = events.encode_choices(number, choices) if choices else b""
+            tokens = sum(len(token_ids) for _, token_ids, *_ in choices)
+            args += (step.job_id, step.attempt, number, len(choices), tokens, event)
         return args
 
     def _finish_args(self, ending: Ending) -> list[Any]:
         event = events.encode_end(ending.sequence_number, ending.state, ending.error, ending.usage)
         usage = orjson.dumps(ending.usage) if ending.usage else ""
         error = orjson.dumps(ending.error) if ending.error else ""
-        fence = [ending.job_id, self.worker_id, ending.attempt]
+        fence = ending.job_id, self.worker_id, ending.attempt
         return [*fence, ending.state, event, usage, error, ending.sequence_number]
 
     def release(self, jobs: Sequence[tuple[str, int]], lost: bool) -> None:
-        """Give jobs (id, attempt) back to the queue. `lost` counts as a loss of each, because one
-        of them may have broken this worker."""
+        """Return jobs (id, attempt) to the queue. With `lost`, each of them counts as having lost
+        this worker, because one of them may have broken it."""
         if jobs:
-            flat = [part for job in jobs for part in job]
-            self._scripts.call("release", [self.worker_id, int(lost), *flat])
+            self._store.call("release", self.worker_id, int(lost), *chain.from_iterable(jobs))
 
     def beat(
         self, model: str, facts: dict[str, Any], accepting: bool = True, metrics: bytes = b""
     ) -> bool:
         """Renew this worker's heartbeat and, if it takes jobs, its model's. `metrics` is its
-        Prometheus page. Returns whether an operator wants it to be drained."""
-        keys = self._keys
-        pipeline = self._client.pipeline(transaction=False)
+        Prometheus page. Returns whether an operator wants it drained."""
+        keys = self._store.keys
+        pipeline = self._store.client.pipeline(transaction=False)
         pipeline.getex(keys.drain(self.worker_id), ex=DRAIN_KEPT)
         heartbeat = orjson.dumps({"model": model, "accepting": accepting, **facts})
         pipeline.set(keys.worker(self.worker_id), heartbeat, ex=HEARTBEAT_TTL)
         pipeline.set(keys.metrics(self.worker_id), metrics, ex=HEARTBEAT_TTL)
         pipeline.sadd(keys.workers, self.worker_id)
         if accepting:
-            self._scripts.call("served", [model])
+            self._store.call("served", model)
         return pipeline.execute()[0] is not None
 
     def stop_beating(self) -> None:
-        """Remove this worker from the live ones."""
-        keys = self._keys
-        pipeline = self._client.pipeline(transaction=False)
-        pipeline.delete(*(key(self.worker_id) for key in (keys.worker, keys.drain, keys.metrics)))
-        pipeline.srem(keys.workers, self.worker_id)
-        pipeline.execute()
+        client, keys, own = self._store.client, self._store.keys, self.worker_id
+        client.delete(keys.worker(own), keys.drain(own), keys.metrics(own))
+        client.srem(keys.workers, own)
 
 
 def _claim(job_id: str, reply: list[Any]) -> Claim | NotClaimed:
-    """The reply of `claim.lua`."""
-    verdict = reply[0].decode()
-    if verdict != "run":
-        return NotClaimed(job_id, verdict)
-    _, attempt, request, seconds_left, sequence_number, *facts = reply
-    organization, age, request_id, kind, trace = facts
+    verdict, *facts = reply
+    if verdict != b"run":
+        return NotClaimed(job_id, verdict.decode())
+    attempt, request, *texts = facts
+    seconds_left, seq, organization, age, request_id, kind, trace = map(bytes.decode, texts)
+    try:
+        document = orjson.loads(request)
+    except orjson.JSONDecodeError:
+        document = None
     return Claim(
         job_id=job_id,
-        attempt=int(attempt),
-        request=_json(request),
+        attempt=attempt,
+        request=document,
         seconds_left=float(seconds_left),
-        sequence_number=int(sequence_number),
-        organization=organization.decode(),
+        sequence_number=int(seq),
+        organization=organization,
         age=float(age),
-        request_id=request_id.decode(),
-        kind=kind.decode(),
-        trace=trace.decode(),
+        request_id=request_id,
+        kind=cast("Kind", kind),
+        trace=trace,
     )
-
-
-def _json(data: bytes) -> Any:
-    try:
-        return orjson.loads(data)
-    except orjson.JSONDecodeError:
-        return None
-
-
-def reconcile(client: redis.Redis, prefix: str, most: int = 1000) -> list[Lost]:
-    """End jobs whose time is up or whose client has gone. Returns open jobs whose message or worker
-    was lost."""
-    reply = Scripts(client, prefix).call("reconcile", [most, *RECHECKS, FAILED_AFTER])
-    return [
-        Lost(job_id.decode(), model.decode(), int(priority), request_id.decode())
-        for job_id, model, priority, request_id in cast("list[list[bytes]]", reply)
-    ]

@@ -15,17 +15,11 @@ from typing import Any, cast
 import redis.asyncio
 from redis.exceptions import RedisError
 
+from completions.jobs import connection
 from completions.jobs.calls import Calls, ReaderLostError
-from completions.jobs.connection import (
-    Entries,
-    Line,
-    RawEntries,
-    bounded,
-    connect_async,
-    connect_blocking_reader,
-)
+from completions.jobs.connection import COMMAND_TIMEOUT, Entries, Line, RawEntries, bounded
 from completions.jobs.events import EndEvent, Event, decode
-from completions.jobs.record import Keys
+from completions.jobs.store import JobStore
 
 logger = logging.getLogger(__name__)
 
@@ -34,11 +28,11 @@ BLOCK = 5.0
 BACKLOG = 1024
 """Entries that a slow follower may fall behind before it must read them itself."""
 _XREAD = ("XREAD", "COUNT", 200, "BLOCK", int(BLOCK * 1000), "STREAMS")
-_WAKE_TIMEOUT = 5.0
 CONTROL_KEPT = 10_000
 """Entries of the control stream: more than can come between two reads."""
 EXPECTED = 5.0
-"""Seconds that a stream without a follower is read; then its client has probably gone."""
+"""Seconds for which a stream without a follower is still read; by then its client has probably
+gone."""
 
 
 class _Follower:
@@ -63,8 +57,8 @@ class _Follower:
         self.wake.set()
 
     def listen(self, patience: float) -> None:
-        """Wake `patience` seconds after the last call. It is called for every entry, so the timer
-        is not moved; it checks whether it fired too early."""
+        """Wake `patience` seconds after the last call. This is called for every entry, so it does
+        not move the timer; the timer checks whether it fired too early."""
         loop = asyncio.get_running_loop()
         self._heard_at = loop.time()
         if self._timer is None:
@@ -90,11 +84,12 @@ class EventReader:
     def __init__(
         self, url: str, prefix: str, web_id: str, on_keys_changed: Callable[[], None]
     ) -> None:
-        self._blocking = connect_blocking_reader(url)
+        self._blocking = connection.connect_blocking_reader(url)
         self._line = Line(self._blocking)
-        self._client: redis.asyncio.Redis = connect_async(url)
-        self.calls = Calls(self._client, prefix)
-        self._keys = Keys(prefix)
+        self._client: redis.asyncio.Redis = connection.connect_async(url)
+        store = JobStore(self._client, prefix)
+        self.calls = Calls(store)
+        self._keys = store.keys
         self._control = self._keys.ctl(web_id).encode()
         self._keys_changed = self._keys.keys.encode()
         self._on_keys_changed = on_keys_changed
@@ -139,10 +134,8 @@ class EventReader:
         if stream == self._keys_changed:
             self._on_keys_changed()
         if stream == self._control:
-            for _, (_, job_id, *events) in entries:
-                self.calls.ended(
-                    job_id.decode(), events[1::2]
-                )  # an entry that only wakes has no id
+            for _, (_, job_id, *events) in entries:  # an entry that only wakes has no id
+                self.calls.ended(job_id.decode(), events[1::2])
         for follower in tuple(self._followers.get(stream, ())):
             for entry_id, (_, data) in entries:
                 follower.offer(entry_id, data)
@@ -155,14 +148,19 @@ class EventReader:
                 follower.wake.set()
         self._on_keys_changed()  # a revocation may have been missed
 
+    @property
+    def streams(self) -> frozenset[bytes]:
+        """The Redis streams that the next XREAD reads."""
+        return frozenset(self._cursors)
+
     def expect(self, job_id: str) -> None:
         """Read the events of a job that does not exist yet. The script that makes it wakes the
-        XREAD by an entry in this process's control stream, so its follower need not."""
+        XREAD through an entry in this process's control stream, so its follower need not."""
         self._cursors.setdefault(self._stream(job_id), b"0")
         asyncio.get_running_loop().call_later(EXPECTED, self.forget, job_id)
 
     def forget(self, job_id: str) -> None:
-        """Read a job no more, unless it has a follower."""
+        """Stop reading a job's events, unless it has a follower."""
         stream = self._stream(job_id)
         if stream not in self._followers:
             self._cursors.pop(stream, None)
@@ -199,7 +197,8 @@ class EventReader:
                 self._leave(stream, follower)
 
     async def _join(self, stream: bytes, follower: _Follower, seen: bytes) -> bytes:
-        """Queue entries after the stream's cursor, and return the cursor: `seen` for a new one."""
+        """Send the follower the entries after the stream's cursor, and return the cursor. A stream
+        that was not read before starts at `seen`."""
         self._followers.setdefault(stream, set()).add(follower)
         if stream not in self._cursors:
             self._cursors[stream] = seen
@@ -219,7 +218,7 @@ class EventReader:
         pipeline = self._client.pipeline(transaction=False)
         pipeline.xadd(self._control, {b"d": b""}, maxlen=CONTROL_KEPT)
         pipeline.expire(self._control, 60)
-        async with bounded(_WAKE_TIMEOUT):
+        async with bounded(COMMAND_TIMEOUT):
             await pipeline.execute()
 
     async def _catch_up(self, stream: bytes, seen: bytes, cursor: bytes) -> Entries:

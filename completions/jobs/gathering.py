@@ -1,4 +1,4 @@
-"""Batches the work of asyncio tasks: items that come during one batch form the next.
+"""Batches the work of asyncio tasks: items that arrive while one batch is processed form the next.
 
 A round trip to Redis costs about the same CPU for one item as for twenty.
 """
@@ -11,7 +11,7 @@ from typing import Generic, TypeVar
 Item = TypeVar("Item")
 Result = TypeVar("Result")
 Work = Callable[[Sequence[Item]], Awaitable[Sequence[Result | Exception]]]
-"""Returns a result per item, or the exception of an item that failed; raises if all failed."""
+"""Returns one result per item, an exception for an item that failed; raises if all failed."""
 
 
 class Gathering(Generic[Item, Result]):
@@ -52,7 +52,7 @@ class Gathering(Generic[Item, Result]):
         try:
             return await self._work(items)
         except TimeoutError as error:
-            for _, done in self._waiting:  # they have waited as long
+            for _, done in self._waiting:  # these have waited just as long
                 _fail(done, error)
             self._waiting = []
             return [error] * len(items)

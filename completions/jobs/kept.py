@@ -1,23 +1,29 @@
-"""Jobs in SQL: stored before their 202, put back if Redis loses them, and read once they have
-ended."""
+"""Jobs in SQL: stored before the 202 response, put back if Redis loses them, and read once they
+have ended."""
 
 from collections.abc import Sequence
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
-import redis
 from django.db import IntegrityError
 
 from completions.jobs.events import EndEvent
-from completions.jobs.record import IdempotencyKey, JobRecord, Keys, NewJob
+from completions.jobs.reconcile import missing
+from completions.jobs.record import IdempotencyKey, JobRecord, NewJob
 from completions.jobs.settle import EndedJob, pack, unpack
+from completions.jobs.store import SyncStore
 from completions.jobs.submit import submit_kept
 from completions.models import Job, JobStatus
 from completions.models.parts import parts
 
 _UNSETTLED = timedelta(seconds=10)
-"""Age below which a job may not have reached Redis yet."""
+"""Age up to which a job may not have reached Redis yet."""
 _AT_ONCE = 500
+_SAME = (
+    "id", "kind", "model", "organization_id", "api_key_id", "request", "view", "ttl", "prices",
+    "request_id",
+)  # fmt: skip
+"""Fields that Job and NewJob share."""
 
 
 class KeyTakenError(Exception):
@@ -26,19 +32,8 @@ class KeyTakenError(Exception):
 
 async def store(job: NewJob) -> None:
     """Insert the job; from then on it survives the loss of Redis. Raises KeyTakenError."""
-    row = Job(
-        id=job.id,
-        kind=job.kind,
-        organization_id=job.organization_id,
-        api_key_id=job.api_key_id,
-        model=job.model,
-        request=dict(job.request),
-        view=dict(job.view),
-        deadline_at=datetime.fromtimestamp(job.deadline, UTC),
-        ttl=job.ttl,
-        prices=list(job.prices),
-        request_id=job.request_id,
-    )
+    deadline = datetime.fromtimestamp(job.deadline, UTC)
+    row = Job(deadline_at=deadline, **{name: getattr(job, name) for name in _SAME})
     if job.idempotency is not None:
         row.route = job.idempotency.route
         row.idempotency_key = job.idempotency.key
@@ -96,51 +91,33 @@ def prune(now: datetime) -> int:
     return deleted
 
 
-def resubmit_lost(client: redis.Redis, prefix: str, now: datetime) -> int:
-    """Put jobs back that have not ended and that Redis does not know. Returns how many."""
-    restored, keys = 0, Keys(prefix)
+def resubmit_lost(store: SyncStore, now: datetime) -> int:
+    """Put back jobs that have not ended and that Redis does not know. Returns how many."""
+    restored = 0
     waiting = Job.objects.filter(status=JobStatus.QUEUED, created_at__lt=now - _UNSETTLED)
     ids = waiting.values_list("id", flat=True).iterator(chunk_size=_AT_ONCE)
     for job_ids in parts(ids, _AT_ONCE):
-        pipeline = client.pipeline(transaction=False)
-        for job_id in job_ids:
-            pipeline.exists(keys.job(job_id))
-        known = pipeline.execute()
-        missing = [job_id for job_id, there in zip(job_ids, known, strict=True) if not there]
-        if missing:
-            rows = waiting.filter(id__in=missing).select_related("organization")
-            lost = [_restored(row) for row in rows]
-            restored += submit_kept(client, prefix, lost).count(True)
+        if lost_ids := missing(store, job_ids):
+            rows = waiting.filter(id__in=lost_ids).select_related("organization")
+            lost = [replace(_new_job(row), stored=row.organization.store_prompts) for row in rows]
+            restored += submit_kept(store, lost).count(True)
     return restored
 
 
-def _restored(job: Job) -> NewJob:
-    """The job without limits: it was admitted before."""
-    return replace(_new_job(job), stored=job.organization.store_prompts)
-
-
 def _new_job(job: Job) -> NewJob:
-    return NewJob(
-        id=job.id,
-        kind=job.kind,  # type: ignore[arg-type]
-        model=job.model,
-        organization_id=job.organization_id,
-        api_key_id=job.api_key_id,
-        request=job.request,
-        view=job.view,
-        deadline=job.deadline_at.timestamp(),
-        ttl=job.ttl,
-        prices=job.prices,
-        request_id=job.request_id,
-        idempotency=IdempotencyKey(job.route, job.idempotency_key, job.body_digest)
-        if job.idempotency_key
-        else None,
-    )
+    """The job without limits: it was admitted before."""
+    key = None
+    if job.idempotency_key:
+        key = IdempotencyKey(job.route, job.idempotency_key, job.body_digest)
+    same = {name: getattr(job, name) for name in _SAME}
+    return NewJob(deadline=job.deadline_at.timestamp(), idempotency=key, **same)
 
 
 def record_of(job: Job) -> JobRecord:
-    """The record of a job as SQL has it."""
-    queued = replace(JobRecord.queued(_new_job(job)), created=job.created_at.timestamp())
+    """The record of a job, as stored in SQL."""
+    new = _new_job(job)
+    created = job.created_at.timestamp()
+    queued = replace(JobRecord.queued(new), created=created, request=new.request_json)
     if job.events is None:
         return queued
     events = unpack(bytes(job.events))

@@ -1,4 +1,4 @@
-"""Limits of API keys and what is left of them; `limits.lua` and `budgets.lua` keep count."""
+"""Limits of API keys and what is left of them; `lua/shared/` keeps count."""
 
 from dataclasses import dataclass, replace
 from typing import Literal
@@ -10,7 +10,8 @@ LimitName = Literal["requests", "tokens", "concurrency"]
 
 @dataclass(frozen=True, slots=True)
 class Budget:
-    """Most tokens and cost per day and month of UTC; None is unlimited. Costs in billionths."""
+    """The most tokens and the highest cost per day and month (UTC); None is unlimited. Costs in
+    billionths."""
 
     daily_tokens: int | None = None
     monthly_tokens: int | None = None
@@ -39,7 +40,7 @@ class Limits:
     """Shared by all keys of the organization."""
 
     def only_budgets(self) -> "Limits":
-        """The limits of jobs that can wait: they spend, but have no rate."""
+        """The limits of jobs that can wait: budgets apply to them, rates do not."""
         return replace(UNLIMITED, budget=self.budget, organization_budget=self.organization_budget)
 
 
@@ -67,42 +68,35 @@ class Remaining:
 
     @classmethod
     def of(cls, limits: Limits, requests: float, tokens: float) -> "Remaining":
+        limited = (limits.requests_per_minute, requests), (limits.tokens_per_minute, tokens)
         return cls(
-            _allowance(limits.requests_per_minute, requests),
-            _allowance(limits.tokens_per_minute, tokens),
+            *(Allowance(most, max(0, int(left))) if most else None for most, left in limited)
         )
 
 
-def _allowance(limit: int | None, left: float) -> Allowance | None:
-    return Allowance(limit, max(0, int(left))) if limit else None
-
-
+@dataclass(eq=False)
 class LimitReachedError(Exception):
     """The key has reached a limit; the job fits in `retry_after` seconds."""
 
-    def __init__(self, limit: LimitName, remaining: Remaining, retry_after: float) -> None:
-        super().__init__(limit)
-        self.limit = limit
-        self.remaining = remaining
-        self.retry_after = retry_after
+    limit: LimitName
+    remaining: Remaining
+    retry_after: float
 
 
+@dataclass(eq=False)
 class BudgetReachedError(Exception):
     """The budget of the key or its organization is too small for this job."""
 
-    def __init__(self, of_organization: bool, name: str, used: int) -> None:
-        super().__init__(name)
-        self.of_organization = of_organization
-        self.name = name
-        """The field of Budget."""
-        self.used = used
-        """What is spent, and held by jobs that have not ended."""
+    of_organization: bool
+    name: str
+    """The field of Budget."""
+    used: int
+    """What is spent, and reserved by jobs that have not ended."""
 
 
+@dataclass(eq=False)
 class UnseededError(Exception):
-    """Redis does not know what a scope has spent. A scope is `k` and an API key's id, or `o` and an
-    organization's id."""
+    """Redis does not know how much a scope has spent."""
 
-    def __init__(self, scope: str) -> None:
-        super().__init__(scope)
-        self.scope = scope
+    scope: str
+    """`k` and an API key's id, or `o` and an organization's id."""

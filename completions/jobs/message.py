@@ -10,31 +10,43 @@ from celery import current_app
 from kombu import Connection
 from kombu.transport.redis import PRIORITY_STEPS, Channel
 
+from completions.catalog.entries import queue_of
 from completions.jobs.submit import Message
 
 GENERATE = "workers.tasks.generate"
 
 
-def dispatch(job_id: str, model: str, priority: int) -> None:
-    """Publish the message. Raises kombu.exceptions.OperationalError if the broker is away."""
-    _send(job_id, model, priority)
+def dispatch(job_id: str, model: str, priority: int, producer: Any = None) -> None:
+    """Publish the message. Raises kombu.exceptions.OperationalError if the broker cannot be
+    reached."""
+    current_app.send_task(
+        GENERATE,
+        args=[job_id],
+        task_id=job_id,
+        queue=queue_of(model),
+        priority=priority,
+        ignore_result=True,
+        retry=True,
+        retry_policy={"max_retries": 2, "interval_start": 0.1, "interval_max": 0.3},
+        producer=producer,
+    )
 
 
 def message_of(job_id: str, model: str, priority: int) -> Message:
-    """The message that `dispatch` publishes, for callers that write to Redis anyway.
+    """Make the message that `dispatch` publishes, for a script in Redis to publish with the job.
 
-    Celery takes longer to make it than everything else in a request's validation, and publishes it
-    in a round trip of its own; so its form is learnt from Celery once.
+    Celery takes longer to build a message than all else in a request's validation, and publishes it
+    in a separate round trip. So Celery builds only a template.
     """
-    form, queue = _form(), _queue(model)
+    template, queue = _template(), queue_of(model)
     payload = {
-        **form,
-        "body": b64encode(orjson.dumps([[job_id], *form["body"][1:]])).decode(),
+        **template,
+        "body": b64encode(orjson.dumps([[job_id], *template["body"][1:]])).decode(),
         "headers": {
-            **form["headers"], "id": job_id, "root_id": job_id, "argsrepr": repr([job_id]),
+            **template["headers"], "id": job_id, "root_id": job_id, "argsrepr": repr([job_id]),
         },
         "properties": {
-            **form["properties"],
+            **template["properties"],
             "correlation_id": job_id,
             "delivery_info": {"exchange": "", "routing_key": queue},
             "priority": priority,
@@ -46,12 +58,12 @@ def message_of(job_id: str, model: str, priority: int) -> Message:
 
 
 @lru_cache
-def _form() -> dict[str, Any]:
-    """The message as Celery publishes it, caught by a broker in memory, with its body decoded."""
+def _template() -> dict[str, Any]:
+    """A message as Celery publishes it, read from an in-memory broker, with its body decoded."""
     with Connection("memory://") as connection:
         producer = current_app.amqp.Producer(connection, auto_declare=False)
-        _send("a job", "a model", 0, producer)
-        message = connection.SimpleQueue(_queue("a model")).get_nowait()
+        dispatch("a job", "a model", 0, producer)
+        message = connection.SimpleQueue(queue_of("a model")).get_nowait()
         return {
             "body": message.payload,
             "content-encoding": message.content_encoding,
@@ -59,21 +71,3 @@ def _form() -> dict[str, Any]:
             "headers": message.headers,
             "properties": message.properties,
         }
-
-
-def _queue(model: str) -> str:
-    return f"gen.{model}"
-
-
-def _send(job_id: str, model: str, priority: int, producer: Any = None) -> None:
-    current_app.send_task(
-        GENERATE,
-        args=[job_id],
-        task_id=job_id,
-        queue=_queue(model),
-        priority=priority,
-        ignore_result=True,
-        retry=True,
-        retry_policy={"max_retries": 2, "interval_start": 0.1, "interval_max": 0.3},
-        producer=producer,
-    )

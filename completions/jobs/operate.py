@@ -6,17 +6,15 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final, cast
 
-import redis
-import redis.asyncio
-
+from completions.catalog.entries import queue_of
 from completions.jobs.connection import Entries
-from completions.jobs.record import JobRecord, Keys
-from completions.jobs.scripts import Scripts
+from completions.jobs.record import JobRecord
+from completions.jobs.store import AsyncStore, SyncStore
 
 MOST_LISTED = 2000
-"""Open jobs that are read for a list, which then says that there are more."""
+"""The most open jobs in a list; if there are more, the list says so."""
 NEARLY_FULL = 0.9
-"""Share of maxmemory from which no job is accepted, so that running ones have room to end. At
+"""Share of maxmemory above which no job is accepted, so that running jobs have room to end. At
 maxmemory itself Redis refuses every write, even a job's end."""
 _LISTED: Final = (
     b"state", b"kind", b"model", b"organization", b"key", b"priority", b"created", b"started",
@@ -29,10 +27,10 @@ _PRIORITY_STEPS = ("", "\x06\x163", "\x06\x166", "\x06\x169")
 # Jobs --------------------------------------------------------------------------------------------
 
 
-def open_jobs(client: redis.Redis, prefix: str) -> tuple[list[JobRecord], int]:
+def open_jobs(store: SyncStore) -> tuple[list[JobRecord], int]:
     """Jobs that have not ended, the oldest first, without requests and views; and how many there
     are in all."""
-    keys = Keys(prefix)
+    client, keys = store.client, store.keys
     ids = cast("list[bytes]", client.zrange(keys.open, 0, MOST_LISTED - 1))
     total = client.zcard(keys.open)
     pipeline = client.pipeline(transaction=False)
@@ -47,38 +45,38 @@ def open_jobs(client: redis.Redis, prefix: str) -> tuple[list[JobRecord], int]:
 
 
 def queue_depths(jobs: Sequence[JobRecord]) -> Counter[str]:
-    """Queued jobs by kind."""
     return Counter(job.kind for job in jobs if job.state == "queued")
 
 
-def details(client: redis.Redis, prefix: str, job_id: str) -> JobRecord | None:
+def details(store: SyncStore, job_id: str) -> JobRecord | None:
     """A job; None if it is unknown or has expired."""
-    raw = cast("dict[bytes, bytes | None]", client.hgetall(Keys(prefix).job(job_id)))
+    raw = cast("dict[bytes, bytes | None]", store.client.hgetall(store.keys.job(job_id)))
     return JobRecord.read(job_id, raw) if raw else None
 
 
-def find(client: redis.Redis, prefix: str, text: str) -> list[JobRecord]:
+def find(store: SyncStore, text: str) -> list[JobRecord]:
     """The job with this id, or else open jobs of the HTTP request with this id."""
-    found = details(client, prefix, text)
+    found = details(store, text)
     if found is not None:
         return [found]
-    return [job for job in open_jobs(client, prefix)[0] if text and job.request_id == text]
+    return [job for job in open_jobs(store)[0] if text and job.request_id == text]
 
 
-def cancel(client: redis.Redis, prefix: str, job_id: str) -> str | None:
+def cancel(store: SyncStore, job_id: str) -> str | None:
     """Cancel a job. Returns the state that it was in; None if Redis does not know it."""
-    return _state(Scripts(client, prefix).call("cancel", [job_id]))
+    return _act(store, "cancel", job_id)
 
 
-def requeue(client: redis.Redis, prefix: str, job_id: str) -> str | None:
+def requeue(store: SyncStore, job_id: str) -> str | None:
     """Take a job from its worker, or publish a queued one again, within seconds; the next attempt
     continues after the last published token. Returns the state that it was in; None if Redis does
     not know it."""
-    return _state(Scripts(client, prefix).call("requeue", [job_id]))
+    return _act(store, "requeue", job_id)
 
 
-def _state(reply: bytes | None) -> str | None:
-    return reply.decode() if reply else None
+def _act(store: SyncStore, script: str, job_id: str) -> str | None:
+    state: bytes | None = store.call(script, job_id)
+    return state.decode() if state else None
 
 
 # How much waits ----------------------------------------------------------------------------------
@@ -104,14 +102,14 @@ class Backlog:
 
 
 def is_nearly_full(memory: Mapping[str, int]) -> bool:
-    """Whether Redis has too little room for new jobs, by its INFO of memory."""
+    """Whether Redis has too little room for new jobs, according to its INFO memory."""
     return 0 < memory["maxmemory"] * NEARLY_FULL <= memory["used_memory"]
 
 
-async def read_backlog(client: redis.asyncio.Redis, prefix: str, models: Sequence[str]) -> Backlog:
+async def read_backlog(store: AsyncStore, models: Sequence[str]) -> Backlog:
     """Raises RedisError or OSError."""
-    keys = Keys(prefix)
-    pipeline = client.pipeline(transaction=False)
+    keys = store.keys
+    pipeline = store.client.pipeline(transaction=False)
     pipeline.time()
     pipeline.zcard(keys.open)
     pipeline.zrange(keys.open, 0, 0, withscores=True)
@@ -120,7 +118,7 @@ async def read_backlog(client: redis.asyncio.Redis, prefix: str, models: Sequenc
     pipeline.info("memory")
     for model in models:
         for step in _PRIORITY_STEPS:
-            pipeline.llen(keys.queue(f"gen.{model}{step}"))
+            pipeline.llen(keys.queue(f"{queue_of(model)}{step}"))
     (seconds, micro), open_jobs, due, ended, oldest, memory, *lengths = await pipeline.execute()
     now = seconds + micro / 1e6
     first = cast("Entries", oldest)

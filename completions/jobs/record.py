@@ -1,7 +1,6 @@
-"""The record of a job in Redis: its states and fields, how they are written and read, and the names
-of all Redis keys.
+"""The record of a job in Redis: its states and fields, and how they are written and read.
 
-The scripts in ``lua/`` use the same keys and fields; a test holds them to this module.
+The scripts in ``lua/`` use the same fields; a test compares them with this module.
 """
 
 import math
@@ -30,77 +29,6 @@ _NEUTRAL = {"n": 1, "top_p": 1, "repetition_penalty": 1, "top_k": -1}
 """Sampling values without effect. Values that are false have none either."""
 
 
-# Keys --------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, slots=True)
-class Keys:
-    """The names of the Redis keys of one installation; ARCHITECTURE.md says what each holds.
-
-    Scripts build them from the prefix, so Redis Cluster is not supported.
-    """
-
-    prefix: str
-
-    @property
-    def open(self) -> str:
-        return f"{self.prefix}open"
-
-    @property
-    def usage(self) -> str:
-        return f"{self.prefix}usage"
-
-    @property
-    def workers(self) -> str:
-        return f"{self.prefix}workers"
-
-    @property
-    def used(self) -> str:
-        return f"{self.prefix}used"
-
-    @property
-    def keys(self) -> str:
-        return f"{self.prefix}keys"
-
-    def job(self, job_id: str) -> str:
-        return f"{self.prefix}job:{job_id}"
-
-    def ev(self, job_id: str) -> str:
-        return f"{self.prefix}ev:{job_id}"
-
-    def web(self, web_id: str) -> str:
-        return f"{self.prefix}web:{web_id}"
-
-    def ctl(self, web_id: str) -> str:
-        return f"{self.prefix}ctl:{web_id}"
-
-    def worker(self, worker_id: str) -> str:
-        return f"{self.prefix}worker:{worker_id}"
-
-    def drain(self, worker_id: str) -> str:
-        return f"{self.prefix}drain:{worker_id}"
-
-    def metrics(self, worker_id: str) -> str:
-        return f"{self.prefix}metrics:{worker_id}"
-
-    def rid(self, api_key_id: int, rid: str) -> str:
-        return f"{self.prefix}rid:{api_key_id}:{rid}"
-
-    def lock(self, name: str) -> str:
-        return f"{self.prefix}lock:{name}"
-
-    def login(self, kind: str, digest: str) -> str:
-        return f"{self.prefix}login:{kind}:{digest}"
-
-    def queue(self, name: str) -> str:
-        """A list of Celery's broker."""
-        return f"{self.prefix}{name}"
-
-
-SCRIPT_KEYS: Final = ("served", "suspect", "depth", "queued", "spent", "limits", "busy")
-"""Keys, up to their first colon, that only the scripts name."""
-
-
 # Jobs on their way in ----------------------------------------------------------------------------
 
 
@@ -116,7 +44,13 @@ class IdempotencyKey:
 
 @dataclass(frozen=True)  # without slots: it caches
 class NewJob:
-    """A validated job on its way into the queue."""
+    """A validated job on its way into the queue.
+
+    A further field comes from `new_job` (`delivery/enqueueing.py`) and `job_of`
+    (`batches/lines.py`), is written by `record_fields`, and is read by a field of `JobRecord`, or
+    named in `SCRIPT_FIELDS` if scripts alone read it. One that must survive the loss of Redis is a
+    column of `Job` too, named in `_SAME` (`jobs/kept.py`).
+    """
 
     id: str
     kind: Kind
@@ -146,8 +80,8 @@ class NewJob:
 
     @property
     def priority(self) -> int:
-        """Celery's priority: the request's own, if any, then its kind's. The engine compares
-        requests' own."""
+        """Celery's priority: by the sign of the request's own priority, else by its kind. The
+        engine compares the requests' own priorities."""
         own = self.request.get("priority", 0)
         if own > 0:
             return PRIORITIES["stream"]
@@ -156,13 +90,13 @@ class NewJob:
 
     @property
     def kept(self) -> bool:
-        """Whether SQL stores it: it survives Redis and its web process, and Redis keeps its result
-        until SQL has it."""
+        """Whether SQL stores it: it survives the loss of Redis and of its web process, and Redis
+        keeps its result until SQL has it."""
         return self.idempotency is not None or not self.waited_for
 
     @property
     def waited_for(self) -> bool:
-        """Whether a client is on the line. Other jobs can wait for a worker."""
+        """Whether a client waits on an open connection. Other jobs can wait for a worker."""
         return self.kind in ("sync", "stream")
 
     @property
@@ -171,16 +105,14 @@ class NewJob:
 
     @property
     def most_tokens(self) -> int:
-        """Tokens that it can use: every prompt once, every choice at its longest."""
+        """The most tokens that it can use: every prompt once, every choice at its longest."""
         return self.prompt_tokens + self._most_completion_tokens
 
     @property
     def most_cost(self) -> int:
-        """What `most_tokens` can cost, in billionths."""
-        if not self.prices:
-            return 0
-        prompt = self.prompt_tokens * max(self.prices[:2])
-        return math.ceil(prompt + self._most_completion_tokens * self.prices[2])
+        prompt, cached, completion = self.prices or (0, 0, 0)
+        most_of_prompt = self.prompt_tokens * max(prompt, cached)
+        return math.ceil(most_of_prompt + self._most_completion_tokens * completion)
 
     @property
     def _most_completion_tokens(self) -> int:
@@ -203,8 +135,8 @@ class NewJob:
         return orjson.dumps(self.view)
 
     def record_fields(self, web_id: str) -> list[Any]:
-        """Fields and values, in turn, that `submit.lua` writes beside its own. `web_id` is the web
-        process whose end cancels the job, or empty."""
+        """Alternating names and values of the fields that `submit.lua` adds to its own. `web_id`
+        is the web process whose end cancels the job, or empty."""
         values: dict[str, Any] = {
             "request": self.request_json,
             "view": self.view_json,
@@ -246,24 +178,16 @@ def stored(name: str, read: Callable[[bytes], Any]) -> Mapping[str, Any]:
     return {"name": name.encode(), "read": read}
 
 
-def _error(raw: bytes) -> JobError:
-    return JobError(**orjson.loads(raw))
-
-
-def _usage(raw: bytes) -> Usage:
-    return Usage(**orjson.loads(raw))
-
-
 def _is_one(raw: bytes) -> bool:
     return raw == b"1"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobRecord:
-    """A job as its hash in Redis has it, or SQL once Redis has not.
+    """A job as stored in its Redis hash, or in SQL once Redis has dropped it.
 
-    Times are Unix seconds. Fields with a default are absent from some jobs, and from records of
-    which only a part was read.
+    Times are Unix seconds. Fields with a default are absent from some jobs, and from records
+    that were read in part.
     """
 
     id: str
@@ -310,17 +234,21 @@ class JobRecord:
     sequence_number: int = field(default=1, metadata=stored("seq", int))
     """Number of the next event."""
     cancelling: bool = field(default=False, metadata=stored("cancel", _is_one))
-    """Whether its worker is to stop it."""
+    """Whether its worker must stop it."""
 
     finished: float | None = field(default=None, metadata=stored("finished", float))
-    error: JobError | None = field(default=None, metadata=stored("error", _error))
-    usage: Usage | None = field(default=None, metadata=stored("usage", _usage))
+    error: JobError | None = field(
+        default=None, metadata=stored("error", lambda raw: JobError(**orjson.loads(raw)))
+    )
+    usage: Usage | None = field(
+        default=None, metadata=stored("usage", lambda raw: Usage(**orjson.loads(raw)))
+    )
     events: Sequence[Event] | None = None
-    """All events, where they come from SQL."""
+    """All events, if the job was read from SQL."""
 
     @classmethod
     def read(cls, job_id: str, raw: Mapping[bytes, bytes | None], **more: Any) -> Self:
-        """Decode the fields of a hash, or of an entry of the usage stream, which has the same.
+        """Decode the fields of a hash, or the same fields of an entry of the usage stream.
 
         Raises TypeError or ValueError for a record that is not a job's.
         """
@@ -334,19 +262,13 @@ class JobRecord:
     @classmethod
     def queued(cls, job: NewJob) -> "JobRecord":
         """The record of a job that was just accepted."""
-        return cls(
-            id=job.id,
-            kind=job.kind,
-            state="queued",
-            model=job.model,
-            organization_id=job.organization_id,
-            api_key_id=job.api_key_id,
-            created=time.time(),
-            view=job.view,
-            deadline=job.deadline,
-            ttl=job.ttl,
-            kept=job.kept,
-        )
+        same = (
+            "id", "kind", "model", "organization_id", "api_key_id", "view", "deadline", "ttl",
+            "kept", "priority", "request_id", "adapter", "prompt_tokens",
+        )  # fmt: skip
+        taken = {name: getattr(job, name) for name in same}
+        taken["parameters"] = parameters_of(job.request)
+        return cls(state="queued", created=time.time(), **taken)
 
     def ended_as(self, end: EndEvent, finished: float, events: Sequence[Event]) -> "JobRecord":
         """The same job after its end."""
@@ -372,11 +294,11 @@ class JobRecord:
 
 SCRIPT_FIELDS: Final[Mapping[str, str]] = {
     "web": "The web process whose end cancels the job, or empty.",
-    "prices": "See NewJob, in JSON.",
+    "prices": "NewJob.prices as JSON.",
     "stored": "1 if the usage record keeps the request.",
-    "trace": "See NewJob.",
+    "trace": "NewJob.trace.",
     "reserved": "Tokens taken from the API key's bucket, if it has one.",
-    "held": "What the job holds of budgets, in JSON: scopes, tokens, cost.",
+    "held": "What the job reserves from budgets, as JSON: scopes, tokens, cost.",
     "republished": "How often the message was published again since the last claim.",
 }
 """Fields of the hash that only scripts read."""

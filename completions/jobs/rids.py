@@ -1,15 +1,19 @@
 """Clients' own request ids (`rid`): an API key can use each once a day."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Mapping, Sequence
 from itertools import compress
+from typing import Any
 
-import redis
-import redis.asyncio
-
-from completions.jobs.record import Keys
+from completions.jobs.store import AsyncStore, SyncStore
 
 TTL = 24 * 3600
 """Seconds that an id stays taken."""
+
+
+def rids_of(view: Mapping[str, Any]) -> list[str]:
+    """The ids that a client gave to a request, by the request's view."""
+    rid = view.get("rid")
+    return [rid] if isinstance(rid, str) else list(rid or ())
 
 
 class RidTakenError(Exception):
@@ -19,12 +23,12 @@ class RidTakenError(Exception):
 class Rids:
     """The ids of one installation's live requests."""
 
-    def __init__(self, client: redis.asyncio.Redis, prefix: str) -> None:
-        self._client = client
-        self._keys = Keys(prefix)
+    def __init__(self, store: AsyncStore) -> None:
+        self._client = store.client
+        self._keys = store.keys
 
     async def take(self, api_key_id: int, rids: Sequence[str], job_id: str) -> None:
-        """Take all or none. Raises RidTakenError."""
+        """Take all ids or none. Raises RidTakenError."""
         keys = [self._keys.rid(api_key_id, rid) for rid in rids]
         pipeline = self._client.pipeline(transaction=False)
         for key in keys:
@@ -47,43 +51,42 @@ class Rids:
 class BatchRids:
     """The ids of one batch's lines, taken when the lines are checked.
 
-    A line may take its ids again, because a check can be interrupted. So may a line of this batch
-    that repeats a line of the batch whose job ids begin with `former`.
+    A line may take its ids again, because a check can be interrupted. So may a line that repeats a
+    line of an earlier batch, whose job ids begin with `former`.
     """
 
-    def __init__(self, client: redis.Redis, prefix: str, api_key_id: int, former: str = "") -> None:
-        self._client = client
-        self._keys = Keys(prefix)
+    def __init__(self, store: SyncStore, api_key_id: int, former: str = "") -> None:
+        self._client = store.client
+        self._keys = store.keys
         self._api_key_id = api_key_id
         self._former = former
         self._taken: list[str] = []
 
     def take(self, lines: Sequence[tuple[str, Sequence[str]]]) -> list[str | None]:
-        """Take the ids of lines (job id, ids). Returns for each line the first id that another job
-        has, or None."""
+        """Take the ids of lines, given as (job id, ids). Returns for each line the first id that
+        another job has, or None."""
         pipeline = self._client.pipeline(transaction=False)
-        for job_id, rids in lines:
-            for rid in rids:
-                key = self._keys.rid(self._api_key_id, rid)
-                pipeline.set(key, job_id, nx=True, ex=TTL)
-                pipeline.get(key)
-        replies = iter(pipeline.execute())
-        return [self._refused(job_id, rids, replies) for job_id, rids in lines]
-
-    def _refused(
-        self, job_id: str, rids: Sequence[str], replies: Iterator[bytes | None]
-    ) -> str | None:
-        refused = None
-        for rid in rids:
-            fresh, owner = next(replies), (next(replies) or b"").decode()
+        asked = [(job_id, rid) for job_id, rids in lines for rid in rids]
+        for job_id, rid in asked:
             key = self._keys.rid(self._api_key_id, rid)
-            if fresh:
-                self._taken.append(key)
-            elif self._former and owner.startswith(self._former):
-                self._client.set(key, job_id, ex=TTL)
-            elif owner != job_id:
-                refused = refused or rid
-        return refused
+            pipeline.set(key, job_id, nx=True, ex=TTL)
+            pipeline.get(key)
+        replies = iter(pipeline.execute())
+        refused: dict[str, str] = {}
+        for (job_id, rid), fresh, owner in zip(asked, replies, replies, strict=True):
+            if not self._takes(job_id, rid, fresh, (owner or b"").decode()):
+                refused.setdefault(job_id, rid)
+        return [refused.get(job_id) for job_id, _ in lines]
+
+    def _takes(self, job_id: str, rid: str, fresh: bool, owner: str) -> bool:
+        key = self._keys.rid(self._api_key_id, rid)
+        if fresh:
+            self._taken.append(key)
+            return True
+        if self._former and owner.startswith(self._former):
+            self._client.set(key, job_id, ex=TTL)
+            return True
+        return owner == job_id
 
     def free(self) -> None:
         """Free all ids, so that a refused batch can be sent again."""

@@ -6,12 +6,12 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import cast
 
-import redis
 from redis.exceptions import ResponseError
 
 from completions.jobs.connection import Entries
 from completions.jobs.events import Event, decode
-from completions.jobs.record import JobRecord, Keys, stored
+from completions.jobs.record import JobRecord, stored
+from completions.jobs.store import SyncStore
 
 logger = logging.getLogger(__name__)
 
@@ -35,17 +35,17 @@ class EndedJob(JobRecord):
     """The job's events as they stand in Redis, where SQL keeps the result."""
 
 
-def any_ended(client: redis.Redis, prefix: str) -> bool:
+def any_ended(store: SyncStore) -> bool:
     """Whether there is an entry that SQL may not have yet."""
-    return bool(client.xlen(Keys(prefix).usage))
+    return bool(store.client.xlen(store.keys.usage))
 
 
 def read_ended(
-    client: redis.Redis, prefix: str, count: int, since: str = FIRST
+    store: SyncStore, count: int, since: str = FIRST
 ) -> tuple[list[EndedJob], str | None]:
-    """The oldest entries, with view and events of those whose result SQL keeps; and where the next
-    entries begin, or None if there are no more."""
-    keys = Keys(prefix)
+    """The oldest entries, with the view and events of each whose result SQL keeps; and where the
+    next entries begin, or None if there are no more."""
+    client, keys = store.client, store.keys
     entries = cast("Entries", client.xrange(keys.usage, since, count=count))
     pipeline = client.pipeline(transaction=False)
     for _, fields in entries:
@@ -64,10 +64,10 @@ def read_ended(
     return jobs, f"({entries[-1][0].decode()}" if len(entries) == count else None
 
 
-def unsettled(client: redis.Redis, prefix: str) -> tuple[str, list[EndedJob]]:
-    """The id of the newest entry that the usage stream ever had, and the jobs that SQL may not have
+def unsettled(store: SyncStore) -> tuple[str, list[EndedJob]]:
+    """The id of the newest entry ever added to the usage stream, and the jobs that SQL may not have
     yet, without their results."""
-    key = Keys(prefix).usage
+    client, key = store.client, store.keys.usage
     try:
         newest = client.xinfo_stream(key)["last-generated-id"].decode()
     except ResponseError:  # there is no such stream yet
@@ -79,7 +79,7 @@ def unsettled(client: redis.Redis, prefix: str) -> tuple[str, list[EndedJob]]:
 def _read(
     entry_id: bytes, fields: dict[bytes, bytes], stream: Sequence[bytes] = ()
 ) -> list[EndedJob]:
-    """The job of an entry; none if the entry cannot be read, which would hold up all others."""
+    """The job of an entry, or an empty list: an unreadable entry must not hold up the others."""
     job_id = fields.get(b"id", entry_id).decode()
     try:
         return [EndedJob.read(job_id, fields, entry_id=entry_id, stream=stream)]
@@ -88,10 +88,10 @@ def _read(
         return []
 
 
-def forget(client: redis.Redis, prefix: str, jobs: Iterable[EndedJob], ttl: int) -> None:
+def forget(store: SyncStore, jobs: Iterable[EndedJob], ttl: int) -> None:
     """Delete the entries of jobs that SQL has; the records of kept jobs expire in `ttl` seconds."""
-    keys = Keys(prefix)
-    pipeline = client.pipeline(transaction=False)
+    keys = store.keys
+    pipeline = store.client.pipeline(transaction=False)
     for job in jobs:
         if job.kept:
             pipeline.expire(keys.job(job.id), ttl)
@@ -101,10 +101,10 @@ def forget(client: redis.Redis, prefix: str, jobs: Iterable[EndedJob], ttl: int)
 
 
 def pack(stream: Iterable[bytes]) -> bytes:
-    """Events in one compressed piece; JSON has no line break."""
+    """Compress events, joined by line breaks, which their JSON does not contain."""
     return zlib.compress(b"\n".join(stream))
 
 
 def unpack(packed: bytes) -> list[Event]:
-    """The events of what :func:`pack` made."""
+    """The events that :func:`pack` compressed."""
     return [decode(data) for data in zlib.decompress(packed).split(b"\n")]

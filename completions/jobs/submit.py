@@ -8,8 +8,6 @@ from dataclasses import replace
 from typing import Any, NamedTuple, cast
 
 import orjson
-import redis
-import redis.asyncio
 
 from completions.jobs.connection import COMMAND_TIMEOUT, Line, bounded
 from completions.jobs.gathering import Gathering
@@ -20,16 +18,16 @@ from completions.jobs.limits import (
     Remaining,
     UnseededError,
 )
-from completions.jobs.record import RECORD_FIELDS, JobRecord, Keys, NewJob
-from completions.jobs.scripts import Scripts
+from completions.jobs.record import RECORD_FIELDS, JobRecord, NewJob
+from completions.jobs.store import AsyncStore, SyncStore
 
 WEB_LEASE = 15
 """Seconds after which a web process that stopped renewing counts as dead."""
 FIRST_CHECK = 15.0
-"""Seconds until the reconciler first looks whether a new job's message was lost."""
+"""Seconds until the reconciler first checks whether a new job's message was lost."""
 PLACE_KEPT = 60.0
-"""Seconds past its deadline after which a job that was never seen to end stops taking a place of
-its API key's concurrency."""
+"""Seconds after its deadline at which a job without a recorded end stops counting towards its API
+key's concurrency."""
 LINES_PER_SEQUENCE = 2
 """Lines of batches sent to a worker per sequence that it runs at once, so that no slot waits for
 the feeder."""
@@ -49,6 +47,12 @@ class ModelUnservedError(Exception):
     """No worker serves the model, and the client does not wait for one."""
 
 
+_REFUSALS = {
+    "full": QueueFullError, "crowded": KeyQueueFullError, "unserved": ModelUnservedError,
+}  # fmt: skip
+"""By the verdict of `submit.lua`."""
+
+
 class Message(NamedTuple):
     """A job's Celery message, for the script that stores the job."""
 
@@ -63,13 +67,12 @@ _UNBOUNDED = (sys.maxsize, sys.maxsize, sys.maxsize)
 
 
 class Submission:
-    """Bound to one asynchronous client, key prefix and web process."""
+    """What one web process does with jobs."""
 
-    def __init__(self, client: redis.asyncio.Redis, prefix: str, web_id: str) -> None:
-        self._client = client
-        self._keys = Keys(prefix)
-        self._scripts = Scripts(client, prefix)
-        self._line = Line(client)
+    def __init__(self, store: AsyncStore, web_id: str) -> None:
+        self._store = store
+        self._client, self._keys = store.client, store.keys
+        self._line = Line(store.client)
         self._gathered: Gathering[tuple[str, list[Any]], Any] = Gathering(self._call_all)
         self.web_id = web_id
 
@@ -84,8 +87,8 @@ class Submission:
         """Store the job as queued and put its message on its list; without one the caller
         publishes it. Returns what the job's API key has left.
 
-        At most `max_open` jobs may be open, `max_of_class` interactive or background ones,
-        whichever the job is, and `max_of_key` of its API key.
+        At most `max_open` jobs may be open, `max_of_class` of the job's class (interactive or
+        background), and `max_of_key` of its API key.
 
         Raises QueueFullError, LimitReachedError, BudgetReachedError, UnseededError, and
         ModelUnservedError for a job that a client waits for.
@@ -96,12 +99,8 @@ class Submission:
         args = _arguments(job, bounds, FIRST_CHECK, patience, web_id, message)
         reply = await self._gathered.do(("submit", args))
         verdict = _verdict(reply)
-        if verdict == "full":
-            raise QueueFullError
-        if verdict == "crowded":
-            raise KeyQueueFullError
-        if verdict == "unserved":
-            raise ModelUnservedError
+        if verdict in _REFUSALS:
+            raise _REFUSALS[verdict]
         if verdict == "exists":  # the first reply was lost on its way
             return Remaining()
         requests, tokens, retry_after = map(float, reply[1:])
@@ -118,11 +117,11 @@ class Submission:
 
     async def _call_all(self, calls: Sequence[tuple[str, list[Any]]]) -> list[Any]:
         async with bounded(COMMAND_TIMEOUT):
-            return await self._scripts.call_each(self._line, calls)
+            return await self._store.call_each(self._line, calls)
 
     async def fetch(self, job_id: str) -> JobRecord | None:
-        """The job without its request, its deadline by this host's clock; None if it is unknown or
-        has expired."""
+        """The job without its request, with its deadline in this host's clock; None if it is
+        unknown or has expired."""
         pipeline = self._client.pipeline(transaction=False)
         pipeline.hmget(self._keys.job(job_id), _FETCHED)
         pipeline.time()
@@ -141,7 +140,7 @@ class Submission:
         return [state.decode() if state else None for state in await pipeline.execute()]
 
     async def remove(self, job_id: str) -> None:
-        """Delete an ended job, which no script changes any more."""
+        """Delete an ended job; no script changes it any more."""
         await self._client.delete(self._keys.job(job_id), self._keys.ev(job_id))
 
     async def renew_lease(self) -> None:
@@ -152,7 +151,7 @@ class Submission:
 
 
 def submit_kept(
-    client: redis.Redis, prefix: str, jobs: Sequence[NewJob], check_after: float = 0
+    store: SyncStore, jobs: Sequence[NewJob], check_after: float = 0
 ) -> list[bool | BudgetReachedError | UnseededError]:
     """Put jobs that SQL stores into Redis, in one round trip, under no limit but their budgets.
 
@@ -163,7 +162,7 @@ def submit_kept(
     for job in jobs:
         unrated = replace(job, limits=job.limits.only_budgets())
         calls.append(("submit", _arguments(unrated, _UNBOUNDED, check_after)))
-    return [_admitted(reply) for reply in Scripts(client, prefix).call_all(calls)]
+    return [_admitted(reply) for reply in store.call_all(calls)]
 
 
 def _admitted(reply: list[bytes]) -> bool | BudgetReachedError | UnseededError:
@@ -192,26 +191,30 @@ def _arguments(
     web_id: str = "",
     message: Message = _UNPUBLISHED,
 ) -> list[Any]:
-    """The arguments of `submit.lua`."""
-    return [
-        job.id, job.kind, job.model, *bounds, check_after, patience, _metering(job), web_id,
-        WEB_LEASE, *message, *job.record_fields(web_id),
-    ]  # fmt: skip
-
-
-def _metering(job: NewJob) -> bytes:
-    """What `submit.lua` needs to admit the job under its limits and budgets."""
+    """What `submit.lua` documents: the terms of the job, its message, the fields of its record."""
     limits, seconds = job.limits, job.deadline - time.time()
     rates = (limits.requests_per_minute, limits.tokens_per_minute, limits.max_concurrency)
-    metering = {
+    most_open, most_of_class, most_of_key = bounds
+    terms = {
+        "id": job.id,
+        "kind": job.kind,
+        "model": job.model,
         "key": job.api_key_id,
         "organization": job.organization_id,
-        "limits": [rate or 0 for rate in rates],
+        "most_open": most_open,
+        "most_of_class": most_of_class,
+        "most_of_key": most_of_key,
+        "check_after": check_after,
+        "patience": patience,
         "seconds": seconds,
+        "limits": [rate or 0 for rate in rates],
         "tokens": job.most_tokens,
         "cost": job.most_cost,
         "budgets": [limits.budget.as_list(), limits.organization_budget.as_list()],
+        "web": web_id,
+        "web_lease": WEB_LEASE,
+        "queue": message.queue,
     }
     if job.waited_for:
-        metering["lease"] = seconds + PLACE_KEPT
-    return orjson.dumps(metering)
+        terms["lease"] = seconds + PLACE_KEPT
+    return [orjson.dumps(terms), message.payload, *job.record_fields(web_id)]

@@ -1,21 +1,19 @@
 """Live workers and what they serve, by their heartbeats; draining and resuming them."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterable
+from dataclasses import dataclass
 from typing import Any, Final, Literal, cast
 
 import orjson
-import redis
-import redis.asyncio
 
-from completions.jobs.record import Keys
+from completions.jobs.store import AsyncStore, SyncStore
 
 HEARTBEAT_TTL: Final = 10
 """Seconds after which a worker that stopped beating counts as dead."""
 STALE_AFTER = 6.0
 """Seconds, three heartbeats, after which a worker counts as silent."""
 DRAIN_KEPT: Final = 3600
-"""Seconds that the wish to drain outlives its worker's last heartbeat."""
+"""Seconds that a request to drain outlives its worker's last heartbeat."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,12 +26,16 @@ class WorkerRecord:
     age: float = 0.0
     """Seconds since that heartbeat."""
     drain_wanted: bool = False
-    """Whether an operator wants it to take no new jobs, which it follows within seconds."""
+    """Whether an operator asked it to take no new jobs. It obeys within seconds."""
 
     @property
     def accepting(self) -> bool:
-        """Whether it takes new jobs."""
         return bool(self.facts.get("accepting", True))
+
+    @property
+    def slots(self) -> int:
+        """Sequences that it runs at once; 0 if it has not said."""
+        return int(self.facts.get("slots", 0))
 
     @property
     def standing(self) -> Literal["serving", "draining", "drained", "silent"]:
@@ -45,58 +47,52 @@ class WorkerRecord:
         return "draining" if self.accepting or self.facts.get("jobs") else "drained"
 
 
-async def live_workers(client: redis.asyncio.Redis, prefix: str) -> list[WorkerRecord]:
+def watch_workers(store: SyncStore) -> list[WorkerRecord]:
     """Workers whose heartbeat has not expired; forgets the others."""
-    keys = Keys(prefix)
-    ids = _sorted(cast("set[bytes]", await client.smembers(keys.workers)))
-    if not ids:
-        return []
-    beats = cast("list[bytes | None]", await client.mget([keys.worker(each) for each in ids]))
-    if dead := [each for each, beat in zip(ids, beats, strict=True) if beat is None]:
-        await client.srem(keys.workers, *dead)
-    return _records(ids, beats)
+    return _records(store.call("workers"))
 
 
-def watch_workers(client: redis.Redis, prefix: str) -> list[WorkerRecord]:
-    """The same for threads, with the age of each heartbeat and the wish to drain."""
-    keys = Keys(prefix)
-    ids = _sorted(cast("set[bytes]", client.smembers(keys.workers)))
-    pipeline = client.pipeline(transaction=False)
-    for each in ids:
-        pipeline.get(keys.worker(each))
-        pipeline.pttl(keys.worker(each))
-        pipeline.exists(keys.drain(each))
-    replies = pipeline.execute()
-    return [
-        replace(record, age=max(0.0, HEARTBEAT_TTL - ttl / 1000), drain_wanted=bool(drain))
-        for each, beat, ttl, drain in zip(
-            ids, replies[0::3], replies[1::3], replies[2::3], strict=True
-        )
-        for record in _records([each], [beat])
-    ]
+async def live_workers(store: AsyncStore) -> list[WorkerRecord]:
+    """The same for an event loop."""
+    return _records(await store.call("workers"))
 
 
-def drain(client: redis.Redis, prefix: str, worker_id: str) -> None:
-    """Make a worker take no new jobs from its next heartbeat on; it finishes those that it has."""
-    client.set(Keys(prefix).drain(worker_id), 1, ex=DRAIN_KEPT)
-
-
-def resume(client: redis.Redis, prefix: str, worker_id: str) -> None:
-    """Make a drained worker take jobs again from its next heartbeat on."""
-    client.delete(Keys(prefix).drain(worker_id))
-
-
-def _sorted(members: set[bytes]) -> list[str]:
-    return sorted(each.decode() for each in members)
-
-
-def _records(ids: Sequence[str], beats: Sequence[bytes | None]) -> list[WorkerRecord]:
+def _records(replies: Iterable[tuple[bytes, bytes, int, int]]) -> list[WorkerRecord]:
     found = []
-    for each, beat in zip(ids, beats, strict=True):
-        if beat is not None:
-            facts = orjson.loads(beat)
-            found.append(WorkerRecord(each, facts.pop("model"), facts))
+    for worker_id, beat, ttl, drain_wanted in sorted(replies):
+        facts = orjson.loads(beat)
+        age = max(0.0, HEARTBEAT_TTL - ttl / 1000)
+        model = facts.pop("model")
+        found.append(WorkerRecord(worker_id.decode(), model, facts, age, bool(drain_wanted)))
     return found
+
+
+_MOST_BUILDS = 1000
+_builds: dict[str, str] = {}
+"""Builds of recently live workers, for results that are read after the worker has gone."""
+
+
+def build_of(store: SyncStore, worker_id: str) -> str | None:
+    """The engine build of a worker; None if the worker is gone and its build was never looked
+    up."""
+    if worker_id not in _builds:
+        beat = store.client.get(store.keys.worker(worker_id))
+        build = orjson.loads(beat).get("build") if isinstance(beat, bytes) else None
+        if build is None:
+            return None
+        if len(_builds) >= _MOST_BUILDS:
+            _builds.clear()
+        _builds[worker_id] = build
+    return _builds[worker_id]
+
+
+def drain(store: SyncStore, worker_id: str) -> None:
+    """Make a worker take no new jobs from its next heartbeat on; it finishes those that it has."""
+    store.client.set(store.keys.drain(worker_id), 1, ex=DRAIN_KEPT)
+
+
+def resume(store: SyncStore, worker_id: str) -> None:
+    store.client.delete(store.keys.drain(worker_id))
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,16 +104,15 @@ class WorkerPage:
     text: str
 
 
-async def worker_pages(client: redis.asyncio.Redis, prefix: str) -> list[WorkerPage]:
+async def worker_pages(store: AsyncStore) -> list[WorkerPage]:
     """The pages of all live workers. Raises RedisError or OSError."""
-    workers = await live_workers(client, prefix)
+    workers = await live_workers(store)
     if not workers:
         return []
-    keys = Keys(prefix)
-    found = await client.mget([keys.metrics(worker.id) for worker in workers])
-    texts = cast("list[bytes | None]", found)
+    found = await store.client.mget([store.keys.metrics(worker.id) for worker in workers])
+    pages = cast("list[bytes | None]", found)
     return [
-        WorkerPage(worker.id, worker.model, text.decode())
-        for worker, text in zip(workers, texts, strict=True)
-        if text is not None
+        WorkerPage(worker.id, worker.model, page.decode())
+        for worker, page in zip(workers, pages, strict=True)
+        if page is not None
     ]

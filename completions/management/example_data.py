@@ -7,10 +7,10 @@ so `remove` finds exactly this data. The secrets of its keys are discarded.
 import math
 import random
 import uuid
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
 from datetime import datetime, timedelta
-from typing import Any
+from types import MappingProxyType
+from typing import NamedTuple
 
 from django.db import transaction
 
@@ -40,8 +40,7 @@ class ExampleDataExistsError(Exception):
     """The example data exists already."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Model:
+class _Model(NamedTuple):
     id: str
     slots: int
     first_token_ms: float
@@ -54,10 +53,7 @@ SMALL = _Model("example-small", 64, 90, 95, (150, 30, 600))
 LARGE = _Model("example-large", 16, 420, 38, (900, 180, 3600))
 
 
-@dataclass(frozen=True, slots=True)
-class _Use:
-    """How one key is used."""
-
+class _Use(NamedTuple):
     organization: str
     name: str
     weight: float
@@ -70,27 +66,28 @@ class _Use:
     """Median number of output tokens."""
     cached: float
     """Share of prompt tokens found in the prefix cache."""
-    forced: float = 0.0
+    forced: float
     """Share of output tokens forced by a grammar."""
-    limits: tuple[tuple[str, Any], ...] = ()
+    limits: Mapping[str, int] = MappingProxyType({})
 
 
 _USES = (
     _Use("Search", "query rewriting", 30, SMALL, "sync", 240, 24, 0.7, 0.45,
-         (("requests_per_minute", 600), ("tokens_per_minute", 400_000))),
-    _Use("Search", "snippets", 16, SMALL, "stream", 900, 90, 0.35),
-    _Use("Support", "reply drafts", 14, LARGE, "stream", 1600, 260, 0.55, 0.0,
-         (("max_concurrency", 24), ("monthly_token_budget", 400_000_000))),
+         {"requests_per_minute": 600, "tokens_per_minute": 400_000}),
+    _Use("Search", "snippets", 16, SMALL, "stream", 900, 90, 0.35, 0),
+    _Use("Support", "reply drafts", 14, LARGE, "stream", 1600, 260, 0.55, 0,
+         {"max_concurrency": 24, "monthly_token_budget": 400_000_000}),
     _Use("Support", "ticket triage", 12, SMALL, "sync", 700, 40, 0.8, 0.62,
-         (("requests_per_minute", 120),)),
+         {"requests_per_minute": 120}),
     _Use("Documents", "nightly extraction", 20, LARGE, "batch", 2200, 180, 0.2, 0.4,
-         (("max_enqueued_tokens", 50_000_000), ("daily_cost_budget", 40))),
-    _Use("Documents", "ad hoc questions", 3, LARGE, "stream", 3000, 320, 0.3),
-    _Use("Research", "experiments", 4, SMALL, "background", 400, 500, 0.1),
-    _Use("Research", "notebook", 1, LARGE, "sync", 500, 200, 0.05),
+         {"max_enqueued_tokens": 50_000_000, "daily_cost_budget": 40}),
+    _Use("Documents", "ad hoc questions", 3, LARGE, "stream", 3000, 320, 0.3, 0),
+    _Use("Research", "experiments", 4, SMALL, "background", 400, 500, 0.1, 0),
+    _Use("Research", "notebook", 1, LARGE, "sync", 500, 200, 0.05, 0),
 )  # fmt: skip
 _ERRORS = {"queue_timeout": 4, "generation_timeout": 2, "worker_error": 2, "grammar_error": 3}
 """Relative frequency of each error."""
+_STATUSES = ("failed", "completed", "cancelled")
 _PATIENCE_MS = 300_000
 """Timeout of calls and streams."""
 
@@ -114,14 +111,16 @@ def fill(requests: int, now: datetime, days: int = 30, seed: int = 1) -> None:
         LoadSample.objects.bulk_create(samples)
     with transaction.atomic():
         _batches(keys, now, chance)
-        _history(keys, now)
+        changes.rotate(keys[0], timedelta(hours=24), ACTOR)
+        old, _ = changes.create(keys[-1].organization, "old notebook", ACTOR)
+        changes.revoke(old, ACTOR)
 
 
 def remove() -> int:
     """Delete the data. Returns the number of organizations deleted."""
     organizations = Organization.objects.filter(name__startswith=MARK)
     ids = list(organizations.values_list("id", flat=True))
-    # A cascade loads every row into memory, which a million records would not fit.
+    # A cascade loads every row into memory, and a million records would not fit.
     for model in (UsageRecord, UsageHour):
         rows = model._default_manager.filter(organization_id__in=ids)
         rows._raw_delete(rows.db)
@@ -136,9 +135,7 @@ def _keys() -> list[ApiKey]:
     keys = []
     for use in _USES:
         owner = changes.organization_named(f"{MARK}{use.organization}", ACTOR)
-        key, _ = changes.create(
-            owner, use.name, ACTOR, allowed_models=[use.model.id], **dict(use.limits)
-        )
+        key, _ = changes.create(owner, use.name, ACTOR, allowed_models=[use.model.id], **use.limits)
         keys.append(key)
     return keys
 
@@ -150,20 +147,16 @@ def _records(
     keys: list[ApiKey], requests: int, now: datetime, days: int, chance: random.Random
 ) -> Iterator[UsageRecord]:
     """Yield records by time: more at noon than at night, fewer at weekends, one incident."""
-    start = now - timedelta(days=days)
-    hours = [start + timedelta(hours=i) for i in range(days * 24)]
-    weights = [_busyness(hour) for hour in hours]
-    total = sum(weights)
-    incident = now - timedelta(hours=9)
+    hours = [now - timedelta(hours=i) for i in range(days * 24, 0, -1)]
+    total = sum(map(_busyness, hours))
     pairs = list(zip(_USES, keys, strict=True))
     shares = [use.weight for use in _USES]
-    for hour, weight in zip(hours, weights, strict=True):
-        count = requests * weight / total
+    for hour in hours:
+        count = requests * _busyness(hour) / total
         many = int(count) + (chance.random() < count % 1)
         moments = sorted(hour + timedelta(hours=chance.random()) for _ in range(many))
         for moment, (use, key) in zip(moments, chance.choices(pairs, shares, k=many), strict=True):
-            bad = abs((moment - incident).total_seconds()) < 2700
-            yield _record(use, key, moment, bad, chance)
+            yield _record(use, key, moment, _in_incident(moment, now), chance)
 
 
 def _busyness(hour: datetime) -> float:
@@ -171,34 +164,34 @@ def _busyness(hour: datetime) -> float:
     return daily * (0.45 if hour.weekday() >= 5 else 1)
 
 
-def _around(median: float, spread: float, chance: random.Random) -> float:
-    return median * math.exp(chance.gauss(0, spread))
+def _in_incident(moment: datetime, now: datetime) -> bool:
+    return abs(moment - (now - timedelta(hours=9))) < timedelta(minutes=45)
+
+
+def _around(median: float, spread: float, chance: random.Random) -> int:
+    return round(median * math.exp(chance.gauss(0, spread)))
 
 
 def _record(
     use: _Use, key: ApiKey, finished: datetime, bad: bool, chance: random.Random
 ) -> UsageRecord:
-    prompt = max(1, round(_around(use.prompt, 0.5, chance)))
-    output = max(1, round(_around(use.output, 0.6, chance)))
-    queued = round(_around(900 if bad else 6, 1.0, chance))
-    if use.kind == "batch":
-        queued = round(_around(40_000, 0.6, chance))
-    cached = round(prompt * use.cached) if chance.random() < 0.9 else 0
-    prefill = round(_around(use.model.first_token_ms, 0.35, chance) * (4 if bad else 1))
-    decode = round(1000 * output / _around(use.model.tokens_per_second, 0.15, chance))
-    status, error = _end(bad, chance)
+    status = chance.choices(_STATUSES, (30, 68, 2) if bad else (0.8, 97.7, 1.5))[0]
+    error = chance.choices(list(_ERRORS), list(_ERRORS.values()))[0] if status == "failed" else ""
     if use.kind == "batch" and error.endswith("timeout"):
         error = "worker_error"  # lines have hours, so they do not time out
+    prompt = max(1, _around(use.prompt, 0.5, chance))
+    output = max(1, _around(use.output, 0.6, chance))
+    if status != "completed":
+        output //= 2
+    cached = round(prompt * use.cached) if chance.random() < 0.9 else 0
+    queued = _around(40_000 if use.kind == "batch" else 900 if bad else 6, 1.0, chance)
+    prefill = _around(use.model.first_token_ms * (4 if bad else 1), 0.35, chance)
+    decode = _around(1000 * output / use.model.tokens_per_second, 0.15, chance)
     ran = error != "queue_timeout"
     if not ran:
         queued, prefill, decode, prompt, output, cached = _PATIENCE_MS, 0, 0, 0, 0, 0
     elif error == "generation_timeout":
         decode = _PATIENCE_MS - queued - prefill
-        output = round(use.model.tokens_per_second * decode / 4000)
-    elif status == "failed":
-        output = 0 if error == "grammar_error" else output // 3
-    elif status == "cancelled":
-        output //= 2
     costs = zip(use.model.prices, (prompt - cached, cached, output), strict=True)
     run = prefill + decode
     return UsageRecord(
@@ -220,32 +213,20 @@ def _record(
         run_ms=run if ran else None,
         attempts=2 if error == "worker_error" else int(ran),
         worker=f"example-host-{chance.randint(1, 2)}" if ran else "",
-        parameters={
-            "max_tokens": max(2 * use.output, 2 * output),
-            "temperature": 0.7,
-            "seed": chance.getrandbits(31),
-        },
+        parameters={"max_tokens": 2 * max(use.output, output), "temperature": 0.7},
         created_at=finished - timedelta(milliseconds=queued + run),
         finished_at=finished,
     )
 
 
-def _end(bad: bool, chance: random.Random) -> tuple[str, str]:
-    drawn = chance.random()
-    if drawn < (0.3 if bad else 0.008):
-        return "failed", chance.choices(list(_ERRORS), list(_ERRORS.values()))[0]
-    return ("cancelled", "") if drawn > 0.985 else ("completed", "")
-
-
 def _samples(now: datetime, days: int, chance: random.Random) -> Iterator[LoadSample]:
-    """Yield a sample for every five minutes."""
     end = now.replace(second=0, microsecond=0)
     for i in range(days * 288):
         moment = end - timedelta(minutes=5 * i)
         busy = _busyness(moment) / 1.75
-        bad = abs((moment - now + timedelta(hours=9)).total_seconds()) < 2700
+        bad = _in_incident(moment, now)
         for model in (SMALL, LARGE):
-            load = min(1.0, max(0.0, busy * _around(0.55, 0.25, chance) + (0.6 if bad else 0)))
+            load = min(1.0, busy * chance.uniform(0.4, 0.7) + (0.6 if bad else 0))
             waits = max(0.0, load - 0.85) * 60
             yield LoadSample(
                 at=moment,
@@ -253,13 +234,13 @@ def _samples(now: datetime, days: int, chance: random.Random) -> Iterator[LoadSa
                 workers=2,
                 slots=2 * model.slots,
                 running=round(2 * model.slots * load),
-                queued_interactive=round(_around(waits, 0.3, chance)),
-                queued_background=round(_around(2 + waits, 0.5, chance)),
-                queued_batch=round(_around(30, 0.5, chance)) if moment.hour < 5 else 0,
+                queued_interactive=_around(waits, 0.3, chance),
+                queued_background=_around(2 + waits, 0.5, chance),
+                queued_batch=_around(30, 0.5, chance) if moment.hour < 5 else 0,
             )
 
 
-# Batches and audit entries -----------------------------------------------------------------------
+# Batches -----------------------------------------------------------------------------------------
 
 
 def _batches(keys: list[ApiKey], now: datetime, chance: random.Random) -> None:
@@ -315,15 +296,4 @@ _REFUSED = [
         "code": "invalid_value", "line": 17, "param": "max_tokens",
         "message": "max_tokens must be an integer of at least 0.",
     },
-    {
-        "code": "context_length_exceeded", "line": 240, "param": "prompt",
-        "message": "The prompt has 9120 tokens; example-large takes 8192 with max_tokens.",
-    },
 ]  # fmt: skip
-
-
-def _history(keys: list[ApiKey], now: datetime) -> None:
-    """Add a rotation and a revocation to the audit trail."""
-    changes.rotate(keys[0], timedelta(hours=24), ACTOR)
-    old, _ = changes.create(keys[-1].organization, "old notebook", ACTOR)
-    changes.revoke(old, ACTOR)

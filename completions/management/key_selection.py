@@ -34,5 +34,4 @@ def _matching(wanted: str) -> list[ApiKey]:
 
 
 def described(key: ApiKey) -> str:
-    """Return the key's name and organization for a sentence."""
     return f"{key.name!r} of {key.organization.name!r}"

@@ -1,47 +1,35 @@
 """The tables in SQL, with their constraints and query sets."""
 
-from completions.models.audit import AuditAction, AuditEntry
-from completions.models.batches import (
-    OPEN_LINES,
-    UNFINISHED,
-    Batch,
-    BatchLine,
-    BatchStatus,
-    LineState,
-)
-from completions.models.files import File, FilePurpose, FileQuerySet, path_in_storage
-from completions.models.jobs import Job, JobStatus
-from completions.models.organizations import (
-    ApiKey,
-    ApiKeyQuerySet,
-    Organization,
-    Role,
-    Scope,
-)
-from completions.models.usage import LoadSample, StoredPrompt, UsageHour, UsageRecord
-
-__all__ = [
-    "OPEN_LINES",
-    "UNFINISHED",
-    "ApiKey",
-    "ApiKeyQuerySet",
-    "AuditAction",
-    "AuditEntry",
-    "Batch",
-    "BatchLine",
-    "BatchStatus",
-    "File",
-    "FilePurpose",
-    "FileQuerySet",
-    "Job",
-    "JobStatus",
-    "LineState",
-    "LoadSample",
-    "Organization",
-    "Role",
-    "Scope",
-    "StoredPrompt",
-    "UsageHour",
-    "UsageRecord",
-    "path_in_storage",
-]
+from completions.models.audit import AuditAction as AuditAction
+from completions.models.audit import AuditEntry as AuditEntry
+from completions.models.batches import OPEN_LINES as OPEN_LINES
+from completions.models.batches import UNFINISHED as UNFINISHED
+from completions.models.batches import Batch as Batch
+from completions.models.batches import BatchLine as BatchLine
+from completions.models.batches import BatchStatus as BatchStatus
+from completions.models.batches import LineState as LineState
+from completions.models.batches import OnInvalid as OnInvalid
+from completions.models.files import File as File
+from completions.models.files import FilePurpose as FilePurpose
+from completions.models.files import FileQuerySet as FileQuerySet
+from completions.models.files import path_in_storage as path_in_storage
+from completions.models.jobs import Job as Job
+from completions.models.jobs import JobStatus as JobStatus
+from completions.models.organizations import ApiKey as ApiKey
+from completions.models.organizations import ApiKeyQuerySet as ApiKeyQuerySet
+from completions.models.organizations import Organization as Organization
+from completions.models.organizations import Role as Role
+from completions.models.organizations import Scope as Scope
+from completions.models.results import BatchResult as BatchResult
+from completions.models.uploads import Upload as Upload
+from completions.models.uploads import UploadPart as UploadPart
+from completions.models.uploads import UploadStatus as UploadStatus
+from completions.models.uploads import path_of_part as path_of_part
+from completions.models.usage import BudgetWarning as BudgetWarning
+from completions.models.usage import LoadSample as LoadSample
+from completions.models.usage import StoredPrompt as StoredPrompt
+from completions.models.usage import UsageHour as UsageHour
+from completions.models.usage import UsageRecord as UsageRecord
+from completions.models.webhooks import WebhookDelivery as WebhookDelivery
+from completions.models.webhooks import WebhookEndpoint as WebhookEndpoint
+from completions.models.webhooks import WebhookEvent as WebhookEvent

@@ -1,4 +1,4 @@
-"""The audit trail of organizations and API keys. `accounts.audit` writes it; nobody edits it."""
+"""The audit trail of organizations, API keys and sign-ins, written by `accounts.audit` alone."""
 
 from django.conf import settings
 from django.db import models
@@ -13,10 +13,15 @@ class AuditAction(models.TextChoices):
     ROTATED = "rotated"
     REVOKED = "revoked"
     DELETED = "deleted"
+    USED = "used"
+    """An operator ran a request as the key, in the playground, or sent lines of its batch again."""
+    SIGNED_IN = "signed_in"
+    REFUSED = "refused"
+    """A sign-in by OpenID Connect failed. `changes` has the reason."""
 
 
 class AuditEntry(models.Model):
-    """One change of an organization or an API key. The entry outlives its object."""
+    """A change of an organization or an API key, or a sign-in. The entry outlives its object."""
 
     at = models.DateTimeField(default=timezone.now, db_index=True)
     actor = models.CharField(
@@ -29,7 +34,7 @@ class AuditEntry(models.Model):
         Organization, models.SET_NULL, null=True, blank=True, related_name="audit_entries"
     )
     action = models.CharField(max_length=10, choices=AuditAction.choices)
-    object_type = models.CharField(max_length=20, help_text="organization or api_key")
+    object_type = models.CharField(max_length=20, help_text="organization, api_key or user")
     object_id = models.BigIntegerField()
     object_name = models.CharField(max_length=200)
     changes = models.JSONField(default=dict, help_text="By field: the old and the new value.")

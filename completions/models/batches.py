@@ -22,6 +22,13 @@ class BatchStatus(models.TextChoices):
     CANCELLED = "cancelled"
 
 
+class OnInvalid(models.TextChoices):
+    """What a line with a refused body does to its batch."""
+
+    SKIP = "skip", "goes to the error file; the others run"
+    FAIL = "fail", "fails the batch before any line runs"
+
+
 UNFINISHED = (
     BatchStatus.VALIDATING,
     BatchStatus.IN_PROGRESS,
@@ -48,6 +55,10 @@ class Batch(models.Model):
     resubmission_of = models.CharField(max_length=64, blank=True)
     output_seconds = models.PositiveIntegerField(help_text="How long its files are kept.")
     metadata = models.JSONField(null=True, blank=True)
+    on_invalid = models.CharField(
+        max_length=4, choices=OnInvalid.choices, default=OnInvalid.SKIP,
+        help_text="What a line with a refused body does.",
+    )  # fmt: skip
     status = models.CharField(
         max_length=12, choices=BatchStatus.choices, default=BatchStatus.VALIDATING, db_index=True
     )
@@ -57,7 +68,7 @@ class Batch(models.Model):
     )  # fmt: skip
     errors = models.JSONField(default=list, blank=True)
     total = models.PositiveIntegerField(default=0, help_text="Lines in the file.")
-    # These two only grow, in the transaction that stores a line's result.
+    # Once the batch has begun, these two only grow, in the transaction that stores a line's result.
     completed = models.PositiveIntegerField(default=0, help_text="Lines that completed.")
     failed = models.PositiveIntegerField(default=0, help_text="Lines that failed.")
     enqueued_tokens = models.PositiveBigIntegerField(
@@ -69,6 +80,25 @@ class Batch(models.Model):
     reasoning_tokens = models.PositiveBigIntegerField(
         default=0, help_text="The completion tokens that are reasoning."
     )
+    watched = models.JSONField(
+        null=True, blank=True,
+        help_text="Fields of the lines' JSON Schema whose values are counted; null without one.",
+    )  # fmt: skip
+    plan = models.JSONField(
+        null=True, blank=True,
+        help_text="Prompt tokens, those computed in the planned order, and in that of the file.",
+    )  # fmt: skip
+    pilot = models.PositiveIntegerField(
+        null=True, blank=True, help_text="Lines, drawn at random, that run first for its forecast."
+    )
+    receipts = models.BooleanField(
+        default=False, help_text="Whether each answered line tells what computed it."
+    )
+    held = models.BooleanField(default=False, help_text="Only the lines of the pilot run.")
+    forecast = models.JSONField(
+        null=True, blank=True, help_text="What is known of its lines before they run."
+    )
+    summary = models.JSONField(default=dict, help_text="See completions/batches/summary.py.")
     idempotency_key = models.CharField(max_length=255, null=True, blank=True)  # noqa: DJ001
     body_digest = models.CharField(max_length=64, blank=True)
     pace = models.JSONField(default=list, help_text="Recent samples: Unix time, lines ended.")
@@ -106,6 +136,11 @@ class Batch(models.Model):
         return self.completed + self.failed
 
     @property
+    def refused(self) -> int:
+        """The number of lines of a batch with a pilot that never run."""
+        return self.total - int(self.forecast["lines"]) if self.forecast else 0
+
+    @property
     def output_file_id(self) -> str:
         """The file of the lines with a response. Its id is fixed, so clients can read it early."""
         return f"file-{self._hex}0"
@@ -129,7 +164,6 @@ class Batch(models.Model):
         return f"{self.job_prefix}{batch_id.removeprefix('batch_')}-"
 
     def request_id(self, number: int) -> str:
-        """The id of a line in the output file."""
         return f"batch_req_{self._hex}-{number}"
 
     @property
@@ -148,13 +182,11 @@ OPEN_LINES = (LineState.WAITING, LineState.SENT)
 
 
 class BatchLine(models.Model):
-    """One request of a batch. The rows are deleted when the batch ends."""
-
     batch = models.ForeignKey(Batch, models.CASCADE, related_name="lines")
     number = models.PositiveIntegerField(help_text="The line number in the input file, from 1.")
     custom_id = models.CharField(max_length=512)
     state = models.PositiveSmallIntegerField(choices=LineState.choices, default=LineState.WAITING)
-    prefix = models.CharField(max_length=64, help_text="Sorts lines with a common prompt prefix.")
+    position = models.PositiveIntegerField(default=0, help_text="Lines are sent in this order.")
     job = models.BinaryField(help_text="The job, compressed; empty after its end.")
     result = models.BinaryField(null=True, help_text="The output line, compressed.")
 
@@ -162,7 +194,7 @@ class BatchLine(models.Model):
         constraints = [
             models.UniqueConstraint(fields=["batch", "number"], name="one_row_per_line"),
         ]
-        indexes = [models.Index(fields=["batch", "state", "prefix", "number"])]
+        indexes = [models.Index(fields=["batch", "state", "position", "number"])]
 
     def __str__(self) -> str:
         return f"{self.batch_id}:{self.number}"

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable
 from datetime import datetime
+from decimal import Decimal
 from ipaddress import ip_network
 
 from django.core.exceptions import ValidationError
@@ -11,35 +12,52 @@ from django.db.models import Q
 from django.utils import timezone
 
 
-class Budgets(models.Model):
-    """Limits on use; null means no limit. Days and months are in UTC."""
+def _tokens(help_text: str) -> "models.PositiveBigIntegerField[int | None, int | None]":
+    return models.PositiveBigIntegerField(null=True, blank=True, help_text=help_text)
 
-    daily_token_budget = models.PositiveBigIntegerField(
-        null=True, blank=True, help_text="Prompt and completion tokens per day (UTC)."
-    )
-    monthly_token_budget = models.PositiveBigIntegerField(
-        null=True, blank=True, help_text="Prompt and completion tokens per month (UTC)."
-    )
-    daily_cost_budget = models.DecimalField(
+
+def _cost(help_text: str) -> "models.DecimalField[Decimal | None, Decimal | None]":
+    return models.DecimalField(
         null=True, blank=True, max_digits=12, decimal_places=4,
-        validators=[MinValueValidator(0)],
-        help_text="Cost per day, at the prices in models.toml.",
+        validators=[MinValueValidator(0)], help_text=help_text,
     )  # fmt: skip
-    monthly_cost_budget = models.DecimalField(
-        null=True, blank=True, max_digits=12, decimal_places=4,
-        validators=[MinValueValidator(0)],
-        help_text="Cost per month, at the prices in models.toml.",
-    )  # fmt: skip
-    max_enqueued_tokens = models.PositiveBigIntegerField(
-        null=True, blank=True, help_text="Prompt tokens in unfinished batches."
+
+
+def _limit(help_text: str) -> "models.PositiveIntegerField[int | None, int | None]":
+    return models.PositiveIntegerField(
+        null=True, blank=True, validators=[MinValueValidator(1)], help_text=help_text
     )
+
+
+def _priority(help_text: str) -> "models.SmallIntegerField[int, int]":
+    return models.SmallIntegerField(
+        default=0,
+        validators=[MinValueValidator(-100), MaxValueValidator(100)],
+        help_text=help_text,
+    )
+
+
+class Budgets(models.Model):
+    """Limits on use; null means no limit. Days and months are in UTC.
+
+    Each daily and monthly limit is also a field of `Budget` (jobs/limits.py) for budgets.lua.
+    """
+
+    daily_token_budget = _tokens("Prompt and completion tokens per day (UTC).")
+    monthly_token_budget = _tokens("Prompt and completion tokens per month (UTC).")
+    daily_cost_budget = _cost("Cost per day, at the prices in models.toml.")
+    monthly_cost_budget = _cost("Cost per month, at the prices in models.toml.")
+    max_enqueued_tokens = _tokens("Prompt tokens in unfinished batches.")
 
     class Meta:
         abstract = True
 
 
+BUDGETS = [field.name for field in Budgets._meta.local_fields]
+
+
 class Organization(Budgets):
-    """The owner of keys, jobs and usage. No organization sees anything of another."""
+    """The owner of keys, jobs and usage. No organization sees another's data."""
 
     name = models.CharField(max_length=100, unique=True)
     store_prompts = models.BooleanField(
@@ -58,15 +76,11 @@ class Organization(Budgets):
 
 
 class Role(models.TextChoices):
-    """Which usage a key may read."""
-
     MEMBER = "member", "Member: its own usage"
     ADMIN = "admin", "Admin: the usage of the whole organization"
 
 
 class Scope(models.TextChoices):
-    """What a key may do."""
-
     INFERENCE = "inference", "Completions, chats, tokens and grammars"
     BATCHES = "batches", "Files and batches"
     USAGE = "usage:read", "Read usage"
@@ -78,7 +92,6 @@ def all_scopes() -> list[str]:
 
 
 def validate_scopes(names: Iterable[str]) -> None:
-    """Check scope names. Raises ValidationError."""
     for name in names:
         if name not in Scope.values:
             raise ValidationError(
@@ -133,31 +146,16 @@ class ApiKey(Budgets):
         default=list, blank=True, validators=[validate_networks],
         help_text="Addresses or CIDR networks that may use the key; empty for all.",
     )  # fmt: skip
-    requests_per_minute = models.PositiveIntegerField(
-        null=True, blank=True, validators=[MinValueValidator(1)], help_text="Empty for no limit."
+    # A limit is also a field of Limits (jobs/limits.py), which limits_of (accounts/keys.py) fills,
+    # limits.lua counts and delivery/rate_limits.py reports; jobs/submit.py sends it, and
+    # admin/keys.py and create_api_key set it.
+    requests_per_minute = _limit("Empty for no limit.")
+    tokens_per_minute = _limit(
+        "Prompt plus completion; reserved at the start, the rest is returned at the end."
     )
-    tokens_per_minute = models.PositiveIntegerField(
-        null=True,
-        blank=True,
-        validators=[MinValueValidator(1)],
-        help_text="Prompt plus completion; reserved at the start, the rest is returned at the end.",
-    )
-    max_concurrency = models.PositiveIntegerField(
-        null=True,
-        blank=True,
-        validators=[MinValueValidator(1)],
-        help_text="Calls and streams at the same time; background jobs do not count.",
-    )
-    default_priority = models.SmallIntegerField(
-        default=0,
-        validators=[MinValueValidator(-100), MaxValueValidator(100)],
-        help_text="The priority of requests that set none, -100 to 100.",
-    )
-    max_priority = models.SmallIntegerField(
-        default=0,
-        validators=[MinValueValidator(-100), MaxValueValidator(100)],
-        help_text="The highest `priority` that a request may set, -100 to 100.",
-    )
+    max_concurrency = _limit("Calls and streams at the same time; background jobs do not count.")
+    default_priority = _priority("The priority of requests that set none, -100 to 100.")
+    max_priority = _priority("The highest `priority` that a request may set, -100 to 100.")
     created_at = models.DateTimeField(auto_now_add=True)
     expires_at = models.DateTimeField(null=True, blank=True)
     revoked_at = models.DateTimeField(null=True, blank=True)

@@ -1,12 +1,12 @@
 """Usage: one record per ended job, and hourly sums, which outlive the records."""
 
 import zlib
-from decimal import Decimal
+from datetime import datetime
 from typing import Any
 
 import orjson
 from django.db import models
-from django.db.models import F
+from django.db.models import F, Q
 
 from completions.models.jobs import JobStatus
 from completions.models.organizations import ApiKey, Organization
@@ -74,10 +74,6 @@ class UsageRecord(models.Model):
         return self.job_id
 
     @property
-    def cost(self) -> Decimal:
-        return Decimal(self.cost_nanos) / NANOS
-
-    @property
     def latency_ms(self) -> int:
         """Milliseconds from arrival to end."""
         if self.queued_ms is not None and self.run_ms is not None:
@@ -90,7 +86,7 @@ LATENCY_MS = F("queued_ms") + F("run_ms")
 
 
 class StoredPrompt(models.Model):
-    """The request of an ended job, if its organization has prompts stored."""
+    """The request of an ended job, if its organization wants prompts stored."""
 
     job_id = models.CharField(primary_key=True, max_length=64)
     organization = models.ForeignKey(Organization, models.CASCADE, related_name="prompts")
@@ -110,7 +106,7 @@ class UsageHour(models.Model):
     """Sums over the jobs of one key, model and adapter that ended in one hour (UTC).
 
     After QUIRE_USAGE_HOUR_DAYS, the hours of a day are added to its first hour. The columns in
-    LATENCY and FIRST_TOKEN are histograms of completed jobs without lines, for which nobody waits.
+    LATENCY and FIRST_TOKEN are histograms of completed jobs without lines of batches.
     """
 
     organization = models.ForeignKey(Organization, models.CASCADE, related_name="usage_hours")
@@ -140,10 +136,6 @@ class UsageHour(models.Model):
 
     def __str__(self) -> str:
         return f"{self.hour:%Y-%m-%d %H:00} {self.model}"
-
-    @property
-    def cost(self) -> Decimal:
-        return Decimal(self.cost_nanos) / NANOS
 
 
 for _name in LATENCY + FIRST_TOKEN:
@@ -179,3 +171,43 @@ class LoadSample(models.Model):
 
     def __str__(self) -> str:
         return f"{self.at:%Y-%m-%d %H:%M} {self.model}"
+
+
+class BudgetWarningQuerySet(models.QuerySet["BudgetWarning"]):
+    def current(self, now: datetime) -> "list[BudgetWarning]":
+        """The warnings of the current day and month, the highest one for each budget."""
+        day = now.date()
+        rows = self.select_related("organization", "api_key").filter(
+            Q(budget__startswith="daily", period=day)
+            | Q(budget__startswith="monthly", period=day.replace(day=1))
+        )
+        return list({(row.scope, row.budget): row for row in rows.order_by("percent")}.values())
+
+
+class BudgetWarning(models.Model):
+    """A key or an organization has used most of a budget. One row per period and share."""
+
+    organization = models.ForeignKey(Organization, models.CASCADE, related_name="budget_warnings")
+    api_key = models.ForeignKey(
+        ApiKey, models.CASCADE, null=True, blank=True, related_name="budget_warnings",
+        help_text="Null for the organization's own budget.",
+    )  # fmt: skip
+    scope = models.CharField(max_length=24, help_text="k and a key id, or o and an organization id")
+    budget = models.CharField(max_length=24, help_text="The field of the budget.")
+    period = models.DateField(help_text="The day, or the first day of the month, in UTC.")
+    percent = models.PositiveSmallIntegerField(help_text="The share of the budget that was passed.")
+    created_at = models.DateTimeField(auto_now_add=True)
+
+    objects = BudgetWarningQuerySet.as_manager()
+
+    class Meta:
+        constraints = [
+            models.UniqueConstraint(
+                fields=["scope", "budget", "period", "percent"], name="one_budget_warning"
+            )
+        ]
+
+    def __str__(self) -> str:
+        owner = f"Key {self.api_key.name}" if self.api_key else self.organization.name
+        period, what, _ = self.budget.split("_")
+        return f"{owner} has used {self.percent} % of its {period} {what} budget."

@@ -13,8 +13,7 @@ from completions.chat.thinking import AUTO, DISABLED, ENABLED, Marks
 from completions.chat.tool_formats import TOOL_FORMATS
 from completions.chat.tools import NONE, REQUIRED, Tool
 from completions.contract.sampling import MAX_TOP_LOGPROBS
-from completions.errors import FieldError
-from completions.grammars import Constraint
+from completions.exceptions import FieldError
 from completions.requests.fields.base import (
     SHOWN_NAME,
     BooleanField,
@@ -22,32 +21,31 @@ from completions.requests.fields.base import (
     IntegerField,
     ListField,
     ObjectField,
-    StrictField,
 )
+from completions.requests.fields.ignored import FOREIGN_NAMES
 from completions.requests.fields.messages import (
-    ChatMessageSerializer,
+    ChatMessageObject,
     MessagesField,
     check_answers,
-    check_message_count,
     paths_of_notes,
 )
-from completions.requests.fields.objects import StrictSerializer, Values
+from completions.requests.fields.objects import StrictObject, Values
 from completions.requests.fields.prompt import RawPromptField
 from completions.requests.fields.tokens import TokenIdsField, token_ids
 from completions.requests.fields.tools import (
     MAX_TOOLS,
     ToolChoiceField,
-    ToolSerializer,
+    ToolObject,
     choice_of,
     placed,
 )
 from completions.requests.generation import (
-    FOREIGN_NAMES,
     ChatSettings,
     GenerationFields,
     GenerationRequest,
     check_context,
 )
+from completions.requests.judging import Looser
 
 _PROMPTS = ("messages", "prompt", "input_ids")
 _TEMPLATE_FIELDS = ("thinking", "chat_template_kwargs")
@@ -57,7 +55,7 @@ _NO_THOUGHTS = (
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,63}")
 MAX_VARIABLES = 64
 _TAIL = 16
-"""How many tokens at the end of a raw prompt may show that thoughts are open."""
+"""How many tokens at the end of a raw prompt are searched for the mark that opens thoughts."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,23 +64,21 @@ class Thinking:
     budget_tokens: int | None = None
 
 
-class ThinkingSerializer(StrictSerializer):
+class ThinkingObject(StrictObject):
     type = ChoiceField(
-        choices=[ENABLED, DISABLED, AUTO], help_text="auto leaves it to the model's template."
+        "auto leaves it to the model's template.", choices=[ENABLED, DISABLED, AUTO], required=True
     )
-    budget_tokens = IntegerField(
-        required=False, min_value=1, help_text="After so many tokens of thoughts the answer begins."
-    )
+    budget_tokens = IntegerField("Tokens of thoughts after which the answer begins.", min_value=1)
 
     def check(self, values: Values) -> Thinking:
         thinking = Thinking(**values)
         if thinking.type == DISABLED and thinking.budget_tokens is not None:
-            message = f"needs type {ENABLED} or {AUTO}."
-            raise FieldError("invalid_value", message, "budget_tokens")
+            raise FieldError(f"needs type {ENABLED} or {AUTO}.", "budget_tokens")
         return thinking
 
 
-class ChatRequestSerializer(GenerationFields):
+class ChatRequestObject(GenerationFields):
+    always_long = True  # a template and a tokenizer run over the messages
     unsupported = {
         **FOREIGN_NAMES,
         "functions": "Use tools.",
@@ -102,64 +98,49 @@ class ChatRequestSerializer(GenerationFields):
     }
 
     messages = MessagesField(
-        child=ChatMessageSerializer(), required=False, min_length=1,
-        help_text="The conversation, put into the model's chat template; a string is a prompt.",
-    )  # fmt: skip
-    prompt = RawPromptField(
-        required=False, help_text="Instead of messages: text or token ids, used as they are."
+        "The conversation, put into the model's chat template; a string is a prompt.",
+        child=ChatMessageObject(),
+        not_empty=True,
     )
-    input_ids = TokenIdsField(required=False, help_text="Instead of messages: token ids.")
+    prompt = RawPromptField("Instead of messages: text or token ids, used as they are.")
+    input_ids = TokenIdsField("Instead of messages: token ids.")
     max_tokens = IntegerField(
-        required=False, min_value=1,
-        help_text="Most tokens to generate, per choice, thoughts included; default: to the end of "
+        "Most tokens to generate, per choice, thoughts included; default: to the end of "
         "the context.",
-    )  # fmt: skip
-    max_completion_tokens = IntegerField(
-        required=False, min_value=1, help_text="The same as max_tokens."
+        min_value=1,
     )
+    max_completion_tokens = IntegerField("The same as max_tokens.", min_value=1)
     tools = ListField(
-        child=ToolSerializer(), required=False, max_length=MAX_TOOLS,
-        help_text="Up to 128 functions that the model may call.",
-    )  # fmt: skip
+        "Up to 128 functions that the model may call. Arguments match `parameters`, unless "
+        "`strict` is false, or it is absent and x-ignored-params names the schema as one that "
+        "cannot be enforced.",
+        child=ToolObject(),
+        max_length=MAX_TOOLS,
+    )
     tool_choice = ToolChoiceField(
-        required=False,
-        help_text='none, auto, required, {"type": "function", "function": {"name"}}, or '
-        '{"type": "allowed_tools", "allowed_tools": {"mode", "tools"}}; default auto.',
+        'none, auto, required, {"type": "function", "function": {"name"}}, or '
+        '{"type": "allowed_tools", "allowed_tools": {"mode", "tools"}}; default auto.'
     )
-    parallel_tool_calls = BooleanField(
-        required=False, help_text="false: at most one call per answer; default true."
-    )
-    thinking = ThinkingSerializer(
-        required=False, help_text='{"type": enabled, disabled or auto, "budget_tokens"}.'
-    )
+    parallel_tool_calls = BooleanField("false: at most one call per answer; default true.")
+    thinking = ThinkingObject('{"type": enabled, disabled or auto, "budget_tokens"}.')
     chat_template_kwargs = ObjectField(
-        required=False,
-        help_text="Variables of the model's chat template; x-ignored-params names those that it "
-        "does not read.",
+        "Variables of the model's chat template; x-ignored-params names those that it "
+        "does not read."
     )
     logprobs = BooleanField(
-        default=False, help_text="Log probabilities of the tokens, in `choices[].logprobs.content`."
+        "Log probabilities of the tokens, in `choices[].logprobs.content`.", default=False
     )
     top_logprobs = IntegerField(
-        required=False, min_value=0, max_value=MAX_TOP_LOGPROBS,
-        help_text="With logprobs: this many of the likeliest tokens too.",
-    )  # fmt: skip
+        "With logprobs: this many of the likeliest tokens too.",
+        min_value=0,
+        max_value=MAX_TOP_LOGPROBS,
+    )
     separate_reasoning = BooleanField(
-        default=True, help_text="Thoughts in reasoning_content; false: in content, marks included."
+        "Thoughts in reasoning_content; false: in content, marks included.", default=True
     )
     stream_reasoning = BooleanField(
-        default=True, help_text="false: thoughts come in one piece, when they are complete."
+        "false: thoughts come in one piece, when they are complete.", default=True
     )
-
-    @classmethod
-    def takes_long(cls, data: Any) -> bool:
-        """Always: a template and a tokenizer run over the messages."""
-        return True
-
-    def field_value(self, field: StrictField, value: Any) -> Any:
-        if isinstance(field, MessagesField) and type(value) is list:
-            check_message_count(len(value), self.requested.files.max_model_len)
-        return super().field_value(field, value)
 
     def check(self, values: Values) -> GenerationRequest:
         source = _source(values)
@@ -172,7 +153,9 @@ class ChatRequestSerializer(GenerationFields):
         unread = [*self._unread(variables), *notes]
         variables = self._with_switch(variables, thinking.type)
         text_end, ids = self._prompt(source, values, calls, tools, variables)
-        max_tokens = self._max_tokens(values, ids, source)
+        context, given = self.requested.files.max_model_len, self.given_length(values)
+        check_context([ids], given or 1, context, source)
+        max_tokens = given or context - len(ids)
         thoughts = self._thoughts(thinking, text_end, max_tokens)
         request = self.request(
             values,
@@ -189,51 +172,52 @@ class ChatRequestSerializer(GenerationFields):
         allowed = choice.allowed(tuple(tools))
         if choice.mode == NONE or not allowed:
             return None
-        tool_format = self.requested.files.tool_format
+        tool_format = self.requested.files.entry.tool_format
         if tool_format is None:
             message = 'this model calls no tools; send tool_choice "none" or use another model.'
-            raise FieldError("unsupported_parameter", message, "tools")
+            raise FieldError(message, "tools", code="unsupported_parameter")
         return Calls(TOOL_FORMATS[tool_format], allowed, choice)
 
     def _unread(self, variables: Mapping[str, Any]) -> list[str]:
         """Paths of the variables that this model's template does not read."""
         if len(variables) > MAX_VARIABLES:
             message = f"has {len(variables)} variables; it may have at most {MAX_VARIABLES}."
-            raise FieldError("invalid_value", message, "chat_template_kwargs")
+            raise FieldError(message, "chat_template_kwargs")
         for name in variables:
             path = f"chat_template_kwargs.{name[:SHOWN_NAME]}"
             if name in template.RESERVED:
-                message = "is set by the server; leave it out."
-                raise FieldError("invalid_value", message, path)
+                raise FieldError("is set by the server; leave it out.", path)
             if not _VARIABLE.fullmatch(name):
                 message = "is not a variable's name: use up to 64 letters, digits and _."
-                raise FieldError("invalid_value", message, path)
+                raise FieldError(message, path)
         if not variables:
             return []
         try:
             read = template.variables_of(self.requested.files.chat_template or "")
         except ChatTemplateError as error:
-            raise FieldError("invalid_value", f"{error}.", "messages") from error
+            raise FieldError(f"{error}.", "messages") from error
         return [f"chat_template_kwargs.{name}" for name in variables if name not in read]
 
     def _with_switch(self, variables: Mapping[str, Any], wanted: str) -> Mapping[str, Any]:
-        """The variables with the template's switch for thoughts, if it has one."""
+        """The variables, with the template's thinking switch if it has one."""
         files = self.requested.files
         if wanted == AUTO:
             return variables
-        if files.thinking_marks is None:
+        if files.entry.thinking_marks is None:
             if wanted == ENABLED:
-                raise FieldError("unsupported_value", _NO_THOUGHTS, "thinking.type")
-        elif files.thinking_switch is None and wanted == DISABLED:
+                raise FieldError(_NO_THOUGHTS, "thinking.type", code="unsupported_value")
+        elif files.entry.thinking_switch is None and wanted == DISABLED:
             message = "this model always thinks. Leave this out, or use another model."
-            raise FieldError("unsupported_value", message, "thinking.type")
-        if files.thinking_switch is None:
+            raise FieldError(message, "thinking.type", code="unsupported_value")
+        if files.entry.thinking_switch is None:
             return variables
         value = wanted == ENABLED
-        if variables.get(files.thinking_switch, value) is not value:
-            message = f"contradicts chat_template_kwargs.{files.thinking_switch}; send one of them."
-            raise FieldError("invalid_value", message, "thinking.type")
-        return {**variables, files.thinking_switch: value}
+        if variables.get(files.entry.thinking_switch, value) is not value:
+            message = (
+                f"contradicts chat_template_kwargs.{files.entry.thinking_switch}; send one of them."
+            )
+            raise FieldError(message, "thinking.type")
+        return {**variables, files.entry.thinking_switch: value}
 
     def _prompt(
         self,
@@ -248,33 +232,22 @@ class ChatRequestSerializer(GenerationFields):
         if _is_raw(source, values):
             ids: list[int] = values[source]
             if not ids:
-                raise FieldError("empty_array", "must hold at least one token.", source)
+                raise FieldError("must hold at least one token.", source, code="empty_array")
             return files.tokenizer.decode(ids[-_TAIL:], skip_special_tokens=False), ids
-        written = calls.format if calls else TOOL_FORMATS.get(files.tool_format or "")
+        written = calls.format if calls else TOOL_FORMATS.get(files.entry.tool_format or "")
         try:
             text = prompt_text(files, values[source], tools if calls else (), written, variables)
         except ChatTemplateError as error:
-            raise FieldError("invalid_value", f"{error}.", "messages") from error
+            raise FieldError(f"{error}.", "messages") from error
         return text, token_ids(files, text, "messages", special=False)
-
-    def _max_tokens(self, values: Values, prompt: Sequence[int], source: str) -> int:
-        given: int | None = values["max_tokens"]
-        newer: int | None = values["max_completion_tokens"]
-        if given is not None and newer is not None and given != newer:
-            message = f"is {newer}, but max_tokens is {given}; send one of them."
-            raise FieldError("invalid_value", message, "max_completion_tokens")
-        wanted = newer or given
-        context = self.requested.files.max_model_len
-        check_context([prompt], wanted or 1, context, source)
-        return wanted or context - len(prompt)
 
     def _thoughts(self, thinking: Thinking, prompt: str, max_tokens: int) -> Thoughts | None:
         files, budget = self.requested.files, thinking.budget_tokens
-        if files.thinking_marks is None:
+        if files.entry.thinking_marks is None:
             if budget is not None:
-                raise FieldError("unsupported_value", _NO_THOUGHTS, "thinking.budget_tokens")
+                raise FieldError(_NO_THOUGHTS, "thinking.budget_tokens", code="unsupported_value")
             return None
-        marks = Marks(*files.thinking_marks)
+        marks = Marks(*files.entry.thinking_marks)
         if thinking.type == DISABLED or marks.closed_in(prompt):
             return None
         is_open = marks.open_in(prompt)
@@ -291,11 +264,25 @@ class ChatRequestSerializer(GenerationFields):
         calls: Calls | None,
         thoughts: Thoughts | None,
     ) -> GenerationRequest:
-        """The request with room for thoughts and calls in its constraint, and with what reads them
-        back from the text."""
+        """The request with its `chat`, and with a constraint that leaves room for thoughts and
+        calls."""
         files = self.requested.files
-        whitespace = values["json_whitespace"] or files.json_whitespace
-        constraint = _answer_constraint(thoughts, calls, request.constraint, whitespace)
+        constraint = request.constraint
+        if calls is not None and constraint is not None and calls.choice.mode == REQUIRED:
+            message = "cannot be combined with a tool_choice that requires a call."
+            raise FieldError(message, constraint.named, code="conflicting_constraints")
+        whitespace = values["json_whitespace"] or files.entry.json_whitespace
+        given, looser = constraint, None
+        try:
+            constraint = answer_constraint(thoughts, calls, given, whitespace)
+            if calls is not None and constraint is not None and (tools := calls.loosable):
+                loose = answer_constraint(thoughts, calls.loosened(), given, whitespace)
+                if loose is not None:
+                    looser = Looser(loose, tuple(tool.schema_place for tool in tools))
+        except BudgetError as error:
+            message = "this model's thoughts cannot be counted: their end mark is not one token."
+            path = "thinking.budget_tokens"
+            raise FieldError(message, path, code="unsupported_value") from error
         sampling, hidden = request.sampling, list[str]()
         marks = set(calls.format.marks if calls else ())
         marks |= {thoughts.marks.begin, thoughts.marks.end} if thoughts else set()
@@ -312,23 +299,22 @@ class ChatRequestSerializer(GenerationFields):
             separate_reasoning=values["separate_reasoning"],
             stream_reasoning=values["stream_reasoning"],
         )
-        return replace(request, constraint=constraint, sampling=sampling, chat=chat)
+        return replace(request, constraint=constraint, looser=looser, sampling=sampling, chat=chat)
 
 
 def _source(values: Values) -> str:
     """The field that holds the prompt. Raises FieldError."""
     given = [name for name in _PROMPTS if values[name] is not None]
     if not given:
-        raise FieldError("missing_required_parameter", "this field is required.", "messages")
+        raise FieldError("this field is required.", "messages", code="missing_required_parameter")
     if len(given) > 1:
-        message = f"cannot be combined with {given[0]}; send one of them."
-        raise FieldError("invalid_value", message, given[1])
+        raise FieldError(f"cannot be combined with {given[0]}; send one of them.", given[1])
     if not _is_raw(given[0], values):
         check_answers(values["messages"])
         return given[0]
     for name in _TEMPLATE_FIELDS:
         if values[name] is not None:
-            raise FieldError("invalid_value", f"needs messages, not {given[0]}.", name)
+            raise FieldError(f"needs messages, not {given[0]}.", name)
     return given[0]
 
 
@@ -343,23 +329,5 @@ def _top_logprobs(values: Values) -> int | None:
     if values["logprobs"]:
         return top or 0
     if top is not None:
-        message = "needs logprobs: true; add it or leave this out."
-        raise FieldError("invalid_value", message, "top_logprobs")
+        raise FieldError("needs logprobs: true; add it or leave this out.", "top_logprobs")
     return None
-
-
-def _answer_constraint(
-    thoughts: Thoughts | None,
-    calls: Calls | None,
-    constraint: Constraint | None,
-    whitespace: str,
-) -> Constraint | None:
-    """The constraint with room for thoughts and calls. Raises FieldError."""
-    if calls is not None and constraint is not None and calls.choice.mode == REQUIRED:
-        message = "cannot be combined with a tool_choice that requires a call."
-        raise FieldError("conflicting_constraints", message, constraint.field)
-    try:
-        return answer_constraint(thoughts, calls, constraint, whitespace)
-    except BudgetError as error:
-        message = "this model's thoughts cannot be counted: their end mark is not one token."
-        raise FieldError("unsupported_value", message, "thinking.budget_tokens") from error

@@ -1,10 +1,12 @@
 """The body of POST /v1/completions."""
 
+from collections.abc import Sequence
 from dataclasses import replace
+from typing import NamedTuple
 
+from completions.catalog.model_files import ModelFiles
 from completions.contract.sampling import INTEGERS, MAX_TOP_LOGPROBS
-from completions.errors import FieldError
-from completions.requests import infilling
+from completions.exceptions import FieldError
 from completions.requests.fields.base import (
     BooleanField,
     IntegerField,
@@ -12,10 +14,11 @@ from completions.requests.fields.base import (
     ObjectField,
     TextField,
 )
+from completions.requests.fields.ignored import FOREIGN_NAMES
 from completions.requests.fields.objects import Values
 from completions.requests.fields.prompt import PromptField
+from completions.requests.fields.tokens import token_ids
 from completions.requests.generation import (
-    FOREIGN_NAMES,
     GenerationFields,
     GenerationRequest,
     Prompts,
@@ -24,7 +27,7 @@ from completions.requests.generation import (
 )
 
 
-class CompletionRequestSerializer(GenerationFields):
+class CompletionRequestObject(GenerationFields):
     unsupported = {
         **FOREIGN_NAMES,
         "messages": "POST them to /v1/chat/completions.",
@@ -33,45 +36,42 @@ class CompletionRequestSerializer(GenerationFields):
     }
 
     prompt = PromptField(
-        help_text="Token ids, or up to 256 arrays of them; nothing is prepended. Texts where the "
-        "model's capability `text_prompts` says so."
+        "Token ids, or up to 256 arrays of them; nothing is prepended. Texts where the "
+        "model's capability `text_prompts` says so.",
+        required=True,
     )
     max_tokens = IntegerField(
-        range=INTEGERS["max_tokens"],
-        help_text="Most tokens to generate, per choice; 0 only with echo.",
+        "Most tokens to generate, per choice; 0 only with echo.", range=INTEGERS["max_tokens"]
     )
-    max_completion_tokens = IntegerField(
-        required=False, min_value=0, help_text="The same as max_tokens."
-    )
+    max_completion_tokens = IntegerField("The same as max_tokens.", min_value=0)
     best_of = IntegerField(
-        required=False, min_value=1, max_value=INTEGERS["n"].high,
-        help_text="Candidates per prompt, of which the n with the highest mean log probability "
-        "per token are returned, the best first; all are counted. Not with stream.",
-    )  # fmt: skip
-    echo = BooleanField(default=False, help_text="Put the prompt's text before the completion's.")
+        "Candidates per prompt, of which the n with the highest mean log probability "
+        "per token are returned, the best first; all are counted. With stream, at most n.",
+        min_value=1,
+        max_value=INTEGERS["n"].high,
+    )
+    echo = BooleanField("Put the prompt's text before the completion's.", default=False)
     logprobs = IntegerField(
-        required=False, min_value=0, max_value=MAX_TOP_LOGPROBS,
-        help_text="Log probabilities of each token in the text, the prompt's too with echo, and "
+        "Log probabilities of each token in the text, the prompt's too with echo, and "
         "of this many likeliest ones, natural logarithms of the unmodified distribution.",
-    )  # fmt: skip
+        min_value=0,
+        max_value=MAX_TOP_LOGPROBS,
+    )
     truncate_sequence = BooleanField(
-        default=False,
-        help_text="Cut the beginning of prompts that do not fit the context with max_tokens.",
+        "Cut the beginning of prompts that do not fit the context with max_tokens.", default=False
     )
-    suffix = TextField(
-        required=False,
-        help_text="Text that follows the completion; for models with the capability `fim`.",
-    )
-    parallel_tool_calls = BooleanField(required=False, help_text="No effect.")
+    suffix = TextField("Text that follows the completion; for models with the capability `fim`.")
+    parallel_tool_calls = BooleanField("No effect.")
     tools = ListField(
-        child=ObjectField(), required=False,
-        help_text='No effect, and only with tool_choice "none"; chat completions use them.',
-    )  # fmt: skip
-    tool_choice = TextField(required=False, help_text='Only "none", which has no effect.')
+        'No effect, and only with tool_choice "none"; chat completions use them.',
+        child=ObjectField(),
+    )
+    tool_choice = TextField('Only "none", which has no effect.')
 
     def check(self, values: Values) -> GenerationRequest:
         _check_tools(values)
-        max_tokens = self._max_tokens(values)
+        given = self.given_length(values)
+        max_tokens: int = values["max_tokens"] if given is None else given
         _check_echo(values, max_tokens)
         _check_best_of(values)
         context = self.requested.files.max_model_len
@@ -88,20 +88,10 @@ class CompletionRequestSerializer(GenerationFields):
         check_context(prompts, room, context)
         return replace(request, echo=values["echo"], truncated_tokens=truncated)
 
-    def _max_tokens(self, values: Values) -> int:
-        given: int = values["max_tokens"]
-        other: int | None = values["max_completion_tokens"]
-        if other is None:
-            return given
-        if self.is_given("max_tokens") and other != given:
-            message = f"is {other}, but max_tokens is {given}; send one of them."
-            raise FieldError("invalid_value", message, "max_completion_tokens")
-        return other
-
     def _prompts(self, values: Values, most: int | None) -> tuple[Prompts, int]:
         """The prompts, cut to `most` tokens and with the suffix where the model reads it; and how
         many tokens were cut."""
-        frame = infilling.frame(values["suffix"], self.requested.files)
+        frame = _frame(values["suffix"], self.requested.files)
         prompts: Prompts = values["prompt"]
         truncated = 0
         if most is not None and most > frame.length:
@@ -115,18 +105,17 @@ def _check_tools(values: Values) -> None:
     for name in ("tools", "tool_choice"):
         if values[name] is not None and values["tool_choice"] != "none":
             message = "POST /v1/chat/completions to call tools, or send tool_choice: none."
-            raise FieldError("unsupported_parameter", message, name)
+            raise FieldError(message, name, code="unsupported_parameter")
 
 
 def _check_echo(values: Values, max_tokens: int) -> None:
     if max_tokens == 0 and not values["echo"]:
         message = "must be at least 1 without echo."
-        raise FieldError("integer_below_min_value", message, "max_tokens")
+        raise FieldError(message, "max_tokens", code="integer_below_min_value")
     if max_tokens == 0 and values["return_hidden_states"]:
-        message = "needs a token to be generated; max_tokens is 0."
-        raise FieldError("invalid_value", message, "return_hidden_states")
+        raise FieldError("needs a token to be generated; max_tokens is 0.", "return_hidden_states")
     if values["echo"] and values["suffix"] is not None:
-        raise FieldError("invalid_value", "cannot be combined with echo.", "suffix")
+        raise FieldError("cannot be combined with echo.", "suffix")
 
 
 def _check_best_of(values: Values) -> None:
@@ -134,8 +123,41 @@ def _check_best_of(values: Values) -> None:
     if best_of is None:
         return
     if best_of < values["n"]:
-        message = f"is {best_of}; it must be at least n ({values['n']})."
-        raise FieldError("invalid_value", message, "best_of")
-    if values["stream"]:
-        raise FieldError("invalid_value", "cannot be combined with stream.", "best_of")
+        raise FieldError(f"is {best_of}; it must be at least n ({values['n']}).", "best_of")
+    if values["stream"] and best_of > values["n"]:
+        message = (
+            f"is {best_of}, but a stream cannot choose among candidates; send {values['n']} (n), "
+            "or leave out one of best_of and stream."
+        )
+        raise FieldError(message, "best_of")
     check_choices(len(values["prompt"]), best_of, "best_of")
+
+
+class _Frame(NamedTuple):
+    """Token ids around a prompt, so that the model fills the gap before the suffix: prefix, suffix,
+    middle as in Bavarian et al. 2022 (arXiv 2207.14255)."""
+
+    before: tuple[int, ...] = ()
+    after: tuple[int, ...] = ()
+
+    @property
+    def length(self) -> int:
+        return len(self.before) + len(self.after)
+
+    def around(self, prompt: Sequence[int]) -> Sequence[int]:
+        return [*self.before, *prompt, *self.after] if self.length else prompt
+
+
+def _frame(suffix: str | None, model: ModelFiles) -> _Frame:
+    """The frame of the prompts of a request with this suffix. Raises FieldError."""
+    if suffix is None:
+        return _Frame()
+    if model.fim_token_ids is None:
+        message = (
+            "this model cannot fill in text. Leave this out, or use a model with the capability "
+            "`fim`."
+        )
+        raise FieldError(message, "suffix", code="unsupported_parameter")
+    prefix_id, suffix_id, middle_id = model.fim_token_ids
+    ids = token_ids(model, suffix, "suffix", special=False)
+    return _Frame((prefix_id,), (suffix_id, *ids, middle_id))

@@ -1,49 +1,33 @@
-"""A validated request for completions: one type, whichever route it came by."""
+"""A validated request for completions: one type for every route."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 from completions.chat.grammar import Calls, Thoughts
-from completions.errors import FieldError
+from completions.exceptions import FieldError
 from completions.grammars import Constraint
+from completions.requests.fields import constraint as constraint_fields
+from completions.requests.fields import logprobs as logprob_fields
+from completions.requests.fields import returns as return_fields
+from completions.requests.fields import sampling as sampling_fields
 from completions.requests.fields.constraint import ConstraintFields, constraint_of
-from completions.requests.fields.ignored import IgnoredFields, ignored
+from completions.requests.fields.ignored import IgnoredFields
 from completions.requests.fields.logprobs import LogprobFields, LogprobSettings, logprob_settings
 from completions.requests.fields.objects import Values
 from completions.requests.fields.returns import ReturnFields, ReturnSettings, return_settings
 from completions.requests.fields.routing import RoutingFields, RoutingSettings, routing_settings
-from completions.requests.fields.sampling import (
-    SamplingFields,
-    SamplingSettings,
-    sampling_settings,
-)
-from completions.requests.model import ModelRequestSerializer, RequestedModel
+from completions.requests.fields.sampling import SamplingFields, SamplingSettings, sampling_settings
+from completions.requests.judging import Looser
+from completions.requests.model import ModelRequestObject, RequestedModel
 
 MAX_CHOICES = 1024
-"""prompts x n of one request."""
-FOREIGN_NAMES = {
-    "sampling_params": "Send its fields at the top level of the body.",
-    "text": "Use prompt.",
-    "max_new_tokens": "Use max_tokens.",
-    "guided_json": "Use json_schema.",
-    "guided_regex": "Use regex.",
-    "guided_grammar": "Use ebnf.",
-    "guided_choice": "Use regex, or json_schema with an enum.",
-    "structured_outputs": "Use json_schema, regex, ebnf or structural_tag.",
-    "prompt_logprobs": "Use return_logprob with logprob_start_len.",
-    "include_stop_str_in_output": "Use no_stop_trim.",
-    "return_tokens_as_token_ids": "Use return_token_ids.",
-    "bad_words": 'Use custom_logit_processor "disallowed_tokens" with token ids.',
-    "allowed_token_ids": "Use a constraint, or logit_bias.",
-    "extra_key": "Use cache_salt.",
-}
-"""Names that SGLang's native route and vLLM have, and what to send here instead."""
+"""The most choices of one request: prompts times n."""
 Prompts = Sequence[Sequence[int]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChatSettings:
-    """How an answer is read back as a message."""
+    """How an answer is parsed into a message."""
 
     calls: Calls | None
     thoughts: Thoughts | None
@@ -59,9 +43,11 @@ class GenerationRequest:
     prompts: Prompts
     """Token ids."""
     truncated_tokens: int = 0
-    """How many the prompts lost with `truncate_sequence`."""
+    """How many tokens `truncate_sequence` cut from the prompts."""
     echo: bool = False
     constraint: Constraint | None
+    looser: Looser | None = None
+    """What may replace the constraint if that cannot be used."""
     sampling: SamplingSettings
     default_length: bool
     """Whether the route, not the client, chose max_tokens."""
@@ -74,7 +60,7 @@ class GenerationRequest:
 
 
 class GenerationFields(
-    ModelRequestSerializer,
+    ModelRequestObject,
     ConstraintFields,
     SamplingFields,
     ReturnFields,
@@ -85,6 +71,16 @@ class GenerationFields(
     """The fields of both routes. Each route adds the prompt in its form, `max_tokens` and
     `logprobs`, and its `check` makes a GenerationRequest."""
 
+    def given_length(self, values: Values) -> int | None:
+        """The most tokens to generate, from either of the two fields that set it. Raises
+        FieldError."""
+        given: int | None = self.initial_data.get("max_tokens")
+        newer: int | None = values["max_completion_tokens"]
+        if given is not None and newer is not None and given != newer:
+            message = f"is {newer}, but max_tokens is {given}; send one of them."
+            raise FieldError(message, "max_completion_tokens")
+        return given if newer is None else newer
+
     def request(
         self,
         values: Values,
@@ -94,26 +90,31 @@ class GenerationFields(
         logprobs: tuple[int | None, bool],
         ignored_too: Sequence[str],
     ) -> GenerationRequest:
-        """The request of validated fields, as far as both routes make it alike. `logprobs` are
-        `top` and `of_prompt` of LogprobSettings. Raises FieldError and APIError."""
+        """The request made of validated fields, as far as both routes have them in common.
+        `logprobs` are `top` and `of_prompt` of LogprobSettings; `ignored_too` names the route's own
+        fields that have no effect. Raises FieldError and APIError."""
         model, principal = self.requested, self.principal
         constraint = constraint_of(values, model.files)
-        names_length = self.is_given("max_tokens") or self.is_given("max_completion_tokens")
-        if values["ignore_eos"] and not names_length:
+        has_default_length = self.given_length(values) is None
+        if values["ignore_eos"] and has_default_length:
             message = "this field is required with ignore_eos."
-            raise FieldError("missing_required_parameter", message, "max_tokens")
+            raise FieldError(message, "max_tokens", code="missing_required_parameter")
         sampling = sampling_settings(values, model.entry, max_tokens)
         check_choices(len(prompts), sampling.n)
+        no_effect = *IgnoredFields.fields, *ignored_too
+        ignored = [name for name in no_effect if values[name] is not None]
+        for fields in (constraint_fields, sampling_fields, return_fields, logprob_fields):
+            ignored += fields.without_effect(values)
         return GenerationRequest(
             model=model,
             prompts=prompts,
             constraint=constraint,
             sampling=sampling,
-            default_length=not names_length,
+            default_length=has_default_length,
             returns=return_settings(values, principal, model.files, min(map(len, prompts))),
             logprobs=logprob_settings(values, prompts, *logprobs),
             routing=routing_settings(values, principal, model.entry, model.adapter, len(prompts)),
-            ignored=ignored(values, *ignored_too),
+            ignored=tuple(ignored),
         )
 
 
@@ -121,7 +122,7 @@ def check_choices(prompts: int, n: int, field: str = "n") -> None:
     """Raise FieldError when one request asks for too many choices, or candidates for them."""
     if prompts * n > MAX_CHOICES:
         message = f"is {n}; with {prompts} prompts it must be at most {MAX_CHOICES // prompts}."
-        raise FieldError("integer_above_max_value", message, field)
+        raise FieldError(message, field, code="integer_above_max_value")
 
 
 def check_context(
@@ -135,4 +136,4 @@ def check_context(
             f"{which} has {longest} tokens and max_tokens is {max_tokens}, together more than the "
             f"model's context length of {max_model_len}. Shorten it or lower max_tokens."
         )
-        raise FieldError("context_length_exceeded", message, field)
+        raise FieldError(message, field, code="context_length_exceeded")

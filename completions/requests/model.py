@@ -1,20 +1,20 @@
 """The field `model`: which model a request names, and whether its key may use it."""
 
-from copy import copy
 from dataclasses import dataclass
-from functools import lru_cache
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
 from completions.accounts.keys import Principal
 from completions.catalog import model_files
 from completions.catalog.entries import ModelEntry
 from completions.catalog.model_files import ModelFiles
-from completions.errors import APIError
+from completions.exceptions import APIError, FieldError
 from completions.requests import turns
-from completions.requests.fields.base import StrictField, TextField
-from completions.requests.fields.objects import StrictSerializer
+from completions.requests.fields.base import Field, TextField
+from completions.requests.fields.objects import StrictObject
 from completions.requests.fields.routing import no_adapter
 
+DEFAULT_MODEL = "default"
+"""The name that clients of SGLang and mistral.rs use for the only model."""
 _LONG_TEXT = 2000
 _MANY = 256
 _FAST = frozenset({"prompt", "tokens"})
@@ -26,7 +26,7 @@ class RequestedModel:
     """The model that a request names, looked up once."""
 
     name: str
-    """As the request names it: `id` or `id:adapter`."""
+    """The model as the request names it: `id` or `id:adapter`."""
     entry: ModelEntry
     adapter: str | None
     files: ModelFiles
@@ -53,42 +53,55 @@ def find_entry(name: str, principal: Principal) -> tuple[ModelEntry, str | None]
     return entry, adapter
 
 
-class ModelRequestSerializer(StrictSerializer):
-    """A body whose `model` comes first, so that later fields are checked against it.
+def only_model(principal: Principal, given: str | None) -> str:
+    """The id of the only model that a key may use, for a request that names none, or `default`.
+    Raises FieldError where there are several."""
+    usable = [entry.id for entry in model_files.served_models() if principal.may_use(entry.id)]
+    if len(usable) == 1:
+        return usable[0]
+    listed = ", ".join(usable) or "none that this API key may use"
+    if given is None:
+        message = f"this field is required; the models are: {listed}."
+        raise FieldError(message, code="missing_required_parameter")
+    raise FieldError(f"{given!r} needs a single model; send one of: {listed}.")
 
-    Raises APIError, never DRF's ValidationError.
-    """
 
+class ModelRequestObject(StrictObject):
+    """A body whose `model` comes first, so that later fields are checked against it."""
+
+    initial_data: Any
     principal: Principal
     """The caller."""
     requested: RequestedModel
     """The value of `model`."""
+    always_long: ClassVar[bool] = False
+    """Whether `takes_long` is true whatever the body holds."""
     model = TextField(
-        help_text="Id of a model, as listed by GET /v1/models; `id:adapter` names an adapter too."
+        "Id of a model, as listed by GET /v1/models; `id:adapter` names an adapter too. "
+        "`default` is the only model that the API key may use.",
+        default=DEFAULT_MODEL,
     )
 
     @classmethod
     async def validate_request(cls, data: Any, principal: Principal) -> Any:
         """The validated body. A body that takes long is checked in a thread."""
-        serializer = cls.of(data, principal)
+        body = cls.of(data, principal)
         if cls.takes_long(data):
-            owner = principal.organization_id
-            return await turns.current().run(owner, serializer.run_validation, data)
-        return serializer.run_validation(data)
+            return await turns.current().run(principal.organization_id, body.validate, data)
+        return body.validate(data)
 
     @classmethod
     def of(cls, data: Any, principal: Principal) -> Self:
-        """A serializer for one body: a copy, as making one takes as long as the checks."""
-        serializer: Self = copy(_declared(cls))
-        serializer.initial_data, serializer.principal = data, principal
-        return serializer
+        body = cls()
+        body.initial_data, body.principal = data, principal
+        return body
 
     @classmethod
     def takes_long(cls, data: Any) -> bool:
         """Whether checking a body could hold the event loop for more than about a millisecond:
         many ids, long texts to tokenize, or many parts of anything else."""
-        if type(data) is not dict:
-            return False
+        if cls.always_long or type(data) is not dict:
+            return cls.always_long
         prompt = data.get("prompt")
         if type(prompt) is list and len(prompt) > 8 and type(prompt[0]) in (list, str):
             return True
@@ -98,22 +111,18 @@ class ModelRequestSerializer(StrictSerializer):
             if type(value) in (str, dict) or (type(value) is list and name not in _FAST)
         )
 
-    def field_value(self, field: StrictField, value: Any) -> Any:
-        value = field.to_internal_value(value)
-        if field.field_name != "model":
-            return field.for_model(value, self.requested.files)
-        entry, adapter = find_entry(value, self.principal)
-        self.requested = RequestedModel(value, entry, adapter, model_files.load(entry))
+    def read(self, data: Any, model: Any = None) -> Any:
+        if type(data) is dict and data.get("model") is None:
+            # The other fields are checked against the model's files, so one is always read.
+            data = {**data, "model": DEFAULT_MODEL}
+        return super().read(data, model)
+
+    def field_value(self, field: Field, value: Any, model: Any) -> Any:
+        if field.key != "model":
+            return field.read(value, self.requested.files)
+        name = field.read(value)
+        if name == DEFAULT_MODEL and model_files.served_models().get(name) is None:
+            name = only_model(self.principal, self.initial_data.get("model"))
+        entry, adapter = find_entry(name, self.principal)
+        self.requested = RequestedModel(name, entry, adapter, model_files.load(entry))
         return self.requested
-
-    def is_given(self, name: str) -> bool:
-        """Whether the body has a value for this field."""
-        return self.initial_data.get(name) is not None
-
-
-@lru_cache
-def _declared(cls: type[StrictSerializer]) -> Any:
-    """A serializer whose fields are bound. They keep no state, so its copies share them."""
-    serializer = cls()
-    _ = serializer.by_name, serializer.declaration
-    return serializer

@@ -1,13 +1,17 @@
 """From a body to a job: the same function for live requests and for lines of batches."""
 
+import asyncio
 import secrets
 import time
 from collections.abc import Mapping
+from dataclasses import replace
+from http import HTTPStatus
 from typing import Any, NamedTuple
 
 from completions.accounts.keys import Principal
-from completions.requests.chat import ChatRequestSerializer
-from completions.requests.completion import CompletionRequestSerializer
+from completions.exceptions import APIError
+from completions.requests.chat import ChatRequestObject
+from completions.requests.completion import CompletionRequestObject
 from completions.requests.generation import GenerationFields, GenerationRequest
 from completions.requests.judging import judge
 from completions.responses.chat import ChatView
@@ -15,15 +19,17 @@ from completions.responses.completion import View
 
 
 class Route(NamedTuple):
-    serializer: type[GenerationFields]
+    request_type: type[GenerationFields]
     view_type: type[View]
 
 
 ROUTES: Mapping[str, Route] = {
-    View.path: Route(CompletionRequestSerializer, View),
-    ChatView.path: Route(ChatRequestSerializer, ChatView),
+    View.path: Route(CompletionRequestObject, View),
+    ChatView.path: Route(ChatRequestObject, ChatView),
 }
 """By path."""
+OFFLINE_TRIES, OFFLINE_SECONDS = 10, 1.0
+"""How often an offline body is tried, and the pause between two tries."""
 
 
 class Prepared(NamedTuple):
@@ -38,20 +44,34 @@ class Prepared(NamedTuple):
 async def prepare(
     path: str, body: Any, principal: Principal, job_id: str | None = None
 ) -> Prepared:
-    """Validate the body of a request to `path` and judge its constraint. Raises APIError.
-
-    Without `job_id` the job gets a random id.
-    """
+    """Validate a body and judge its constraint. `job_id` is random by default. Raises APIError."""
     route = ROUTES[path]
-    request: GenerationRequest = await route.serializer.validate_request(body, principal)
+    request: GenerationRequest = await route.request_type.validate_request(body, principal)
     grammar = compile_ms = None
     if request.constraint is not None:
         began = time.monotonic()
-        grammar = await judge(request.constraint, request.model.files)
+        judged = await judge(request.constraint, request.model.files, request.looser)
+        grammar, ignored = judged.grammar, (*request.ignored, *judged.ignored)
+        request = replace(request, ignored=ignored)
         compile_ms = round((time.monotonic() - began) * 1000, 3)
     job_id = job_id or f"{route.view_type.id_prefix}{secrets.token_hex(16)}"
     view = route.view_type(id=job_id, grammar_compile_ms=compile_ms, **_view_fields(request))
     return Prepared(request, _payload(request, grammar), view)
+
+
+async def prepare_offline(
+    path: str, body: Any, principal: Principal, job_id: str | None = None
+) -> Prepared:
+    """Prepare a body for which no client waits. Tries again while the machine is judging too many
+    grammars, because that error is not about the body. Raises APIError."""
+    for _ in range(OFFLINE_TRIES - 1):
+        try:
+            return await prepare(path, body, principal, job_id)
+        except APIError as error:
+            if error.status_code != HTTPStatus.SERVICE_UNAVAILABLE:
+                raise
+            await asyncio.sleep(OFFLINE_SECONDS)
+    return await prepare(path, body, principal, job_id)
 
 
 def _payload(request: GenerationRequest, grammar: str | None) -> dict[str, Any]:
@@ -66,6 +86,7 @@ def _payload(request: GenerationRequest, grammar: str | None) -> dict[str, Any]:
         "return_hidden_states": returns.return_hidden_states,
         "return_routed_experts": returns.return_routed_experts,
         "routed_experts_start_len": returns.routed_experts_start_len,
+        "report_constraint": returns.return_meta_info and grammar is not None,
         "logprobs": request.logprobs.payload(len(request.prompts)),
     }
 
@@ -104,6 +125,7 @@ def _view_fields(request: GenerationRequest) -> dict[str, Any]:
         "default_length": request.default_length,
         "constrained": request.constraint is not None,
         "weight_version": model.files.weight_version,
+        "ignored_params": request.ignored,
     }
     return fields | (_completion_fields(request) if request.chat is None else _chat_fields(request))
 

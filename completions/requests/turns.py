@@ -1,9 +1,6 @@
-"""Runs long checks in threads, one organization after another, and bounds the large bodies in
-memory.
-
-A template and a tokenizer take seconds for megabytes, and hundreds of bytes per token. No limit of
-an API key applies yet, because limits count jobs.
-"""
+"""Runs long checks in threads, with organizations taking turns, and bounds the number of large
+bodies in memory. A template and a tokenizer take seconds and much memory for megabytes of text,
+before any limit of the API key applies."""
 
 import asyncio
 import os
@@ -18,13 +15,17 @@ _T = TypeVar("_T")
 
 THREADS = max(2, min(8, os.cpu_count() or 1))
 LARGE_AT_ONCE = 3
-"""Large bodies that may be Python objects at a time, at most one of each organization."""
+"""Large bodies that may be parsed at the same time, at most one of each organization."""
+FILES_AT_ONCE = 2
+"""Whole files that may be checked at the same time, which takes minutes; at most one of each
+organization."""
 NOBODY = 0
 """The owner of requests without an API key."""
 
 
 class Turns:
-    """At most `at_once` turns at a time and `per_owner` of one owner; owners take turns."""
+    """At most `at_once` turns at a time, and at most `per_owner` for one owner; owners
+    alternate."""
 
     def __init__(self, at_once: int, per_owner: int) -> None:
         self._free = at_once
@@ -50,6 +51,11 @@ class Turns:
         if not self._running[owner]:
             del self._running[owner]
         self._go_on()
+
+    def count(self, owner: int) -> int:
+        """The number of the owner's turns, running and waiting."""
+        waiting = self._waiting.get(owner, ())
+        return self._running[owner] + sum(not each.done() for each in waiting)
 
     def _go_on(self) -> None:
         while self._free and self._start_one():
@@ -77,6 +83,7 @@ class Checks:
 
     def __init__(self) -> None:
         self.large = Turns(LARGE_AT_ONCE, 1)
+        self.files = Turns(FILES_AT_ONCE, 1)
         self._threads = Turns(THREADS, THREADS - 1)
         self._pool = ThreadPoolExecutor(THREADS, "checks")
 
@@ -95,8 +102,8 @@ class Checks:
 
 
 async def to_its_end(work: Awaitable[_T]) -> _T:
-    """Await work in a thread. A cancelled caller waits too, so that what the thread reads stays
-    open."""
+    """Await work in a thread. A cancelled caller waits too, so that the files that the thread reads
+    stay open."""
     working = asyncio.ensure_future(work)
     try:
         return await asyncio.shield(working)

@@ -5,12 +5,11 @@ from dataclasses import dataclass
 from hashlib import sha256
 from typing import Any, ClassVar
 
-from completions.chat.parser import Delta, OutputParser
+from completions.chat.parser import CallDelta, Delta, OutputParser
 from completions.chat.thinking import Marks, ThinkingParser, ThoughtCounter
 from completions.chat.tool_formats import TOOL_FORMATS
 from completions.chat.tools import Tool
-from completions.errors import from_job_error
-from completions.jobs.events import ChoiceEvent, EndEvent
+from completions.jobs.events import ChoiceEvent
 from completions.responses import token_texts
 from completions.responses.choice_record import ABORT, ChoiceRecord
 from completions.responses.completion import Chunks, Collected, View
@@ -109,6 +108,12 @@ class _Message:
         return self._parser.thinking and not self.ended
 
 
+def _call(view: ChatView, choice: int, piece: CallDelta) -> dict[str, Any]:
+    """A call without its arguments."""
+    function = {"name": piece.name, "arguments": ""}
+    return {"id": view.call_id(choice, piece.index), "type": "function", "function": function}
+
+
 def _join(delta: Delta, more: Delta) -> None:
     delta.reasoning += more.reasoning
     delta.content += more.content
@@ -118,9 +123,10 @@ def _join(delta: Delta, more: Delta) -> None:
 class ChatCollected(Collected):
     """Folds a job's events into messages."""
 
+    _view: ChatView
+
     def __init__(self, view: ChatView) -> None:
         super().__init__(view)
-        self._chat_view = view
         self._messages = [_Message(view) for _ in range(view.num_choices)]
         self._gained = [Delta() for _ in range(view.num_choices)]
 
@@ -141,9 +147,9 @@ class ChatCollected(Collected):
         del choice["text"]
         return {
             "index": index,
-            "message": _message(self._chat_view, index, gained),
+            "message": _message(self._view, index, gained),
             **choice,
-            "logprobs": self._chat_view.logprobs_of(record.as_event()),
+            "logprobs": self._view.logprobs_of(record.as_event()),
             "finish_reason": message.finish_reason(choice["finish_reason"]),
         }
 
@@ -156,9 +162,7 @@ def _message(view: ChatView, index: int, gained: Delta) -> dict[str, Any]:
     calls: list[dict[str, Any]] = []
     for piece in gained.calls:
         if piece.name is not None:
-            function = {"name": piece.name, "arguments": ""}
-            call_id = view.call_id(index, piece.index)
-            calls.append({"id": call_id, "type": "function", "function": function})
+            calls.append(_call(view, index, piece))
         calls[piece.index]["function"]["arguments"] += piece.arguments
     if calls:
         message["tool_calls"] = calls
@@ -167,53 +171,32 @@ def _message(view: ChatView, index: int, gained: Delta) -> dict[str, Any]:
 
 
 class ChatChunks(Chunks):
-    """Turns a job's events into the chunks of contract 4.3, each with one choice.
+    """Turns a job's events into the chunks of contract 4.3. An event may yield several or none."""
 
-    One event can become several chunks, so chunks have numbers of their own. The same events always
-    become the same chunks.
-    """
+    _view: ChatView
 
     def __init__(self, view: ChatView) -> None:
         super().__init__(view)
-        self._chat_view = view
         self._messages = [_Message(view) for _ in range(view.num_choices)]
         self._held = ["" for _ in range(view.num_choices)]
         self._begun: set[int] = set()
-        self._number = 0
-
-    def of(self, events: Sequence[ChoiceEvent]) -> Iterator[tuple[int, dict[str, Any]]]:
-        for event in events:
-            record = self._choices.add(event)
-            for choice in self._choice_chunks(event):
-                yield self._numbered(self._chunk(0, choice, record))
-
-    def end(self, end: EndEvent) -> Iterator[tuple[int, dict[str, Any]]]:
-        if end.error is not None:
-            yield self._numbered(from_job_error(end.error.code, end.error.message).envelope())
-            return
-        for chunk in self._last_chunks(end):
-            yield self._numbered(chunk)
 
     def reasoning_tokens(self, index: int | None = None) -> int:
         messages = self._messages if index is None else [self._messages[index]]
         return sum(message.reasoning_tokens for message in messages)
 
-    def _numbered(self, chunk: dict[str, Any]) -> tuple[int, dict[str, Any]]:
-        self._number += 1
-        return self._number, {**chunk, "sequence_number": self._number}
-
-    def _choice_chunks(self, event: ChoiceEvent) -> Iterator[dict[str, Any]]:
+    def choice_objects(self, event: ChoiceEvent) -> Iterator[dict[str, Any]]:
         """The first choice object has the role, the last one the finish reason."""
         index = event.index
         gained = self._messages[index].push(event)
         written = self._writers[index].write(event)
         del written["text"]
-        written["logprobs"] = self._chat_view.logprobs_of(event)
+        written["logprobs"] = self._view.logprobs_of(event)
         if index not in self._begun:
             self._begun.add(index)
             yield _empty(index, {"role": "assistant", "content": ""})
-        end = {name: written.pop(name) for name in ("finish_reason", "matched_stop")}
-        info = {name: written.pop(name) for name in ("meta_info",) if name in written}
+        ends = ("finish_reason", "matched_stop", "meta_info")
+        end = {name: written.pop(name) for name in ends if name in written}
         deltas = self._deltas(index, gained)
         if not deltas and (written["logprobs"] or ("token_ids" in written and event.token_ids)):
             deltas = [{}]
@@ -222,9 +205,9 @@ class ChatChunks(Chunks):
             written = {}
         if event.finish_reason is not None:
             end["finish_reason"] = self._messages[index].finish_reason(event.finish_reason)
-            yield {**_empty(index, {}), **end, **info}
+            yield {**_empty(index, {}), **end}
 
-    def _with_hidden_states(self, record: ChoiceRecord) -> dict[str, Any]:
+    def hidden_states(self, record: ChoiceRecord) -> dict[str, Any]:
         return _empty(record.index, {"hidden_states": record.hidden_states})
 
     def _deltas(self, index: int, gained: Delta) -> list[dict[str, Any]]:
@@ -232,7 +215,7 @@ class ChatChunks(Chunks):
         text: dict[str, Any] = {}
         reasoning = self._held[index] + gained.reasoning
         self._held[index] = ""
-        if self._messages[index].thinking and not self._chat_view.stream_reasoning:
+        if self._messages[index].thinking and not self._view.stream_reasoning:
             self._held[index] = reasoning
         elif reasoning:
             text["reasoning_content"] = reasoning
@@ -241,14 +224,7 @@ class ChatChunks(Chunks):
         calls: list[dict[str, Any]] = []
         for piece in gained.calls:
             if piece.name is not None:
-                calls.append(
-                    {
-                        "index": piece.index,
-                        "id": self._chat_view.call_id(index, piece.index),
-                        "type": "function",
-                        "function": {"name": piece.name, "arguments": ""},
-                    }
-                )
+                calls.append({"index": piece.index, **_call(self._view, index, piece)})
             if piece.arguments:
                 function = {"arguments": piece.arguments}
                 calls.append({"index": piece.index, "function": function})

@@ -12,7 +12,7 @@ ABORT: Final = "abort"
 
 Scores = Mapping[str, Any]
 """`logprobs` or `prompt_logprobs` of an event; see `completions.jobs.events`."""
-_LISTS = ("chosen", "offsets", "top_ids", "top", "named")
+_LISTS = ("chosen", "offsets", "top_ids", "top", "named", "forced")
 
 
 @dataclass(slots=True)
@@ -28,6 +28,8 @@ class ChoiceRecord:
     cached_tokens: int = 0
     hidden_states: list[float] | None = None
     routed_experts: str | None = None
+    constraint: Mapping[str, float] | None = None
+    """What the grammar removed, from the last event."""
     scores: dict[str, list[Any]] = field(default_factory=dict)
     """`logprobs` of all its events, joined."""
     prompt_scores: Scores | None = None
@@ -45,6 +47,7 @@ class ChoiceRecord:
         self.cached_tokens = extras.get("cached_tokens", self.cached_tokens)
         self.hidden_states = extras.get("hidden_states", self.hidden_states)
         self.routed_experts = extras.get("routed_experts", self.routed_experts)
+        self.constraint = extras.get("constraint", self.constraint)
         self.matched_stop_text = extras.get("matched_stop_text", self.matched_stop_text)
         self.prompt_scores = extras.get("prompt_logprobs", self.prompt_scores)
         scores = extras.get("logprobs", {})
@@ -53,7 +56,7 @@ class ChoiceRecord:
                 self.scores.setdefault(name, []).extend(scores[name])
 
     def as_event(self) -> ChoiceEvent:
-        """All of it as one event. A choice without a finish reason was cancelled."""
+        """All events of the choice as one. A choice without a finish reason was cancelled."""
         return ChoiceEvent(
             0,
             self.index,
@@ -82,4 +85,5 @@ class Choices:
         return self.records[choice - choice % self.view.n].prompt_scores
 
     def finish_reasons(self) -> list[str | None]:
+        """The finish reason of each choice, None while it goes on."""
         return [record.finish_reason for record in self.records]

@@ -23,7 +23,7 @@ class ChoiceWriter:
             self._logprobs = CompletionLogprobs(view.logprobs, texts.text)
 
     def write(self, event: ChoiceEvent) -> dict[str, Any]:
-        """The choice object of an event that `choices` has already."""
+        """The choice object of an event that was already added to `choices`."""
         view, first = self._view, not self._begun
         self._begun = True
         text = event.text
@@ -50,7 +50,7 @@ class ChoiceWriter:
     def _listed(
         self, logprobs: CompletionLogprobs, event: ChoiceEvent, first: bool
     ) -> dict[str, Any]:
-        """The completion's tokens whose text is there; with `echo` after the prompt's."""
+        """The tokens whose text has arrived; with `echo`, the prompt's tokens come first."""
         view = self._view
         self._text_length += len(event.text)
         echoed = len(view.echo[event.index // view.n]) if view.echo is not None else 0

@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, ClassVar, Final
 
-from completions.errors import from_job_error
+from completions.exceptions import from_job_error
 from completions.jobs.events import ChoiceEvent, EndEvent, Usage
 from completions.jobs.record import JobRecord
 from completions.responses.choice_record import ABORT, ChoiceRecord, Choices
@@ -50,11 +50,11 @@ class Collected:
 
     def __init__(self, view: View) -> None:
         self._view = view
-        self._choices = Choices(view)
+        self.choices = Choices(view)
 
     def add(self, events: Sequence[ChoiceEvent]) -> None:
         for event in events:
-            self._choices.add(event)
+            self.choices.add(event)
 
     def response(self, usage: Usage | None) -> dict[str, Any]:
         """The completion object of contract 3.1."""
@@ -78,106 +78,90 @@ class Collected:
     def _body(self, usage: Usage | None, ended: bool) -> dict[str, Any]:
         body = {
             **self._view.envelope(),
-            "choices": [self.choice(record) for record in self._choices.records] if ended else [],
-            "usage": self._usage(usage) if usage else None,
+            "choices": [self.choice(record) for record in self.choices.records] if ended else [],
+            "usage": usage and usage_object(usage, self.reasoning_tokens(), self._view.prices),
             "metadata": {"weight_version": self._view.weight_version},
         }
-        if ended and (extension := sglext(self._choices)):
+        if ended and (extension := sglext(self.choices)):
             body["sglext"] = extension
         return body
 
-    def _usage(self, usage: Usage) -> dict[str, Any]:
-        return usage_object(usage, self.reasoning_tokens(), self._view.prices)
-
-    def finish_reasons(self) -> list[str | None]:
-        """The finish reason of each choice, None while it goes on."""
-        return self._choices.finish_reasons()
-
     def reasoning_tokens(self) -> int:
-        """Tokens of all choices that are thoughts."""
+        """How many tokens of all choices are thoughts."""
         return 0
 
     def choice(self, record: ChoiceRecord) -> dict[str, Any]:
         """The object of a whole choice."""
-        choice = ChoiceWriter(self._choices, record.index).write(record.as_event())
+        choice = ChoiceWriter(self.choices, record.index).write(record.as_event())
         if self._view.hidden_states:
             choice["hidden_states"] = record.hidden_states
         return choice
 
 
 class Chunks:
-    """Turns a job's events into the chunks of contract 3.2, each with one choice."""
+    """Turns a job's events into the chunks of contract 3.2, each with at most one choice. They are
+    numbered from 1, and the same whenever the same events are read."""
 
     def __init__(self, view: View) -> None:
         self._view = view
-        self._choices = Choices(view)
-        self._writers = [ChoiceWriter(self._choices, i) for i in range(view.num_choices)]
+        self.choices = Choices(view)
+        self._writers = [ChoiceWriter(self.choices, i) for i in range(view.num_choices)]
+        self._number = 0
 
     def of(self, events: Sequence[ChoiceEvent]) -> Iterator[tuple[int, dict[str, Any]]]:
-        """(sequence number, chunk) for each choice of an event."""
+        """(sequence number, chunk) for each choice of each event."""
         for event in events:
-            record = self._choices.add(event)
-            choice = self._writers[event.index].write(event)
-            yield event.sequence_number, self._chunk(event.sequence_number, choice, record)
+            record = self.choices.add(event)
+            for choice in self.choice_objects(event):
+                yield self._numbered(self._chunk(choice, record))
 
     def end(self, end: EndEvent) -> Iterator[tuple[int, dict[str, Any]]]:
-        """The chunks between the last choice and `[DONE]`."""
+        """The chunks between the last choice and `[DONE]`: an error; or, as in contract 3.2,
+        cancelled choices, hidden states by choice, SGLang's extension and the usage."""
         if end.error is not None:
-            error = from_job_error(end.error.code, end.error.message).envelope()
-            yield end.sequence_number, {**error, "sequence_number": end.sequence_number}
+            yield self._numbered(from_job_error(end.error.code, end.error.message).envelope())
             return
-        for number, chunk in enumerate(self._last_chunks(end), end.sequence_number):
-            yield number, {**chunk, "sequence_number": number}
-
-    def _last_chunks(self, end: EndEvent) -> Iterator[dict[str, Any]]:
-        """Contract 3.2: cancelled choices, hidden states by choice, SGLang's extension, usage."""
-        for record in self._choices.records if end.state == "cancelled" else ():
-            if record.finish_reason is None:
-                aborted = ChoiceEvent(0, record.index, [], "", ABORT, None)
-                record.add(aborted)
-                for choice in self._choice_chunks(aborted):
-                    yield self._chunk(0, choice, record)
-        for record in self._choices.records:
+        records = self.choices.records
+        if end.state == "cancelled":
+            unended = [record.index for record in records if record.finish_reason is None]
+            yield from self.of([ChoiceEvent(0, i, [], "", ABORT, None) for i in unended])
+        for record in records:
             if record.hidden_states is not None:
-                yield self._chunk(0, self._with_hidden_states(record), record)
-        envelope = self.envelope()
-        if extension := sglext(self._choices):
-            yield {**envelope, "usage": None, "sglext": extension}
+                yield self._numbered(self._chunk(self.hidden_states(record), record))
+        if extension := sglext(self.choices):
+            yield self._numbered({**self.envelope(), "usage": None, "sglext": extension})
         if self._view.include_usage and end.usage is not None:
             used = usage_object(end.usage, self.reasoning_tokens(), self._view.prices)
-            yield {**envelope, "usage": used}
-
-    def finish_reasons(self) -> list[str | None]:
-        """The finish reason of each choice, None while it goes on."""
-        return self._choices.finish_reasons()
-
-    def reasoning_tokens(self, index: int | None = None) -> int:
-        """Tokens of one choice, or of all, that are thoughts."""
-        return 0
+            yield self._numbered({**self.envelope(), "usage": used})
 
     def envelope(self) -> dict[str, Any]:
         """The keys that a chunk without a choice begins with."""
         return {**self._view.envelope(), "object": self._view.chunk_object, "choices": []}
 
-    def _choice_chunks(self, event: ChoiceEvent) -> Iterator[dict[str, Any]]:
-        """The choice objects of an event that `_choices` has already."""
+    def reasoning_tokens(self, index: int | None = None) -> int:
+        """How many tokens of one choice, or of all, are thoughts."""
+        return 0
+
+    def choice_objects(self, event: ChoiceEvent) -> Iterator[dict[str, Any]]:
+        """The choice objects of an event that was already added to `choices`, one for each
+        chunk."""
         yield self._writers[event.index].write(event)
 
-    def _with_hidden_states(self, record: ChoiceRecord) -> dict[str, Any]:
-        states = ChoiceEvent(0, record.index, [], "", None, None)
-        choice = self._writers[record.index].write(states)
+    def hidden_states(self, record: ChoiceRecord) -> dict[str, Any]:
+        """The choice object of the chunk with hidden states."""
+        nothing = ChoiceEvent(0, record.index, [], "", None, None)
+        choice = self._writers[record.index].write(nothing)
         return {**choice, "hidden_states": record.hidden_states}
 
-    def _chunk(self, number: int, choice: dict[str, Any], record: ChoiceRecord) -> dict[str, Any]:
+    def _numbered(self, chunk: dict[str, Any]) -> tuple[int, dict[str, Any]]:
+        self._number += 1
+        chunk["sequence_number"] = self._number
+        return self._number, chunk
+
+    def _chunk(self, choice: dict[str, Any], record: ChoiceRecord) -> dict[str, Any]:
         usage = None
         if self._view.continuous_usage_stats:
             prompt = self._view.prompt_lengths[record.index // self._view.n]
             so_far = Usage(prompt, len(record.token_ids), record.cached_tokens)
             usage = usage_object(so_far, self.reasoning_tokens(record.index))
-        return {
-            **self._view.envelope(),
-            "object": self._view.chunk_object,
-            "choices": [choice],
-            "usage": usage,
-            "sequence_number": number,
-        }
+        return {**self.envelope(), "choices": [choice], "usage": usage}

@@ -18,24 +18,24 @@ class Row(NamedTuple):
     offset: int
     """Characters of the choice's text before the token."""
     top: list[tuple[int, float]]
-    """The likeliest tokens with theirs."""
+    """The likeliest tokens with their log probabilities."""
+    forced: bool | None = None
+    """Whether the constraint allowed no other token; None unless the request asks."""
 
 
 def rows(token_ids: Sequence[int], scores: Scores, offsets: Sequence[int]) -> Iterator[Row]:
     """Scores position by position."""
-    best_ids, best = scores.get("top_ids"), scores.get("top")
+    best_ids, best, forced = scores.get("top_ids"), scores.get("top"), scores.get("forced")
     for i, token_id in enumerate(token_ids):
         top: list[tuple[int, float]] = []
         if best_ids is not None and best is not None and best_ids[i] is not None:
             top = list(zip(best_ids[i], best[i], strict=True))
-        yield Row(token_id, scores["chosen"][i], offsets[i], top)
+        yield Row(token_id, scores["chosen"][i], offsets[i], top, forced[i] if forced else None)
 
 
 class CompletionLogprobs:
-    """`choices[].logprobs` of one choice of a completion, as its tokens and text arrive.
-
-    It lists only tokens whose text is in the choice's text. A token waits until the text has grown
-    past its offset; tokens that still wait at the end were trimmed.
+    """`choices[].logprobs` of one choice of a completion, as its tokens and text arrive. A token is
+    listed once the text has grown past its offset; tokens that still wait at the end were trimmed.
     """
 
     def __init__(self, top: int, text_of: TextOf) -> None:
@@ -50,16 +50,18 @@ class CompletionLogprobs:
         while shown < len(self._waiting) and self._waiting[shown].offset < text_length:
             shown += 1
         listed, self._waiting = self._waiting[:shown], self._waiting[shown:]
-        return {
+        written = {
             "tokens": [self._text_of(row.token_id) for row in listed],
             "token_logprobs": [row.score for row in listed],
             "top_logprobs": [self._by_text(row) for row in listed],
             "text_offset": [row.offset for row in listed],
         }
+        if any(row.forced is not None for row in listed):
+            written["forced"] = [row.forced for row in listed]
+        return written
 
     def _by_text(self, row: Row) -> dict[str, float] | None:
-        """Scores of the likeliest tokens and of the token itself by text; of tokens with the same
-        text, the best score."""
+        """Scores by text of the likeliest tokens and the token itself; the best for equal texts."""
         if row.score is None:
             return None
         found: dict[str, float] = {}
@@ -72,15 +74,17 @@ class CompletionLogprobs:
 def chat_logprobs(
     token_ids: Sequence[int], scores: Scores, top: int, texts: TokenTexts
 ) -> dict[str, Any]:
-    """`choices[].logprobs` of a chat completion: every sampled token with the `top` likeliest at
-    its position."""
+    """`choices[].logprobs` of a chat completion, with the `top` likeliest tokens per position."""
 
     def entry(token_id: int, score: float | None) -> dict[str, Any]:
         raw = list(texts.raw(token_id))
         return {"token": texts.text(token_id), "logprob": score, "bytes": raw}
 
-    listed = [
-        entry(row.token_id, row.score) | {"top_logprobs": [entry(*best) for best in row.top[:top]]}
-        for row in rows(token_ids, scores, scores["offsets"])
-    ]
+    listed = []
+    for row in rows(token_ids, scores, scores["offsets"]):
+        written = entry(row.token_id, row.score)
+        written["top_logprobs"] = [entry(*best) for best in row.top[:top]]
+        if row.forced is not None:
+            written["forced"] = row.forced
+        listed.append(written)
     return {"content": listed, "refusal": None}

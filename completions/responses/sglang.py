@@ -3,26 +3,26 @@
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
-from completions.responses import token_texts
+from completions.responses import constraint_report, token_texts
 from completions.responses.choice_record import ABORT, ChoiceRecord, Choices, Scores
 
 
 class SGLangLogprobs(NamedTuple):
-    """The log probabilities that SGLang's fields (`return_logprob` and the like) ask for, for one
-    prompt."""
+    """The log probabilities of one prompt that SGLang's fields (`return_logprob` and the like) ask
+    for."""
 
     tokens: bool
-    """Of the sampled tokens."""
+    """Whether those of the sampled tokens are wanted."""
     top: int
-    """Of this many likeliest tokens at each position."""
+    """The number of likeliest tokens listed at each position."""
     ids: Sequence[int]
-    """Of these tokens at each position."""
+    """The tokens that are scored at each position."""
     start: int
-    """From this position of the prompt on; -1 for none of the prompt's."""
+    """The first scored position of the prompt; -1 if the prompt is not scored."""
 
 
 def meta_info(choices: Choices, record: ChoiceRecord) -> dict[str, Any]:
-    """`meta_info` of a choice (contract, section 1.4)."""
+    """`meta_info` of a choice, in SGLang's form."""
     view = choices.view
     info: dict[str, Any] = {
         "id": view.rid_of(record.index) or view.id,
@@ -33,6 +33,8 @@ def meta_info(choices: Choices, record: ChoiceRecord) -> dict[str, Any]:
     }
     if record.matched_stop_text is not None:
         info["matched_stop_text"] = record.matched_stop_text
+    if record.constraint is not None:
+        info["constraint"] = constraint_report.report(record, record.constraint)
     if record.routed_experts is not None:
         info["routed_experts"] = record.routed_experts
     if view.sglang_logprobs and (asked := view.sglang_logprobs[record.index // view.n]):
@@ -41,7 +43,7 @@ def meta_info(choices: Choices, record: ChoiceRecord) -> dict[str, Any]:
 
 
 def sglext(choices: Choices) -> dict[str, Any]:
-    """`sglext` of a response, by its first choice; empty if the request asks for nothing of it."""
+    """`sglext` of a response, from its first choice; empty if the request asks for none of it."""
     view, first = choices.view, choices.records[0]
     found: dict[str, Any] = {}
     if view.routed_experts:
@@ -90,10 +92,8 @@ def logprob_arrays(
     asked: SGLangLogprobs,
     text_of: Callable[[int], str] | None,
 ) -> dict[str, Any]:
-    """SGLang's arrays for the prompt (prefix `input_`) or the output (`output_`).
-
-    Every entry is [log probability, token id, text]; the text is null without `text_of`.
-    """
+    """SGLang's arrays for the prompt (prefix `input_`) or the output (`output_`): entries of [log
+    probability, token id, text], whose text is null without `text_of`."""
 
     def entry(score: float | None, token_id: int) -> list[Any]:
         return [score, token_id, text_of(token_id) if text_of else None]

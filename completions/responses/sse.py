@@ -5,7 +5,8 @@ comment line without a blank line after it, and only clients that ask for them g
 (https://html.spec.whatwg.org/multipage/server-sent-events.html).
 """
 
-from collections.abc import AsyncIterator
+import hashlib
+from collections.abc import AsyncIterator, Mapping
 from typing import Any
 
 import orjson
@@ -15,6 +16,8 @@ KEEP_ALIVE_INTERVAL = 10.0
 """Seconds without an event before a keep-alive."""
 KEEP_ALIVE = b": keep-alive\n"
 DONE = b"data: [DONE]\n\n"
+BLOCK = 64
+"""Chunks are padded to a multiple of this many bytes."""
 
 
 def frame(data: dict[str, Any], event_id: int | None = None) -> bytes:
@@ -30,3 +33,11 @@ def response(frames: AsyncIterator[bytes]) -> StreamingHttpResponse:
         content_type="text/event-stream",
         headers={"Cache-Control": "no-cache, no-transform", "X-Accel-Buffering": "no"},
     )
+
+
+def obfuscation(chunk: Mapping[str, Any]) -> str:
+    """The field `obfuscation`, which pads a chunk's JSON to a multiple of BLOCK bytes, so that the
+    sizes of an encrypted stream's packets reveal little. It depends only on the chunk, so a stream
+    that is read again is the same."""
+    written = orjson.dumps({**chunk, "obfuscation": ""})
+    return hashlib.shake_256(written).hexdigest(BLOCK)[: -len(written) % BLOCK]

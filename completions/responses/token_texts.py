@@ -19,7 +19,7 @@ class TokenTexts:
         self._known: dict[int, str] = {}
 
     def text(self, token_id: int) -> str:
-        """The text of a token. Bytes that are not UTF-8 are written as in OpenAI's API:
+        """The text of a token; bytes that are not UTF-8 appear as in OpenAI's API:
         `bytes:\\xe2\\x80`."""
         known = self._known.get(token_id)
         if known is None:
@@ -47,6 +47,5 @@ class TokenTexts:
 
 @lru_cache
 def of(model_id: str) -> TokenTexts:
-    """The texts of a served model's tokens, read once per process. Raises CatalogError and
-    ModelFilesError."""
+    """The texts of a served model's tokens. Raises CatalogError and ModelFilesError."""
     return TokenTexts(model_files.load(model_files.served_models().choose(model_id)))

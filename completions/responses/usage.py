@@ -1,4 +1,4 @@
-"""The `usage` object of responses, with the cost if the model has prices."""
+"""The usage object of responses: token counts and, for a model with prices, costs."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -12,7 +12,7 @@ _DIGITS = 12
 def usage_object(
     usage: Usage, reasoning_tokens: int = 0, prices: Mapping[str, float] | None = None
 ) -> dict[str, Any]:
-    """The object of contract 3.4. Details of tokens are always present, costs if there are
+    """The object of contract 3.4. Token details are always present, costs only if there are
     prices."""
     used = {
         "prompt_tokens": usage.prompt_tokens,

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
+from functools import lru_cache
 from typing import Any, ClassVar
 
 
@@ -17,7 +18,7 @@ class ViewFields:
 
     id: str
     model: str
-    """As the request names it."""
+    """The model as the request names it."""
     created: int
     n: int
     """Choices per prompt."""
@@ -25,7 +26,7 @@ class ViewFields:
     base_model: str | None = None
     """The served model, if `model` names an adapter too."""
     prompts: Sequence[Sequence[int]] | None = None
-    """Only if something in the response needs them."""
+    """Given only if something in the response needs them."""
     return_token_ids: bool = False
     echo: Sequence[str] | None = None
     """The prompts' texts, if they come before the completions' texts."""
@@ -51,11 +52,13 @@ class ViewFields:
     """Whether the route's default, not the request, bounds the choices' lengths."""
     grammar_compile_ms: float | None = None
     weight_version: str | None = None
+    ignored_params: Sequence[str] = ()
+    """Paths of the fields in the request that had no effect."""
 
     def as_dict(self) -> dict[str, Any]:
         """The fields that differ from their defaults."""
-        values = ((each, getattr(self, each.name)) for each in fields(self))
-        return {each.name: value for each, value in values if value != each.default}
+        defaults = _defaults(type(self)).items()  # type: ignore[arg-type] # a class is hashable
+        return {name: v for name, default in defaults if (v := getattr(self, name)) != default}
 
     @property
     def served_model(self) -> str:
@@ -67,7 +70,7 @@ class ViewFields:
 
     @property
     def location(self) -> str:
-        """The path of this completion."""
+        """The URL path of this completion."""
         return f"{self.path}/{self.id}"
 
     def envelope(self) -> dict[str, Any]:
@@ -91,3 +94,8 @@ class ViewFields:
             return self.rid if self.num_choices == 1 else f"{self.rid}_{choice}"
         prompt, number = divmod(choice, self.n)
         return self.rid[prompt] if self.n == 1 else f"{self.rid[prompt]}_{number}"
+
+
+@lru_cache
+def _defaults(view_type: type[ViewFields]) -> dict[str, Any]:
+    return {each.name: each.default for each in fields(view_type)}

@@ -3,10 +3,9 @@
 from collections import Counter, defaultdict
 from datetime import datetime
 
-import redis
-
 from completions.catalog import model_files
 from completions.jobs.operate import open_jobs
+from completions.jobs.store import SyncStore
 from completions.jobs.workers import WorkerRecord, watch_workers
 from completions.models import LoadSample
 
@@ -18,14 +17,14 @@ _COLUMNS = {
 }
 
 
-def sample(client: redis.Redis, prefix: str, now: datetime) -> None:
+def sample(store: SyncStore, now: datetime) -> None:
     """Store a sample for every served model. The first sample of a minute is kept."""
     queued: dict[str, Counter[str]] = defaultdict(Counter)
-    for job in open_jobs(client, prefix)[0]:
+    for job in open_jobs(store)[0]:
         if job.state == "queued":
             queued[job.model][_COLUMNS[job.kind]] += 1
     serving: dict[str, list[WorkerRecord]] = defaultdict(list)
-    for worker in watch_workers(client, prefix):
+    for worker in watch_workers(store):
         serving[worker.model].append(worker)
     LoadSample.objects.bulk_create(
         [
@@ -33,7 +32,7 @@ def sample(client: redis.Redis, prefix: str, now: datetime) -> None:
                 at=now.replace(second=0, microsecond=0),
                 model=entry.id,
                 workers=len(serving[entry.id]),
-                slots=entry.max_num_seqs * len(serving[entry.id]),
+                slots=sum(worker.slots or entry.slots for worker in serving[entry.id]),
                 running=sum(int(worker.facts.get("running", 0)) for worker in serving[entry.id]),
                 **queued[entry.id],
             )

@@ -5,9 +5,10 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 
-import redis
 from redis.exceptions import LockError, RedisError
 from redis.lock import Lock
+
+from completions.jobs.store import SyncStore
 
 logger = logging.getLogger(__name__)
 
@@ -39,7 +40,6 @@ class Lease:
                 return
 
     def give_back(self) -> None:
-        """Release the lock."""
         self._over.set()
         self._thread.join()
         with suppress(LockError):  # the lock was lost
@@ -47,9 +47,11 @@ class Lease:
 
 
 @contextmanager
-def lease(client: redis.Redis, key: str) -> Iterator[Lease | None]:
+def lease(store: SyncStore, name: str) -> Iterator[Lease | None]:
     """Acquire the lock for a block. Yields None if another process holds it."""
-    lock = client.lock(key, timeout=LEASE, blocking=False, thread_local=False)
+    lock = store.client.lock(
+        store.keys.lock(name), timeout=LEASE, blocking=False, thread_local=False
+    )
     if not lock.acquire():
         yield None
         return

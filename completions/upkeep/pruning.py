@@ -5,15 +5,19 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from django.conf import settings
+from django.contrib.sessions.models import Session
 from django.db.models import QuerySet
 
-from completions.batches import files, writing
+from completions.batches import files, uploads, writing
 from completions.jobs import kept
-from completions.models import LoadSample, StoredPrompt, UsageRecord
+from completions.models import BudgetWarning, LoadSample, StoredPrompt, UsageRecord
 from completions.usage import ledger
+from completions.webhooks import deliveries
 
 _AT_ONCE = 2000
+DELIVERIES_KEPT = timedelta(days=30)
 SAMPLES_KEPT = timedelta(days=35)
+"""Samples of the load, and warnings of budgets."""
 
 
 def prune(now: datetime) -> Counter[str]:
@@ -24,9 +28,15 @@ def prune(now: datetime) -> Counter[str]:
     return Counter(
         {
             "files": files.prune(now),
+            "uploads": uploads.prune(now),
             "jobs": kept.prune(now),
             "usage records": _delete(UsageRecord.objects.filter(finished_at__lt=records)),
             "stored prompts": _delete(StoredPrompt.objects.filter(created_at__lt=prompts)),
+            "webhook deliveries": deliveries.prune(now - DELIVERIES_KEPT),
+            "budget warnings": _delete(
+                BudgetWarning.objects.filter(created_at__lt=now - SAMPLES_KEPT)
+            ),
+            "sessions": _delete(Session.objects.filter(expire_date__lt=now)),
             "load samples": _delete(LoadSample.objects.filter(at__lt=now - SAMPLES_KEPT)),
             "days of usage folded": ledger.fold(now - timedelta(days=settings.USAGE_HOUR_DAYS)),
         }

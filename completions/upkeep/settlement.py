@@ -7,31 +7,34 @@ a result is stored only if there is none.
 
 import logging
 from collections.abc import Sequence
+from functools import partial
 
 from django.conf import settings
 from django.db import IntegrityError, InterfaceError, OperationalError, transaction
-from redis import Redis
 
 from completions.batches import results
-from completions.batches.lines import RESULT_TTL
+from completions.batches.lines import LINE_TTL
+from completions.batches.receipts.receipt import BuildOf
 from completions.jobs import kept
 from completions.jobs.settle import FIRST, EndedJob, forget, read_ended
+from completions.jobs.store import SyncStore
+from completions.jobs.workers import build_of
 from completions.usage import ledger
 
 logger = logging.getLogger(__name__)
 
 AT_ONCE = 100
-"""Jobs per transaction. With results of 2,000 tokens each it holds some 10 MB."""
+"""Jobs per transaction. With results of 2,000 tokens each it holds about 10 MB."""
 
 
-def settle(client: Redis, prefix: str) -> int:
+def settle(store: SyncStore) -> int:
     """Move all ended jobs. Returns how many."""
     settled = 0
     since: str | None = FIRST
     while since is not None:
-        jobs, since = read_ended(client, prefix, AT_ONCE, since)
+        jobs, since = read_ended(store, AT_ONCE, since)
         try:
-            stored = _store_all(jobs)
+            stored = _store_all(jobs, partial(build_of, store))
         except IntegrityError as error:
             # The lock was lost, and another worker stored some jobs. The next run skips them.
             logger.warning(
@@ -39,25 +42,29 @@ def settle(client: Redis, prefix: str) -> int:
             )
             break
         lines = [job for job in stored if job.kind == "batch"]
-        forget(client, prefix, lines, RESULT_TTL)
-        forget(client, prefix, [j for j in stored if j.kind != "batch"], settings.RESULT_TTL)
+        forget(store, lines, LINE_TTL)
+        forget(store, [j for j in stored if j.kind != "batch"], settings.RESULT_TTL)
         _log_failures(stored)
         settled += len(stored)
     return settled
 
 
-def _store_all(jobs: Sequence[EndedJob]) -> Sequence[EndedJob]:
+def _store_all(jobs: Sequence[EndedJob], builds: BuildOf) -> Sequence[EndedJob]:
     """Store the jobs in one transaction, or one by one if any of them cannot be stored.
 
     Returns the stored jobs. The others stay in Redis and are retried, without delaying later jobs.
     """
     try:
-        _store(jobs)
+        answers = [results.answer(job) for job in jobs if job.kind == "batch" and job.view]
+        with transaction.atomic():
+            ledger.record(jobs)
+            kept.keep_results([job for job in jobs if job.kept and job.kind != "batch"])
+            results.keep(answers, builds)
     except (IntegrityError, OperationalError, InterfaceError):
         raise  # a fault of SQL, not of a job
     except Exception:
         if len(jobs) > 1:
-            return [job for each in jobs for job in _store_all([each])]
+            return [job for each in jobs for job in _store_all([each], builds)]
         logger.exception(
             "job %s cannot be settled", jobs[0].id,
             extra={"job_id": jobs[0].id, "request_id": jobs[0].request_id},
@@ -66,28 +73,12 @@ def _store_all(jobs: Sequence[EndedJob]) -> Sequence[EndedJob]:
     return jobs
 
 
-def _store(jobs: Sequence[EndedJob]) -> None:
-    lines = [results.answer(job) for job in jobs if job.kind == "batch" and job.view]
-    with transaction.atomic():
-        ledger.record(jobs)
-        kept.keep_results([job for job in jobs if job.kept and job.kind != "batch"])
-        results.keep(lines)
-
-
 def _log_failures(jobs: Sequence[EndedJob]) -> None:
     """Log failed jobs. Every ended job passes here, whether a worker or a script ended it."""
     for job in jobs:
         if job.error is not None:
-            logger.warning(
-                "job %s failed: %s",
-                job.id,
-                job.error,
-                extra={
-                    "job_id": job.id,
-                    "request_id": job.request_id,
-                    "code": job.error.code,
-                    "model": job.model,
-                    "kind": job.kind,
-                    "api_key": job.api_key_id,
-                },
-            )
+            facts = {
+                "job_id": job.id, "request_id": job.request_id, "code": job.error.code,
+                "model": job.model, "kind": job.kind, "api_key": job.api_key_id,
+            }  # fmt: skip
+            logger.warning("job %s failed: %s", job.id, job.error, extra=facts)

@@ -121,7 +121,7 @@ def add_up(records: Iterable[UsageRecord]) -> None:
 def _counts(each: UsageRecord) -> Counter[str]:
     counts = Counter(
         requests=1,
-        failed=int(each.status == JobStatus.FAILED),  # PostgreSQL adds no booleans
+        failed=int(each.status == JobStatus.FAILED),  # PostgreSQL cannot add booleans
         cancelled=int(each.status == JobStatus.CANCELLED),
         prompt_tokens=each.prompt_tokens,
         cached_tokens=each.cached_tokens,
@@ -149,7 +149,9 @@ def fold(before: datetime) -> int:
     """Merge the hours of each day before `before` into its first. Returns the number of days."""
     folded = 0
     cut = before.replace(hour=0, minute=0, second=0, microsecond=0)
-    while (day := _unfolded_day(cut)) is not None:
+    unfolded = UsageHour.objects.filter(hour__lt=cut).exclude(hour__hour=0).order_by("hour")
+    while (first := unfolded.first()) is not None:
+        day = first.hour.replace(hour=0)
         with transaction.atomic():
             hours = UsageHour.objects.select_for_update().filter(
                 hour__gt=day, hour__lt=day + timedelta(days=1)
@@ -163,9 +165,3 @@ def fold(before: datetime) -> int:
             _add(sums)
         folded += 1
     return folded
-
-
-def _unfolded_day(cut: datetime) -> datetime | None:
-    hours = UsageHour.objects.filter(hour__lt=cut).exclude(hour__hour=0)
-    first = hours.order_by("hour").values_list("hour", flat=True).first()
-    return None if first is None else first.replace(hour=0)

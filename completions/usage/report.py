@@ -11,8 +11,7 @@ from django.db.models import DateTimeField, QuerySet, Sum
 from django.db.models.functions import Trunc
 
 from completions.models import ApiKey, Organization, UsageHour
-from completions.models.usage import COUNTED, FIRST_TOKEN, LATENCY, NANOS, SUMMED
-from completions.usage.histograms import quantile
+from completions.models.usage import BOUNDS_MS, COUNTED, FIRST_TOKEN, LATENCY, NANOS, SUMMED
 
 WIDTHS = {"1h": timedelta(hours=1), "1d": timedelta(days=1)}
 GROUPS = ("organization_id", "api_key_id", "model", "adapter")
@@ -33,17 +32,29 @@ class Row:
     def cost(self) -> Decimal:
         return Decimal(self.sums["cost_nanos"]) / NANOS
 
-    def latency(self) -> dict[str, float | None]:
-        """Return percentiles of the latency in milliseconds, by the names in PERCENTILES."""
-        return self._percentiles(LATENCY)
-
-    def first_token(self) -> dict[str, float | None]:
-        """Return percentiles of the time to the first token in milliseconds."""
-        return self._percentiles(FIRST_TOKEN)
-
-    def _percentiles(self, columns: Sequence[str]) -> dict[str, float | None]:
+    def percentiles(self, columns: Sequence[str]) -> dict[str, float | None]:
+        """Return percentiles in milliseconds, by the names in PERCENTILES. `columns` is LATENCY or
+        FIRST_TOKEN."""
         counts = [self.sums[name] for name in columns]
         return {name: quantile(counts, share) for name, share in PERCENTILES.items()}
+
+
+def quantile(counts: Sequence[int], share: float) -> float | None:
+    """Return the quantile in milliseconds, interpolated linearly; None if the histogram is empty.
+
+    Values above the last bound count as that bound.
+    """
+    total = sum(counts)
+    if not total:
+        return None
+    rank, below = share * total, 0
+    for index, count in enumerate(counts):
+        if count and below + count >= rank:
+            lower = BOUNDS_MS[index - 1] if index else 0
+            upper = BOUNDS_MS[index] if index < len(BOUNDS_MS) else lower
+            return lower + (upper - lower) * max(0.0, rank - below) / count
+        below += count
+    return float(BOUNDS_MS[-1])
 
 
 def bucket_of(moment: datetime, width: str) -> datetime:
@@ -64,7 +75,6 @@ def grouped(
 
 
 def row_of(values: Mapping[str, Any], groups: Sequence[str]) -> Row:
-    """Convert one row of `grouped`."""
     return Row(
         start=values["start"],
         group={name: values[name] for name in groups},
@@ -76,8 +86,6 @@ def row_of(values: Mapping[str, Any], groups: Sequence[str]) -> Row:
 
 
 class Writer(Protocol):
-    """Anything that text can be written to."""
-
     def write(self, text: str, /) -> Any: ...
 
 
@@ -89,15 +97,11 @@ _COLUMNS = (
 _FORMULA = ("=", "+", "-", "@", "\t", "\r")
 
 
-def write_csv(hours: QuerySet[UsageHour], width: str, to: Writer) -> int:
-    """Write a header, and a line per bucket, key, model and adapter. Returns how many lines."""
+def write_csv(hours: QuerySet[UsageHour], width: str, to: Writer) -> None:
+    """Write a header, and a line per bucket, key, model and adapter."""
     table = csv.writer(to, lineterminator="\n")
     table.writerow(_COLUMNS)
-    count = 0
-    for line in _lines(hours, width):
-        table.writerow(line)
-        count += 1
-    return count
+    table.writerows(_lines(hours, width))
 
 
 def _lines(hours: QuerySet[UsageHour], width: str) -> Iterator[Iterable[Any]]:
@@ -109,7 +113,7 @@ def _lines(hours: QuerySet[UsageHour], width: str) -> Iterator[Iterable[Any]]:
         names = (organizations[row.group["organization_id"]], f"sk-{key.public_id}", key.name)
         texts = (*names, row.group["model"], row.group["adapter"])
         counts = [row.sums[name] for name in SUMMED[: SUMMED.index("cost_nanos")]]
-        spans = (*row.latency().values(), *row.first_token().values())
+        spans = (*row.percentiles(LATENCY).values(), *row.percentiles(FIRST_TOKEN).values())
         yield (
             row.start.isoformat(), *map(_harmless, texts), *counts, f"{row.cost:f}",
             *("" if span is None else round(span) for span in spans),
@@ -117,5 +121,5 @@ def _lines(hours: QuerySet[UsageHour], width: str) -> Iterator[Iterable[Any]]:
 
 
 def _harmless(text: str) -> str:
-    """Quote a name that a spreadsheet would run as a formula."""
+    """Quote a name that a spreadsheet would evaluate as a formula."""
     return f"'{text}" if text.startswith(_FORMULA) else text

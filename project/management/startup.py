@@ -12,9 +12,8 @@ from django.db import DatabaseError, connections
 
 from completions.catalog import entries
 from project.processes import logs, services, valkey
-from project.processes.endpoint import Endpoint
 from project.processes.supervisor import AlreadyRunningError, Service, Supervisor
-from workers import checkpoints
+from workers import model_preparation
 
 VALKEY_PATIENCE = 60.0
 """Seconds for the embedded Valkey to load its append-only file."""
@@ -25,7 +24,7 @@ shells and systemd start with 1024."""
 
 @contextlib.contextmanager
 def explained() -> Iterator[None]:
-    """Raises CommandError in place of the errors of a start."""
+    """Turn the errors of a start into CommandError, whose message says what to do."""
     try:
         yield
     except AlreadyRunningError as error:
@@ -50,27 +49,17 @@ def prepare_process() -> None:
 
 
 def missing(models: entries.Catalog) -> list[entries.ModelEntry]:
-    """The models that `prepare_model` has to bring onto this machine first."""
-    return [entry for entry in models if not checkpoints.is_prepared(entry)]
-
-
-def require_free(endpoint: Endpoint) -> None:
-    """Raises CommandError where the web server could not listen."""
-    try:
-        endpoint.require_free()
-    except OSError as error:
-        raise CommandError(
-            f"cannot listen on {endpoint.host}:{endpoint.port}: {error.strerror}. "
-            "Set PORT to a free port."
-        ) from error
+    """Return the models that `prepare_model` has to bring onto this machine first."""
+    return [entry for entry in models if not model_preparation.is_prepared(entry)]
 
 
 def start(
     supervisor: Supervisor, chosen: Sequence[Service], with_database: Callable[[], None]
 ) -> None:
-    """Start the services in order; migrate and call `with_database` before those that need SQL.
+    """Start the services in order; migrate and call `with_database` before the services that need
+    SQL.
 
-    The engine worker needs no SQL and takes longest: its model loads meanwhile.
+    The engine worker needs no SQL and takes longest to start, so its model loads meanwhile.
     """
     early = [service for service in chosen if not services.needs_database(service)]
     for service in early:
@@ -81,7 +70,10 @@ def start(
     if late:
         call_command("migrate", interactive=False, verbosity=0)
         with_database()
-        _close_connections()
+        for connection in connections.all(initialized_only=True):
+            connection.close()
+            if hasattr(connection, "close_pool"):  # PostgreSQL's keeps threads
+                connection.close_pool()
     for service in late:
         supervisor.start(service)
 
@@ -92,12 +84,3 @@ def _wait_for_valkey(supervisor: Supervisor) -> None:
     if not supervisor.wait_until(lambda: valkey.answers(path), VALKEY_PATIENCE):
         tail = logs.tail(supervisor.log("valkey"))
         raise CommandError(f"valkey does not answer. The end of its log:\n{tail}")
-
-
-def _close_connections() -> None:
-    """The supervisor needs none, and PostgreSQL's pool would keep threads as well."""
-    for connection in connections.all(initialized_only=True):
-        connection.close()
-        close_pool = getattr(connection, "close_pool", None)
-        if close_pool:
-            close_pool()

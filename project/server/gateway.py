@@ -1,11 +1,10 @@
-"""The outermost layer of the web process: request ids, body limits, start-up and shutdown.
-
-Django reads a whole body, in any time, before a view runs. So the limits on size and time are
-enforced here, and a large body requires a valid key.
-"""
+"""The outermost layer of the web process: request ids, body limits, start-up and shutdown. Django
+reads a whole body before a view runs, so size and time are limited here, and a large body needs a
+valid key."""
 
 import asyncio
 import gc
+import re
 import signal
 import time
 from collections.abc import Awaitable, Callable, Mapping, MutableMapping
@@ -14,11 +13,12 @@ from typing import Any
 
 import orjson
 
-from completions.errors import APIError, payload_too_large
-from completions.http import access_log, request_ids, runtime, web_metrics
-from completions.http.authentication import authenticate_header
+from completions.contract import tracing
+from completions.exceptions import APIError, payload_too_large
+from completions.http import access_log, runtime, web_metrics
+from completions.http.authentication import authenticate
 from completions.http.error_handlers import api_error, is_disk_full
-from completions.jobs import tracing
+from completions.requests import judging
 from project.server import request_spans
 from project.server.turnstile import Turnstile
 
@@ -35,17 +35,17 @@ STRANGERS_BYTES = 128 * 1024
 BODY_SECONDS = 60.0
 SLOWEST = 1024
 """Bytes per second. A body may take BODY_SECONDS plus its bytes so far divided by SLOWEST."""
-_IN_TURN = "/v1/"
+_TURNSTILE_PATHS = "/v1/"
 """Paths that pass the turnstile. Probes and metrics do not."""
 GARBAGE = 10_000
-"""Threshold of the garbage collector's youngest generation. A burst of requests allocates more than
-Python's default of 700 objects, which reference counting frees without the collector."""
+"""Threshold of the garbage collector's youngest generation: a burst allocates more than 700."""
 HUNG_UP = 499
 """Logged status of a request whose client hung up before the response."""
 
 
 class Gateway:
-    """The ASGI application around Django. `uploads` has larger body limits in bytes, by path."""
+    """The ASGI application around Django. `uploads` has larger body limits in bytes, by regular
+    expression for the path."""
 
     def __init__(
         self,
@@ -56,7 +56,7 @@ class Gateway:
         self._application = application
         self._max_body_bytes = max_body_bytes
         self._turnstile = Turnstile()
-        self._uploads = uploads or {}
+        self._uploads = [(re.compile(path), limit) for path, limit in (uploads or {}).items()]
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "lifespan":
@@ -69,8 +69,10 @@ class Gateway:
             message = await receive()
             if message["type"] == "lifespan.startup":
                 tracing.start("quire-web")
-                _drain_on_sigterm(await runtime.current())
-                _spare_the_collector()
+                here = await runtime.current()
+                _drain_on_sigterm(here)
+                _freeze_imports()
+                here.spawn(judging.warm_up())
                 await send({"type": "lifespan.startup.complete"})
             else:
                 await runtime.close()
@@ -79,9 +81,8 @@ class Gateway:
                 return
 
     async def _http(self, scope: Scope, receive: Receive, send: Send) -> None:
-        request_id = request_ids.begin(_header(scope, b"x-request-id").decode("latin-1"))
-        facts = access_log.begin(request_id)
-        with request_spans.request(scope, request_id):
+        facts = access_log.begin(_header(scope, b"x-request-id").decode("latin-1"))
+        with request_spans.request(scope, facts["request_id"]):
             await self._answer(scope, receive, send, facts)
 
     async def _answer(
@@ -89,48 +90,48 @@ class Gateway:
     ) -> None:
         started = time.monotonic()
         status = HUNG_UP
-        taken: float | None = None
+        until_start: float | None = None
 
         async def tagged_send(message: Message) -> None:
-            nonlocal status, taken
+            nonlocal status, until_start
             if message["type"] == "http.response.start":
                 status = message["status"]
-                taken = time.monotonic() - started
+                until_start = time.monotonic() - started
                 request_spans.begun()
                 message["headers"] = [
                     *message.get("headers", ()),
                     (b"x-request-id", facts["request_id"].encode()),
-                    (b"openai-processing-ms", b"%d" % (taken * 1000)),
+                    (b"openai-processing-ms", b"%d" % (until_start * 1000)),
                 ]
             await send(message)
 
         limit = self._max_body_bytes
         if scope["method"] == "POST":
-            limit = self._uploads.get(scope["path"], limit)
+            for path, larger in self._uploads:
+                if path.fullmatch(scope["path"]):
+                    limit = larger
         web_metrics.open_requests.inc()
         try:
-            if scope["path"].startswith(_IN_TURN):
+            if scope["path"].startswith(_TURNSTILE_PATHS):
                 await self._turnstile.enter()
             body = _Body(scope, receive, limit)  # starts the clock
             await self._application(scope, body.receive, tagged_send)
         except (APIError, OSError, asyncio.CancelledError) as error:
-            word = _last_word(error)
-            if status != HUNG_UP or word is None:
+            final = _final_error(error)
+            if status != HUNG_UP or final is None:
                 raise
-            await _refuse(word, tagged_send)
+            await _refuse(final, tagged_send)
         finally:
             web_metrics.open_requests.dec()
             method, path, seconds = scope["method"], scope["path"], time.monotonic() - started
-            web_metrics.count(method, path, status, taken, facts.get("code"))
+            web_metrics.count(method, path, status, until_start, facts.get("code"))
             access_log.write(method, path, status, seconds, facts)
             request_spans.answered(status, facts)
 
 
 class _Body:
-    """Passes a request's body on to the application.
-
-    `receive` raises APIError if the body is too large, too slow, or large and without a valid key.
-    """
+    """Passes on a request's body. `receive` raises APIError if the body is too large, too slow, or
+    large and without a valid key."""
 
     def __init__(self, scope: Scope, receive: Receive, limit: int) -> None:
         self._scope = scope
@@ -140,7 +141,7 @@ class _Body:
         self._expected = int(declared) if declared.isdigit() else 0
         self._read = 0
         self._began = time.monotonic()
-        self._of_key_holder = False
+        self._has_key = False
         self._whole = False
 
     async def receive(self) -> Message:
@@ -159,9 +160,9 @@ class _Body:
         return message
 
     async def _check(self, size: int) -> None:
-        if size > STRANGERS_BYTES and not self._of_key_holder:
+        if size > STRANGERS_BYTES and not self._has_key:
             await _require_key(self._scope)
-            self._of_key_holder = True
+            self._has_key = True
         if size > self._limit:
             raise payload_too_large(self._limit)
 
@@ -169,12 +170,12 @@ class _Body:
 async def _require_key(scope: Scope) -> None:
     """Check the API key. Raises APIError."""
     try:
-        await authenticate_header(_header(scope, b"authorization").decode("latin-1"))
+        await authenticate(_header(scope, b"authorization").decode("latin-1"))
     except Exception as exc:
         raise api_error(exc) from exc
 
 
-def _last_word(error: APIError | OSError | asyncio.CancelledError) -> APIError | None:
+def _final_error(error: APIError | OSError | asyncio.CancelledError) -> APIError | None:
     """Return the response to a request that no view answered; None for unexpected errors."""
     if isinstance(error, asyncio.CancelledError):  # the server stops; the handler ends hang-ups
         return APIError("server_shutting_down")
@@ -192,9 +193,8 @@ async def _refuse(error: APIError, send: Send) -> None:
     await send({"type": "http.response.body", "body": orjson.dumps(error.envelope())})
 
 
-def _spare_the_collector() -> None:
-    """Exclude what is imported from garbage collection: it is permanent, and a full collection
-    would delay every stream."""
+def _freeze_imports() -> None:
+    """Exclude imports from garbage collection: a full collection would delay every stream."""
     gc.collect()
     gc.freeze()
     gc.set_threshold(GARBAGE)

@@ -1,13 +1,10 @@
-"""Throttles logins to the admin, so that passwords cannot be guessed.
-
-Redis counts failures for all web processes: few per user and address, more per address, and most
-per user, so that a stranger cannot lock a user out with a few attempts. An attempt counts before
-its password is checked, so concurrent attempts gain nothing. IPv6 addresses count by /64 network.
-"""
+"""Throttles logins to the admin. Redis counts failures for all web processes: few per user and
+address, more per address, and most per user, so that a stranger cannot lock a user out. An attempt
+counts before its password is checked, so concurrent ones gain nothing. IPv6 addresses count by /64
+network."""
 
 import hashlib
 import logging
-from collections.abc import Iterable
 from functools import cache
 from ipaddress import IPv6Address, IPv6Network, ip_address
 from typing import Any
@@ -20,8 +17,9 @@ from django.core.exceptions import PermissionDenied
 from django.http import HttpRequest
 from redis.exceptions import RedisError
 
+from completions.accounts.operator_groups import USER_PREFIX
 from completions.jobs.connection import connect
-from completions.jobs.record import Keys
+from completions.jobs.store import Keys
 
 logger = logging.getLogger(__name__)
 
@@ -56,14 +54,19 @@ class ThrottledBackend(ModelBackend):
             _forget(counters)
         return user
 
+    def user_can_authenticate(self, user: Any) -> bool:
+        """Not a user of the provider, who would keep the roles of groups that the user left."""
+        is_ours = not user.username.startswith(USER_PREFIX)
+        return is_ours and bool(super().user_can_authenticate(user))
+
 
 @cache
-def _client() -> redis.Redis:
+def client() -> redis.Redis:
     return connect(settings.REDIS_URL, timeout=1.0)
 
 
 def _counted(address: str) -> str:
-    """Return the address to count under: that of the network for IPv6."""
+    """Return the address to count under: for IPv6, the address of its network."""
     try:
         found = ip_address(address)
     except ValueError:
@@ -74,7 +77,7 @@ def _counted(address: str) -> str:
 
 
 def _counters(name: str, address: str) -> dict[str, str]:
-    """Return Redis keys by kind. They have digests, because a name may be any text."""
+    """Return Redis keys by kind. They contain digests, because a name may be any text."""
     parts = {"both": f"{address} {name}", "address": address, "user": name}
     digests = {kind: hashlib.sha256(text.encode()).hexdigest()[:32] for kind, text in parts.items()}
     keys = Keys(settings.REDIS_PREFIX)
@@ -82,20 +85,20 @@ def _counters(name: str, address: str) -> dict[str, str]:
 
 
 def _take(counters: dict[str, str]) -> bool:
-    """Count an attempt as a failure for now. Returns False after too many failures.
-
-    Returns True if Redis is down, so that the operator can log in during the outage.
-    """
+    """Count an attempt as a failure for now. Returns False after too many; True if Redis is down,
+    so that the operator can log in."""
     keys = list(counters.values())
     try:
-        pipeline = _client().pipeline(transaction=False)
+        pipeline = client().pipeline(transaction=False)
         for key in keys:
             pipeline.set(key, 0, ex=WINDOW, nx=True)
         for key in keys:
             pipeline.incr(key)
         counts = pipeline.execute()[len(keys) :]
         if any(count > MOST[kind] for kind, count in zip(counters, counts, strict=True)):
-            _give_back(keys)  # a refused attempt does not extend the lockout
+            for key in keys:  # a refused attempt does not extend the lockout
+                pipeline.decr(key)
+            pipeline.execute()
             return False
         for key in keys:
             pipeline.expire(key, WINDOW)
@@ -105,17 +108,10 @@ def _take(counters: dict[str, str]) -> bool:
     return True
 
 
-def _give_back(keys: Iterable[str]) -> None:
-    pipeline = _client().pipeline(transaction=False)
-    for key in keys:
-        pipeline.decr(key)
-    pipeline.execute()
-
-
 def _forget(counters: dict[str, str]) -> None:
-    """Reset the failures of a user who logged in; those of the address remain."""
+    """Reset the failures of a user who logged in; the failures of the address remain."""
     try:
-        _give_back([counters["address"]])
-        _client().delete(counters["both"], counters["user"])
+        client().decr(counters["address"])
+        client().delete(counters["both"], counters["user"])
     except (RedisError, OSError) as error:
         logger.warning("the failed logins were not reset: %s", error)

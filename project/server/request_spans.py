@@ -4,8 +4,8 @@ from collections.abc import MutableMapping
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
+from completions.contract import tracing
 from completions.http import web_metrics
-from completions.jobs import tracing
 
 _TRACED = "/v1/"
 _NOTHING = nullcontext()

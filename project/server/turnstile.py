@@ -1,15 +1,11 @@
-"""Admits a burst of requests a few at a time, so that running streams continue.
-
-The event loop runs everything that is ready before it polls its sockets. A thousand requests that
-arrive together would occupy it for seconds, in which it reads no token and no reply of Redis.
-"""
+"""Admits a burst of requests a few at a time, so that running streams continue: the event loop runs
+everything that is ready before it polls its sockets, and a thousand requests take seconds."""
 
 import asyncio
 from collections import deque
 
 PER_TURN = 32
-"""Requests admitted per iteration of the event loop: some tens of milliseconds of work, so that the
-fixed cost of an iteration with many streams is spread over several requests."""
+"""Requests admitted per iteration of the event loop, which takes some tens of milliseconds."""
 
 
 class Turnstile:

@@ -1,4 +1,4 @@
-"""Custom logit processors with the faults that an operator's own may have."""
+"""Custom logit processors that fail, as an operator's own may."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -20,7 +20,7 @@ class Raises:
 
 
 class Poisons:
-    """Leaves no number."""
+    """Replaces all logits with NaN."""
 
     def __init__(self, params: Mapping[str, Any], context: ChoiceContext) -> None:
         pass

@@ -28,11 +28,11 @@ def chromium() -> Iterator[Browser]:
         browser.close()
 
 
-def log_in(page: Page, service: Installation) -> None:
-    """Ends on the page that was asked for, the dashboard."""
+def log_in(page: Page, service: Installation, user: str = USER, password: str = PASSWORD) -> None:
+    """Ends on the page that was asked for, the dashboard. USER is made if need be."""
     service.manage("shell", "-v0", "-c", _MAKE_USER)
     page.goto(f"{service.url}/admin/")
-    page.fill("[name=username]", USER)
-    page.fill("[name=password]", PASSWORD)
+    page.fill("[name=username]", user)
+    page.fill("[name=password]", password)
     page.click("button[type=submit]")
     page.wait_for_url(f"{service.url}/admin/")

@@ -1,5 +1,6 @@
 """Two installations on the embedded servers: one with real models, one whose engine is a script."""
 
+import os
 from collections.abc import Callable, Iterator
 
 import httpx
@@ -9,12 +10,16 @@ import pytest
 from tests.acceptance.service import MODEL, Installation, ScriptedInstallation
 from tests.acceptance.small_model import SMALL, save_small_model
 
+RANKS = os.environ.get("QUIRE_TEST_RANKS")
+"""Processes that compute the demo model; one if it is not set."""
+
 
 class TwoModels(Installation):
-    """The demo model, and a small one that can do what it cannot."""
+    """The demo model, and a small model with the features that it lacks."""
 
     def more_models(self) -> str:
-        return save_small_model(self.home / SMALL)
+        split = f"tensor_parallel_size = {RANKS}\n" if RANKS else ""
+        return split + save_small_model(self.home / SMALL)
 
 
 METRICS_TOKEN = "for-prometheus-alone"

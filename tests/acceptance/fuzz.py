@@ -93,7 +93,7 @@ HEADERS = (
     b"X-HTTP-Method-Override", b"X_Under_Score", b"X-Stainless-Retry-Count", b"Referer",
 )  # fmt: skip
 FRAMING = (b"Content-Length", b"Transfer-Encoding", b"Connection", b"Upgrade", b"Expect")
-"""Headers that decide where a request ends: whoever lies there may wait for ever."""
+"""Headers that determine the end of a request. After a wrong one, no answer may come."""
 VALUES = (
     b"respond-async, wait=1", b'"a", W/"b"', b"Bearer sk-abc-def-0", b"bytes=0-1", b"3", b"gzip",
     b"application/json; charset=utf-8", b"application/json; charset=base64", b"chunked",
@@ -119,7 +119,7 @@ KINDS = ("bytes", "values", "values", "fields", "grammar", "grammar", "head", "p
 
 @dataclass(frozen=True)
 class Fuzzed:
-    """One request. `whole` says that HTTP can tell its end, so that an answer is due."""
+    """One request. If its end is clear by HTTP, it is `whole`, and must be answered."""
 
     kind: str
     content: bytes
@@ -128,13 +128,13 @@ class Fuzzed:
 
 @dataclass(frozen=True)
 class Target:
-    """What there is to shoot at."""
+    """The target of the requests."""
 
     key: str
     fields: Sequence[str]
     """Names of request fields."""
     ids: dict[str, str]
-    """Of a completion (`id`), a `file` and a `batch` that exist."""
+    """Ids of an existing completion (`id`), `file` and `batch`."""
 
 
 def fuzzed(seed: int, number: int, target: Target) -> Fuzzed:
@@ -172,7 +172,7 @@ def mutate(dice: random.Random, data: bytes, most: int = 30) -> bytes:
 
 
 def _text(dice: random.Random, text: str) -> str:
-    """Mutated, and still a text."""
+    """Mutate a text. The result is a text too."""
     return mutate(dice, text.encode("utf-8", "surrogatepass"), 8).decode("utf-8", "replace")
 
 
@@ -266,7 +266,7 @@ def _head(dice: random.Random, target: Target) -> Fuzzed:
         value = dice.choice(VALUES)
         if dice.random() < 0.5:
             value = mutate(dice, value, 8).translate(None, b"\r\n\0")
-        if whole:  # else a server may refuse the head, which is an answer, too
+        if whole:  # otherwise the server may refuse the head, which is a valid answer
             value = bytes(byte for byte in value if byte >= 0x20 and byte != 0x7F)
         lines += name + b": " + value + b"\r\n"
     request = http(target, b"POST", path.encode(), _dumped(body), JSON, lines)

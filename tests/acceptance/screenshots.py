@@ -5,20 +5,54 @@
 Look at each before it is committed.
 """
 
+import json
 import sys
 import tempfile
+import time
 from collections.abc import Sequence
 from pathlib import Path
 
 from tests.acceptance import browser
-from tests.acceptance.service import MODEL, ROOT, ScriptedInstallation
+from tests.acceptance.service import MODEL, ROOT, Installation, ScriptedInstallation
 
 FOLDER = ROOT / "docs" / "screenshots"
 DESKTOP, PHONE = (1280, 800), (390, 844)
+CONSOLE = (
+    "login", "playground", "playground-phone", "playground-error", "results", "results-phone",
+)  # fmt: skip
+GRAMMAR = """root ::= colour (", " colour){2} "."
+colour ::= "red" | "green" | "blue"
+"""
+
+
+PROVIDER = {
+    "QUIRE_OIDC_ISSUER": "https://id.example.com", "QUIRE_OIDC_CLIENT_ID": "quire",
+    "QUIRE_OIDC_CLIENT_SECRET": "unused", "QUIRE_OIDC_NAME": "Example",
+    "QUIRE_OIDC_ROLES": "staff=Viewer",
+}  # fmt: skip
+REVIEW = {
+    "type": "object", "additionalProperties": False, "required": ["mood", "again", "why"],
+    "properties": {
+        "mood": {"enum": ["good", "mixed", "bad"]}, "again": {"type": "boolean"},
+        "why": {"type": "string", "maxLength": 60},
+    },
+}  # fmt: skip
+GUESTS = (
+    "The room was quiet, the bed soft, and breakfast came with a view of the harbour.",
+    "Two hours at the desk, no hot water, and the lift smelled of paint.",
+    "Fine for one night. The walls are thin, but the staff solved everything at once.",
+    "We came for a wedding and stayed a week. The garden alone is worth it.",
+    "The photos are ten years old. So is the carpet.",
+)
 
 
 def main() -> None:
     FOLDER.mkdir(parents=True, exist_ok=True)
+    if not sys.argv[1:] or set(sys.argv[1:]) & set(CONSOLE):
+        with tempfile.TemporaryDirectory() as home, Installation(Path(home), **PROVIDER) as real:
+            take_console(real)
+    if sys.argv[1:] and not set(sys.argv[1:]) - set(CONSOLE):
+        return
     with tempfile.TemporaryDirectory() as home, ScriptedInstallation(Path(home), 0.2) as service:
         service.manage("example_data", "--requests", "20000")
         with service.http() as client:
@@ -29,6 +63,75 @@ def main() -> None:
             page = chromium.new_page()
             browser.log_in(page, service)
             take(page, service.url, sys.argv[1:])
+
+
+def reviewed(service: Installation) -> str:
+    """A batch that the model ran: some answers are cut, one line is refused."""
+    service.manage(
+        "shell", "-v0", "-c",
+        "from completions.models import Organization; Organization.objects.update(store_prompts=1)",
+    )  # fmt: skip
+    lines = [
+        {"custom_id": f"review-{n:03}", "method": "POST", "url": "/v1/chat/completions", "body": {
+            "model": MODEL, "json_schema": REVIEW, "seed": n,
+            "max_tokens": -1 if n == 5 else 12 if n % 4 == 3 else 80,
+            "messages": [{"role": "user", "content": f"Sort this review: {GUESTS[n % 5]}"}],
+        }}
+        for n in range(1, 31)
+    ]  # fmt: skip
+    with service.client() as client:
+        content = "".join(json.dumps(line) + "\n" for line in lines).encode()
+        file = client.files.create(file=("reviews.jsonl", content), purpose="batch")
+        batch = client.batches.create(
+            input_file_id=file.id, endpoint="/v1/chat/completions", completion_window="24h"
+        )
+        while client.batches.retrieve(batch.id).status not in ("completed", "failed"):
+            time.sleep(1)
+        return batch.id
+
+
+def look(page: browser.Page, size: tuple[int, int], scheme: str) -> None:
+    page.set_viewport_size({"width": size[0], "height": size[1]})
+    page.emulate_media(color_scheme=scheme)  # type: ignore[arg-type]
+    # A page that is open keeps the theme that it was loaded with.
+    page.evaluate(
+        "dark => document.documentElement.classList.toggle('dark', dark)", scheme == "dark"
+    )
+
+
+def take_console(service: Installation) -> None:
+    """The pictures of CONSOLE, which need a real engine."""
+    made = reviewed(service)
+    with browser.chromium() as chromium:
+        page = chromium.new_page(viewport={"width": 1280, "height": 800})
+        page.goto(f"{service.url}/admin/")
+        page.screenshot(path=FOLDER / "login.png")
+        browser.log_in(page, service)
+        page.goto(f"{service.url}/admin/playground/")
+        page.locator("#messages textarea").fill("Name three colours.")
+        page.select_option("[name=kind]", "ebnf")
+        page.locator("[name=constraint]").fill(GRAMMAR)
+        page.locator("#verdict[data-tone=good]").wait_for()
+        page.locator("#run").click()
+        page.get_by_text("Ended: stop").wait_for(timeout=120_000)
+        page.get_by_role("button", name="curl").click()
+        look(page, (1280, 1000), "light")
+        page.screenshot(path=FOLDER / "playground.png")
+        look(page, PHONE, "dark")
+        page.locator(".q-answer").evaluate("card => card.scrollIntoView()")
+        page.screenshot(path=FOLDER / "playground-phone.png")
+        page.locator("[name=constraint]").fill(GRAMMAR.replace('"blue"', "blue"))
+        page.locator("#verdict[data-tone=bad]").wait_for()
+        page.locator("#editor").evaluate("box => box.scrollIntoView({block: 'center'})")
+        page.screenshot(path=FOLDER / "playground-error.png")
+        look(page, (1280, 900), "light")
+        page.goto(f"{service.url}/admin/batches/{made}/results/")
+        page.locator("#lines > details").nth(2).locator("summary").first.click()
+        page.locator(".q-leaf").first.wait_for()
+        page.screenshot(path=FOLDER / "results.png")
+        look(page, PHONE, "dark")
+        page.goto(f"{service.url}/admin/batches/{made}/results/?reason=length")
+        page.screenshot(path=FOLDER / "results-phone.png")
 
 
 def take(page: browser.Page, url: str, names: Sequence[str]) -> None:
@@ -46,8 +149,7 @@ def take(page: browser.Page, url: str, names: Sequence[str]) -> None:
     for name, path, (width, height), scheme, whole in pictures:
         if names and name not in names:
             continue
-        page.set_viewport_size({"width": width, "height": height})
-        page.emulate_media(color_scheme=scheme)
+        look(page, (width, height), scheme)
         page.goto(url + path, wait_until="networkidle")
         if whole:  # in a window that long: the side bar ends where the window does
             tall = page.evaluate("document.documentElement.scrollHeight")

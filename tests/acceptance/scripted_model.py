@@ -1,4 +1,4 @@
-"""A model folder whose answers are written beforehand, for what the demo model is too weak for.
+"""A model folder with prepared answers, for tests for which the demo model is too weak.
 
 A GPT-2 without any attention: its position embeddings alone say which token comes next, one byte
 each. The chat template turns the user's message, a script's name, into a prompt as long as the
@@ -17,7 +17,7 @@ END, THINK, THOUGHT = "<|end|>", "<think>", "</think>"
 ROOM = 320
 """Positions of one script, in tokens."""
 _WIDTH = 320
-"""Of the model's vectors: more than there are tokens."""
+"""The width of the model's vectors, which is more than the number of tokens."""
 _TEMPLATE = """\
 {%- set scripts = SCRIPTS -%}
 {%- set last = messages | selectattr('role', 'equalto', 'user') | list | last -%}
@@ -25,7 +25,7 @@ _TEMPLATE = """\
 
 
 def save_scripted_model(folder: Path, scripts: Mapping[str, str]) -> Path:
-    """Scripts are texts by name, which may hold special tokens."""
+    """Write a model whose answers are ``scripts``: texts by name, which may have special tokens."""
     tokenizer = _tokenizer()
     wrapped = PreTrainedTokenizerFast(tokenizer_object=tokenizer, eos_token=END)
     wrapped.save_pretrained(folder)

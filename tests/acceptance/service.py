@@ -13,7 +13,7 @@ import time
 from collections.abc import Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import Self
+from typing import Any, Self
 
 import httpx
 import openai
@@ -50,8 +50,18 @@ def free_port() -> int:
         return port
 
 
+def ended_job(http: httpx.Client, location: str, timeout: float = START_TIMEOUT) -> dict[str, Any]:
+    """A job, once it has ended."""
+    deadline = time.monotonic() + timeout
+    while True:
+        body: dict[str, Any] = http.get(location, params={"wait": 10}).raise_for_status().json()
+        if body["status"] not in ("queued", "in_progress"):
+            return body
+        assert time.monotonic() < deadline, body
+
+
 class Installation:
-    """One running `up`. Everything that it needs lies in `home`; nothing stays when it is left."""
+    """One running `up`, with all of its data in `home`. No process outlives the context."""
 
     up_options: Sequence[str] = ()
 
@@ -100,14 +110,14 @@ class Installation:
             self._console.communicate()  # it ends with its input
         if self._up is not None:
             self._up.send_signal(signal.SIGTERM)
-            self._up.wait(60)
+            self._up.wait(START_TIMEOUT)
 
     def more_models(self) -> str:
         """Further tables of models.toml."""
         return ""
 
     def after_start(self) -> None:
-        """For what `up` is told not to start."""
+        """Start what `up` does not start here."""
 
     def wait_ready(self, timeout: float = START_TIMEOUT) -> None:
         deadline = time.monotonic() + timeout
@@ -132,7 +142,7 @@ class Installation:
                 time.sleep(0.1)
 
     def manage(self, *command: str, timeout: float = START_TIMEOUT) -> str:
-        """The output of a management command, run in one process that all of them share."""
+        """Run a management command, in one process for all commands. Returns its output."""
         with self._console_lock:
             console = self._console
             assert console.stdin is not None
@@ -153,8 +163,8 @@ class Installation:
         )  # fmt: skip
 
     def pid(self, name: str, besides: int | None = None) -> int:
-        """Of the running process; ``besides`` waits until another than that one runs."""
-        path, deadline = self.home / "run" / f"{name}.pid", time.monotonic() + 60
+        """Return the pid of a process. Waits while it is ``besides``."""
+        path, deadline = self.home / "run" / f"{name}.pid", time.monotonic() + START_TIMEOUT
         while True:
             with contextlib.suppress(FileNotFoundError):  # as it is while a restart is due
                 if (pid := int(path.read_text())) != besides:
@@ -163,7 +173,7 @@ class Installation:
             time.sleep(0.05)
 
     def kill(self, name: str) -> None:
-        """kill -9 of one of its processes; `up` starts another."""
+        """Kill one of its processes by SIGKILL; `up` starts another."""
         os.kill(self.pid(name), signal.SIGKILL)
 
     @cached_property
@@ -189,12 +199,12 @@ class Installation:
         return httpx.Client(
             base_url=self.url,
             headers={"Authorization": f"Bearer {key or self.key}"},
-            timeout=120,
+            timeout=START_TIMEOUT,
         )
 
 
 class ScriptedInstallation(Installation):
-    """The same, its engine worker a script instead of a model, under the test's own hand."""
+    """An installation with a scripted engine worker, which the test starts and stops."""
 
     up_options = ("--only", "cpu-worker,web")
 
@@ -210,9 +220,9 @@ class ScriptedInstallation(Installation):
         self._worker = self.spawn_worker()
 
     def spawn_worker(self) -> subprocess.Popen[bytes]:
-        """One more, which whoever asks for it ends."""
+        """Start one more worker, which the caller has to end."""
         with (self.home / "worker.out").open("ab") as output:
-            command = ["-m", "benchmarks.scripted_worker", "--model", MODEL]
+            command = ["-m", "benchmarks.service.scripted_worker", "--model", MODEL]
             return subprocess.Popen(
                 [sys.executable, *command, "--step", str(self._step)],
                 cwd=ROOT, stdout=output, stderr=output,
@@ -220,14 +230,14 @@ class ScriptedInstallation(Installation):
             )  # fmt: skip
 
     def stop_worker(self) -> None:
-        """kill -9."""
+        """Kill the worker by SIGKILL."""
         if self._worker is not None:
             self._worker.kill()
             self._worker.wait()
             self._worker = None
 
     def kill_worker(self) -> None:
-        """kill -9, and another starts."""
+        """Kill the worker by SIGKILL, and start another."""
         self.stop_worker()
         self.start_worker()
 
@@ -240,18 +250,18 @@ class ScriptedInstallation(Installation):
         return self._worker is not None and self._worker.poll() is None
 
     def worker_exit(self) -> int | None:
-        """The exit code of one that has ended."""
+        """The exit code of the worker, once it has ended."""
         return self._worker.poll() if self._worker else None
 
     def restart_worker(self, number: signal.Signals) -> None:
-        """Send it a signal; another starts at once, beside it if need be."""
+        """Send the worker a signal, and start another at once, even if the first one still runs."""
         if number == signal.SIGKILL:
             return self.kill_worker()
         assert self._worker is not None
         leaving = self._worker
         leaving.send_signal(number)
         self.start_worker()
-        leaving.wait(60)
+        leaving.wait(START_TIMEOUT)
         return None
 
     def __exit__(self, *exc: object) -> None:

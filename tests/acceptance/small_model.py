@@ -1,5 +1,5 @@
-"""A tiny random model that can do whatever a model can: experts, an adapter, gaps to fill,
-thoughts, tools. What it writes is noise, unless a request's fields say otherwise."""
+"""A tiny random model with every feature: experts, an adapter, fill-in-the-middle, thinking, tools.
+Its text is noise, unless the fields of a request constrain it."""
 
 from pathlib import Path
 
@@ -30,14 +30,14 @@ _TEMPLATE = """\
 
 
 def small_tokenizer() -> Tokenizer:
-    """Its tokenizer: the same whenever it is made."""
+    """Make its tokenizer, which is the same every time."""
     tokenizer = byte_level_tokenizer()
     tokenizer.add_special_tokens([AddedToken(text) for text in (*FIM, THINK, THOUGHT)])
     return tokenizer
 
 
 def save_small_model(folder: Path) -> str:
-    """Write it and its adapter. Returns its tables of models.toml."""
+    """Write the model and its adapter. Returns the tables for models.toml."""
     tokenizer = small_tokenizer()
     wrapped = PreTrainedTokenizerFast(tokenizer_object=tokenizer, eos_token=EOS)
     wrapped.save_pretrained(folder)

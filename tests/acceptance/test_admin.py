@@ -8,7 +8,7 @@ import pytest
 
 from completions.jobs.connection import connect
 from tests.acceptance import browser
-from tests.acceptance.service import MODEL, Installation
+from tests.acceptance.service import MODEL, Installation, ended_job
 
 pytestmark = [
     pytest.mark.acceptance,
@@ -23,7 +23,7 @@ LONG = {
 
 @pytest.fixture(scope="module")
 def visit(service: Installation) -> Iterator[tuple[browser.Page, list[str]]]:
-    """A page that is logged in, and whatever went wrong in it."""
+    """A page of a user who is logged in, and the faults that occurred in it."""
     service.manage("example_data", "--requests", "600", "--days", "3")
     faults: list[str] = []
     with browser.chromium() as chromium:
@@ -107,18 +107,17 @@ def test_a_job_is_cancelled(page: browser.Page, service: Installation, http: htt
     page.locator(f"code[title='{job}']").click()
     page.get_by_role("button", name="Cancel job").click()
     page.get_by_text("is cancelled").wait_for()
-    ended = http.get(f"/v1/completions/{job}", params={"wait": 30}).json()
-    assert ended["status"] == "cancelled"
+    assert ended_job(http, f"/v1/completions/{job}")["status"] == "cancelled"
 
 
 def test_a_worker_is_drained_and_resumed(
     page: browser.Page, service: Installation, http: httpx.Client
 ):
-    """What arrives meanwhile is begun after the resumption, never before."""
+    """A job that arrives meanwhile begins after the worker is resumed, not before."""
     page.goto(f"{service.url}/admin/workers/")
     worker = page.locator("section.q-card", has_text=MODEL)  # another serves another model
     worker.get_by_role("button", name="Drain").click()
-    worker.locator(".q-label", has_text="drained").wait_for()  # the page follows by itself
+    worker.locator(".q-label", has_text="drained").wait_for()  # the page updates itself
     job = http.post("/v1/completions", json={**LONG, "max_tokens": 2}).json()["id"]
     page.goto(f"{service.url}/admin/live/?state=queued")
     page.locator(f"code[title='{job}']").wait_for()
@@ -126,11 +125,7 @@ def test_a_worker_is_drained_and_resumed(
     with connect(service.redis_url) as client:
         seconds, micro = client.time()
         worker.get_by_role("button", name="Resume").click()
-        ended = http.get(f"/v1/completions/{job}", params={"wait": 30}).json()
-        deadline = time.monotonic() + SLOWLY / 1000
-        while ended["status"] != "completed":
-            assert time.monotonic() < deadline, "the resumed worker took no job"
-            ended = http.get(f"/v1/completions/{job}", params={"wait": 30}).json()
+        assert ended_job(http, f"/v1/completions/{job}")["status"] == "completed"
         assert float(client.hget(f"quire:job:{job}", "started")) > seconds + micro / 1e6
     worker.locator(".q-label", has_text="serving").wait_for()
 

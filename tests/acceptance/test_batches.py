@@ -32,7 +32,7 @@ def create(client, file, **options):
     )
 
 
-def wait(client, batch, timeout=60.0):
+def wait(client, batch, timeout=300.0):
     deadline = time.monotonic() + timeout
     while (batch := client.batches.retrieve(batch.id)).status not in ENDED:
         assert time.monotonic() < deadline, batch
@@ -78,9 +78,26 @@ def test_the_official_client_runs_the_whole_flow(client: openai.OpenAI, tokenize
         client.files.retrieve(file.id)
 
 
+def test_the_official_client_uploads_a_file_in_parts(client: openai.OpenAI, tmp_path) -> None:
+    """Its parts are larger than other bodies may be."""
+    path = tmp_path / "lines.jsonl"
+    path.write_bytes(jsonl(request(f"r{n}", [1] * 50) for n in range(80_000)))
+    size = path.stat().st_size
+    assert size > 9 * 2**20
+    done = client.uploads.upload_file_chunked(
+        file=path, mime_type="application/jsonl", purpose="batch", part_size=9 * 2**20
+    )
+    assert done.status == "completed"
+    assert done.file is not None
+    assert (done.file.bytes, done.file.filename) == (size, "lines.jsonl")
+    assert client.files.content(done.file.id).content == path.read_bytes()
+    client.files.delete(done.file.id)
+
+
 def test_a_bad_file_fails_with_line_numbers(client: openai.OpenAI):
     requests = [request("a", [1]), request("a", [1]), request("b", [10**6])]
-    done = wait(client, create(client, upload(client, requests)))
+    wanted = {"extra_body": {"on_invalid": "fail"}}
+    done = wait(client, create(client, upload(client, requests), **wanted))
     assert done.status == "failed"
     found = [(error.line, error.code, error.param) for error in done.errors.data]
     assert found == [
@@ -88,12 +105,23 @@ def test_a_bad_file_fails_with_line_numbers(client: openai.OpenAI):
     ]  # fmt: skip
 
 
+def test_a_refused_line_does_not_stop_the_others(client: openai.OpenAI):
+    requests = [request("a", [1]), request("b", [10**6])]
+    done = wait(client, create(client, upload(client, requests)))
+    counts = done.request_counts
+    assert (done.status, counts.completed, counts.failed) == ("completed", 1, 1)
+    (refused,) = lines(client, done.error_file_id)
+    assert refused["custom_id"] == "b"
+    assert refused["response"]["status_code"] == 400
+    assert refused["response"]["body"]["error"]["code"] == "invalid_token_id"
+
+
 def test_a_cancelled_batch_keeps_its_results_and_runs_the_rest_again(client, http, tokenize):
     prompt = tokenize("Count")
     quick = [request(f"quick{n}", prompt) for n in range(3)]
     slow = [request(f"slow{n}", prompt, max_tokens=3000, ignore_eos=True, seed=n) for n in range(4)]
     batch = create(client, upload(client, quick + slow))
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + 240
     while (seen := client.batches.retrieve(batch.id)).request_counts.completed < 3:
         assert time.monotonic() < deadline, seen
         time.sleep(0.1)

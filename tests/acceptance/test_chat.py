@@ -12,7 +12,7 @@ import pytest
 from completions.chat.tool_formats import TOOL_FORMATS
 from completions.chat.tools import Call
 from tests.acceptance.scripted_model import THINK, THOUGHT, save_scripted_model
-from tests.acceptance.service import MODEL, Installation
+from tests.acceptance.service import MODEL, Installation, ended_job
 
 pytestmark = pytest.mark.acceptance
 
@@ -34,14 +34,28 @@ WEATHER = {
 NOW = {"type": "function", "function": {"name": "now"}}
 PARIS = Call("get_weather", {"city": 'Par"is\n', "days": 3})
 CLOCK = Call("now", {"zone": "UTC"})
+ROME: dict[str, Any] = {
+    "type": "function",
+    "function": {
+        "name": "get_weather",
+        "parameters": {
+            "type": "object",
+            "properties": {"city": {"enum": ["Rome", "Paris"]}, "days": {"enum": [1, 2, 3]}},
+            "required": ["city", "days"],
+            "additionalProperties": False,
+        },
+        "strict": True,
+    },
+}
+"""Its parameters bound every value, so that the arguments end with any model."""
 ANSWER_SCHEMA = {
-    "type": "object", "properties": {"answer": {"type": "integer"}}, "required": ["answer"],
-    "additionalProperties": False,
+    "type": "object", "properties": {"answer": {"type": "integer", "minimum": 0, "maximum": 99}},
+    "required": ["answer"], "additionalProperties": False,
 }  # fmt: skip
 
 
 def streamed(client: openai.OpenAI, **call: Any) -> dict[str, Any]:
-    """A stream's choices as the messages that its deltas make."""
+    """Stream a call. Returns its choices as messages put together from their deltas."""
     messages: dict[int, dict[str, Any]] = {}
     numbers, roles, usage = [], 0, None
     for chunk in client.chat.completions.create(
@@ -71,7 +85,7 @@ def streamed(client: openai.OpenAI, **call: Any) -> dict[str, Any]:
 
 
 def answered(client: openai.OpenAI, **call: Any) -> dict[str, Any]:
-    """The same of an answer in one piece."""
+    """Send a call without streaming. Returns the same as `streamed`."""
     completion = client.chat.completions.create(**call)
     assert completion.object == "chat.completion"
     assert completion.id.startswith("chatcmpl-")
@@ -91,9 +105,9 @@ def answered(client: openai.OpenAI, **call: Any) -> dict[str, Any]:
 
 
 def both(client: openai.OpenAI, **call: Any) -> dict[str, Any]:
-    """One choice, after a check that a stream and an answer tell the same.
+    """Return the only choice, after a check that a stream and a whole answer agree.
 
-    Both find the prompt in the prefix cache: bfloat16 sums otherwise, where it has to be computed.
+    Both find the prompt in the prefix cache: bfloat16 would sum in another order otherwise.
     """
     answered(client, **call)
     one, other = answered(client, **call), streamed(client, **call)
@@ -112,10 +126,10 @@ def both(client: openai.OpenAI, **call: Any) -> dict[str, Any]:
 
 
 def test_a_conversation(client):
-    call = {"model": MODEL, "messages": HELLO, "max_tokens": 8, "temperature": 0}
-    choice = both(client, **call)
-    assert "ello" in choice["content"]
-    assert choice["finish"] in ("stop", "length")
+    longest = {"max_tokens": 8, "extra_body": {"min_tokens": 8}}
+    choice = both(client, model=MODEL, messages=HELLO, temperature=0, **longest)
+    assert choice["content"]
+    assert choice["finish"] == "length"
 
 
 def test_n_seeds_and_stops(client):
@@ -144,7 +158,7 @@ def test_response_format(client):
 def test_a_required_call_of_a_real_model(client):
     choice = both(
         client, model=MODEL, messages=[{"role": "user", "content": "Weather in Rome for 2 days?"}],
-        tools=[WEATHER, NOW], tool_choice={"type": "function", "function": {"name": "get_weather"}},
+        tools=[ROME, NOW], tool_choice={"type": "function", "function": {"name": "get_weather"}},
         max_tokens=80, temperature=0,
     )  # fmt: skip
     (call,) = choice["calls"]
@@ -162,12 +176,13 @@ def test_a_conversation_with_a_tools_answer(client):
         {"role": "tool", "tool_call_id": "c1", "content": "noon"},
     ]
     call = {"model": MODEL, "messages": messages, "max_tokens": 8, "temperature": 0}
-    assert both(client, tools=[NOW], **call)["content"]
+    call["extra_body"] = {"regex": "[a-z]{3,20}"}
+    assert both(client, tools=[NOW], tool_choice="none", **call)["content"]
 
 
 def test_log_probabilities(client):
     call = {"model": MODEL, "messages": HELLO, "max_tokens": 5, "temperature": 0, "logprobs": True,
-            "top_logprobs": 2}  # fmt: skip
+            "top_logprobs": 2, "extra_body": {"min_tokens": 5}}  # fmt: skip
     client.chat.completions.create(**call)  # the others find the prompt in the prefix cache
     (choice,) = client.chat.completions.create(**call).choices
     listed = choice.logprobs.content
@@ -205,13 +220,14 @@ def test_background_poll_and_resume(http):
     assert accepted.status_code == 202
     path = accepted.headers["Location"]
     assert path == f"/v1/chat/completions/{accepted.json()['id']}"
-    done = http.get(path, params={"wait": 30}).json()
+    done = ended_job(http, path)
     assert (done["status"], done["object"]) == ("completed", "chat.completion")
     whole = http.get(path, params={"stream": "true"}).text
-    for after in (1, 4):
+    *frames, done, end = whole.split("\n\n")
+    assert (done, end) == ("data: [DONE]", "")
+    for after in (1, len(frames) // 2):
         rest = http.get(path, params={"stream": "true", "starting_after": after}).text
-        frames = whole.split("\n\n")
-        assert rest.split("\n\n") == frames[after:]
+        assert rest.split("\n\n") == [*frames[after:], done, end]
     assert http.get(path.replace("/chat", "")).status_code == 404
     assert http.post(f"{path}/cancel").json()["status"] == "completed"
 

@@ -66,7 +66,7 @@ async def crowd(service: Installation, prompt: list[int], strike) -> tuple[list,
 
 @pytest.mark.long
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
-def test_a_worker_that_goes_loses_nothing_and_repeats_nothing(
+def test_a_killed_or_stopped_worker_loses_and_repeats_nothing(
     service: Installation, tokenize, number
 ):
     """Streams and answers run when the worker is killed, or stopped with little grace."""
@@ -86,12 +86,12 @@ def test_a_worker_that_goes_loses_nothing_and_repeats_nothing(
         f"print(sorted(U.objects.filter(job_id__in={ids})"
         ".values_list('completion_tokens', flat=True)))"
     )
-    deadline = time.monotonic() + 20
+    deadline = time.monotonic() + 240
     while (rows := service.manage("shell", "-v0", "-c", script).strip()) != str([150] * 4):
         assert time.monotonic() < deadline, rows
 
 
-def test_a_killed_redis_comes_back_with_its_jobs(scripted: Installation):
+def test_a_killed_redis_restarts_with_its_jobs(scripted: Installation):
     with scripted.http() as http:
         call = {
             "model": MODEL,
@@ -105,7 +105,7 @@ def test_a_killed_redis_comes_back_with_its_jobs(scripted: Installation):
         ]
         time.sleep(1.2)  # the append-only file is written every second
         scripted.kill("valkey")
-        deadline = time.monotonic() + 60
+        deadline = time.monotonic() + 240
         while http.get(locations[0]).status_code == 503:
             assert time.monotonic() < deadline
             time.sleep(0.1)
@@ -120,7 +120,7 @@ def test_a_killed_redis_comes_back_with_its_jobs(scripted: Installation):
             assert body["usage"]["completion_tokens"] <= 100
 
 
-def test_a_stopping_web_process_ends_its_streams_with_a_word(scripted: Installation):
+def test_a_stopping_web_process_ends_its_streams_with_an_error(scripted: Installation):
     call = {"model": MODEL, "prompt": [7], "max_tokens": 2000, "ignore_eos": True}
     waits = {"Prefer": "wait=60"}
     with scripted.http() as http, ThreadPoolExecutor(2) as pool:

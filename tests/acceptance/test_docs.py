@@ -1,4 +1,4 @@
-"""Blocks marked `sh run` in docs/ are run here against an installation; what is named exists."""
+"""Runs the blocks in docs/ marked `sh run`. Files, tests, settings and metrics in docs/ exist."""
 
 import asyncio
 import os
@@ -23,12 +23,13 @@ def blocks(page: Path) -> list[str]:
 
 @pytest.mark.faults
 @pytest.mark.parametrize("page", [page for page in DOCS if blocks(page)], ids=lambda p: p.name)
-def test_the_examples_run(service, page):
+def test_the_examples_run(service, page, tmp_path):
     environment = {
         **service.environment,
         "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
         "QUIRE_API_KEY": service.key,
         "QUIRE_HTTPS": "true",
+        "TMPDIR": str(tmp_path),
     }
     for block in blocks(page):
         script = block.replace("http://localhost:8000", service.url)
@@ -117,11 +118,15 @@ def test_tests_that_are_named_exist():
         assert re.search(rf"^ *(async )?def {test}\(", source, re.MULTILINE), f"{file}::{test}"
 
 
+OF_OTHERS = ("QUIRE_API_KEY", "QUIRE_BASE_URL", "QUIRE_FAULT_", "QUIRE_FUZZED_")
+"""Variables of clients and of tests."""
+
+
 def test_settings_that_are_named_exist():
     settings = (ROOT / "docs" / "operate.md").read_text()
     for page in DOCS:
         for name in re.findall(r"QUIRE_\w+[A-Z]", page.read_text()):
-            if not name.startswith(("QUIRE_API_KEY", "QUIRE_FAULT_", "QUIRE_FUZZED_")):
+            if not name.startswith(OF_OTHERS):
                 assert f"`{name}`" in settings, f"{page.name} names {name}"
 
 

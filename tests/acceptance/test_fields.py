@@ -88,6 +88,7 @@ def test_sglangs_native_scores(ask, tokenize):
 
 def test_stop_regexes_and_what_is_left_of_them(ask, tokenize):
     call = {"prompt": tokenize("1, 2, 3, 4,"), "max_tokens": 40, "stop_regex": "[78]"}
+    call["regex"] = "( [0-6],){2} [78],"
     (choice,) = choices_of(ask(**call))
     assert (choice["finish_reason"], choice["matched_stop"]) == ("stop", "[78]")
     assert choice["text"].endswith(" ")

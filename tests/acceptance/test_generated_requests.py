@@ -1,7 +1,7 @@
-"""Requests that schemathesis makes up from the OpenAPI document, right ones and wrong ones, to a
-whole installation: every answer is one that the document knows, and every refusal an envelope.
+"""Valid and invalid requests, which schemathesis generates from the OpenAPI document, to a whole
+installation. Every answer is in the document, and every refusal is an error envelope.
 
-QUIRE_GENERATED_REQUESTS says how many, over all operations together.
+QUIRE_GENERATED_REQUESTS is the number of requests to all operations together.
 """
 
 import copy
@@ -45,13 +45,13 @@ SMALL_VALUES = {
         },
     },
 }  # fmt: skip
-"""Instead of the document's schemas, so that more is accepted, and soon done."""
+"""Replace the document's schemas, so that more requests are accepted, and end soon."""
 FEW_FIELDS = 8
-"""Of a request's, lest nearly all contradict each other."""
+"""The most fields of a request; with more, nearly every request contradicts itself."""
 
 
 def document(service: Installation) -> dict[str, Any]:
-    """The OpenAPI document, narrowed where chance would seldom get past the first check."""
+    """The OpenAPI document, narrowed where random values would seldom pass the first check."""
     found = copy.deepcopy(requests.get(f"{service.url}/v1/openapi.json", timeout=60).json())
     for name, schema in found["components"]["schemas"].items():
         if not name.endswith("Request"):
@@ -74,7 +74,7 @@ def document(service: Installation) -> dict[str, Any]:
 
 
 def made(service: Installation) -> list[tuple[str, str]]:
-    """Ids of things that are there, by the path below which they are."""
+    """Make objects. Returns pairs of a path and the id of an object below it."""
     calls = {
         "/v1/completions": {"prompt": [5], "max_tokens": 2},
         "/v1/chat/completions": {"messages": "hello", "max_tokens": 2},
@@ -124,12 +124,12 @@ def refusals_are_envelopes(_ctx: Any, response: Any, _case: Any) -> bool | None:
 
 
 def overloaded(response: Any) -> bool:
-    """503 by design: it says when to come back."""
+    """Whether this is the intended 503, which says when to try again."""
     return response.status_code == 503 and "retry-after" in map(str.lower, response.headers)
 
 
 def share(operation: Any) -> int:
-    """Operations with a body have the most to go wrong."""
+    """The weight of an operation: bodies have more ways to be wrong."""
     return 4 if operation.body else 1
 
 

@@ -1,4 +1,4 @@
-"""Requests made to hurt: whatever comes, the answer is one clear 4xx, and the service stays up."""
+"""Hostile requests: each gets one clear 4xx, and the service stays up."""
 
 import gzip
 import socket
@@ -46,7 +46,7 @@ def test_a_model_is_a_name_in_a_table(http, model):
 
 
 def test_nothing_is_fetched_for_a_client(http):
-    """A server of ours listens; nobody may call it."""
+    """No request reaches a server at the address that the client sends."""
     with socket.create_server(("127.0.0.1", 0)) as trap:
         url = f"http://127.0.0.1:{trap.getsockname()[1]}/"
         part = {"type": "image_url", "image_url": {"url": url}}

@@ -9,7 +9,7 @@ from collections import Counter
 
 import pytest
 
-from benchmarks.scripted_worker import token
+from benchmarks.service.scripted_worker import token
 from tests.acceptance.service import MODEL
 from tests.acceptance.small_model import SMALL
 
@@ -158,7 +158,7 @@ def test_a_stream_is_resumed_on_another_web_process(scripted):
     assert ids == [token(3, 0, k) for k in range(100)]
 
 
-def test_streams_of_a_killed_worker_go_on_with_the_same_tokens(service, http):
+def test_streams_continue_with_the_same_tokens_after_a_worker_is_killed(service, http):
     """Four streams of the small model, which computes in float32, killed half-way. Two of them are
     constrained."""
     calls = [

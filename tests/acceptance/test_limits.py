@@ -50,7 +50,7 @@ def new_key(scripted, *options: str) -> str:
 
 
 async def posted(urls, key, count, **call):
-    """As many answers, asked of the addresses by turns, and the seconds that they took."""
+    """Send ``count`` requests to the addresses in turn. Returns the answers and their seconds."""
     headers = {"Authorization": f"Bearer {key}"}
     limits = httpx.Limits(max_connections=64)
     async with httpx.AsyncClient(headers=headers, timeout=240, limits=limits) as client:
@@ -65,14 +65,14 @@ async def posted(urls, key, count, **call):
 
 
 def used(answers):
-    """Prompt and completion tokens of the answers that were given."""
+    """Return the prompt and completion tokens of the successful answers."""
     given = [answer.json()["usage"] for answer in answers if answer.status_code == 200]
     return [sum(usage[name] for usage in given) for name in ("prompt_tokens", "completion_tokens")]
 
 
 def test_requests_and_tokens_per_minute(scripted, second) -> None:
-    """The buckets refill while the answers are made: exactly that much more may be let in. What
-    the answers said was used is what is recorded, though the CPU worker is killed meanwhile."""
+    """The buckets refill during the run, and exactly as much more is admitted. The recorded usage
+    is that of the answers, although the CPU worker is killed meanwhile."""
     urls = [scripted.url, second[0]]
     for options, per_minute, call, count in (
         (("--rpm", "60"), 60, {"max_tokens": 1}, 120),

@@ -82,7 +82,7 @@ def test_the_metrics_tell_of_web_queue_and_worker(http, tokenize):
     ]
 
     def generated():
-        """Samples by name, of several workers the largest, once one has told of the request."""
+        """Return the largest samples of all workers by name, once one counts the request."""
         found = [s for f in metrics(http) for s in f.samples]
         found = [s for s in found if s.labels.get("model_name", MODEL) == MODEL]
         samples = {s.name: s for s in sorted(found, key=lambda s: s.value)}

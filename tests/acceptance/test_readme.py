@@ -29,7 +29,8 @@ def test_the_python_examples_run(service: Installation, monkeypatch, capsys):
     assert "CompletionUsage" in printed
     assert re.search(r'\{"colour":"(red|green|blue)","number":-?\d+\}', printed)
     assert "True [] False 27" in printed
-    assert "False the keyword not is not supported /properties/number/not" in printed
+    unknown = "unknown keyword minimun; did you mean minimum? /properties/number/minimun"
+    assert f"False {unknown}" in printed
     assert re.search(r"tool_calls Function\(arguments='\{\"city\":", printed)
     ours, theirs, constrained = re.findall(r"^(\[.*\]) (stop|length)$", printed, re.MULTILINE)
     assert re.fullmatch(r"\[('[AB]'(, )?){4}\]", ours[0])

@@ -13,15 +13,17 @@ import pytest
 import redis
 
 from completions.jobs.connection import connect
+from completions.jobs.store import JobStore
 from completions.jobs.workers import watch_workers
 from tests.acceptance.conftest import GRACE, STEP
-from tests.acceptance.service import MODEL, ScriptedInstallation
+from tests.acceptance.service import MODEL, START_TIMEOUT, ScriptedInstallation
 from tests.faults.traffic import tokens
 
 pytestmark = pytest.mark.acceptance
 
-LENGTH = 125
-assert LENGTH * STEP > 2 * GRACE, "a stream must outlast the grace"
+SHORT, LONG = 125, 1000
+"""Tokens of a stream. A long one outlasts the grace by far, however late the signal comes."""
+assert LONG * STEP > 15 * GRACE
 CLIENTS = 8
 
 
@@ -35,22 +37,22 @@ class Fleet:
 
     def add(self) -> None:
         self.processes.append(process := self._service.spawn_worker())
-        deadline = time.monotonic() + 60
+        deadline = time.monotonic() + START_TIMEOUT
         while self._name(process) is None:
             assert time.monotonic() < deadline, self._service.logs()
             time.sleep(0.1)
 
     def replace(self, drained: bool) -> None:
-        """Stop the oldest, which has jobs, and start another."""
-        leaving = self.processes[0]
+        """Stop the one with the most jobs, the older of two, and start another."""
+        leaving = max(self.processes, key=self._running)
         name = self._name(leaving)
         assert name is not None
         if drained:
-            told = self._service.manage("workers", "--drain", name, "--wait", timeout=60)
+            told = self._service.manage("workers", "--drain", name, "--wait")
             assert "has no jobs any more" in told
         leaving.send_signal(signal.SIGTERM)
-        assert leaving.wait(60) == 0
-        del self.processes[0]
+        assert leaving.wait(START_TIMEOUT) == 0
+        self.processes.remove(leaving)
         self.add()
 
     def stop(self) -> None:
@@ -58,10 +60,19 @@ class Fleet:
             process.kill()
             process.wait()
 
+    def _running(self, process: Popen[bytes]) -> int:
+        """How many jobs it runs."""
+        store = JobStore(self._client, "quire:")
+        owners = [
+            self._client.hget(store.keys.job(job_id.decode()), "owner") or b""
+            for job_id in self._client.zrange("quire:open", 0, -1)
+        ]
+        return sum(f"-{process.pid}-".encode() in owner for owner in owners)
+
     def _name(self, process: Popen[bytes]) -> str | None:
         """Once it serves."""
         assert process.poll() is None
-        live = watch_workers(self._client, "quire:")
+        live = watch_workers(JobStore(self._client, "quire:"))
         named = [each.id for each in live if f"-{process.pid}-" in each.id]
         return named[0] if named else None
 
@@ -82,8 +93,9 @@ def fleet(scripted) -> Iterator[Fleet]:
 class Audience:
     """Clients that read one stream after the other, each of which must be whole."""
 
-    def __init__(self, service: ScriptedInstallation) -> None:
+    def __init__(self, service: ScriptedInstallation, length: int) -> None:
         self._service = service
+        self._length = length
         self._stopping = False
         self._next_seed = 0
         self.job_ids: list[str] = []
@@ -91,7 +103,7 @@ class Audience:
 
     async def watch(self, act: Any) -> None:
         """While something is done in a thread."""
-        async with self._service.async_client(timeout=60) as client:
+        async with self._service.async_client(timeout=START_TIMEOUT) as client:
             watching = asyncio.gather(*(self._read_on(client) for _ in range(CLIENTS)))
             await self._running.wait()
             try:
@@ -108,7 +120,7 @@ class Audience:
     async def _read(self, client: openai.AsyncOpenAI, seed: int) -> None:
         numbers, ids = [], []
         async for chunk in await client.completions.create(
-            model=MODEL, prompt=[7], max_tokens=LENGTH, seed=seed, stream=True,
+            model=MODEL, prompt=[7], max_tokens=self._length, seed=seed, stream=True,
             extra_body={"return_token_ids": True},
         ):  # fmt: skip
             if not numbers:
@@ -117,8 +129,8 @@ class Audience:
                     self._running.set()
             numbers.append(chunk.sequence_number)
             ids += chunk.choices[0].token_ids
-        assert numbers == list(range(1, LENGTH + 1))
-        assert ids == tokens(seed, LENGTH)
+        assert numbers == list(range(1, self._length + 1))
+        assert ids == tokens(seed, self._length)
 
 
 def attempts(service: ScriptedInstallation, job_ids: list[str]) -> set[int]:
@@ -126,8 +138,8 @@ def attempts(service: ScriptedInstallation, job_ids: list[str]) -> set[int]:
         return {int(client.hget(f"quire:job:{job_id}", "attempt")) for job_id in job_ids}
 
 
-def test_drained_workers_are_replaced_and_no_stream_notices(scripted, fleet):
-    audience = Audience(scripted)
+def test_replacing_drained_workers_interrupts_no_stream(scripted, fleet):
+    audience = Audience(scripted, SHORT)
 
     def roll():
         fleet.replace(drained=True)
@@ -138,7 +150,7 @@ def test_drained_workers_are_replaced_and_no_stream_notices(scripted, fleet):
     assert attempts(scripted, audience.job_ids) == {1}  # who was drained ended what it had
 
 
-def test_a_worker_that_is_only_told_to_stop_hands_its_streams_over(scripted, fleet):
-    audience = Audience(scripted)
+def test_a_worker_stopped_without_draining_hands_its_streams_over(scripted, fleet):
+    audience = Audience(scripted, LONG)
     asyncio.run(audience.watch(lambda: fleet.replace(drained=False)))
     assert max(attempts(scripted, audience.job_ids)) == 2

@@ -119,14 +119,14 @@ class FakeRuntime:
 
     def __init__(self) -> None:
         self.key_ring = keys.KeyRing()
-        self.live = {"tiny"}
+        self.live: dict[str, str | None] = {"tiny": "torch"}
         self.failure: Exception | None = None
         self.is_closing = False
 
     async def current(self) -> "FakeRuntime":
         return self
 
-    async def live_models(self) -> set[str]:
+    async def live_models(self) -> dict[str, str | None]:
         if self.failure:
             raise self.failure
         return self.live

@@ -1,14 +1,15 @@
-"""An engine worker without an engine: claims jobs from the private Valkey and ends them as told."""
+"""An engine worker without an engine: claims jobs from the private Valkey and ends them at will."""
 
 from completions.jobs.events import JobError, Usage
 from completions.jobs.execute import Claim, Ending, Execution, StepEvent
+from completions.jobs.store import JobStore
 
 
 class FakeWorker:
-    """Serves model `m` or whatever it is told; answers every prompt with the same tokens."""
+    """Serves one model, and answers every prompt with the same tokens."""
 
     def __init__(self, client, prefix, name="fake", model="tiny"):
-        self.execution = Execution(client, prefix, name)
+        self.execution = Execution(JobStore(client, prefix), name)
         self.execution.beat(model, {})
 
     def claim(self, job_id):

@@ -5,6 +5,7 @@ import json
 
 from django.test import AsyncClient
 
+from completions.jobs.store import JobStore
 from completions.upkeep import settlement
 from tests.completions.fake_worker import FakeWorker
 
@@ -52,4 +53,4 @@ class Live:
         )
 
     def settle(self):
-        return settlement.settle(self.redis, PREFIX)
+        return settlement.settle(JobStore(self.redis, PREFIX))

@@ -1,39 +1,41 @@
+"""System checks, run as `manage.py check` runs them."""
+
 from pathlib import Path
 
+from django.core.checks import CheckMessage, run_checks
 from pytest_django.fixtures import Settings
 
-from completions import checks
+
+def found(deployment: bool = False) -> list[CheckMessage]:
+    messages = run_checks(include_deployment_checks=deployment)
+    return [each for each in messages if str(each.id).startswith("quire.")]
 
 
-def ids(settings: Settings) -> list[str]:
-    found = [
-        *checks.check_pepper(None), *checks.check_models_file(None), *checks.check_timeouts(None),
-    ]  # fmt: skip
-    assert all(message.hint for message in found)
-    return [str(message.id) for message in found]
+def ids(deployment: bool = False) -> list[str]:
+    assert all(message.hint for message in found(deployment))
+    return [str(message.id) for message in found(deployment)]
 
 
 def test_a_good_configuration(settings: Settings, served: None) -> None:
-    assert ids(settings) == []
+    settings.HTTPS = True
+    assert ids(deployment=True) == []
 
 
 def test_bad_configurations(settings: Settings, tmp_path: Path) -> None:
     settings.KEY_PEPPER = "short"
     settings.MODELS_FILE = tmp_path / "missing.toml"
     settings.REQUEST_TIMEOUT = 600.0
-    assert ids(settings) == ["quire.E001", "quire.E002", "quire.W001"]
+    assert ids() == ["quire.E001", "quire.E002", "quire.W001"]
 
 
-def test_the_middleware_that_protects_the_admin_is_asked_for(settings: Settings) -> None:
-    assert checks.check_protection(None) == []
+def test_the_admin_needs_its_protecting_middleware(settings: Settings, served: None) -> None:
+    settings.HTTPS = True
     settings.MIDDLEWARE = [name for name in settings.MIDDLEWARE if "Csrf" not in name]
-    (error,) = checks.check_protection(None)
+    (error,) = found(deployment=True)
     assert error.id == "quire.E003"
     assert error.msg == "MIDDLEWARE has no subclass of CsrfViewMiddleware."
 
 
-def test_the_clear_is_warned_of(settings: Settings) -> None:
+def test_unencrypted_traffic_is_warned_of(settings: Settings, served: None) -> None:
     settings.HTTPS = False
-    assert [message.id for message in checks.check_https(None)] == ["quire.W002"]
-    settings.HTTPS = True
-    assert checks.check_https(None) == []
+    assert ids(deployment=True) == ["quire.W002"]

@@ -11,7 +11,7 @@ from completions import tasks
 from completions.batches import states
 from completions.jobs.connection import connect
 from completions.jobs.record import NewJob
-from completions.jobs.scripts import Scripts
+from completions.jobs.store import JobStore
 from completions.jobs.submit import submit_kept
 from completions.models import Batch
 from tests.completions.conftest import new_tenant
@@ -23,7 +23,7 @@ pytestmark = [pytest.mark.integration, pytest.mark.django_db]
 def client(valkey, redis_client, settings, monkeypatch):
     settings.REDIS_PREFIX = "p:"
     client = connect(valkey.url)
-    monkeypatch.setattr(tasks, "_client", lambda: client)
+    monkeypatch.setattr(tasks, "_store", lambda: JobStore(client, "p:"))
     yield client
     client.close()
 
@@ -38,12 +38,12 @@ def dispatched(monkeypatch):
 def lose(client, job_id):
     """An open job of which no message exists."""
     job = NewJob(job_id, "background", "m", 1, 1, {}, {}, time.time() + 60, 60)
-    submit_kept(client, "p:", [job])
+    submit_kept(JobStore(client, "p:"), [job])
 
 
 def cancel(client, job_id):
     """End a job that is queued."""
-    Scripts(client, "p:").call("cancel", [job_id])
+    JobStore(client, "p:").call("cancel", job_id)
 
 
 def test_a_lost_job_is_published_again(client, dispatched):
@@ -54,7 +54,7 @@ def test_a_lost_job_is_published_again(client, dispatched):
     assert len(dispatched) == 1  # not again at once
 
 
-def test_only_one_worker_does_it(client, dispatched):
+def test_only_the_holder_of_the_lock_reconciles(client, dispatched):
     lose(client, "a")
     client.set("p:lock:reconcile", "another", ex=60)
     tasks.reconcile()
@@ -100,7 +100,7 @@ def queue_batch(tenant, number):
 
 
 def test_no_organization_waits_for_all_batches_of_another(client, monkeypatch):
-    """Each batch's validation meets the next message."""
+    """The next message arrives while a batch is validated."""
     a, b, c = (new_tenant(name) for name in "abc")
     messages = [queue_batch(a, 1), queue_batch(a, 2), queue_batch(b, 3), queue_batch(c, 4)]
     assert states.to_validate() == [messages[0], *messages[2:], messages[1]]

@@ -1,7 +1,7 @@
 """The whole corpus through the engine with a real model: `python -m tests.conformance.campaign`.
 
-Every text that ended by itself must be an instance of its schema; what is not is printed, and the
-exit status says so.
+Every text that the model ended itself must be an instance of its schema. Those that are not are
+printed, and the exit status is then 1.
 """
 
 import argparse

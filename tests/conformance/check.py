@@ -1,6 +1,7 @@
 """What an engine writes under a JSON Schema, held against the schema by another implementation."""
 
 import json
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -13,7 +14,8 @@ from completions.grammars import Constraint, translate
 from completions.grammars.compiler import Compiler
 from tests.conformance.corpus import Schema
 from workers.engine.engine import Engine
-from workers.engine.request import FinishReason, Request, SamplingParams
+from workers.engine.request import FinishReason, Request
+from workers.engine.sampling.params import SamplingParams
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,10 +58,22 @@ def fault(schema: Schema, text: str) -> str:
     kind = validator_for(schema, default=jsonschema.Draft202012Validator)
     try:
         value = json.loads(text, parse_constant=_no_constant)
-        kind(schema, format_checker=kind.FORMAT_CHECKER).validate(value)
+        formats = jsonschema.FormatChecker(())
+        formats.checkers = {
+            **kind.FORMAT_CHECKER.checkers, "relative-json-pointer": (_is_relative_pointer, ())
+        }  # fmt: skip
+        kind(schema, format_checker=formats).validate(value)
     except (ValueError, jsonschema.ValidationError) as error:
         return str(error).partition("\n")[0]
     return ""
+
+
+def _is_relative_pointer(value: object) -> bool:
+    """draft-bhutton-relative-json-pointer-00, 3. jsonschema's own check refuses a zero within the
+    number, and knows no index adjustment."""
+    origin = r"(?:0|[1-9][0-9]*)(?:[+-][1-9][0-9]*)?"
+    whole = rf"{origin}(?:#|(?:/(?:[^/~]|~[01])*)*)"
+    return not isinstance(value, str) or re.fullmatch(whole, value) is not None
 
 
 def _no_constant(name: str) -> Any:

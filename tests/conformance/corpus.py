@@ -22,6 +22,12 @@ STRING_FORMATS = (
     "ipv6",
     "uuid",
     "uri",
+    "uri-reference",
+    "json-pointer",
+    "relative-json-pointer",
+    "uri-template",
+    "idn-hostname",
+    "iri",
 )
 PATTERNS = (
     "^[a-z]{3,8}$",
@@ -133,11 +139,61 @@ def containers() -> Iterator[Schema]:
     }
 
 
+def rewritten() -> Iterator[Schema]:
+    """What llguidance holds only in another form."""
+    digit, word = (
+        {"type": "integer", "minimum": 0, "maximum": 9},
+        {"type": "string", "maxLength": 6},
+    )
+    two = {"a": digit, "b": word}
+    closed = {"type": "object", "properties": two, "additionalProperties": False}
+    yield {"type": "string", "maxLength": 4, "not": {"enum": ["a", "b", ""]}}
+    yield {"type": "string", "maxLength": 6, "not": {"pattern": "^[a-m]"}}
+    yield {"type": "string", "not": {"minLength": 5}}
+    yield {"type": "integer", "minimum": 0, "maximum": 20, "not": {"const": 7}}
+    yield {"type": "integer", "minimum": 0, "maximum": 20, "not": {"multipleOf": 3}}
+    yield {"type": ["null", "boolean", "integer"], "maximum": 9, "not": {"type": "null"}}
+    yield {**closed, "not": {"required": ["a", "b"]}}
+    yield {**closed, "not": {"properties": {"a": {"minimum": 5}}}}
+    yield {**closed, "oneOf": [{"required": ["a"]}, {"required": ["b"]}]}
+    yield {"oneOf": [word, {"type": "string", "pattern": "^x", "maxLength": 8}]}
+    yield {"oneOf": [{"type": "integer", "maximum": 9, "minimum": -9}, {"const": 3}]}
+    yield {**closed, "if": {"properties": {"a": {"const": 1}}}, "then": {"required": ["b"]}}
+    yield {
+        **closed,
+        "if": {"required": ["a"]},
+        "then": {"required": ["b"]},
+        "else": {"maxProperties": 0},
+    }
+    yield {**closed, "dependentRequired": {"a": ["b"]}}
+    yield {**closed, "dependentSchemas": {"b": {"properties": {"a": {"minimum": 5}}}}}
+    yield {**closed, "minProperties": 1}
+    yield {**closed, "properties": {**two, "c": digit}, "minProperties": 2}
+    yield {**closed, "properties": {**two, "c": digit}, "maxProperties": 2}
+    yield {"type": "object", "propertyNames": {"enum": ["x", "y"]}, "additionalProperties": digit}
+    yield {"type": "object", "propertyNames": {"pattern": "^[a-c]$"}, "additionalProperties": digit,
+           "maxProperties": 2}  # fmt: skip
+    yield {"type": "array", "items": digit, "contains": {"minimum": 5}, "maxItems": 3}
+    yield {
+        "type": "array",
+        "items": digit,
+        "contains": {"const": 1},
+        "maxContains": 1,
+        "maxItems": 3,
+    }
+    yield {"type": "array", "items": {"enum": ["r", "g", "b"]}, "uniqueItems": True, "minItems": 2}
+    yield {
+        "type": "object", "additionalProperties": False,
+        "patternProperties": {"^a": digit, "^.{2}$": {"maximum": 4}}, "maxProperties": 2,
+    }  # fmt: skip
+
+
 def leaves() -> Iterator[Schema]:
     yield from strings()
     yield from numbers()
     yield from choices()
     yield from containers()
+    yield from rewritten()
 
 
 def frames(leaf: Schema) -> Iterator[Schema]:

@@ -40,7 +40,7 @@ def memory(pid: int) -> int:
     return int(status.split("VmRSS:")[1].split()[0]) * 1024
 
 
-def test_slow_readers_cost_little_and_lose_nothing(scripted):
+def test_slow_readers_use_little_memory_and_lose_nothing(scripted):
     """They read only once the service has generated everything, which needed none of them."""
     call = {
         "model": MODEL, "prompt": [7], "max_tokens": LONG, "stream": True, "seed": 3,
@@ -90,7 +90,7 @@ def everything(reader: socket.socket) -> str:
     return b"".join(parts).decode()
 
 
-def test_who_vanishes_at_any_byte_leaves_nothing_behind(scripted):
+def test_a_client_that_disconnects_at_any_byte_leaves_nothing_behind(scripted):
     """In the midst of the head, of the body, of an upload, and of the answer."""
     dice = random.Random(7)  # noqa: S311
     call = {"model": MODEL, "prompt": [7], "max_tokens": LONG}

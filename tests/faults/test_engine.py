@@ -2,14 +2,14 @@
 
 import pytest
 
-from benchmarks.scripted_worker import HANG
+from benchmarks.service.scripted_worker import HANG
 from tests.acceptance.service import MODEL
 from tests.faults.invariants import require_background_done, until
 
 pytestmark = pytest.mark.faults
 
 
-def test_a_stuck_worker_ends_itself_and_its_jobs_go_on_elsewhere(scripted):
+def test_a_stuck_worker_ends_itself_and_its_jobs_continue_elsewhere(scripted):
     """The job that hangs every worker fails after three; its neighbours' streams go on."""
     call = {"model": MODEL, "max_tokens": 30, "return_token_ids": True, "background": True}
     with scripted.http() as http:

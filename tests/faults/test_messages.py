@@ -1,4 +1,4 @@
-"""Messages and jobs of other versions, or of nobody: refused or understood; the worker lives."""
+"""Messages and jobs that another version or another program wrote: the worker survives them."""
 
 import base64
 import json
@@ -9,8 +9,8 @@ import uuid
 import pytest
 
 from completions.jobs.connection import connect
-from tests.acceptance.service import MODEL
-from tests.faults.invariants import until
+from tests.acceptance.service import MODEL, ended_job
+from tests.faults.invariants import PATIENCE, until
 from tests.faults.traffic import tokens
 
 pytestmark = pytest.mark.faults
@@ -29,7 +29,7 @@ class Trap:
 
 
 def message(body: bytes, task="workers.tasks.generate", content_type="application/json"):
-    """As kombu lays it into Redis."""
+    """A message in the form that kombu stores in Redis."""
     name = str(uuid.uuid4())
     return json.dumps(
         {
@@ -49,7 +49,7 @@ def arguments(*args, **kwargs) -> bytes:
     return json.dumps([args, kwargs, {"callbacks": None}]).encode()
 
 
-def test_foreign_messages_hurt_nobody(scripted, tmp_path):
+def test_foreign_messages_do_not_stop_the_worker(scripted, tmp_path):
     trapped = tmp_path / "unpickled"
     worker = scripted.worker_pid
     client = connect(scripted.redis_url)
@@ -74,7 +74,7 @@ def test_foreign_messages_hurt_nobody(scripted, tmp_path):
             "seed": 5,
             "return_token_ids": True,
         }
-        answer = http.post("/v1/completions", json=body)  # it waits behind them
+        answer = http.post("/v1/completions", json=body)  # queued behind them
         assert answer.json()["choices"][0]["token_ids"] == tokens(5)
     assert not trapped.exists()
     assert scripted.worker_pid == worker
@@ -96,35 +96,35 @@ UNKNOWN, MISSING, WRONG = (
 @pytest.mark.parametrize(
     ("request_", "word"),
     [
-        (json.dumps(UNKNOWN), b"there is of_another_version"),
+        (json.dumps(UNKNOWN), b"has 'of_another_version'"),
         (
             json.dumps({"prompts": [[7]], "sampling": {}, "of_another_version": 1}),
-            b"has of_another",
+            b"has 'of_another_version'",
         ),
         (json.dumps(MISSING), b"has no sampling"),
-        (json.dumps(WRONG), b"logit_bias cannot be"),
-        (json.dumps({"prompts": [7], "sampling": {}}), b"prompts cannot be"),
-        (json.dumps([UNKNOWN]), b"is no object"),
-        ("{no json", b"is no object"),
+        (json.dumps(WRONG), b"logit_bias must be"),
+        (json.dumps({"prompts": [7], "sampling": {}}), b"prompts must be"),
+        (json.dumps([UNKNOWN]), b"request must be an object"),
+        ("{no json", b"request must be an object"),
     ],
 )
-def test_a_job_of_another_version_fails_with_a_word(scripted, request_, word):
-    """Its request is none that this worker's engine knows; another job's goes on beside it."""
+def test_a_malformed_job_fails_alone_and_its_error_says_why(scripted, request_, word):
+    """A job whose request this worker cannot read fails; a job beside it completes."""
     worker, now = scripted.worker_pid, time.time()
     client = connect(scripted.redis_url)
     job_id = f"cmpl-{uuid.uuid4().hex}"
-    times = {"created": now, "deadline": now + 60}
+    times = {"created": now, "deadline": now + PATIENCE}
     client.hset(f"quire:job:{job_id}", mapping={**RECORD, **times, "request": request_})
     with scripted.http() as http:
         call = {"model": MODEL, "prompt": [7], "max_tokens": 200, "background": True}
         beside = http.post("/v1/completions", json=call).headers["Location"]
         client.lpush(QUEUE, message(arguments(job_id)))
-        until(lambda: client.hget(f"quire:job:{job_id}", "state") == b"failed", "it fails", 30)
+        until(lambda: client.hget(f"quire:job:{job_id}", "state") == b"failed", "it fails")
         error = client.hget(f"quire:job:{job_id}", "error")
         assert b"worker_error" in error
         assert b"Malformed job: " in error
         assert word in error
-        assert http.get(beside, params={"wait": 30}).json()["status"] == "completed"
+        assert ended_job(http, beside)["status"] == "completed"
     client.close()
     assert scripted.worker_pid == worker
     assert scripted.worker_runs()

@@ -61,7 +61,7 @@ def test_a_cancelled_job_alone_is_settled(service):
     assert bucket["results"][0]["num_model_requests"] == 1
 
 
-def test_nobodys_null_characters_hold_others_up(service):
+def test_null_characters_do_not_delay_other_jobs(service):
     """Each request is run or refused, and all that others did is settled and validated after it."""
     with service.http() as http, service.client() as client:
         for name, value in HARMFUL.items():

@@ -1,4 +1,4 @@
-"""Mixed load on an installation whose engine is a script, and an account of what it was told.
+"""Mixed load on an installation whose engine is a script, and a record of the responses.
 
 The script's tokens are known beforehand, so that every answer can be judged alone: it is whole and
 right, or it is an error that its client may be given while something is being killed.
@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 
 import httpx
 
-from benchmarks.scripted_worker import token
+from benchmarks.service.scripted_worker import token
 from tests.acceptance.service import MODEL, Installation
 
 TOKENS = 30
@@ -21,11 +21,11 @@ EXCUSES = frozenset(
     {"queue_unavailable", "server_shutting_down", "model_loading", "server_overloaded",
      "database_unavailable"}
 )  # fmt: skip
-"""Codes of refusals that ask the client to come again: nothing was accepted, or a stream broke."""
+"""Errors after which a client tries again: nothing was accepted, or a stream broke."""
 
 
 def tokens(seed: int, count: int = TOKENS, choice: int = 0) -> list[int]:
-    """What the script answers."""
+    """Return the tokens that the scripted engine generates."""
     return [token(seed, choice, position) for position in range(count)]
 
 
@@ -45,7 +45,7 @@ class Ledger:
 
 
 class Traffic:
-    """So many clients, each of which sends one request after the other until told to stop."""
+    """Clients that each send one request after another until they are stopped."""
 
     def __init__(self, service: Installation, clients: int, seed: int) -> None:
         self._service = service

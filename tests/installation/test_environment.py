@@ -20,7 +20,7 @@ class Place:
 
     folder: Path
     lines: list[str] = field(default_factory=list)
-    """What the set-up said."""
+    """The output of the set-up."""
 
     @property
     def venv(self) -> Path:
@@ -33,7 +33,7 @@ class Place:
         environment.prepare(self.venv, requirements, self.lines.append)
 
     def version(self) -> str:
-        """Of the package `tiny` in the environment."""
+        """Return the version of the package `tiny` in the environment."""
         command = [self.venv / "bin" / "python", "-c", "import tiny; print(tiny.VERSION)"]
         return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
 

@@ -1,4 +1,4 @@
-"""How Celery is told to reach Redis."""
+"""Celery's settings for Redis."""
 
 import pytest
 

@@ -48,7 +48,7 @@ def test_redis_asks_for_a_password_and_evicts_nothing():
     assert "appendonly yes" in config
 
 
-def test_who_writes_files_shares_a_volume():
+def test_services_that_write_files_share_a_volume():
     for name in ("web", "cpu-worker"):
         assert "state:/var/lib/quire" in SERVICES[name]["volumes"]
 
@@ -66,16 +66,17 @@ def test_the_worker_can_compile_its_kernels():
     assert "/tmp" in SERVICES["worker"]["tmpfs"]  # noqa: S108 - in the container
 
 
-def test_nobody_migrates_what_is_still_being_set_up():
+def test_only_one_service_migrates_the_database():
     """On first start PostgreSQL's image runs a server for itself, which listens on no address."""
     check = SERVICES["postgres"]["healthcheck"]["test"]
     assert check[check.index("--host") + 1] == "127.0.0.1"
 
 
-def test_a_build_of_up_traces_as_env_says():
+def test_a_build_installs_what_env_says():
     for service in SERVICES.values():
         if "build" in service:
-            assert service["build"]["args"] == {"OTEL": "${OTEL:-}"}
+            arguments = {name: f"${{{name}:-}}" for name in ("OTEL", "EXPORT", "OIDC")}
+            assert service["build"]["args"] == arguments
 
 
 def test_other_settings_reach_every_container_of_ours():

@@ -10,7 +10,7 @@ from tests.acceptance.service import ROOT
 
 
 @pytest.mark.integration
-def test_a_reader_that_has_enough_is_no_error():
+def test_a_closed_pipe_is_not_an_error():
     reading, writing = os.pipe()
     os.close(reading)
     try:

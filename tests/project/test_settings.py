@@ -12,7 +12,7 @@ from tests.acceptance.service import ROOT
 
 
 def read(home, *names, **environment):
-    """The named settings as a process with this environment sees them."""
+    """Return the named settings in a process with this environment."""
     script = (
         "import json; from project import settings as s;"
         f"print(json.dumps({{n: str(getattr(s, n)) for n in {names!r}}}))"
@@ -28,7 +28,7 @@ def read(home, *names, **environment):
     return json.loads(done.stdout)
 
 
-def test_what_it_makes_is_for_its_own_user_alone(tmp_path):
+def test_folders_are_readable_by_their_own_user_only(tmp_path):
     """Whatever the umask says, and wherever an administrator made the folder."""
     before = os.umask(0)
     try:

@@ -9,7 +9,7 @@ import logging.config
 import pytest
 from structlog.contextvars import bound_contextvars
 
-from completions.errors import APIError
+from completions.exceptions import APIError
 from completions.http import access_log
 from completions.jobs.execute import Claim
 from project import structured_logs
@@ -54,6 +54,22 @@ def test_a_traceback_is_part_of_its_line(lines):
         logger.exception("it failed")
     (line,) = read()
     assert "ValueError: why" in line["exception"]
+
+
+def test_the_query_of_a_failed_request_is_not_logged(lines, rf):
+    """It may be the code of a sign-in, or what an operator searches for."""
+    logger, _, read = lines
+    logger.error("failed", extra={"request": rf.get("/admin/oidc/callback/?code=secret")})
+    (line,) = read()
+    assert line["request"] == "GET /admin/oidc/callback/"
+
+
+@pytest.mark.parametrize("value", ["half a pair: \ud800", 10**30])
+def test_no_value_loses_its_line(lines, value):
+    logger, _, read = lines
+    logger.error("a value", extra={"value": value})
+    (line,) = read()
+    assert line["value"] == value
 
 
 def test_what_is_noted_deep_inside_is_in_the_access_line():
@@ -106,7 +122,7 @@ def test_the_engines_lines_get_the_request_that_they_speak_of(lines):
 def test_an_unknown_format_is_refused_at_start(tmp_path):
     from tests.project.test_settings import read
 
-    with pytest.raises(ValueError, match="QUIRE_LOG_FORMAT is 'xml'; use auto, json, console"):
+    with pytest.raises(ValueError, match="QUIRE_LOG_FORMAT is 'xml'; use auto, json or console"):
         read(tmp_path, "LOG_FORMAT", QUIRE_LOG_FORMAT="xml")
 
 
@@ -126,7 +142,7 @@ def test_a_path_does_not_fill_the_log(caplog):
     assert len(caplog.records[0].path) < 600
 
 
-def test_a_wrong_host_is_told_without_a_traceback(client, settings, capsys):
+def test_a_wrong_host_is_logged_without_a_traceback(client, settings, capsys):
     settings.ALLOWED_HOSTS = ["localhost"]
     logging.config.dictConfig(structured_logs.configuration("INFO", "json"))
     try:

@@ -1,4 +1,4 @@
-"""A relay on a bench: an engine that does what the test says, and what Celery would see."""
+"""A relay on a bench: an engine that does what the test asks, and what Celery would see."""
 
 import threading
 import time
@@ -6,8 +6,9 @@ import time
 from completions.jobs import events
 from completions.jobs.connection import connect
 from completions.jobs.execute import Execution
+from completions.jobs.store import JobStore
+from tests.workers.engine.stats_making import engine_stats
 from workers.engine.request import ChoiceDelta, RequestOutput, Usage
-from workers.engine.stats import EngineStats
 from workers.relay import Relay
 
 PREFIX = "r:"
@@ -20,7 +21,7 @@ SAMPLING = {
 
 
 class ScriptedEngine:
-    """Emits what the test tells it to, from the test's thread."""
+    """Emits the outputs that the test asks for, from the test's thread."""
 
     def __init__(self):
         self.requests = {}
@@ -49,7 +50,7 @@ class ScriptedEngine:
         pass
 
     def stats(self):
-        return EngineStats(generated_tokens=50, forced_tokens=20, last_step_at=time.monotonic())
+        return engine_stats(generated_tokens=50, forced_tokens=20, last_step_at=time.monotonic())
 
     def tokens(self, request_id, ids, finish=None):
         delta = ChoiceDelta(0, ids, "".join(f"{i} " for i in ids), finish)
@@ -67,7 +68,7 @@ class Bench:
         self.engine = ScriptedEngine()
         self.broken = []
         self.client = connect(url)
-        execution = Execution(self.client, PREFIX, name)
+        execution = Execution(JobStore(self.client, PREFIX), name)
         self.relay = Relay(
             self.engine, execution, "m", self.broken.append, stream_interval=stream_interval
         )
@@ -78,7 +79,7 @@ class Bench:
         self.relay.submit(job_id, lambda: self.acknowledged.append(job_id))
 
     def started(self):
-        assert self.engine.submitted.wait(5)
+        assert self.engine.submitted.wait(120)
 
     def events(self, job_id="job"):
         entries = self.client.xrange(f"{PREFIX}ev:{job_id}")
@@ -88,7 +89,7 @@ class Bench:
         return self.client.hget(f"{PREFIX}job:{job_id}", "state").decode()
 
 
-def eventually(condition, timeout=30.0):
+def eventually(condition, timeout=120.0):
     deadline = time.monotonic() + timeout
     while not condition():
         assert time.monotonic() < deadline, "it did not happen in time"

@@ -9,11 +9,12 @@ import pytest
 from completions.jobs.connection import connect, connect_async
 from completions.jobs.execute import Claim, Execution
 from completions.jobs.record import NewJob
+from completions.jobs.store import JobStore
 from completions.jobs.submit import Submission
+from tests.workers.engine.stats_making import engine_stats
 from workers import attempt_spans
 from workers.engine.exceptions import InvalidRequest
 from workers.engine.request import ChoiceDelta, FinishReason, RequestOutput, Usage
-from workers.engine.stats import EngineStats
 from workers.relay import Relay
 
 pytest.importorskip("opentelemetry.sdk", reason="requirements-otel.txt is not installed")
@@ -28,17 +29,17 @@ def claim(trace=HEADERS):
     return Claim("job", 2, {}, 60.0, 1, age=0.5, request_id="trace-1", trace=trace)
 
 
-def test_a_span_tells_of_an_attempt(spans):
+def test_a_span_describes_an_attempt(spans):
     span = attempt_spans.begin(claim(), "tiny", "worker-1")
     span.produced(0.75)
     span.produced(0.9)
     span.ended("completed", False, 3, 7)
-    (told,) = spans()
-    assert (told.name, told.kind) == ("generate tiny", SpanKind.CONSUMER)
-    assert f"{told.context.trace_id:032x}" == TRACE
-    assert f"{told.parent.span_id:016x}" == CALLER
-    assert [event.name for event in told.events] == ["first token"]
-    assert dict(told.attributes) == {
+    (span,) = spans()
+    assert (span.name, span.kind) == ("generate tiny", SpanKind.CONSUMER)
+    assert f"{span.context.trace_id:032x}" == TRACE
+    assert f"{span.parent.span_id:016x}" == CALLER
+    assert [event.name for event in span.events] == ["first token"]
+    assert dict(span.attributes) == {
         "gen_ai.request.model": "tiny",
         "gen_ai.latency.time_in_queue": 0.5,
         "gen_ai.latency.time_to_first_token": 0.75,
@@ -54,10 +55,10 @@ def test_a_span_tells_of_an_attempt(spans):
 
 def test_a_job_that_no_traced_request_made_begins_a_trace(spans):
     attempt_spans.begin(claim(trace=""), "tiny", "worker-1").left("given back")
-    (told,) = spans()
-    assert told.parent is None
-    assert told.attributes["quire.outcome"] == "given back"
-    assert told.status.status_code is StatusCode.UNSET
+    (span,) = spans()
+    assert span.parent is None
+    assert span.attributes["quire.outcome"] == "given back"
+    assert span.status.status_code is StatusCode.UNSET
 
 
 def test_nothing_is_made_where_nothing_is_traced():
@@ -65,7 +66,7 @@ def test_nothing_is_made_where_nothing_is_traced():
 
 
 class Engine:
-    """Holds what it is given; tells of it when the test says so."""
+    """Holds what it is given; exports it when the test asks."""
 
     def __init__(self):
         self.taken = threading.Semaphore(0)
@@ -83,17 +84,17 @@ class Engine:
         pass
 
     def stats(self):
-        return EngineStats(last_step_at=time.monotonic())
+        return engine_stats(last_step_at=time.monotonic())
 
 
 @pytest.mark.integration
 async def test_a_relay_ends_the_span_of_every_attempt(spans, valkey, redis_client):
     """One job completes, one fails, one goes back when the worker stops."""
     client, engine = connect_async(valkey.url), Engine()
-    execution = Execution(connect(valkey.url), PREFIX, "worker-1")
+    execution = Execution(JobStore(connect(valkey.url), PREFIX), "worker-1")
     relay = Relay(engine, execution, "tiny", on_broken=lambda error: None)
     relay.start()
-    submission = Submission(client, PREFIX, "web-1")
+    submission = Submission(JobStore(client, PREFIX), "web-1")
     sampling = {"max_tokens": 4, "n": 1, "seed": 3, "logit_bias": {}}
     for name in ("completes", "fails", "stays"):
         job = NewJob(
@@ -109,11 +110,11 @@ async def test_a_relay_ends_the_span_of_every_attempt(spans, valkey, redis_clien
     engine.on_outputs([RequestOutput("fails", [], True, InvalidRequest("no"))])
     relay.stop(60)
     await client.aclose()
-    told = {span.attributes["quire.request_id"]: span for span in spans()}
-    assert {name: span.attributes["quire.outcome"] for name, span in told.items()} == {
+    ended = {span.attributes["quire.request_id"]: span for span in spans()}
+    assert {name: span.attributes["quire.outcome"] for name, span in ended.items()} == {
         "completes": "completed",
         "fails": InvalidRequest.code,
         "stays": "given back",
     }
-    assert told["fails"].status.status_code is StatusCode.ERROR
-    assert {f"{span.context.trace_id:032x}" for span in told.values()} == {TRACE}
+    assert ended["fails"].status.status_code is StatusCode.ERROR
+    assert {f"{span.context.trace_id:032x}" for span in ended.values()} == {TRACE}

@@ -7,29 +7,22 @@ import sys
 from pathlib import Path
 
 import pytest
+import torch
+
+from completions.catalog.entries import ModelEntry
+from workers import launch as launching
 
 pytestmark = pytest.mark.integration
 
 ROOT = Path(__file__).resolve().parent.parent.parent
-LAUNCH = """
-import os, sys
-if os.environ["GPUS"] != "0":
-    import torch
-    torch.cuda.is_available = lambda: True
-    torch.cuda.device_count = lambda: int(os.environ["GPUS"])
-    torch.cuda.current_device = lambda: 0
-from django.core.management import execute_from_command_line
-execute_from_command_line(["manage.py", "engine_worker"])
-"""
 
 
-def launch(folder, url, settings, **environment):
+def launch(folder, url, **environment):
     """Exit code, and the lines that it has written."""
-    (folder / "config.json").write_text(environment.get("CONFIG", "{}"))
-    document = f'[models.m]\npath = "{folder}"\n{settings}'
-    (folder / "models.toml").write_text(document)
+    (folder / "config.json").write_text("{}")
+    (folder / "models.toml").write_text(f'[models.m]\npath = "{folder}"\n')
     done = subprocess.run(
-        [sys.executable, "-c", LAUNCH],
+        [sys.executable, "manage.py", "engine_worker"],
         cwd=ROOT, check=False, capture_output=True, text=True, timeout=240,
         env={
             **os.environ, "QUIRE_HOME": str(folder), "QUIRE_MODELS": f"{folder}/models.toml",
@@ -40,21 +33,76 @@ def launch(folder, url, settings, **environment):
 
 
 @pytest.mark.parametrize(
-    ("settings", "environment", "complaint"),
+    ("device", "given", "slots", "tokens"),
     [
-        ('dtype = "int8"', {"GPUS": "1"}, "dtype int8 is for CPUs, not for cuda:0"),
-        ("", {"GPUS": "1", "QUIRE_DTYPE": "int8"}, "dtype int8 is for CPUs, not for cuda:0"),
-        ("", {"GPUS": "0", "QUIRE_DTYPE": "int4"}, "dtype must be one of"),
-        ("", {"GPUS": "0", "CONFIG": '{"model_type": "llama"}'}, "no file named model.safetensors"),
+        ("cpu", {}, 64, 512),
+        ("cuda", {}, 256, 4096),
+        ("cuda", {"max_num_seqs": 8, "max_num_batched_tokens": 100}, 8, 100),
+        ("cpu", {"max_num_seqs": 600}, 600, 1200),
     ],
 )
-def test_what_cannot_be_served_is_told_in_one_line(
-    tmp_path, valkey, settings, environment, complaint
-):
-    code, lines = launch(tmp_path, valkey.url, settings, **environment)
+def test_a_step_is_larger_on_a_gpu(device, given, slots, tokens):
+    assert launching.sizes(ModelEntry("m", Path("m"), **given), device) == (slots, tokens)
+
+
+def test_the_settings_of_an_entry_reach_the_engine():
+    entry = ModelEntry(
+        "m", Path("m"), gpu_memory_utilization=0.4, enforce_eager=True, async_scheduling=False,
+        grammar_threads=3, max_num_seqs=5, speculation=False, tensor_parallel_size=2,
+    )  # fmt: skip
+    options = launching.WorkerOptions("", "", "cpu", None, 1.0)
+    config = launching._config(entry, options)
+    for name in ("gpu_memory_utilization", "enforce_eager", "async_scheduling", "grammar_threads",
+                 "max_num_seqs", "speculation", "tensor_parallel_size"):  # fmt: skip
+        assert getattr(config, name) == getattr(entry, name), name
+
+
+def test_a_model_that_cannot_be_served_is_reported_in_one_line(tmp_path, valkey):
+    code, lines = launch(tmp_path, valkey.url, QUIRE_DTYPE="int3")
     assert code == 1
     assert "Traceback" not in "\n".join(lines)
-    (told,) = [json.loads(line) for line in lines if complaint in line]
+    (told,) = [json.loads(line) for line in lines if "dtype must be one of" in line]
     assert told["level"] == "critical"
     assert "exception" not in told
     assert told["message"].startswith("m cannot be served: ")
+
+
+@pytest.mark.parametrize(
+    ("given", "wanted", "complaint"),
+    [
+        ({"dtype": "int8"}, {"device": "cuda"}, "dtype int8 is for CPUs, not for cuda:0"),
+        ({}, {"device": "cuda", "dtype": "int8"}, "dtype int8 is for CPUs, not for cuda:0"),
+        (
+            {"tensor_parallel_size": 2},
+            {"device": "cuda"},
+            "tensor_parallel_size = 2 needs as many GPUs from cuda:0 on, and there are 1: set it "
+            "to 1 at most",
+        ),
+        (
+            {"tensor_parallel_size": 2, "dtype": "int8"},
+            {"device": "cpu"},
+            'with tensor_parallel_size = 2, set dtype = "bfloat16"',
+        ),
+        (
+            {"tensor_parallel_size": 2, "adapters": {"polite": Path("polite")}},
+            {"device": "cpu"},
+            "adapters (polite) need the whole model in one process",
+        ),
+        ({}, {"device": "cpu"}, "no file named model.safetensors"),
+    ],
+)
+def test_what_this_machine_or_model_cannot_do_ends_the_worker(
+    tmp_path, monkeypatch, caplog, given, wanted, complaint
+):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
+    monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
+    (tmp_path / "config.json").write_text('{"model_type": "llama"}')
+    options = launching.WorkerOptions(
+        **{"redis_url": "", "redis_prefix": "", "dtype": None, "shutdown_grace": 1.0, **wanted}
+    )
+    with pytest.raises(SystemExit, match="1"):
+        launching.load_engine(ModelEntry("m", tmp_path, **given), options)
+    (told,) = [record.message for record in caplog.records if record.levelname == "CRITICAL"]
+    assert told.startswith("m cannot be served: ")
+    assert complaint in told

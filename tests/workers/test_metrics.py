@@ -5,12 +5,13 @@ import math
 from prometheus_client.parser import text_string_to_metric_families
 
 from completions.jobs.execute import Claim
-from workers.engine.stats import EngineStats
+from tests.workers.engine.stats_making import engine_stats
 from workers.metrics import WorkerMetrics
 
-STATS = EngineStats(
+STATS = engine_stats(
     running=3, waiting=2, kv_blocks_used=25, kv_blocks_total=100, preemptions=4,
     prefix_cache_queries=80, prefix_cache_hits=60, generated_tokens=50, forced_tokens=20, steps=7,
+    drafted_tokens=16, accepted_tokens=12,
     last_step_at=90.0, step_seconds={"forward": 1.5, "mask": 0.25},
 )  # fmt: skip
 
@@ -44,6 +45,8 @@ def test_the_engines_counters_are_read_as_they_stand() -> None:
     assert found["quire_prefix_cache_hits_total", ""] == 60
     assert found["quire_generation_tokens_total", ""] == 50
     assert found["quire_forced_tokens_total", ""] == 20
+    assert found["quire_drafted_tokens_total", ""] == 16
+    assert found["quire_accepted_tokens_total", ""] == 12
     assert found["quire_engine_step_seconds_total", "forward"] == 1.5
     assert found["quire_engine_step_age_seconds", ""] == 10.0
     assert found["quire_worker_process_resident_memory_bytes", ""] > 0
@@ -51,7 +54,7 @@ def test_the_engines_counters_are_read_as_they_stand() -> None:
 
 def test_times_count_from_submission_and_tokens_share_an_output() -> None:
     clock = Clock()
-    metrics = WorkerMetrics(lambda: EngineStats(), clock)
+    metrics = WorkerMetrics(engine_stats, clock)
     times = metrics.begin(claim(age=2.0), resumed=False)
     times.produced(101.0, 0)  # nothing was generated yet
     times.produced(101.5, 1)
@@ -69,7 +72,7 @@ def test_times_count_from_submission_and_tokens_share_an_output() -> None:
 
 
 def test_a_job_that_goes_on_elsewhere_has_had_its_first_token() -> None:
-    metrics = WorkerMetrics(lambda: EngineStats(), Clock())
+    metrics = WorkerMetrics(engine_stats, Clock())
     times = metrics.begin(claim(attempt=2), resumed=True)
     times.produced(100.5, 1)
     times.produced(100.6, 1)

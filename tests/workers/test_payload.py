@@ -5,7 +5,8 @@ import json
 import pytest
 
 from tests.workers.relay_bench import SAMPLING
-from workers.engine.request import LogprobParams, Request, SamplingParams
+from workers.engine.request import LogprobParams, Request
+from workers.engine.sampling.params import SamplingParams
 from workers.payload import logprob_params, request_params, sampling_params
 
 PAYLOAD = {"prompts": [[1, 2]], "sampling": SAMPLING, "grammar": None}

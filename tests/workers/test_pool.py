@@ -43,7 +43,7 @@ def pool():
 
 
 def deliver(pool, *arguments, name=GENERATE):
-    """As `celery.worker.request.Request.execute_using_pool` does."""
+    """Apply a task as `celery.worker.request.Request.execute_using_pool` does."""
     accepted, finished = [], []
     handle = pool.apply_async(
         None,
@@ -59,7 +59,7 @@ def deliver(pool, *arguments, name=GENERATE):
 def test_a_message_is_acknowledged_when_its_job_has_ended(pool):
     handle, accepted, finished = deliver(pool, "job")
     assert handle.job_id == "job"
-    assert accepted  # until then Celery would only remember a revocation
+    assert accepted  # before, Celery would only note a revocation
     assert finished == []
     pool.relay.jobs["job"]()
     ((failed, result, runtime),) = finished
@@ -72,7 +72,7 @@ def test_only_generate_runs_here(pool):
         deliver(pool, "job", name="other")
 
 
-def test_a_warm_shutdown_grants_the_grace_and_a_cold_one_does_not(pool):
+def test_a_warm_shutdown_waits_for_running_jobs_and_a_cold_one_does_not(pool):
     pool.stop()
     assert pool.relay.calls == ["start", ("wait_idle", 7.0), "stop"]
     pool.relay.calls.clear()
@@ -85,7 +85,7 @@ def test_celery_sees_as_many_slots_as_messages_may_wait(pool):
 
 
 class Consumer:
-    """What Celery's consumer lets a step do."""
+    """The part of Celery's consumer that a step uses."""
 
     def __init__(self, pool):
         self.pool = pool

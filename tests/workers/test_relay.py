@@ -10,6 +10,7 @@ from completions.jobs.connection import connect_async
 from completions.jobs.events import EndEvent
 from completions.jobs.execute import Execution
 from completions.jobs.record import NewJob
+from completions.jobs.store import JobStore
 from completions.jobs.submit import Submission
 from completions.jobs.workers import live_workers, worker_pages
 from tests.workers.relay_bench import PREFIX, SAMPLING, Bench, eventually
@@ -20,7 +21,8 @@ from workers.engine.exceptions import (
     EngineOverloaded,
     InvalidRequest,
 )
-from workers.engine.request import FinishReason, RequestOutput, SamplingParams, Usage
+from workers.engine.request import FinishReason, RequestOutput, Usage
+from workers.engine.sampling.params import SamplingParams
 from workers.payload import sampling_params
 
 pytestmark = pytest.mark.integration
@@ -32,7 +34,7 @@ MISUNDERSTOOD = [
     b'{"prompts": [[7]], "sampling": {"n": 1.5}}',
     b'{"prompts": [[7]], "sampling": {}, "of_another_version": 1}',
 ]  # fmt: skip
-"""What another version may have written as a job's request."""
+"""Requests of jobs as another version may have written them."""
 
 
 @pytest.fixture
@@ -46,7 +48,7 @@ def bench(valkey, redis_client):
 @pytest.fixture
 async def submit(valkey, redis_client):
     client = connect_async(valkey.url)
-    submission = Submission(client, PREFIX, "web-1")
+    submission = Submission(JobStore(client, PREFIX), "web-1")
 
     async def send(job_id="job", seconds=60.0, kind="background", **extra):
         request = {"prompts": [[1, 2]], "sampling": SAMPLING, "grammar": None, **extra}
@@ -76,7 +78,7 @@ async def test_tokens_become_events_and_the_end_acknowledges(bench, submit):
     assert choices[-1].finish_reason == "stop"
     assert end == EndEvent(3, "completed", None, events.Usage(2, 1, 0))
     assert bench.relay.wait_idle(5)
-    page = bench.relay._metrics.page().decode()
+    page = bench.relay.metrics.page().decode()
     assert "quire_time_to_first_token_seconds_count 1.0" in page
     assert "quire_inter_token_latency_seconds_count 1.0" in page
 
@@ -85,7 +87,7 @@ async def test_tokens_become_events_and_the_end_acknowledges(bench, submit):
 async def test_tokens_that_nobody_watches_are_published_together(bench, submit, monkeypatch, kind):
     monkeypatch.setattr(relay, "POLL_INTERVAL", 3600.0)
     await submit.submission.renew_lease()
-    bench.relay._execution.beat("m", {})
+    bench.relay.execution.beat("m", {})
     await submit(kind=kind)
     bench.run()
     bench.started()
@@ -111,7 +113,7 @@ async def test_watched_tokens_are_published_as_many_at_once_as_the_interval_says
     bench = Bench(valkey.url, stream_interval=3)
 
     async def turn(name):
-        """Until the relay has gone through all that it had to do."""
+        """Wait until the relay has done all that was waiting."""
         for again in (1, 2):
             await submit(f"{name}-{again}")
             bench.run(f"{name}-{again}")
@@ -182,8 +184,8 @@ async def test_jobs_wait_for_a_full_engine_and_keep_their_order(bench, submit):
 
 async def test_what_the_payload_says_reaches_the_engine(bench, submit):
     await submit()
-    told = {"adapters": ["legal"], "priority": 7, "cache_salt": "s", "return_hidden_states": True}
-    await submit("adapted", **told)
+    fields = {"adapters": ["legal"], "priority": 7, "cache_salt": "s", "return_hidden_states": True}
+    await submit("adapted", **fields)
     bench.run()
     bench.run("adapted")
     eventually(lambda: len(bench.engine.requests) == 2)
@@ -226,7 +228,7 @@ async def test_a_cancelled_job_stops_and_pays_for_what_it_had(bench, submit):
 
 
 async def test_a_cancelled_job_pays_for_what_the_cache_held_as_such(bench, submit, redis_client):
-    """And for candidates of `best_of`, of which nobody has seen any."""
+    """It also pays for candidates of `best_of`, which no client has seen."""
     await submit()
     redis_client.hset(f"{PREFIX}job:job", "prices", "[10, 1, 100]")
     bench.run()
@@ -250,11 +252,11 @@ async def test_a_failed_job_pays_for_what_the_cache_held_as_such(bench, submit):
 
 
 async def test_it_learns_of_a_drain_and_says_that_it_follows(bench, redis_client, valkey):
-    workers.drain(redis_client, PREFIX, "worker-1")
+    workers.drain(JobStore(redis_client, PREFIX), "worker-1")
     eventually(lambda: bench.relay.drain_wanted)
     bench.relay.accepting = False  # as whoever consumes messages does
-    eventually(lambda: not workers.watch_workers(redis_client, PREFIX)[0].accepting)
-    workers.resume(redis_client, PREFIX, "worker-1")
+    eventually(lambda: not workers.watch_workers(JobStore(redis_client, PREFIX))[0].accepting)
+    workers.resume(JobStore(redis_client, PREFIX), "worker-1")
     eventually(lambda: not bench.relay.drain_wanted)
 
 
@@ -279,7 +281,7 @@ async def test_a_refused_or_malformed_job_fails(bench, submit, redis_client):
     assert bench.events("refused")[-1].error.code == "invalid_value"
 
 
-async def test_a_record_that_cannot_be_understood_fails_its_job_alone(bench, submit, redis_client):
+async def test_an_unreadable_record_fails_its_job_alone(bench, submit, redis_client):
     """Whatever another version wrote; each kind of misunderstanding is test_payload's."""
     for number, request in enumerate(MISUNDERSTOOD):
         job_id = f"malformed-{number}"
@@ -303,9 +305,9 @@ async def test_a_record_that_cannot_be_understood_fails_its_job_alone(bench, sub
 async def test_events_that_cannot_be_understood_fail_their_job_alone(
     valkey, bench, submit, redis_client, event
 ):
-    """Of an attempt by a worker of another version."""
+    """The events are those of an attempt by another version's worker."""
     await submit()
-    dead = Execution(redis_client, PREFIX, "dead")
+    dead = Execution(JobStore(redis_client, PREFIX), "dead")
     dead.beat("m", {})
     dead.claim(["job"])
     redis_client.delete(f"{PREFIX}worker:dead")
@@ -322,7 +324,7 @@ async def test_events_that_cannot_be_understood_fail_their_job_alone(
     "name", ["deadline", "kind", "seq", "key", "organization", "ttl", "request"]
 )
 async def test_a_record_that_is_no_jobs_is_dropped(bench, submit, redis_client, name):
-    """Somebody else's, or half of one: there is nobody to tell."""
+    """Such a record is another version's, or incomplete. No client waits for it."""
     await submit("half")
     redis_client.hdel(f"{PREFIX}job:half", name)
     bench.run("half")
@@ -336,7 +338,7 @@ async def test_a_record_that_is_no_jobs_is_dropped(bench, submit, redis_client, 
 
 async def test_a_job_of_a_dead_worker_goes_on_where_it_was(valkey, bench, submit, redis_client):
     await submit()
-    first = Execution(redis_client, PREFIX, "dead")
+    first = Execution(JobStore(redis_client, PREFIX), "dead")
     first.beat("m", {})
     (claim,) = first.claim(["job"])
     from completions.jobs.execute import StepEvent
@@ -356,16 +358,22 @@ async def test_a_job_of_a_dead_worker_goes_on_where_it_was(valkey, bench, submit
     assert "".join(choice.text for choice in choices) == "5 6 7 "
 
 
-async def test_the_heartbeat_tells_what_the_engine_counts(bench, submit, valkey):
+def test_a_worker_is_seen_as_soon_as_it_starts(bench, monkeypatch):
+    monkeypatch.setattr(relay, "BEAT_INTERVAL", 600.0)
+    bench.run()
+    eventually(lambda: bench.client.smembers(f"{PREFIX}workers"))
+
+
+async def test_the_heartbeat_has_the_counters_of_the_engine(bench, submit, valkey):
     await submit()
     bench.run()
     bench.started()
     async with connect_async(valkey.url) as client:
-        deadline = time.monotonic() + 10
-        while not (found := await live_workers(client, PREFIX)):
+        deadline = time.monotonic() + 120
+        while not (found := await live_workers(JobStore(client, PREFIX))):
             assert time.monotonic() < deadline
         [worker] = found
-        (page,) = await worker_pages(client, PREFIX)
+        (page,) = await worker_pages(JobStore(client, PREFIX))
     assert "quire_generation_tokens_total 50.0" in page.text
     assert worker.model == "m"
     assert worker.facts["generated_tokens"] == 50
@@ -402,11 +410,11 @@ async def test_output_waits_while_redis_is_away_and_is_written_once(
     await submit()
     bench.run()
     bench.started()
-    execution = bench.relay._execution
+    execution = bench.relay.execution
     real, failures = execution.publish, iter([True, False, True])
 
     def flaky(steps, endings):
-        """Fails before, and even after, Redis did the work."""
+        """Fail before Redis has done the work, and then after."""
         after = next(failures, None)
         if after is None:
             return real(steps, endings)

@@ -12,13 +12,13 @@ from workers.watchdog import Watchdog
 SCRIPT = """
 import ctypes
 from workers.watchdog import Watchdog
-Watchdog(patience=0.5).feed()
+Watchdog(patience=2.0).feed()
 ctypes.PyDLL(None).pause()  # PyDLL keeps the interpreter's lock, and a pause has no end
 """
 
 
 @pytest.mark.integration
-def test_a_step_that_never_gives_up_the_interpreters_lock_is_ended():
+def test_a_step_that_never_releases_the_gil_is_ended():
     ended = subprocess.run(
         [sys.executable, "-c", SCRIPT], cwd=ROOT, capture_output=True, text=True, timeout=120
     )
@@ -27,7 +27,7 @@ def test_a_step_that_never_gives_up_the_interpreters_lock_is_ended():
     assert '<string>", line 5' in ended.stderr  # where it hung
 
 
-def test_who_feeds_it_postpones_the_end(monkeypatch):
+def test_feeding_it_postpones_the_end(monkeypatch):
     armed = []
     monkeypatch.setattr(
         faulthandler, "dump_traceback_later", lambda patience, **_options: armed.append(patience)

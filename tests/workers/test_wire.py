@@ -7,19 +7,14 @@ from dataclasses import fields
 import numpy as np
 import pytest
 
-from completions.errors import from_job_error
+from completions.exceptions import from_job_error
 from completions.jobs import events
 from completions.jobs.events import ChoiceEvent
-from completions.requests.completion import CompletionRequestSerializer
+from completions.requests.completion import CompletionRequestObject
 from completions.requests.fields.base import NumberField
 from workers.engine.exceptions import DeadlineExceeded, GrammarError, InvalidRequest
-from workers.engine.request import (
-    ChoiceDelta,
-    FinishReason,
-    LogprobParams,
-    SamplingParams,
-    TokenLogprobs,
-)
+from workers.engine.request import ChoiceDelta, FinishReason, LogprobParams, TokenLogprobs
+from workers.engine.sampling.params import SamplingParams
 from workers.wire import event_choice, job_error
 
 
@@ -45,7 +40,7 @@ def test_a_plain_delta_has_no_extras():
     assert through_the_wire(ChoiceDelta(1, [5], "a")).extras == {}
 
 
-def test_logprobs():
+def test_logprobs_become_one_record_of_columns():
     event = through_the_wire(ChoiceDelta(0, [5, 6], "ab", logprobs=scores(2, offsets=(0, 1))))
     assert event.extras == {
         "logprobs": {
@@ -56,6 +51,13 @@ def test_logprobs():
             "named": [[-9999.0], [-9999.0]],
         }
     }
+
+
+def test_what_was_forced_is_a_column():
+    scored = scores(2, 0, 0, offsets=(0, 1))
+    scored.forced = [False, True]
+    event = through_the_wire(ChoiceDelta(0, [5, 6], "ab", logprobs=scored))
+    assert event.extras["logprobs"]["forced"] == [False, True]
 
 
 def test_what_was_not_asked_for_is_left_out():
@@ -116,7 +118,7 @@ def test_what_a_client_may_ask_for_the_engine_takes() -> None:
     known = {each.name for each in fields(SamplingParams)}
     numbers = {
         name: field
-        for name, field in CompletionRequestSerializer().by_name.items()
+        for name, field in CompletionRequestObject.fields.items()
         if isinstance(field, NumberField) and name in known
     }
     assert len(numbers) >= 8

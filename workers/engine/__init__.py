@@ -2,7 +2,8 @@
 
 from workers.engine.config import EngineConfig
 from workers.engine.engine import Engine
-from workers.engine.request import Request, SamplingParams
+from workers.engine.request import Request
+from workers.engine.sampling.params import SamplingParams
 
 engine = Engine.from_pretrained("var/models/smollm2-135m-instruct", EngineConfig())
 request = Request("1", prompts=((504, 3575, 282),), sampling=SamplingParams(max_tokens=8))

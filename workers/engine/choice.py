@@ -1,9 +1,10 @@
 """One choice: its tokens become text, and a stop rule ends it."""
 
 from collections.abc import Iterable
-from typing import Protocol
+from dataclasses import replace
+from typing import Protocol, Self
 
-from workers.engine.request import ChoiceDelta, FinishReason
+from workers.engine.request import ChoiceDelta, ConstraintEffect, FinishReason
 from workers.engine.text.detokenizer import Detokenizer
 from workers.engine.text.stop_checker import Finish, StopChecker
 
@@ -19,15 +20,26 @@ class GrammarState(Protocol):
     def forced(self) -> int | None:
         """The only token that the grammar allows next, or None if there are several."""
 
+    @property
+    def is_slow(self) -> bool:
+        """Whether following it takes too long to do so for a mere draft."""
+
+    def allows(self, token_id: int) -> bool:
+        """Whether the token may come next."""
+
     def consume(self, token_id: int) -> bool:
         """Advance. Return True once nothing more may follow. Raises GrammarError."""
+
+    def copy(self) -> Self:
+        """An independent copy at the same position."""
 
 
 class Choice:
     """The output of one sequence as a client sees it.
 
-    It ends by the first of: stop string, stop regex, stop id or end of sequence, grammar, length.
-    It is a pure function of its tokens, so replaying those of an earlier run restores it exactly.
+    The first of these ends it: stop string, stop regex, stop id or end of sequence, grammar,
+    length. It is a pure function of its tokens, so replaying an earlier run's tokens restores it
+    exactly.
     """
 
     def __init__(
@@ -41,6 +53,7 @@ class Choice:
         self.finish: Finish | None = None
         self.num_characters = 0  # in the text of all tokens, shown or held back
         self.num_forced = 0  # tokens that the grammar left no choice about
+        self.effect: ConstraintEffect | None = None  # unless the request asks for it
         self.grammar = grammar
         self.stop_checker = stop_checker
         self._detokenizer = detokenizer
@@ -59,10 +72,8 @@ class Choice:
         """
         self._token_ids.append(token_id)
         self.stop_checker.count()
-        finish = self._judge(token_id)
-        if finish is not None:
-            self.finish = finish
-        return finish
+        self.finish = self._judge(token_id)
+        return self.finish
 
     def replay(self, token_ids: Iterable[int]) -> Finish | None:
         """Append tokens that an earlier run delivered. No delta returns them again."""
@@ -73,10 +84,8 @@ class Choice:
         self._token_ids, self._text = [], []
         if self.finish is None and self.grammar is not None and self.grammar.is_complete:
             self.finish = self._close(Finish(FinishReason.STOP))  # it allows only the empty text
-        if self.finish is None:
-            self.finish = (
-                self.stop_checker.check_length()
-            )  # a choice without tokens may be complete
+        if self.finish is None:  # a choice without tokens may be complete
+            self.finish = self.stop_checker.check_length()
         return self.finish
 
     def take_delta(self) -> ChoiceDelta | None:
@@ -87,6 +96,9 @@ class Choice:
         delta = ChoiceDelta(self.index, self._token_ids, text)
         if self.finish is not None:
             delta.finish_reason, delta.matched_stop, delta.matched_stop_text = self.finish
+            if self.effect is not None:
+                forced = self.effect.forced_tokens + self.num_forced
+                delta.effect = replace(self.effect, forced_tokens=forced)
         self._token_ids, self._text = [], []
         return delta
 
@@ -114,7 +126,7 @@ class Choice:
         return finish
 
     def _close(self, finish: Finish) -> Finish:
-        """Release the text held back. Even that may complete a stop string."""
+        """Release the text held back. Even this text may complete a stop string."""
         matched = self._show(self._detokenizer.flush())
         if matched is not None:
             return matched

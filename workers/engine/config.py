@@ -6,7 +6,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 DEVICES = re.compile(r"auto|cpu|cuda(:\d+)?")
-DTYPES = ("auto", "float32", "bfloat16", "float16", "int8")
+ROUNDED_DTYPES = ("int8", "int4")
+DTYPES = ("auto", "float32", "bfloat16", "float16", *ROUNDED_DTYPES)
 PENALTY_SCOPES = ("output", "all")
 
 
@@ -20,20 +21,26 @@ class EngineConfig:
     device: str = "auto"
     """``auto`` (the GPU if there is one), ``cpu``, ``cuda`` or ``cuda:N``."""
     dtype: str = "auto"
-    """The type of weights and activations; ``auto`` is that of the model's files. ``int8`` rounds
-    the weights of linear layers to 8 bits, on CPUs only, and leaves the rest in bfloat16."""
+    """The type of weights and activations; ``auto`` is the type of the model's files. On CPUs only,
+    ``int8`` rounds the weights of linear layers to 8 bits, and ``int4`` all of them except the
+    output layer's to 4 bits; the rest stays in bfloat16."""
     max_model_len: int | None = None
     max_num_seqs: int = 64
     max_num_batched_tokens: int = 512
     """Bounds the tokens of one step, and so how long a prompt's chunk delays the sequences that
     decode beside it."""
     block_size: int = 16
-    """On a GPU it is rounded up to what the attention kernel takes."""
+    """On a GPU it is rounded up to a size that the attention kernel takes."""
     kv_cache_bytes: int | None = None
+    tensor_parallel_size: int = 1
+    """How many processes compute the model, each with a part of its weights: on a GPU of its own,
+    or all on the CPU."""
+    rank_timeout: float = 120.0
+    """Seconds that one of them waits for the others in a step before it ends."""
     gpu_memory_utilization: float = 0.9
     """The share of a GPU's memory that the engine may use."""
     enforce_eager: bool = False
-    """On a GPU, decode without captured graphs."""
+    """On a GPU, decode without CUDA graphs."""
     async_scheduling: bool = True
     """On a GPU, launch a step before the tokens of the previous one are known, if it depends on
     nothing else."""
@@ -44,18 +51,27 @@ class EngineConfig:
     adapters: Mapping[str, Path] = field(default_factory=dict)
     """PEFT folders of LoRA adapters, by the name that requests use."""
     stop_token_ids: tuple[int, ...] = ()
-    """Ids that end every text, beside those that the model's files name."""
+    """Ids that end every text, in addition to the ones that the model's files name."""
     logit_processors: Mapping[str, str] = field(default_factory=dict)
-    """What requests may name as ``custom_logit_processor``: name to ``module:attribute``."""
+    """The names that requests may give as ``custom_logit_processor``, each with the
+    ``module:attribute`` that it stands for."""
     jump_forward: bool = True
     """Append the tokens that a grammar forces without a step for each."""
+    speculation: bool = True
+    """Draft tokens, and keep the ones that sampling chooses. It applies where the number of tokens
+    in a step does not change the samples: in the C forward, and to greedy rows in float32."""
     enable_prefix_caching: bool = True
     repetition_penalty_scope: str = "output"
-    """Which tokens the repetition penalty counts: ``output`` as in SGLang, or ``all``, the
-    prompt's too, as in vLLM."""
+    """Which tokens the repetition penalty counts: ``output`` as in SGLang, or ``all`` (the prompt
+    too) as in vLLM."""
     max_waiting: int = 4096
     """Bounds the sequences that wait. A waiting sequence costs the memory of its token ids, about
     16 KiB for each 2,000 tokens."""
+
+    @property
+    def is_rounded(self) -> bool:
+        """Whether the weights of linear layers are rounded to whole numbers."""
+        return self.dtype in ROUNDED_DTYPES
 
     def __post_init__(self) -> None:
         if not DEVICES.fullmatch(self.device):
@@ -71,6 +87,7 @@ class EngineConfig:
                 f"repetition_penalty_scope must be one of {', '.join(PENALTY_SCOPES)}, not "
                 f"{self.repetition_penalty_scope!r}"
             )
+        self._check_ranks()
         for name in ("max_num_seqs", "block_size", "grammar_threads", "max_waiting"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} must be at least 1, not {getattr(self, name)}")
@@ -78,8 +95,25 @@ class EngineConfig:
             if (value := getattr(self, name)) is not None and value < 1:
                 raise ValueError(f"{name} must be at least 1, not {value}")
         if self.max_num_batched_tokens <= self.max_num_seqs:
-            # Every running sequence may decode each step, and one more token lets prefill go on.
+            # Every running sequence may decode in each step; one more token keeps prefill going.
             raise ValueError(
                 f"max_num_batched_tokens ({self.max_num_batched_tokens}) must exceed "
                 f"max_num_seqs ({self.max_num_seqs})"
+            )
+
+    def _check_ranks(self) -> None:
+        size = self.tensor_parallel_size
+        if size < 1:
+            raise ValueError(f"tensor_parallel_size must be at least 1, not {size}")
+        if size == 1:
+            return
+        if self.is_rounded:
+            raise ValueError(
+                f"dtype {self.dtype} needs the C forward, which runs in one process: with "
+                f'tensor_parallel_size = {size}, set dtype = "bfloat16"'
+            )
+        if self.adapters:
+            raise ValueError(
+                f"adapters ({', '.join(self.adapters)}) need the whole model in one process: "
+                f"remove them, or set tensor_parallel_size = 1 instead of {size}"
             )

@@ -1,21 +1,6 @@
 """Every error of the engine, under one base.
 
-EngineError
-├── InvalidRequest              refused by submit(), before anything ran
-│   └── ContextLengthExceeded
-├── EngineOverloaded            refused by submit(): too many sequences wait
-├── UnsupportedModel            refused by from_pretrained()
-├── UnsupportedAdapter          refused by from_pretrained()
-├── EngineStopped               the engine takes no more requests
-├── EngineFault                 a whole step failed; every live request ends with it
-├── GrammarError                one request's grammar or matcher failed
-├── ProcessorError              one request's custom logit processor raised
-├── InvalidLogits               one request's logits are not numbers
-├── RequestFault                one request's own processing failed unexpectedly
-└── DeadlineExceeded            one request's deadline passed
-    └── NeverStarted            while it waited
-
-``code`` is the name of the error in :mod:`completions.contract.errors`; the docstring is the
+``code`` is the name of the error in :mod:`completions.contract.error_codes`; the docstring is the
 default message.
 """
 
@@ -65,6 +50,10 @@ class EngineStopped(EngineError):
 
 class EngineFault(EngineError):
     """The step that ran this request failed."""
+
+
+class RankLost(EngineError):
+    """One of the processes that compute the model together has ended."""
 
 
 class GrammarError(EngineError):

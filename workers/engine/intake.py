@@ -1,5 +1,6 @@
 """Checks a request against the model, and splits it into sequences."""
 
+import hashlib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
@@ -7,7 +8,7 @@ from completions.contract.stop_regex.syntax import RegexError
 from workers.engine.choice import Choice
 from workers.engine.exceptions import ContextLengthExceeded, InvalidRequest
 from workers.engine.model.record import Record
-from workers.engine.request import LogprobParams, Request
+from workers.engine.request import ConstraintEffect, LogprobParams, Request
 from workers.engine.request_state import RequestState
 from workers.engine.sampling.custom_processors import ChoiceContext, CustomProcessor, Factory
 from workers.engine.sampling.dry import breaker_ids
@@ -62,8 +63,11 @@ class Intake:
             ),
             StopChecker(sampling, self.eos_token_ids, max_total - len(prompt)),
         )
+        if request.report_constraint and request.grammar is not None:
+            choice.effect = ConstraintEffect()
         adapter = request.adapters[prompt_index] if request.adapters else None
         record = _record(request, max_total)
+        salt = chain_salt(request.organization, request.cache_salt, adapter, record is not None)
         logprobs = _logprobs(request, prompt_index, choice_index)
         prompt_scores = logprobs.prompt if logprobs is not None else None
         processor = self._processor(request, len(prompt))
@@ -82,9 +86,7 @@ class Intake:
             priority=request.priority,
             organization=request.organization,
             adapter=adapter,
-            cache_salt=chain_salt(
-                request.organization, request.cache_salt, adapter, record is not None
-            ),
+            cache_salt=salt,
             every_position=any(x is not None for x in (record, logprobs, processor)),
             record=record,
             logprobs=logprobs,
@@ -92,6 +94,7 @@ class Intake:
             dry_breakers=self._dry_breakers(request),
             penalizes_prompt=self.penalizes_prompt and sampling.repetition_penalty != 1,
             cache_reuse_limit=min(reuse_limits, default=None),
+            family=None if request.grammar is None else _family(request.grammar, salt),
         )
 
     def _processor(self, request: Request, prompt_len: int) -> CustomProcessor | None:
@@ -112,10 +115,9 @@ class Intake:
             raise InvalidRequest(f"custom_params: {error}") from error
 
     def _dry_breakers(self, request: Request) -> frozenset[int]:
-        sampling = request.sampling
-        if not sampling.dry_multiplier:
+        if not request.sampling.dry_multiplier:
             return frozenset()
-        return breaker_ids(self.vocabulary.tokenizer, sampling.dry_sequence_breakers)
+        return breaker_ids(self.vocabulary.tokenizer, request.sampling.dry_sequence_breakers)
 
     def _check(self, request: Request) -> None:
         sampling = request.sampling
@@ -193,6 +195,10 @@ class Intake:
                 )
 
 
+def _family(grammar: str, salt: bytes) -> bytes:
+    return hashlib.sha256(salt + grammar.encode()).digest()
+
+
 def _record(request: Request, capacity: int) -> Record | None:
     experts_from = request.routed_experts_start_len if request.return_routed_experts else None
     if not request.return_hidden_states and experts_from is None:
@@ -206,7 +212,7 @@ def _logprobs(request: Request, prompt_index: int, choice_index: int) -> Logprob
     if params is None:
         selects = request.sampling.num_candidates > request.sampling.n
         return LogprobRecord(LogprobParams(), is_returned=False) if selects else None
-    told = choice_index > 0 or prompt_index * request.sampling.n in request.published
-    if told or params.logprob_start_len < 0:
+    is_scored = choice_index > 0 or prompt_index * request.sampling.n in request.published
+    if is_scored or params.logprob_start_len < 0:
         return LogprobRecord(params)
     return LogprobRecord(params, PromptLogprobs(params, len(request.prompts[prompt_index])))

@@ -76,9 +76,9 @@ class LiveRequests:
             self.closed = True
 
     def touch(self, seq: Sequence) -> None:
-        """Note that a sequence gained something."""
+        """Record that a sequence has new output."""
         state = self._owners[seq]
-        state.changed.append(seq)
+        state.changed[seq] = None
         self._changed[state] = None
 
     def finish(self, seq: Sequence) -> None:
@@ -87,7 +87,7 @@ class LiveRequests:
         self._owners[seq].num_unfinished -= 1
 
     def fail(self, state: RequestState, error: EngineError) -> None:
-        """End a request with an error and free all it holds."""
+        """End a request with an error and free everything that it holds."""
         if not state.ended:
             state.error = error
             self._changed[state] = None

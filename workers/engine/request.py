@@ -3,126 +3,19 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Any, Self
+from typing import Self
 
 import numpy as np
 from numpy.typing import NDArray
 
-from completions.contract.sampling import (
-    DRY_SEQUENCE_BREAKERS,
-    FLOATS,
-    INTEGERS,
-    LOGIT_BIAS,
-    MAX_LOGPROB_TOKEN_IDS,
-    MAX_TOP_LOGPROBS,
-    Range,
-)
-from completions.contract.stop_regex.automaton import MAX_PATTERN_BYTES, MAX_PATTERNS
+from completions.contract.sampling import MAX_LOGPROB_TOKEN_IDS, MAX_TOP_LOGPROBS
 from workers.engine.exceptions import EngineError
-
-GREEDY_TEMPERATURE = 1e-5
-"""Below this temperature the engine takes the likeliest token: division would overflow."""
-
-_RANGES: Mapping[str, Range[int] | Range[float]] = {**INTEGERS, **FLOATS}
+from workers.engine.sampling.params import SamplingParams
 
 
 class FinishReason(StrEnum):
     STOP = "stop"
     LENGTH = "length"
-
-
-@dataclass(frozen=True, slots=True)
-class SamplingParams:
-    """How tokens are chosen and when a choice ends. Raises ValueError for a value out of range."""
-
-    # Length
-    max_tokens: int = INTEGERS["max_tokens"].default
-    """0 computes only what the request asks about its prompt."""
-    min_tokens: int = INTEGERS["min_tokens"].default
-    """Defers every stop condition except a complete grammar."""
-
-    # Which token
-    temperature: float = FLOATS["temperature"].default
-    top_p: float = FLOATS["top_p"].default
-    top_k: int = INTEGERS["top_k"].default
-    """Zero or less is off."""
-    min_p: float = FLOATS["min_p"].default
-    presence_penalty: float = FLOATS["presence_penalty"].default
-    """This and the next two penalties count output tokens only."""
-    frequency_penalty: float = FLOATS["frequency_penalty"].default
-    repetition_penalty: float = FLOATS["repetition_penalty"].default
-    logit_bias: Mapping[int, float] = field(default_factory=dict)
-    dry_multiplier: float = FLOATS["dry_multiplier"].default
-    """Zero switches DRY off. DRY counts the prompt's tokens too."""
-    dry_base: float = FLOATS["dry_base"].default
-    dry_allowed_length: int = INTEGERS["dry_allowed_length"].default
-    dry_sequence_breakers: tuple[str, ...] = DRY_SEQUENCE_BREAKERS
-    custom_logit_processor: str | None = None
-    """A name that the engine's configuration registers."""
-    custom_params: Mapping[str, Any] = field(default_factory=dict)
-    """What the custom logit processor reads."""
-    seed: int = 0
-    """Counts modulo 2**64."""
-
-    # How many
-    n: int = INTEGERS["n"].default
-    best_of: int | None = None
-    """Above ``n``, this many candidates run for each prompt, and the ``n`` with the highest mean
-    log probability per token become its choices."""
-
-    # When it ends
-    stop: tuple[str, ...] = ()
-    stop_regex: tuple[str, ...] = ()
-    stop_token_ids: tuple[int, ...] = ()
-    ignore_eos: bool = False
-    """Ignores the model's own end-of-sequence ids, never ``stop_token_ids``. Under a grammar,
-    where these ids can only end the text, they are not sampled while anything else may follow."""
-
-    # What the text shows
-    no_stop_trim: bool = False
-    """The text includes the stop that ended it."""
-    skip_special_tokens: bool = True
-    spaces_between_special_tokens: bool = True
-    """False drops the space that some decoders put between special tokens."""
-
-    def __post_init__(self) -> None:
-        in_range = {name: getattr(self, name) in range for name, range in _RANGES.items()}
-        for name, valid in (*in_range.items(), *self._rules().items()):
-            if not valid:
-                raise ValueError(f"{name} is out of range: {getattr(self, name)!r}")
-
-    @property
-    def greedy(self) -> bool:
-        return self.temperature < GREEDY_TEMPERATURE
-
-    @property
-    def filters(self) -> bool:
-        """Whether a filter removes tokens before the draw."""
-        return self.top_k > 0 or self.top_p < 1 or self.min_p > 0
-
-    @property
-    def penalizes(self) -> bool:
-        """Whether a penalty other than DRY applies to tokens that have occurred."""
-        penalties = (self.frequency_penalty, self.presence_penalty, self.repetition_penalty)
-        return penalties != (0.0, 0.0, 1.0)
-
-    @property
-    def num_candidates(self) -> int:
-        """How many sequences run for each prompt."""
-        return self.best_of or self.n
-
-    def _rules(self) -> dict[str, bool]:
-        """The rules beyond the ranges of single numbers, by the field that breaks them."""
-        pattern_bytes = [len(pattern.encode()) for pattern in self.stop_regex]
-        return {
-            "logit_bias": all(bias in LOGIT_BIAS for bias in self.logit_bias.values()),
-            "dry_sequence_breakers": all(self.dry_sequence_breakers),
-            "best_of": self.best_of is None or self.best_of >= self.n,
-            "min_tokens": self.min_tokens <= self.max_tokens,
-            "stop": all(self.stop),
-            "stop_regex": len(pattern_bytes) <= MAX_PATTERNS
-            and all(0 < size <= MAX_PATTERN_BYTES for size in pattern_bytes),
-        }
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,11 +26,11 @@ class LogprobParams:
     """
 
     top_logprobs_num: int = 0
-    """How many of the likeliest tokens at each position come with it."""
+    """How many of the likeliest tokens to return at each position."""
     logprob_start_len: int = -1
-    """The position from which the prompt's tokens are scored too; negative: none of them."""
+    """The position from which the prompt's tokens are scored too; if negative, none are."""
     token_ids_logprob: tuple[int, ...] = ()
-    """Token ids whose log probabilities come with every position."""
+    """Token ids whose log probabilities are returned at every position."""
 
     def __post_init__(self) -> None:
         if not 0 <= self.top_logprobs_num <= MAX_TOP_LOGPROBS:
@@ -159,7 +52,7 @@ class Request:
     prompts: tuple[tuple[int, ...], ...]
     sampling: SamplingParams = field(default_factory=SamplingParams)
     grammar: str | None = None
-    """In llguidance's own text format."""
+    """A grammar in llguidance's own text format."""
     priority: int = 0
     """A larger one runs sooner."""
     organization: str = ""
@@ -174,10 +67,13 @@ class Request:
     published_ends: frozenset[int] = frozenset()
     """Choices whose end was delivered too. The engine emits nothing for them."""
     adapters: tuple[str | None, ...] = ()
-    """A LoRA adapter of the engine, or None, for every prompt; empty: none at all."""
+    """One LoRA adapter of the engine, or None, for each prompt. If empty, no prompt uses one."""
     return_hidden_states: bool = False
     """Asks for each choice's last hidden state (see :class:`ChoiceDelta`)."""
     return_routed_experts: bool = False
+    report_constraint: bool = False
+    """Asks for each choice's :attr:`ChoiceDelta.effect`, if it has a grammar, and for
+    :attr:`TokenLogprobs.forced` in its log probabilities."""
     routed_experts_start_len: int = 0
     """The position from which experts are returned."""
     logprobs: tuple[LogprobParams | None, ...] = ()
@@ -193,7 +89,7 @@ class Usage:
     cached_tokens: int
     """Prompt tokens that were in the prefix cache when the prompt first ran."""
     completion_tokens: int
-    """Over all choices, with a sampled end or stop token and with what was already published."""
+    """Over all choices. Includes sampled end or stop tokens and tokens already published."""
     forced_tokens: int = 0
     """Completion tokens that the grammar left no choice about."""
 
@@ -208,15 +104,18 @@ class TokenLogprobs:
     """
 
     chosen: NDArray[np.float32]
-    """[n], of the tokens themselves."""
+    """[n], the values of the tokens themselves."""
     top_ids: NDArray[np.int64]
     """[n, k], the likeliest tokens in descending order, the lower id first among equals."""
     top: NDArray[np.float32]
-    """[n, k], of ``top_ids``."""
+    """[n, k], the values of ``top_ids``."""
     named: NDArray[np.float32]
-    """[n, m], of the ids that the request names."""
+    """[n, m], the values of the ids that the request names."""
     offsets: list[int] = field(default_factory=list)
     """Characters of the choice's text before each token; empty for a prompt."""
+    forced: list[bool] = field(default_factory=list)
+    """Whether the grammar allowed no other token; empty unless the request asks for the grammar's
+    effect."""
 
     @classmethod
     def unknown(cls, num_rows: int, params: LogprobParams) -> Self:
@@ -240,17 +139,38 @@ class TokenLogprobs:
             np.concatenate([part.top for part in parts]),
             np.concatenate([part.named for part in parts]),
             [offset for part in parts for offset in part.offsets],
+            [forced for part in parts for forced in part.forced],
         )
 
     def rows(self, start: int, stop: int) -> Self:
-        """A view of some rows, without offsets."""
+        """A view of some rows, without offsets and without what was forced."""
         rows = slice(start, stop)
         return type(self)(self.chosen[rows], self.top_ids[rows], self.top[rows], self.named[rows])
 
 
 @dataclass(slots=True)
+class ConstraintEffect:
+    """How far a grammar shaped a choice: sums over the tokens that this run of its request
+    generated."""
+
+    forced_tokens: int = 0
+    """Tokens that the grammar left no choice about."""
+    steps: int = 0
+    """Tokens that were sampled among several."""
+    overruled: int = 0
+    """Steps whose likeliest token the grammar did not allow."""
+    removed: float = 0.0
+    """The probability of the masked tokens, summed over the steps."""
+
+    def add(self, removed: float, overruled: bool) -> None:
+        self.steps += 1
+        self.removed += removed
+        self.overruled += overruled
+
+
+@dataclass(slots=True)
 class ChoiceDelta:
-    """What one choice gained in one step."""
+    """The output of one choice in one step."""
 
     index: int
     token_ids: list[int] = field(default_factory=list)
@@ -260,28 +180,30 @@ class ChoiceDelta:
     finish_reason: FinishReason | None = None
     matched_stop: int | str | None = None
     matched_stop_text: str | None = None
-    """What a stop regex matched."""
+    """The text that a stop regex matched."""
     hidden_states: list[float] | None = None
-    """[hidden], with the finish: the output of the last layer and final norm from which the last
-    token was chosen. None for a choice without tokens."""
+    """[hidden], in the final delta only: the output of the last layer and final norm from which
+    the last token was sampled. None for a choice without tokens."""
     routed_experts: NDArray[np.int32] | None = field(default=None, compare=False)
-    """[positions, layers with experts, top_k], with the finish: of prompt and output, except for
-    the last token, which is never computed."""
+    """[positions, layers with experts, top_k], in the final delta only: the experts of prompt and
+    output tokens, except for the last token, which is never computed."""
+    effect: ConstraintEffect | None = field(default=None, compare=False)
+    """In the final delta only: how far the grammar shaped the choice."""
     logprobs: TokenLogprobs | None = None
-    """Of ``token_ids``."""
+    """The log probabilities of ``token_ids``."""
     prompt_logprobs: TokenLogprobs | None = None
-    """Of the prompt from ``logprob_start_len`` on, with the first delta of a prompt's first choice
-    and before any delta of its other choices."""
+    """The prompt's log probabilities from ``logprob_start_len`` on. They come in the first delta
+    of a prompt's first choice, before any delta of its other choices."""
     cached_tokens: int = field(default=0, compare=False)
     """Prompt tokens that were in the prefix cache; only in the first delta."""
 
     def add(self, later: Self) -> None:
-        """Append what the choice gained next."""
+        """Append the choice's next delta."""
         self.token_ids += later.token_ids
         self.text += later.text
         self.hidden_states, self.routed_experts = later.hidden_states, later.routed_experts
         self.finish_reason, self.matched_stop = later.finish_reason, later.matched_stop
-        self.matched_stop_text = later.matched_stop_text
+        self.matched_stop_text, self.effect = later.matched_stop_text, later.effect
         parts = [part for part in (self.logprobs, later.logprobs) if part is not None]
         self.logprobs = TokenLogprobs.joined(parts) if parts else None
         self.prompt_logprobs = self.prompt_logprobs or later.prompt_logprobs
@@ -290,7 +212,7 @@ class ChoiceDelta:
 
 @dataclass(slots=True)
 class RequestOutput:
-    """What one request gained in one step.
+    """The output of one request in one step.
 
     The last output has ``finished`` and ``usage``. With ``error``, the whole request failed and
     ``deltas`` hold what came before the failure.
@@ -314,7 +236,7 @@ class Completion:
 
     @classmethod
     def begin(cls, request: Request) -> Self:
-        """The completion of a request without output so far."""
+        """The completion of a request that has no output yet."""
         num_choices = len(request.prompts) * request.sampling.n
         return cls(request.request_id, [ChoiceDelta(i) for i in range(num_choices)])
 

@@ -14,7 +14,7 @@ class RequestState:
 
     request: Request
     sequences: list[Sequence]
-    changed: list[Sequence] = field(default_factory=list)
+    changed: dict[Sequence, None] = field(default_factory=dict)
     """Sequences that gained something since the last output."""
     error: EngineError | None = None
     num_unfinished: int = 0
@@ -43,7 +43,7 @@ class RequestState:
     def take_output(self) -> RequestOutput:
         """What is new since the last call, and the usage once the request has ended."""
         gained = [(seq, delta) for seq in self.changed if (delta := self._take_delta(seq))]
-        self.changed = []
+        self.changed = {}
         best_of = self._best_of
         deltas = best_of.choose(gained) if best_of else [delta for _, delta in gained]
         delivered = self.request.published_ends
@@ -72,7 +72,7 @@ class RequestState:
     def usage(self) -> Usage:
         """The tokens it has used so far."""
         # A token is appended before it is counted as forced. Read in this order, even by another
-        # thread, the forced tokens never exceed the completion's.
+        # thread, the forced tokens never exceed the completion tokens.
         forced = sum(seq.choice.num_forced for seq in self.sequences)
         return Usage(
             prompt_tokens=sum(map(len, self.request.prompts)),

@@ -3,18 +3,42 @@
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any, Self
+from typing import Any, NamedTuple, Self
 
 from workers.engine.choice import Choice
 from workers.engine.model.record import Record
-from workers.engine.request import SamplingParams
 from workers.engine.sampling.logprob_record import LogprobRecord
+from workers.engine.sampling.params import SamplingParams
+from workers.engine.speculation.draft import NO_DRAFT, Draft
 from workers.engine.text.stop_checker import Finish
 
 UNPLACED = -1
 
 Processor = Callable[[list[int], Any], None]
 """Changes logits, a tensor [vocabulary], in place, given the tokens so far."""
+
+
+class PendingState(NamedTuple):
+    """A state that a step saves. It may be used once it has led to finite logits."""
+
+    digest: bytes
+    """The hash of the tokens that lead to it."""
+    row: int
+    is_passing: bool
+    """The state of a later position takes its place."""
+
+
+@dataclass(slots=True)
+class SequenceStates:
+    """The saved states of a sequence, for models that keep states beside the blocks."""
+
+    restored_from: int | None = None
+    """The row of the state that the sequence starts from, unless it starts with its first token."""
+    borders: set[int] = field(default_factory=set)
+    """Positions at which another sequence may want to begin."""
+    pending: list[PendingState] = field(default_factory=list)
+    passing: bytes | None = None
+    """The hash of the newest state that is only passing."""
 
 
 @dataclass(slots=True, eq=False)
@@ -29,7 +53,7 @@ class Sequence:
     # What the request asks for
     prompt_index: int
     choice_index: int
-    """The candidate's number among those of its prompt."""
+    """The candidate's index among its prompt's candidates."""
     sampling: SamplingParams
     choice: Choice
     token_ids: list[int]
@@ -42,7 +66,7 @@ class Sequence:
     organization: str = ""
     adapter: str | None = None
     cache_salt: bytes = b""
-    """The beginning of the hashes under which its blocks are cached."""
+    """The salt of the hashes under which its blocks are cached."""
     cache_reuse_limit: int | None = None
     """Tokens from this position on are computed even if cached: their logits are needed."""
     record: Record | None = None
@@ -54,9 +78,12 @@ class Sequence:
     processor: Processor | None = None
     """The request's custom logit processor."""
     dry_breakers: frozenset[int] = frozenset()
-    """Tokens that end what DRY takes for a repetition."""
+    """DRY's sequence breakers: no repetition extends across one of these tokens."""
     penalizes_prompt: bool = False
     """The repetition penalty counts the prompt's tokens too."""
+    family: bytes | None = None
+    """A digest of constraint, organization and cache salt. Sequences of one family produce similar
+    text, and may draft from each other's output."""
 
     # What the scheduler keeps
     num_computed: int = 0
@@ -72,13 +99,16 @@ class Sequence:
     arrival: int = UNPLACED
     """Orders sequences of one rank."""
     promoted: bool = False
-    """Ranks above every priority, since others passed it too often."""
+    """Ranks above every priority, since it was overtaken too often."""
     passed_over: int = 0
     """How many others started while the rest of its prompt waited."""
     num_charged: int = 0
     """Tokens that its organization has been charged for, cached ones included."""
     num_in_flight: int = 0
-    """Tokens beyond ``token_ids`` that a launched step is about to add."""
+    """Tokens beyond ``token_ids`` that the step in flight adds."""
+    states: SequenceStates = field(default_factory=SequenceStates)
+    draft: Draft = NO_DRAFT
+    """The drafted tokens that the current step computes after ``token_ids``."""
     _withheld: list[int] = field(default_factory=list)
 
     def append(self, token_id: int) -> Finish | None:
@@ -105,6 +135,35 @@ class Sequence:
         return self.logprobs is not None and self.logprobs.prompt_is_due
 
     @property
+    def may_draft(self) -> bool:
+        """Whether a step may compute drafted tokens. A custom processor may keep state, and a
+        record must not hold rejected tokens."""
+        return self.processor is None and self.record is None
+
+    @property
+    def is_ready_to_draft(self) -> bool:
+        """Whether the next token is an ordinary one: the choice goes on, nothing waits for the
+        token, and its grammar is quick to follow."""
+        scores_prompt = self.logprobs is not None and self.logprobs.prompt is not None
+        grammar = self.choice.grammar
+        is_slow = grammar is not None and grammar.is_slow
+        return self.choice.finish is None and not (self.held or scores_prompt or is_slow)
+
+    def follows_draft(self, num_drafted: int) -> bool:
+        """Whether the tokens appended since the step began equal the first ``num_drafted`` of the
+        draft."""
+        gained = self.token_ids[self.num_computed :]
+        return len(gained) == num_drafted and gained == list(self.draft.token_ids[:num_drafted])
+
+    def tokens_at(self, position: int, size: int) -> list[int]:
+        """Return ``size`` tokens from ``position`` on, of the sequence and then of its draft."""
+        token_ids = self.token_ids[position : position + size]
+        if missing := size - len(token_ids):
+            first = max(0, position - len(self.token_ids))
+            token_ids += self.draft.token_ids[first : first + missing]
+        return token_ids
+
+    @property
     def rank(self) -> float:
         return math.inf if self.promoted else self.priority
 
@@ -125,10 +184,9 @@ class Sequence:
         """The index in the output, from 0, of the next token to sample."""
         return len(self.token_ids) - self.prompt_len + self.num_in_flight
 
-    @property
-    def below_min_tokens(self) -> bool:
-        """Whether ``min_tokens`` keeps the next token from ending the choice."""
-        return self.next_output < self.sampling.min_tokens
+    def is_below_min_tokens(self, num_more: int) -> bool:
+        """Whether ``min_tokens`` still forbids an end after ``num_more`` further tokens."""
+        return self.next_output + num_more < self.sampling.min_tokens
 
 
 Piece = tuple[Sequence, int, int]

@@ -1,33 +1,46 @@
 """A snapshot of what an engine has done and what it holds."""
 
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 
 
 @dataclass(frozen=True, slots=True)
 class EngineStats:
-    """Counters and gauges of one engine. Counters start at zero with the engine."""
+    """Counters and gauges of one engine. Counters start at zero with the engine.
 
-    running: int = 0
+    No field has a default: a figure that nobody sets would be reported as 0 for ever.
+    """
+
+    forward: str
+    """What computes the model: ``c``, ``torch``, ``cuda`` or ``general``."""
+    slots: int
+    """Sequences that can run at once."""
+    running: int
     """Sequences that hold a slot."""
-    waiting: int = 0
-    """Sequences that wait for one."""
-    kv_blocks_used: int = 0
+    waiting: int
+    """Sequences that wait for a slot."""
+    kv_blocks_used: int
     """Blocks of the KV cache that running sequences hold."""
-    kv_blocks_idle: int = 0
+    kv_blocks_idle: int
     """Blocks that hold cached prefixes no running sequence uses."""
-    kv_blocks_total: int = 0
-    preemptions: int = 0
-    prefix_cache_queries: int = 0
+    kv_blocks_total: int
+    block_size: int
+    """Tokens per block."""
+    preemptions: int
+    prefix_cache_queries: int
     """Tokens of sequences that began to run."""
-    prefix_cache_hits: int = 0
-    """Those among them that were in the prefix cache."""
-    generated_tokens: int = 0
-    forced_tokens: int = 0
+    prefix_cache_hits: int
+    """How many of these were in the prefix cache."""
+    generated_tokens: int
+    forced_tokens: int
     """Generated tokens that a grammar forced and that took no step of their own."""
-    steps: int = 0
-    last_step_at: float = 0.0
+    drafted_tokens: int
+    """Drafted tokens: computed before they were known."""
+    accepted_tokens: int
+    """Drafted tokens that were accepted."""
+    steps: int
+    last_step_at: float
     """``time.monotonic()`` when a step last began or ended."""
-    step_seconds: dict[str, float] = field(default_factory=dict)
+    step_seconds: dict[str, float]
     """Time spent in steps by phase: ``schedule``, ``forward``, ``mask`` (waiting for masks after
     the forward), ``sample`` and ``append``."""
 

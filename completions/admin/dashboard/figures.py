@@ -5,70 +5,85 @@ The last hour is read from the records; longer periods are read from the hourly 
 
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from django.db.models import CharField, Count, F, Q, Sum
+from django.db.models import CharField, Count, F, Q, QuerySet, Sum
 from django.db.models.functions import Cast, Coalesce, Left
 
-from completions.admin.dashboard.periods import HOUR, MONTH, Period
 from completions.models import LoadSample, UsageHour, UsageRecord
 from completions.models.usage import BOUNDS_MS, COUNTED, FIRST_TOKEN, LATENCY, LATENCY_MS, SUMMED
-from completions.usage import histograms
+from completions.usage import report
+
+
+@dataclass(frozen=True, slots=True)
+class Period:
+    """`count` buckets of length `step`. The last bucket contains the present."""
+
+    name: str
+    title: str
+    step: timedelta
+    count: int
+
+    def start(self, now: datetime) -> datetime:
+        return self.floor(now) - (self.count - 1) * self.step
+
+    def floor(self, moment: datetime) -> datetime:
+        """The start of the bucket that contains the moment."""
+        midnight = moment.replace(hour=0, minute=0, second=0, microsecond=0)
+        return midnight + (moment - midnight) // self.step * self.step
+
+    def buckets(self, now: datetime) -> list[datetime]:
+        return [self.start(now) + i * self.step for i in range(self.count)]
+
+    def label(self, bucket: datetime) -> str:
+        return f"{bucket:%b %-d}" if self.step >= timedelta(days=1) else f"{bucket:%H:%M}"
+
+
+HOUR = Period("1h", "1 hour", timedelta(minutes=5), 12)
+DAY = Period("24h", "24 hours", timedelta(hours=1), 24)
+MONTH = Period("30d", "30 days", timedelta(days=1), 30)
+PERIODS = {period.name: period for period in (HOUR, DAY, MONTH)}
 
 Sums = Mapping[str, Any]
-"""Values of the columns in COUNTED."""
+"""The values of the columns in COUNTED."""
 NOTHING: Sums = dict.fromkeys(COUNTED, 0)
 
 
 def quantile(sums: Sums, columns: Sequence[str], share: float) -> float | None:
     """The quantile of a histogram in milliseconds; None if it is empty."""
-    return histograms.quantile([sums[column] or 0 for column in columns], share)
+    return report.quantile([sums[column] or 0 for column in columns], share)
 
 
 def series(period: Period, now: datetime) -> list[Sums]:
-    """Return the sums of each bucket."""
     found = _by_bucket(period, map(_named, _rows(period, now)))
     return [total(found[bucket]) for bucket in period.buckets(now)]
 
 
 def total(series: Sequence[Sums]) -> Sums:
-    """Add up the sums of several buckets."""
     return {name: sum(sums[name] or 0 for sums in series) for name in NOTHING}
 
 
 def before(period: Period, now: datetime) -> Sums:
     """Return the sums of the period before this one, without histograms."""
     start = period.start(now)
-    span = {"gte": start - (now - start), "lt": start}
-    if period is HOUR:
-        records = UsageRecord.objects.filter(**_within("finished_at", span))
-        return _named(records.aggregate(**_record_sums()))
-    hours = UsageHour.objects.filter(**_within("hour", span))
-    return _named(hours.aggregate(**_hour_sums(SUMMED)))
+    rows, sums = _ended(period, gte=start - (now - start), lt=start)
+    return _named(rows.aggregate(**sums))
 
 
 def ranked(period: Period, now: datetime, *by: str, most: int = 6) -> list[dict[str, Any]]:
     """Return the groups with the most tokens: rows of the columns `by` with their sums."""
-    span = {"gte": period.start(now)}
-    rows: Any
-    if period is HOUR:
-        rows = UsageRecord.objects.filter(**_within("finished_at", span))
-        sums = _record_sums()
-    else:
-        rows = UsageHour.objects.filter(**_within("hour", span))
-        sums = _hour_sums(SUMMED)
-    # Cast, because for a bare column SQLite scans all records in the order of its index.
+    rows, sums = _ended(period, gte=period.start(now))
+    # Cast, because grouping by a bare column makes SQLite scan all records in its index's order.
     texts = {f"by_{name}": Cast(name, CharField()) for name in by}
     found = [_named(row) for row in rows.order_by().values(**texts).annotate(**sums)]
     for row in found:
         row["tokens"] = row["prompt_tokens"] + row["completion_tokens"]
-        row |= {name: _read(name, row.pop(f"by_{name}")) for name in by}
+        for name in by:
+            text = row.pop(f"by_{name}")
+            row[name] = int(text) if name.endswith("_id") else text
     return sorted(found, key=lambda row: -row["tokens"])[:most]
-
-
-def _read(column: str, text: str) -> Any:
-    return int(text) if column.endswith("_id") else text
 
 
 def failures(period: Period, now: datetime, most: int = 6) -> list[dict[str, Any]]:
@@ -103,7 +118,7 @@ def load(period: Period, now: datetime) -> list[dict[str, float] | None]:
 
 
 def _mean(rows: Sequence[Mapping[str, Any]], names: Sequence[str]) -> dict[str, float] | None:
-    """Average over time for each model, then add the models up."""
+    """Average over time for each model, then sum over the models."""
     if not rows:
         return None
     samples: Counter[str] = Counter()
@@ -135,21 +150,27 @@ def _rows(period: Period, now: datetime) -> Any:
 
 
 def _prefix(period: Period, column: str) -> Any:
-    """The day or minute of a moment (UTC) as text: `2026-11-20 15:30`, or only its date.
+    """The day or minute of a UTC time as text: `2026-11-20` or `2026-11-20 15:30`.
 
-    Django's Trunc would be slow: on SQLite it calls a Python function for every row.
+    Django's Trunc is slow: on SQLite it calls a Python function for every row.
     """
     day = period.step >= timedelta(days=1)
     length = len("2026-11-20") if day else len("2026-11-20 15:30")
     return Left(Cast(column, CharField()), length)
 
 
-def _within(column: str, span: Mapping[str, datetime]) -> dict[str, datetime]:
-    return {f"{column}__{lookup}": moment for lookup, moment in span.items()}
+def _ended(period: Period, **span: datetime) -> tuple[QuerySet[Any], dict[str, Any]]:
+    """The rows of a time span, given by field lookups, and the sums to take over them."""
+    rows: QuerySet[Any]
+    if period is HOUR:
+        rows, column, sums = UsageRecord.objects.all(), "finished_at", _record_sums()
+    else:
+        rows, column, sums = UsageHour.objects.all(), "hour", _hour_sums(SUMMED)
+    return rows.filter(**{f"{column}__{name}": at for name, at in span.items()}), sums
 
 
 _PREFIX = "sum_"
-"""Prepended because Django refuses an aggregate with the name of a column."""
+"""Prepended because Django refuses an aggregate named like a column."""
 
 
 def _named(row: Mapping[str, Any]) -> dict[str, Any]:
@@ -171,7 +192,7 @@ def _record_sums() -> dict[str, Any]:
 
 
 def _record_histograms() -> dict[str, Any]:
-    """The histograms of UsageHour, computed from records with the same rules as in the ledger."""
+    """The histograms of UsageHour, computed from records by the ledger's rules."""
     counted = Q(status="completed") & ~Q(kind="batch")
     counts = {}
     for columns, value in ((LATENCY, "latency"), (FIRST_TOKEN, "first_token_ms")):
@@ -186,7 +207,7 @@ def _record_histograms() -> dict[str, Any]:
 
 
 def daily_tokens(key_ids: Sequence[int], now: datetime) -> dict[int, list[int]]:
-    """Return the tokens of each key for each day of the last 30."""
+    """Return each key's tokens for each of the last 30 days."""
     days = {f"{day:%Y-%m-%d}": i for i, day in enumerate(MONTH.buckets(now))}
     found = {key_id: [0] * len(days) for key_id in key_ids}
     hours = UsageHour.objects.filter(api_key_id__in=key_ids, hour__gte=MONTH.start(now))
@@ -206,6 +227,5 @@ def by_model(period: Period, now: datetime) -> dict[str, dict[str, Any]]:
 
 
 def by_organization(period: Period, now: datetime) -> dict[int, dict[str, Any]]:
-    """Return the sums of each organization."""
     rows = ranked(period, now, "organization_id", most=10_000)
     return {row["organization_id"]: row for row in rows}

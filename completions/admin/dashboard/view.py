@@ -1,4 +1,4 @@
-"""The start page: the service now and over a period, its top users and its failures."""
+"""The start page: the service now and over a period, with its top users and failures."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -10,13 +10,11 @@ from django.urls import reverse
 from django.utils import timezone
 
 from completions.admin import state
-from completions.admin.dashboard import charts, figures
-from completions.admin.dashboard.charts import Line
-from completions.admin.dashboard.figures import Sums, quantile
-from completions.admin.dashboard.periods import DAY, PERIODS, Period
+from completions.admin.dashboard import figures, panels
+from completions.admin.dashboard.figures import DAY, PERIODS, Period, Sums, quantile
 from completions.admin.display import NONE, ago, compact, exact, milliseconds, money, share
-from completions.models import ApiKey, UsageRecord
-from completions.models.usage import FIRST_TOKEN, LATENCY, NANOS
+from completions.models import ApiKey, BudgetWarning, UsageRecord
+from completions.models.usage import FIRST_TOKEN, LATENCY
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +29,7 @@ class Tile:
 
 
 def fill(request: HttpRequest, context: dict[str, Any]) -> dict[str, Any]:
-    """Add to the context what the dashboard's template shows. unfold calls this."""
+    """Add what the dashboard's template shows to the context. unfold calls this."""
     period = PERIODS.get(request.GET.get("period", ""), DAY)
     now = timezone.now()
     context["periods"] = [(p.name, p.title, p is period) for p in PERIODS.values()]
@@ -50,8 +48,11 @@ def used(period: Period, now: datetime) -> dict[str, Any]:
     labels = [period.label(bucket) for bucket in period.buckets(now)]
     return {
         "tiles": [*_usage_tiles(sums, earlier, period), *_live_tiles(live)],
-        "warnings": live.warnings,
-        "panels": [*_usage_panels(labels, by_bucket), _load_panel(labels, period, now, live)],
+        "warnings": [*live.warnings, *map(str, BudgetWarning.objects.current(now))],
+        "panels": [
+            *panels.usage_panels(labels, by_bucket),
+            panels.load_panel(labels, period, now),
+        ],
         "empty": not sums["requests"],
         "keys": _top_keys(period, now, sums),
         "models": _top_models(period, now, sums),
@@ -96,7 +97,7 @@ def _quantiles(sums: Sums, columns: Sequence[str]) -> tuple[str, str]:
 
 
 def _change(now: float, before: float) -> str:
-    """The change from the period before; empty if that had almost none."""
+    """The change from the previous period; empty if that period had almost none."""
     if now > 10 * before:
         return ""
     return f"{round(100 * (now - before) / before):+d} %" if before else ""
@@ -112,86 +113,6 @@ def _live_tiles(live: state.Live) -> list[Tile]:
         Tile("Queue now", exact(sum(live.queued.values())), ", ".join(parts) or "empty"),
         Tile("Slots now", slots, f"running {workers}", "" if live.workers else "bad"),
     ]
-
-
-@dataclass(frozen=True, slots=True)
-class Panel:
-    """A chart with its title and a note."""
-
-    title: str
-    chart: Mapping[str, str]
-    note: str = ""
-
-
-def _usage_panels(labels: Sequence[str], sums: Sequence[Sums]) -> list[Panel]:
-    def column(name: str) -> list[float | None]:
-        return [each[name] or 0 for each in sums]
-
-    done = [each["requests"] - each["failed"] - each["cancelled"] for each in sums]
-    fresh = [each["prompt_tokens"] - each["cached_tokens"] for each in sums]
-    chosen = [each["completion_tokens"] - each["forced_tokens"] for each in sums]
-    requests = [
-        Line("completed", done, charts.PRIMARY),
-        Line("cancelled", column("cancelled"), charts.AMBER),
-        Line("failed", column("failed"), charts.RED),
-    ]
-    tokens = [
-        Line("prompt", fresh, charts.BLUE),
-        Line("prompt, cached", column("cached_tokens"), charts.GREY),
-        Line("output", chosen, charts.PRIMARY),
-        Line("output, forced by grammar", column("forced_tokens"), charts.VIOLET),
-    ]
-    latency = [
-        Line("latency p50", _line(sums, LATENCY, 0.5), charts.PRIMARY),
-        Line("latency p95", _line(sums, LATENCY, 0.95), charts.PRIMARY, dashed=True),
-        Line("first token p50", _line(sums, FIRST_TOKEN, 0.5), charts.BLUE),
-        Line("first token p95", _line(sums, FIRST_TOKEN, 0.95), charts.BLUE, dashed=True),
-    ]
-    shares = [
-        Line("prompt tokens cached", _shares(sums, "cached_tokens", "prompt_tokens"), charts.GREY),
-        Line(
-            "output tokens forced", _shares(sums, "forced_tokens", "completion_tokens"),
-            charts.VIOLET,
-        ),
-    ]  # fmt: skip
-    cost = [Line("cost", [each["cost_nanos"] / NANOS for each in sums], charts.PRIMARY)]
-    return [
-        Panel("Requests", charts.bars(labels, requests)),
-        Panel("Tokens", charts.bars(labels, tokens)),
-        Panel(
-            "Time to answer",
-            charts.lines(labels, latency, "seconds", logarithmic=True),
-            "completed requests without batches",
-        ),
-        Panel("Cached and forced share", charts.lines(labels, shares, "%")),
-        Panel("Cost", charts.bars(labels, cost)),
-    ]
-
-
-def _line(sums: Sequence[Sums], columns: Sequence[str], q: float) -> list[float | None]:
-    found = (quantile(each, columns, q) for each in sums)
-    return [None if value is None else round(value / 1000, 3) for value in found]
-
-
-def _shares(sums: Sequence[Sums], part: str, whole: str) -> list[float | None]:
-    return [round(100 * each[part] / each[whole], 1) if each[whole] else None for each in sums]
-
-
-def _load_panel(labels: Sequence[str], period: Period, now: datetime, live: state.Live) -> Panel:
-    load = figures.load(period, now)
-
-    def column(*names: str) -> list[float | None]:
-        return [
-            None if each is None else round(sum(each[name] for name in names), 2) for each in load
-        ]
-
-    lines = [
-        Line("queued, interactive", column("queued_interactive"), charts.RED),
-        Line("queued, background", column("queued_background", "queued_batch"), charts.AMBER),
-        Line("running", column("running"), charts.PRIMARY),
-        Line("slots", column("slots"), charts.GREY, dashed=True),
-    ]
-    return Panel("Queue and slots", charts.lines(labels, lines), "means of samples")
 
 
 # Rankings ---------------------------------------------------------------------------------------

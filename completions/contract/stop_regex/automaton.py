@@ -1,12 +1,10 @@
 """Stop regexes, found in a text as it arrives, in time linear in its length.
 
-A backtracking engine such as Python's ``re`` can take exponential time on one token, and what it
-finds in a partial text depends on where the text was cut. Here a pattern becomes a
-nondeterministic automaton (Thompson, 1968), followed for all possible starts of a match at once;
-its sets of states are cached as they come up, as RE2 does, and each state keeps the earliest start
-that leads to it (a tagged automaton with one tag; Laurikari, 2000). So after every character it is
-known whether a match ends there, where the leftmost of those that do began, and how much of the
-text may still become part of one.
+A backtracking engine such as Python's ``re`` can take exponential time on one token. Here a pattern
+becomes a nondeterministic automaton (Thompson, 1968), which follows every possible start of a match
+at once. Sets of states are cached, as in RE2, and each state keeps the earliest start that leads to
+it (a tagged automaton with one tag; Laurikari, 2000). After every character the search knows if a
+match ends there, where the leftmost one began, and how much text may still be part of a match.
 """
 
 from collections.abc import Container, Iterable
@@ -17,6 +15,7 @@ from completions.contract.stop_regex.syntax import (
     Alternation,
     Chars,
     Concatenation,
+    End,
     Node,
     Predicate,
     RegexError,
@@ -26,23 +25,24 @@ from completions.contract.stop_regex.syntax import (
 )
 
 MAX_PATTERNS = 32
-"""Of one request."""
+"""The most patterns in one request."""
 MAX_PATTERN_BYTES = 256
-"""Of one pattern in UTF-8."""
+"""The most UTF-8 bytes in one pattern."""
 MAX_STATES = 1000
-"""Character states of one pattern, bounded repetitions written out."""
+"""The most character states of one pattern, with bounded repetitions expanded."""
 MAX_TOTAL_STATES = MAX_PATTERNS * MAX_PATTERN_BYTES
-"""Of all the patterns of a request together: as many as plain text in every pattern comes to."""
+"""The most states of all patterns of a request: enough for plain text in every pattern."""
 
 _CACHED_STATES = 20_000
-"""Size of a pattern's cache in states of the nondeterministic automaton, before it starts anew."""
+"""The most states in a pattern's cache, which is emptied when it is full."""
 
 
 class _Step(NamedTuple):
     """The effect of one character on a set of states.
 
-    ``sources[i]`` says which old state the ``i``-th new one came from; those beyond ``sources``
-    start a match after this character. ``accepted`` is the old state that completed one, or -1.
+    ``sources[i]`` is the old state that the ``i``-th new one comes from. New states without a
+    source start a match after this character. ``accepted`` is the old state that completes a match,
+    or -1.
     """
 
     target: "_States"
@@ -51,7 +51,7 @@ class _Step(NamedTuple):
 
 
 class _States:
-    """A set of states, oldest start first, and what is known of where it leads."""
+    """A set of states, oldest start first, and the steps from it computed so far."""
 
     __slots__ = ("numbers", "steps")
 
@@ -70,7 +70,8 @@ class StopRegex:
         self._nfa = nfa
         self.size = len(nfa.edges)
         self._known: dict[tuple[int, ...], _States] = {}
-        self._cached = 0
+        self.cached = 0
+        """The size of the cache, in states."""
         at_start, nullable = nfa.closure([nfa.first], of_text=True, of_line=True)
         if nullable:
             raise RegexError(f"{pattern!r} matches the empty text")
@@ -79,11 +80,11 @@ class StopRegex:
     def step(self, states: _States, char: str) -> _Step:
         if (step := states.steps.get(char)) is not None:
             return step
-        if self._cached > _CACHED_STATES:
-            self._known, self._cached = {}, 0
+        if self.cached > _CACHED_STATES:
+            self._known, self.cached = {}, 0
             self.start = self._states(self.start.numbers)
         step = states.steps[char] = self._compute(states, char)
-        self._cached += len(step.sources) + 1
+        self.cached += len(step.sources) + 1
         return step
 
     def _compute(self, states: _States, char: str) -> _Step:
@@ -107,18 +108,18 @@ class StopRegex:
         states = self._known.get(numbers)
         if states is None:
             states = self._known[numbers] = _States(numbers)
-            self._cached += len(numbers) + 1
+            self.cached += len(numbers) + 1
         return states
 
 
 @lru_cache(maxsize=256)
 def compile_regex(pattern: str) -> StopRegex:
-    """Raises RegexError."""
+    """Return the automaton of a pattern. Raises RegexError."""
     return StopRegex(pattern)
 
 
 def compile_all(patterns: Iterable[str]) -> list[StopRegex]:
-    """The patterns of one request. Raises RegexError, also when they are too large together."""
+    """The compiled patterns of one request. Raises RegexError, also if their total is too large."""
     regexes = [compile_regex(pattern) for pattern in patterns]
     if sum(regex.size for regex in regexes) > MAX_TOTAL_STATES:
         raise RegexError(f"the patterns are too large: more than {MAX_TOTAL_STATES} states")
@@ -126,7 +127,7 @@ def compile_all(patterns: Iterable[str]) -> list[StopRegex]:
 
 
 class RegexSearch:
-    """Where one text stands in the search for one pattern."""
+    """The search for one pattern in one text."""
 
     def __init__(self, regex: StopRegex) -> None:
         self.regex = regex
@@ -140,11 +141,11 @@ class RegexSearch:
 
     @property
     def num_held(self) -> int:
-        """How many of the last characters may be part of a match that is yet to end."""
+        """The number of trailing characters that may belong to an unfinished match."""
         return self._position - self._starts[0] if self._starts else 0
 
     def step(self, char: str) -> int:
-        """Add a character; the length of the leftmost match that ends with it, or 0."""
+        """Add a character. Returns the length of the leftmost match that ends with it, or 0."""
         step = self.regex.step(self._states, char)
         self._position += 1
         starts = self._starts
@@ -165,10 +166,11 @@ _ACCEPT = -1
 
 
 class _Nfa:
-    """Character states ``edges[i]`` (what they match, what follows) and, negative, the others.
+    """Character states have numbers from 0; states that consume no character have negative ones.
 
-    ``-1`` accepts; every other negative number is an index into ``_forks``: states reached
-    without a character, all of them or only at the start of the text or a line.
+    ``edges[i]`` is what state ``i`` matches and what follows it. ``-1`` accepts. The other
+    negative numbers index ``_forks``: the states reached without a character, some of them only
+    at the start of the text or of a line.
     """
 
     def __init__(self, tree: Node) -> None:
@@ -179,8 +181,8 @@ class _Nfa:
     def closure(
         self, states: Iterable[int], of_text: bool, of_line: bool, without: Container[int] = ()
     ) -> tuple[list[int], bool]:
-        """The character states reachable without a character, but for ``without``, and whether
-        the end of the pattern is."""
+        """Return the character states reachable without a character, except those in ``without``,
+        and whether the end of the pattern is reachable."""
         seen: set[int] = set()
         reached = []
         pending = list(states)
@@ -199,7 +201,7 @@ class _Nfa:
         return sorted(reached), _ACCEPT in seen
 
     def _build(self, node: Node, following: int) -> int:
-        """The state that matches ``node`` and then goes on to ``following``."""
+        """Return the state that matches ``node`` and then continues with ``following``."""
         if isinstance(node, Chars):
             if len(self.edges) == MAX_STATES:
                 raise RegexError(f"the pattern is too large: more than {MAX_STATES} states")
@@ -207,6 +209,8 @@ class _Nfa:
             return len(self.edges) - 1
         if isinstance(node, Start):
             return self._fork([following], node)
+        if isinstance(node, End):
+            return following  # the parser ensures that only the end follows
         if isinstance(node, Concatenation):
             for part in reversed(node.parts):
                 following = self._build(part, following)
@@ -228,7 +232,7 @@ class _Nfa:
         for _ in range(node.minimum):
             body = self._build(node.node, following)
             if body == following:
-                break  # an empty body, however often
+                break  # repeating an empty body adds nothing
             following = body
         return following
 

@@ -1,11 +1,17 @@
-"""Regular expressions as trees: the part of the usual syntax that an automaton can follow.
+"""Parses regular expressions into trees: the part of the syntax that an automaton can follow.
 
-Literals, ``.``, classes, groups, ``|``, ``* + ? {m,n}`` (greedy and lazy are the same here: what
-counts is where the first match ends), ``^`` and ``\\A``, the flags ``i``, ``m`` and ``s``. Classes
-are Unicode's, as in Python's ``re``. Look-around, back-references, ``\\b`` and ``$`` ask for text
-that has not been generated or that has been forgotten, and are refused.
+These are literals, ``.``, classes, groups, ``|``, ``* + ? {m,n}``, ``^`` and ``\\A``, and the flags
+``i``, ``m`` and ``s``. Greedy and lazy repetitions are the same, because a search stops where the
+first match ends. Classes cover Unicode, as in Python's ``re``. Look-around, back-references and
+``\\b`` need text that is not generated yet or not kept, and are refused.
+
+``^`` matches at the beginning of the text. ``$``, ``\\z`` and ``\\Z`` match at the end of the
+text so far, as in SGLang, which searches while the text grows. Every character is briefly the last
+one, so a trailing ``$`` changes nothing. Nothing can match after a ``$``, so it is refused
+anywhere else.
 """
 
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -22,7 +28,6 @@ _CONTROLS = {"n": "\n", "t": "\t", "r": "\r", "f": "\f", "v": "\v", "a": "\a", "
 _HEX_DIGITS = {"x": 2, "u": 4, "U": 8}
 _REFUSED_ESCAPES = {
     **dict.fromkeys("bB", "word boundaries are not supported"),
-    **dict.fromkeys("zZ", "the end of the text is not known while it is generated"),
     **dict.fromkeys("pPX", "Unicode properties are not supported"),
     **dict.fromkeys("123456789kg", "back-references are not supported"),
 }
@@ -32,21 +37,26 @@ _MAX_REPEAT = 1000
 
 
 class RegexError(ValueError):
-    """The pattern is malformed or asks for what is not supported."""
+    """The pattern is malformed, or uses unsupported syntax."""
 
 
 @dataclass(frozen=True, slots=True)
 class Chars:
-    """One character out of a set."""
+    """One character from a set."""
 
     matches: Predicate
 
 
 @dataclass(frozen=True, slots=True)
 class Start:
-    """The start of the text, or with ``of_line`` of any line."""
+    """The start of the text or, with ``of_line``, of any line."""
 
     of_line: bool
+
+
+@dataclass(frozen=True, slots=True)
+class End:
+    """The end of the text so far."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +78,7 @@ class Repeat:
     maximum: int | None
 
 
-Node = Chars | Start | Concatenation | Alternation | Repeat
+Node = Chars | Start | End | Concatenation | Alternation | Repeat
 
 
 class _Flags(NamedTuple):
@@ -86,7 +96,26 @@ def parse(pattern: str) -> Node:
     node = parser.alternation(0)
     if not parser.at_end:
         raise parser.error("unbalanced )")
+    _check_ends(node, is_last=True)
     return node
+
+
+def _check_ends(node: Node, is_last: bool) -> None:
+    """Raise RegexError for an End before other items. With `is_last`, nothing follows `node`."""
+    match node:
+        case End() if not is_last:
+            raise RegexError(
+                "$ is the end of the text so far, after which nothing can match; put it at the end "
+                r"of the pattern or of an alternative, or write \$ for the character"
+            )
+        case Concatenation(parts):
+            for index, part in enumerate(parts, 1):
+                _check_ends(part, is_last and index == len(parts))
+        case Alternation(options):
+            for option in options:
+                _check_ends(option, is_last)
+        case Repeat(repeated):
+            _check_ends(repeated, is_last=False)
 
 
 class _Parser:
@@ -105,7 +134,7 @@ class _Parser:
         return RegexError(f"{reason} (at character {self._at} of {self._pattern!r})")
 
     def alternation(self, depth: int) -> Node:
-        """Options up to the end or a closing bracket; flags set inside do not leave it."""
+        """Read alternatives up to the end or a closing bracket. Flags set inside end there too."""
         if depth > _MAX_DEPTH:
             raise self.error("groups are nested too deeply")
         flags = self._flags
@@ -127,7 +156,7 @@ class _Parser:
     def _quantified(self, node: Node, bare: bool) -> Node:
         if (bounds := self._bounds()) is None:
             return node
-        if bare and isinstance(node, Start):
+        if bare and isinstance(node, Start | End):
             raise self.error("nothing to repeat")
         minimum, maximum = bounds
         if minimum > _MAX_REPEAT or (maximum or 0) > _MAX_REPEAT:
@@ -140,7 +169,7 @@ class _Parser:
         return Repeat(node, minimum, maximum)
 
     def _bounds(self) -> tuple[int, int | None] | None:
-        """A quantifier, if there is one here; braces around anything else are literal."""
+        """Read a quantifier, if there is one. Braces around anything else are literal."""
         for char, bounds in (("*", (0, None)), ("+", (1, None)), ("?", (0, 1))):
             if self._take(char):
                 return bounds
@@ -154,7 +183,7 @@ class _Parser:
         return int(low), int(high) if high else None if comma else int(low)
 
     def _atom(self, depth: int) -> Node | None:
-        """One item; None for flags, which only change how to read what follows."""
+        """Read one item; None for flags, which change how the rest is read."""
         char = self._next()
         if char == "(":
             return self._group(depth)
@@ -165,9 +194,9 @@ class _Parser:
         if char == "^":
             return Start(self._flags.multiline)
         if char == "$":
-            raise self.error("$ is not supported: where the text ends is not known yet")
+            return End()
         if char == ".":
-            return Chars(_any if self._flags.dot_all else _any_but_newline)
+            return Chars((lambda _: True) if self._flags.dot_all else "\n".__ne__)
         if char in "*+?":
             raise self.error("nothing to repeat")
         return self._literal(char)
@@ -176,23 +205,20 @@ class _Parser:
         flags = self._flags
         if self._take("?"):
             if self._take("P<") or (not self._peek_is("<=", "<!") and self._take("<")):
-                self._skip_name()
+                name, closed, _ = self._pattern[self._at :].partition(">")
+                if not closed or not name.isidentifier():
+                    raise self.error("a bad group name")
+                self._at += len(name) + 1
             elif not self._take(":") and not self._set_flags():
-                return None  # they hold until the enclosing group ends
+                return None  # the flags hold until the enclosing group ends
         node = self.alternation(depth + 1)
         self._flags = flags
         if not self._take(")"):
             raise self.error("a group is not closed")
         return node
 
-    def _skip_name(self) -> None:
-        name, closed, _ = self._pattern[self._at :].partition(">")
-        if not closed or not name.isidentifier():
-            raise self.error("a bad group name")
-        self._at += len(name) + 1
-
     def _set_flags(self) -> bool:
-        """Read ``ims-ims`` and what ends it; True if they are those of a group of their own."""
+        """Read ``ims-ims`` and its terminator; True if the flags open a group."""
         value = True
         while not self.at_end:
             char = self._next()
@@ -237,13 +263,15 @@ class _Parser:
     def _escape(self) -> Node:
         if self._take("A"):
             return Start(of_line=False)
+        if self._take("z") or self._take("Z"):
+            return End()
         escaped = self._escaped()
         return self._literal(escaped) if isinstance(escaped, str) else Chars(escaped)
 
     def _escaped(self) -> str | Predicate:
-        """What follows a backslash: a character, or a set of them."""
+        """The character, or the set of characters, that follows a backslash."""
         if self.at_end:
-            raise self.error("a backslash with nothing behind it")
+            raise self.error("a backslash with nothing after it")
         char = self._next()
         if char.lower() in _CATEGORIES:
             category = _CATEGORIES[char.lower()]
@@ -259,18 +287,16 @@ class _Parser:
         return char
 
     def _code_point(self, length: int) -> str:
-        rest = self._pattern[self._at :]
-        if rest.startswith("{"):
-            digits = rest[1:].partition("}")[0]
-            consumed = len(digits) + 2
-        else:
-            digits = rest[:length]
-            consumed = length
+        code = re.compile(rf"\{{([0-9A-Fa-f]+)\}}|([0-9A-Fa-f]{{{length}}})").match(
+            self._pattern, self._at
+        )
         try:
-            char = chr(int(digits, 16))
+            char = chr(int(code[1] or code[2], 16)) if code else ""
         except (ValueError, OverflowError):
-            raise self.error("a bad character code") from None
-        self._at += consumed
+            char = ""  # beyond Unicode
+        if not code or not char:
+            raise self.error("a bad character code")
+        self._at = code.end()
         return char
 
     def _literal(self, char: str) -> Chars:
@@ -309,11 +335,3 @@ def _range(low: str, high: str) -> Predicate:
 
 def _negated(matches: Predicate) -> Predicate:
     return lambda char: not matches(char)
-
-
-def _any(_char: str) -> bool:
-    return True
-
-
-def _any_but_newline(char: str) -> bool:
-    return char != "\n"

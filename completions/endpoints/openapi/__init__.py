@@ -1,1 +1,1 @@
-"""The OpenAPI document, written from the request serializers and one table of operations."""
+"""The OpenAPI document, written from the request fields and one table of operations."""

@@ -1,17 +1,22 @@
-"""Finite automata of regular expressions, by Thompson's construction: linear in the expression.
+"""Finite automata of lexemes, and a simulation of llguidance's lexer over several of them.
 
-Counted repetition counts as unbounded, so an automaton may accept more than its expression. That is
-safe: automata only serve to find lexemes that may conflict.
+The automata follow Thompson's construction, linear in the expression. Counted repetition counts as
+unbounded, so an automaton may accept more than its expression. That is safe: automata only serve to
+find lexemes that may conflict.
 """
 
-from collections.abc import Mapping
+import itertools
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
+from typing import NamedTuple
 
-from completions.grammars.ebnf import free_text
+from completions.grammars.ebnf import code_points, free_text
 from completions.grammars.ebnf.code_points import Ranges
 from completions.grammars.ebnf.expressions import (
     Alternation,
     Characters,
     Concatenation,
+    EndingEarly,
     Expression,
     FreeText,
     Literal,
@@ -23,6 +28,9 @@ from completions.grammars.ebnf.expressions import (
 
 START, END = 0, 1
 MAX_STATES = 20_000
+"""States of one automaton."""
+MAX_WORK = 300_000
+"""States visited before a simulation is given up."""
 
 
 class TooLargeError(Exception):
@@ -51,27 +59,28 @@ class Automaton:
         return len(self.steps) - 1
 
     def _connect(self, node: Expression, start: int, end: int) -> None:
-        """Connect two states by an expression."""
-        if isinstance(node, Characters):
-            self.steps[start].append((node.ranges, end))
-        elif isinstance(node, Literal):
-            self._connect_text(node.text, start, end)
-        elif isinstance(node, Concatenation):
-            self._connect_concatenation(node.parts, start, end)
-        elif isinstance(node, Alternation):
-            self._todo += [(option, start, end) for option in node.options]
-        elif isinstance(node, Repeat):
-            self._connect_repeat(node, start, end)
-        elif isinstance(node, NonEmpty):
-            self._todo.append((node.body, start, end))
-        elif isinstance(node, Reference):
-            self._todo.append((self._rules[node.name], self._after(start), end))
-        elif isinstance(node, Substring):
-            self._connect_substring(node.chunks, start, end)
-        elif isinstance(node, FreeText):
-            self._connect_free_text(node, start, end)
-        else:
-            raise TypeError(node)
+        """Connect two states by an expression, the parts of which may wait in `_todo`."""
+        match node:
+            case Characters(ranges):
+                self.steps[start].append((ranges, end))
+            case Literal(text):
+                self._connect_text(text, start, end)
+            case Concatenation(parts):
+                places = [start, *(self._state() for _ in parts)]
+                self._todo += zip(parts, places[:-1], places[1:], strict=True)
+                self._jumps[places[-1]].append(end)
+            case Alternation(options):
+                self._todo += [(option, start, end) for option in options]
+            case Repeat():
+                self._connect_repeat(node, start, end)
+            case NonEmpty(body) | EndingEarly(body):
+                self._todo.append((body, start, end))
+            case Reference(name):
+                self._todo.append((self._rules[name], self._after(start), end))
+            case Substring(chunks):
+                self._connect_substring(chunks, start, end)
+            case FreeText():
+                self._connect_free_text(node, start, end)
 
     def _after(self, state: int) -> int:
         """A new state, reached without a character."""
@@ -79,30 +88,18 @@ class Automaton:
         self._jumps[state].append(new)
         return new
 
-    def _connect_text(self, text: str, start: int, end: int) -> None:
-        here = start
-        for index, character in enumerate(text):
-            there = end if index == len(text) - 1 else self._state()
-            code_point = ord(character)
-            self.steps[here].append((((code_point, code_point),), there))
-            here = there
-
-    def _connect_concatenation(self, parts: tuple[Expression, ...], start: int, end: int) -> None:
-        here = start
-        for part in parts:
-            there = self._state()
-            self._todo.append((part, here, there))
-            here = there
-        self._jumps[here].append(end)
-
     def _connect_repeat(self, node: Repeat, start: int, end: int) -> None:
         begin, finish = self._after(start), self._state()
         self._todo.append((node.body, begin, finish))
-        self._jumps[finish].append(end)
-        if node.high != 1:
-            self._jumps[finish].append(begin)
+        self._jumps[finish] += [end] if node.high == 1 else [end, begin]
         if node.low == 0:
             self._jumps[begin].append(end)
+
+    def _connect_text(self, text: str, start: int, end: int) -> None:
+        for index, character in enumerate(text):
+            there = end if index == len(text) - 1 else self._state()
+            self.steps[start].append((((ord(character), ord(character)),), there))
+            start = there
 
     def _connect_substring(self, chunks: tuple[str, ...], start: int, end: int) -> None:
         here = self._after(start)
@@ -123,7 +120,7 @@ class Automaton:
                 self._jumps[number].append(end)
 
     def closure(self, state: int) -> tuple[int, ...]:
-        """The states reached without a character that end or that a character leaves."""
+        """The states reached without a character that are final or that a character leaves."""
         found = self._closures.get(state)
         if found is None:
             seen, stack = {state}, [state]
@@ -134,3 +131,89 @@ class Automaton:
             found = tuple(each for each in seen if each == END or self.steps[each])
             self._closures[state] = found
         return found
+
+
+Place = tuple[int, int]
+"""A lexeme's number, and a state of its automaton."""
+
+
+class Crossing(NamedTuple):
+    """A situation in which some lexemes are complete and others may continue."""
+
+    whole: int
+    """The lexemes that match the text so far."""
+    going_on: int
+    """The lexemes that one more character leaves possible."""
+    lead_bytes: int
+    """The first bytes that the character may have."""
+
+
+class TooAmbiguousError(Exception):
+    """The simulation visited more than MAX_WORK states."""
+
+
+class Simulation:
+    """Simulates the lexemes with these automata."""
+
+    def __init__(self, automata: Mapping[int, Automaton]) -> None:
+        self._automata = automata
+        self.work = 0
+        """States visited so far."""
+
+    def crossings(self) -> Iterator[Crossing]:
+        """All crossings; at the end of a text, nothing goes on. Raises TooAmbiguousError."""
+        seen: set[frozenset[Place]] = set()
+        todo = [self._closed((number, START) for number in self._automata)]
+        while todo:
+            places = todo.pop()
+            # No lexeme matches the empty text, even if its automaton could end at once.
+            whole = _lexemes(place for place in places if place[1] == END) if places in seen else 0
+            if whole:
+                yield Crossing(whole, 0, 0)
+            for targets, lead_bytes in self._steps(places).items():
+                following = self._closed(targets)
+                if whole:
+                    yield Crossing(whole, _lexemes(following), lead_bytes)
+                if following not in seen:
+                    seen.add(following)
+                    todo.append(following)
+
+    def _closed(self, places: Iterable[Place]) -> frozenset[Place]:
+        """The places, and those reached from them without a character."""
+        found: set[Place] = set()
+        for number, state in places:
+            reached = self._automata[number].closure(state)
+            self.work += len(reached)
+            if self.work > MAX_WORK:
+                raise TooAmbiguousError
+            found.update((number, each) for each in reached)
+        return frozenset(found)
+
+    def _steps(self, places: frozenset[Place]) -> dict[frozenset[Place], int]:
+        """The places that characters lead to, with the lead bytes of these characters."""
+        starts: dict[int, list[Place]] = {}
+        stops: dict[int, list[Place]] = {}
+        for number, state in places:
+            for ranges, target in self._automata[number].steps[state]:
+                for low, high in ranges:
+                    starts.setdefault(low, []).append((number, target))
+                    stops.setdefault(high + 1, []).append((number, target))
+        lead_bytes: dict[frozenset[Place], int] = {}
+        # A sweep over code points: all between two edges lead to the same places.
+        active: Counter[Place] = Counter()
+        for edge, next_edge in itertools.pairwise(sorted(starts.keys() | stops.keys())):
+            active.subtract(stops.get(edge, ()))
+            active.update(starts.get(edge, ()))
+            targets = frozenset(place for place, count in active.items() if count)
+            self.work += len(active)
+            if targets:
+                found = code_points.lead_bytes(((edge, next_edge - 1),))
+                lead_bytes[targets] = lead_bytes.get(targets, 0) | found
+        return lead_bytes
+
+
+def _lexemes(places: Iterable[Place]) -> int:
+    found = 0
+    for number, _ in places:
+        found |= 1 << number
+    return found

@@ -35,7 +35,7 @@ def literal(text: str, start: int, end: int) -> str:
 
 
 def places(text: str, start: int, end: int) -> list[int]:
-    """The offset at which each character of that string is written."""
+    """The offset in the text of each character of that string."""
     return [character.start for character in _characters(text, start, end, _IN_LITERALS)]
 
 
@@ -81,7 +81,11 @@ def _escape(text: str, start: int, end: int, escapes: dict[str, str]) -> tuple[i
     if letter in escapes:
         return ord(escapes[letter]), start + 2
     if letter not in "xuU":
-        raise GrammarError.at(text, start, _unknown(letter, in_class=escapes is _IN_CLASSES))
+        if letter in _SHORTHANDS and escapes is _IN_CLASSES:
+            message = f"\\{letter} is not known in this dialect; write [{_SHORTHANDS[letter]}]"
+        else:
+            message = f"unknown escape \\{letter}; write the character itself or \\u with digits"
+        raise GrammarError.at(text, start, message)
     digits = start + 2
     # As in XGrammar, \x takes all the digits that follow.
     limit = min(end, digits + _DIGITS.get(letter, end))
@@ -95,18 +99,9 @@ def _escape(text: str, start: int, end: int, escapes: dict[str, str]) -> tuple[i
         raise GrammarError.at(text, start, message)
     value = int(text[digits:stop], 16)
     if not code_points.is_character(value):
-        message = (
-            f"{text[start:stop]} is not a Unicode character; \\x takes all the digits that follow"
-        )
+        hint = "\\x takes all the digits that follow"
         if letter != "x":
-            message = (
-                f"{text[start:stop]} is not a Unicode character; write those above U+FFFF as \\U"
-            )
+            hint = "write those above U+FFFF as \\U"
+        message = f"{text[start:stop]} is not a Unicode character; {hint}"
         raise GrammarError.at(text, start, message)
     return value, stop
-
-
-def _unknown(letter: str, *, in_class: bool) -> str:
-    if letter in _SHORTHANDS and in_class:
-        return f"\\{letter} is not known in this dialect; write [{_SHORTHANDS[letter]}]"
-    return f"the escape \\{letter} is not known; write the character itself or \\u and four digits"

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from completions.grammars.ebnf.code_points import Ranges
+from completions.grammars.tokens import IdRanges
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -80,9 +81,32 @@ class FreeText(Expression):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class NonEmpty(Expression):
-    """What the body matches, except the empty text."""
+    """The texts of the body, except the empty one."""
 
     body: Expression
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Tokens(Expression):
+    """Exactly one of the model's tokens, chosen by id, whatever its text."""
+
+    ids: IdRanges
+    """The first and last id of each range, both included."""
+    lead_bytes: int
+    """The first bytes of the tokens' texts, as a set of 256 bits. Special tokens have no text."""
+    is_any_text: bool
+    """Whether all tokens that have a text are among them."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class EndingEarly(Expression):
+    """The texts of the body, without those that continue a shorter text of the body.
+
+    Only shorter texts of at least `least` characters count.
+    """
+
+    body: Expression
+    least: int
 
 
 EMPTY = Concatenation(())
@@ -118,8 +142,14 @@ class Expressions:
     def free_text(self, avoided: tuple[str, ...], end: str = "") -> Expression:
         return self._once(FreeText, avoided, end)
 
+    def tokens(self, ids: IdRanges, lead_bytes: int, is_any_text: bool) -> Expression:
+        return self._once(Tokens, ids, lead_bytes, is_any_text)
+
     def non_empty(self, body: Expression) -> Expression:
         return self._once(NonEmpty, body)
+
+    def ending_early(self, body: Expression, least: int) -> Expression:
+        return self._once(EndingEarly, body, least)
 
     def concatenation(self, parts: Iterable[Expression]) -> Expression:
         """The concatenation, flattened, with adjacent literals joined."""
@@ -158,13 +188,31 @@ class Expressions:
         return self._once(Repeat, body, low, high)
 
 
+class Group:
+    """The options of a group in parentheses, as far as they have been read."""
+
+    def __init__(self, make: Expressions) -> None:
+        self._make = make
+        self._options: list[Expression] = []
+        self.parts: list[Expression] = []
+        """The option being read."""
+
+    def end_option(self) -> None:
+        self._options.append(self._make.concatenation(self.parts))
+        self.parts = []
+
+    def closed(self) -> Expression:
+        self.end_option()
+        return self._make.alternation(self._options)
+
+
 def children(node: Expression) -> tuple[Expression, ...]:
-    """The expressions that it directly consists of, without the rule of a reference."""
+    """Its direct parts. The rule of a reference is not a part."""
     if isinstance(node, Concatenation):
         return node.parts
     if isinstance(node, Alternation):
         return node.options
-    if isinstance(node, Repeat | NonEmpty):
+    if isinstance(node, Repeat | NonEmpty | EndingEarly):
         return (node.body,)
     return ()
 
@@ -176,7 +224,7 @@ def walk(
 ) -> Iterator[Expression]:
     """Every distinct expression in the roots, once, each after its parts.
 
-    Skipped expressions are not entered either.
+    The parts of skipped expressions are skipped too.
     """
     seen: set[Expression] = set()
     stack = [(root, False) for root in roots]

@@ -1,6 +1,6 @@
 """Free text up to one of several strings, for TagDispatch(...).
 
-It is the automaton of Aho and Corasick. The states are the prefixes of the strings; the state after
+This is an Aho-Corasick automaton. The states are the prefixes of the strings; the state after
 a text is the longest prefix that the text ends with.
 """
 
@@ -19,7 +19,7 @@ START = ""
 def steps(avoided: tuple[str, ...]) -> dict[str, list[tuple[Ranges, str]]]:
     """For each state, characters and the state that they lead to.
 
-    That state may be one of the strings, which nothing leaves.
+    That state may be one of the strings, which have no steps.
     """
     states = {string[:length] for string in avoided for length in range(len(string))}
     characters = sorted(set("".join(avoided)))
@@ -47,9 +47,9 @@ def edges(node: FreeText) -> Iterator[tuple[str, Ranges, str]]:
 
 
 def expand(node: FreeText, make: Expressions) -> tuple[Expression, dict[str, Expression]]:
-    """The same text as rules over single characters, one rule for each state; and these rules.
+    """The same text as an expression over single characters, and its rules: one for each state.
 
-    They are left-linear, which is cheap to parse. Their names differ from all names of clients.
+    They are left-linear, which is cheap to parse. Their names cannot clash with a client's.
     """
     options: dict[str, list[Expression]] = {state: [] for state in steps(node.avoided)}
     options[START].append(EMPTY)

@@ -1,10 +1,11 @@
-"""Lexemes that are safe in llguidance. EBNF has no lexer, llguidance has one.
+"""Lexemes that are safe in llguidance. EBNF has no lexer; llguidance has one.
 
-At each position, the lexer follows all lexemes that the parser allows. It goes on while one of them
-can, and never returns to an earlier end. So `[a-z]* "end"` as two lexemes never matches: the first
-lexeme takes the end. Lexemes are safe if this loses no text: after a word of a lexeme T, no lexeme
-U that is allowed beside T may go on with a byte that can also begin what follows T. If one can, U
-is split by one level, and so on down to single characters, which are always safe.
+At each position, the lexer tries all lexemes that the parser allows. It reads on as long as any of
+them can match more, and never backtracks to the end of an earlier match. So `[a-z]* "end"` as two
+lexemes never matches: the first lexeme consumes the `end`. Lexemes are safe if this loses no text:
+after a word of a lexeme T, no lexeme U that is allowed at the same position may continue with a
+byte that can also begin what follows T. If one can, U is split by one level, and so on down to
+single characters, which are always safe.
 
 The analysis covers all texts at once. Sets of lexemes and of bytes are integers with a bit for each
 member.
@@ -13,13 +14,21 @@ member.
 from collections.abc import Iterator, Mapping
 
 from completions.grammars.ebnf import code_points
-from completions.grammars.ebnf.automata import START, Automaton, TooLargeError
+from completions.grammars.ebnf.automata import (
+    START,
+    Automaton,
+    Crossing,
+    Simulation,
+    TooAmbiguousError,
+    TooLargeError,
+)
 from completions.grammars.ebnf.expressions import (
     Characters,
     Expression,
     Expressions,
     Literal,
     NonEmpty,
+    Tokens,
 )
 from completions.grammars.ebnf.productions import (
     Lexeme,
@@ -30,13 +39,16 @@ from completions.grammars.ebnf.productions import (
     Symbol,
 )
 from completions.grammars.ebnf.rules import Facts
-from completions.grammars.ebnf.simulation import Crossing, Simulation, TooAmbiguousError
 from completions.grammars.exceptions import GrammarError
 
 MAX_ROUNDS = 500
 MAX_LEXEMES = 20_000
 MAX_WORK = 2_000_000
-"""States visited in all simulations of one grammar, which take some seconds."""
+"""The most states visited in all simulations of one grammar: a few seconds of work."""
+_TEXT_OR_ID = (
+    "text and a token by id can be the same token here; begin the text by a character that none of "
+    "the tokens begins with, or put a special token between them"
+)
 _ALL_BYTES = (1 << 256) - 1
 _TOO_AMBIGUOUS = "too ambiguous: many levels can be read in several ways; make the rules distinct"
 
@@ -44,7 +56,8 @@ _TOO_AMBIGUOUS = "too ambiguous: many levels can be read in several ways; make t
 def safe_productions(
     make: Expressions, rules: dict[str, Expression], start: Expression, facts: Facts
 ) -> Productions:
-    """Productions with safe lexemes. May add rules. Raises GrammarError if it takes too many."""
+    """Productions with safe lexemes. May add rules. Raises GrammarError if that takes too much
+    work."""
     split: set[Expression] = set()
     checker = _Checker(rules)
     for _ in range(MAX_ROUNDS):
@@ -67,7 +80,8 @@ class _Checker:
     def unsafe(self, productions: Productions) -> set[Expression]:
         """The lexemes to split."""
         neighbours = _Neighbours(productions)
-        if not any(neighbours.following):
+        clashes = _TokenClashes(neighbours)
+        if not any(neighbours.following) and not clashes.tokens:
             return set()
         first_bytes = [self._first_bytes(lexeme) for lexeme in neighbours.lexemes]
         next_bytes = [_union(first_bytes, bits) for bits in neighbours.following]
@@ -79,12 +93,14 @@ class _Checker:
             if any(group & ~larger == 0 for larger in checked):
                 continue
             checked.append(group)
+            clashes.check_beginnings(group, first_bytes)
             for whole, going_on, lead_bytes in self._crossings(neighbours, group):
-                # The parser takes any of the lexemes that match, so the lexemes that follow them
-                # may be allowed together.
+                # The parser may take any of the lexemes that match, so all lexemes that follow one
+                # of them may be allowed together.
                 todo.append(_union(neighbours.following, whole))
                 if _union(next_bytes, whole) & lead_bytes:
                     unsafe |= going_on
+                clashes.check_crossing(whole, going_on, lead_bytes)
         found = {neighbours.lexemes[number] for number in _numbers(unsafe)}
         found = {each for each in found if not _is_character(each)}
         # A lexeme without its empty text is split together with its body.
@@ -105,7 +121,7 @@ class _Checker:
         self._work += simulation.work
         if self._work > MAX_WORK:
             raise GrammarError(_TOO_AMBIGUOUS)
-        if too_large:  # assume the worst of them
+        if too_large:  # assume the worst about them
             yield Crossing(group, too_large, _ALL_BYTES)
 
     def _first_bytes(self, lexeme: Expression) -> int:
@@ -146,9 +162,14 @@ class _Neighbours:
         self._find_first()
         self.starting = self._first[productions.start]
         self.following = [0] * len(self.lexemes)
-        """For each lexeme, those that may come right after it."""
+        """For each lexeme, which lexemes may come right after it."""
         self._follow = dict.fromkeys(productions.rules, 0)
+        end = 1 << len(self.lexemes)
+        self._follow[productions.start] = end
         self._find_following()
+        self.last = [bool(each & end) for each in self.following]
+        """For each lexeme, whether the text may end right after it."""
+        self.following = [each & ~end for each in self.following]
 
     def _begin(self, symbol: Symbol) -> tuple[int, bool]:
         """The lexemes that a symbol may begin with, and whether it may be empty."""
@@ -201,6 +222,62 @@ class _Neighbours:
             grows = bool(after & ~self.following[number])
             self.following[number] |= after
         return grows
+
+
+class _TokenClashes:
+    """Refuses grammars in which text and a token by id can be the same token of the model.
+
+    XGrammar follows both readings, llguidance only the token by id.
+    """
+
+    def __init__(self, neighbours: _Neighbours) -> None:
+        self._neighbours = neighbours
+        self._by_number = {
+            number: lexeme
+            for number, lexeme in enumerate(neighbours.lexemes)
+            if isinstance(lexeme, Tokens)
+        }
+        self.tokens = sum(1 << number for number in self._by_number)
+        """The lexemes that are tokens by id."""
+
+    def check_beginnings(self, group: int, first_bytes: list[int]) -> None:
+        """Raises GrammarError if text of a group may begin like one of the tokens in that group."""
+        leads = self._leads(group & self.tokens)
+        if leads & _union(first_bytes, group & ~self.tokens):
+            raise GrammarError(_TEXT_OR_ID)
+
+    def check_crossing(self, whole: int, going_on: int, lead_bytes: int) -> None:
+        """Raises GrammarError if text may continue like one of the tokens that may follow it.
+
+        No text is lost where repeated tokens of any text follow a lexeme that could continue: they
+        also allow whatever the lexeme could still consume and whatever may follow it.
+        """
+        after = _union(self._neighbours.following, whole) & self.tokens
+        clashing = [
+            number for number in _numbers(after) if self._by_number[number].lead_bytes & lead_bytes
+        ]
+        if not clashing:
+            return
+        if going_on & ~whole:
+            raise GrammarError(_TEXT_OR_ID)
+        for lexeme in _numbers(going_on):
+            if not all(self._absorbs(number, lexeme) for number in clashing):
+                raise GrammarError(_TEXT_OR_ID)
+
+    def _absorbs(self, number: int, lexeme: int) -> bool:
+        following = self._neighbours.following
+        return (
+            self._by_number[number].is_any_text
+            and bool(following[number] >> number & 1)
+            and not following[lexeme] & ~following[number]
+            and (self._neighbours.last[number] or not self._neighbours.last[lexeme])
+        )
+
+    def _leads(self, tokens: int) -> int:
+        found = 0
+        for number in _numbers(tokens):
+            found |= self._by_number[number].lead_bytes
+        return found
 
 
 def _is_character(lexeme: Expression) -> bool:

@@ -1,12 +1,15 @@
-"""The dialect's calls: Regex("[0-9]+"), Substring("a", "b"), TagDispatch(("<tag>", rule), ...)."""
+"""The dialect's calls: Regex("[0-9]+"), Substring("a", "b"), TagDispatch(("<tag>", rule), ...),
+Token(5), ..."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import NamedTuple, NoReturn
+from typing import NamedTuple
 
 from completions.grammars.ebnf import code_points, escapes, regular_expressions
-from completions.grammars.ebnf.expressions import Expression, Expressions
+from completions.grammars.ebnf.expressions import EMPTY, Expression, Expressions
 from completions.grammars.ebnf.lexer import Cursor, Token
+from completions.grammars.ebnf.vocabulary import Vocabulary
+from completions.grammars.tokens import TokenSource
 
 MAX_TAG_CHARACTERS = 2_000
 """Characters in all tags and excluded strings of one TagDispatch."""
@@ -39,11 +42,18 @@ class Macros:
     """Reads the calls of one grammar."""
 
     def __init__(
-        self, cursor: Cursor, make: Expressions, reference: Callable[[Token], Expression]
+        self,
+        cursor: Cursor,
+        make: Expressions,
+        reference: Callable[[Token], Expression],
+        source: TokenSource | None,
     ) -> None:
         self._cursor = cursor
         self._make = make
         self._reference = reference
+        self.lookaheads: list[int] = []
+        """The offsets of look-aheads in patterns."""
+        self._vocabulary = Vocabulary(cursor, make, source)
 
     def begins(self, name: Token) -> bool:
         """Whether the name just read begins a call."""
@@ -102,22 +112,22 @@ class Macros:
         pattern = call.positional[0] if len(call.positional) == 1 else None
         if pattern is None or not isinstance(pattern.value, str):
             raise self._cursor.error(call.name, 'Regex takes one pattern, as in Regex("[0-9]+")')
-        json_string = call.named.get("json_string")
-        if json_string is not None and json_string.value is not False:
-            message = "json_string=true is not supported; write the JSON escapes in the pattern"
-            raise self._cursor.error(json_string.token, message)
+        json_string = call.named.get("json_string", Argument(False, call.name))
+        if not isinstance(json_string.value, bool):
+            raise self._cursor.error(json_string.token, "json_string must be true or false")
         # `.` matches a newline if flags are not given, or if they contain an s.
         flags = call.named.get("flags", Argument("s", call.name))
-        if not isinstance(flags.value, str) or set(flags.value) - set("is"):
-            raise self._cursor.error(flags.token, 'flags are "i", "s" or "is"')
+        if not isinstance(flags.value, str) or set(flags.value) - set("isu"):
+            raise self._cursor.error(flags.token, "flags are a text of the letters i, s and u")
         start, end = pattern.token.start + 1, pattern.token.end - 1
         places = escapes.places(self._cursor.text, start, end)
-        return regular_expressions.parse(
+        read = regular_expressions.parse(
             regular_expressions.Pattern(pattern.value, self._cursor.text, places),
             self._make,
-            ignore_case="i" in flags.value,
-            dot_all="s" in flags.value,
+            regular_expressions.Flags("i" in flags.value, "s" in flags.value, json_string.value),
         )
+        self.lookaheads += [places[offset] for offset in read.lookaheads]
+        return read.expression
 
     def _substring(self, call: _Call) -> Expression:
         return self._make.substring(tuple(filter(None, self._texts(call.positional))))
@@ -132,16 +142,10 @@ class Macros:
 
     def _tag_dispatch(self, call: _Call) -> Expression:
         pairs = [self._pair(argument) for argument in call.positional]
-        excludes = call.named.get("excludes", Argument([], call.name))
-        if not isinstance(excludes.value, list):
-            raise self._cursor.error(
-                excludes.token, 'excludes must be a tuple, as in ("</answer>",)'
-            )
-        excluded = self._texts(excludes.value)
-        loops = call.named.get("loop_after_dispatch", Argument(True, call.name))
-        if not isinstance(loops.value, bool):
-            raise self._cursor.error(loops.token, "loop_after_dispatch must be true or false")
-        self._check_strings([(tag, token) for tag, token, _ in pairs], excludes.token, excluded)
+        excludes, items = self._excludes(call, '("</answer>",)')
+        excluded = self._texts(items)
+        loops = self._loops(call)
+        self._check_strings([(tag, token) for tag, token, _ in pairs], excludes, excluded)
         avoided = tuple(dict.fromkeys([*(tag for tag, _, _ in pairs), *excluded]))
         make = self._make
         if not avoided:
@@ -152,9 +156,22 @@ class Macros:
         rest = make.free_text(avoided)
         if not dispatches:
             return rest
-        if loops.value:
+        if loops:
             return make.concatenation([make.repeat(make.alternation(dispatches), 0, None), rest])
         return make.alternation([*dispatches, rest])
+
+    def _excludes(self, call: _Call, example: str) -> tuple[Token, list[Argument]]:
+        """The place and the items of the argument `excludes`."""
+        excludes = call.named.get("excludes", Argument([], call.name))
+        if not isinstance(excludes.value, list):
+            raise self._cursor.error(excludes.token, f"excludes must be a tuple, as in {example}")
+        return excludes.token, excludes.value
+
+    def _loops(self, call: _Call) -> bool:
+        loops = call.named.get("loop_after_dispatch", Argument(True, call.name))
+        if not isinstance(loops.value, bool):
+            raise self._cursor.error(loops.token, "loop_after_dispatch must be true or false")
+        return loops.value
 
     def _pair(self, argument: Argument) -> tuple[str, Token, Expression]:
         """A tag, its token, and the rule that follows it."""
@@ -169,7 +186,7 @@ class Macros:
     def _check_strings(
         self, tags: list[tuple[str, Token]], excludes: Token, excluded: list[str]
     ) -> None:
-        """Refuse a string inside another, which would leave open where the free text ends."""
+        """Refuse a string inside another, which would make the end of the free text ambiguous."""
         strings = [*tags, *((string, excludes) for string in excluded)]
         if sum(len(string) for string, _ in strings) > MAX_TAG_CHARACTERS:
             message = f"tags and excludes are longer than {MAX_TAG_CHARACTERS} characters together"
@@ -187,18 +204,55 @@ class Macros:
                     token, f"{tag!r} is both a tag and excluded; leave one of them out"
                 )
 
-    def _token_level(self, call: _Call) -> NoReturn:
-        name = call.name
-        message = f"{name.text}(...) is not supported; write the token's text in double quotes"
-        raise self._cursor.error(name, message)
+    def _token(self, call: _Call) -> Expression:
+        return self._vocabulary.some(self._listed(call, self._vocabulary.written_id))
+
+    def _exclude_token(self, call: _Call) -> Expression:
+        return self._vocabulary.all_but(call.name, self._listed(call, self._vocabulary.id))
+
+    def _listed(self, call: _Call, id: Callable[[Value, Token], int]) -> list[int]:
+        """The tokens of a call that takes at least one."""
+        if not call.positional:
+            name = call.name.text
+            message = f'{name} takes token ids or texts, as in {name}(5, "<|im_start|>")'
+            raise self._cursor.error(call.name, message)
+        return [id(*argument) for argument in call.positional]
+
+    def _token_tag_dispatch(self, call: _Call) -> Expression:
+        triggers = [self._trigger(argument) for argument in call.positional]
+        place, items = self._excludes(call, "(5,)")
+        excluded = [self._vocabulary.id(*argument) for argument in items]
+        loops, make = self._loops(call), self._make
+        for id, _ in triggers:
+            if id in excluded:
+                message = f"the token {id} is both a trigger and excluded; leave one of them out"
+                raise self._cursor.error(place, message)
+        free = self._vocabulary.all_but(call.name, [*(id for id, _ in triggers), *excluded])
+        dispatches = [
+            make.concatenation([self._vocabulary.some([id]), rule]) for id, rule in triggers
+        ]
+        if loops:
+            return make.repeat(make.alternation([free, *dispatches]), 0, None)
+        ways = make.alternation([EMPTY, *dispatches])
+        return make.concatenation([make.repeat(free, 0, None), ways])
+
+    def _trigger(self, argument: Argument) -> tuple[int, Expression]:
+        """A token, and the rule that follows it."""
+        pair = argument.value
+        if isinstance(pair, list) and len(pair) == 2:
+            trigger, (rule, rule_token) = pair
+            if isinstance(trigger.value, int | str) and isinstance(rule, Name):
+                return self._vocabulary.written_id(*trigger), self._reference(rule_token)
+        message = "TokenTagDispatch takes pairs of a token and a rule, as in (5, rule)"
+        raise self._cursor.error(argument.token, message)
 
 
 _MACROS: dict[str, tuple[tuple[str, ...], Callable[[Macros, _Call], Expression]]] = {
     "Regex": (("flags", "json_string"), Macros._regex),
     "Substring": ((), Macros._substring),
     "TagDispatch": (("loop_after_dispatch", "excludes"), Macros._tag_dispatch),
-    "TokenTagDispatch": (("loop_after_dispatch", "excludes"), Macros._token_level),
-    "Token": ((), Macros._token_level),
-    "ExcludeToken": ((), Macros._token_level),
+    "TokenTagDispatch": (("loop_after_dispatch", "excludes"), Macros._token_tag_dispatch),
+    "Token": ((), Macros._token),
+    "ExcludeToken": ((), Macros._exclude_token),
 }
 """For each call, its named arguments and the method that reads it."""

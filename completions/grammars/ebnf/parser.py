@@ -1,45 +1,34 @@
 """EBNF text to rules, in the dialect of XGrammar and SGLang with GBNF's additions.
 
-The parser is iterative and keeps open groups on a stack of its own, so nesting does not overflow
-Python's.
+The parser is iterative and keeps open groups on a stack of its own, so deep nesting does not
+overflow Python's stack.
 """
 
-from dataclasses import dataclass, field
-
-from completions.grammars.ebnf import code_points, escapes
-from completions.grammars.ebnf.expressions import Expression, Expressions
-from completions.grammars.ebnf.grammar import ROOT, Grammar
+from completions.grammars.compiler import Compiler
+from completions.grammars.ebnf import code_points, escapes, options
+from completions.grammars.ebnf.expressions import Expression, Expressions, Group
 from completions.grammars.ebnf.lexer import Cursor, Token
 from completions.grammars.ebnf.macros import Macros
+from completions.grammars.ebnf.rules import ROOT, Grammar, Option
 from completions.grammars.exceptions import GrammarError
-from completions.grammars.limits import Limits
 
 _BOUNDS: dict[str, tuple[int, int | None]] = {"*": (0, None), "+": (1, None), "?": (0, 1)}
 _QUANTIFIERS = (*_BOUNDS, "{")
 
 
-def parse(text: str, limits: Limits) -> Grammar:
-    """The rules of a text. Raises GrammarError with line and column."""
-    return _Parser(text, limits).grammar()
-
-
-@dataclass(slots=True)
-class _Group:
-    """The part of a rule's body, or of a group in parentheses, that was read so far."""
-
-    opening: Token
-    options: list[Expression] = field(default_factory=list)
-    parts: list[Expression] = field(default_factory=list)
+def parse(text: str, compiler: Compiler) -> Grammar:
+    """The rules of a text for the compiler's model. Raises GrammarError with line and column."""
+    return _Parser(text, compiler).grammar()
 
 
 class _Parser:
-    def __init__(self, text: str, limits: Limits) -> None:
+    def __init__(self, text: str, compiler: Compiler) -> None:
         self._text = text
-        self._limits = limits
-        self._max_nesting = 4 * limits.max_depth
+        self._limits = compiler.limits
+        self._max_nesting = 4 * compiler.limits.max_depth
         self._cursor = Cursor(text)
         self._make = Expressions()
-        self._macros = Macros(self._cursor, self._make, self._name)
+        self._macros = Macros(self._cursor, self._make, self._name, compiler.tokens)
         self._grammar = Grammar(text, self._make, start=self._make.reference(ROOT))
         self._used: dict[str, Token] = {}
 
@@ -54,12 +43,13 @@ class _Parser:
             raise GrammarError(
                 f"there is no rule named {ROOT}; add the rule that the whole text matches"
             )
+        self._grammar.lookaheads += self._macros.lookaheads
         return self._grammar
 
     def _rule(self) -> None:
         name = self._cursor.next()
+        given = self._options(name)
         if name.kind != "name" or self._cursor.token.kind != "define":
-            self._refuse_options(name)
             raise self._cursor.error(name, "write a rule as name ::= ...")
         if name.text in self._grammar.rules:
             raise self._cursor.error(name, f"the rule {name.text} is defined twice")
@@ -68,18 +58,20 @@ class _Parser:
             raise self._cursor.error(define, 'this rule has no body; write the empty text as ""')
         self._grammar.rules[name.text] = self._body(define)
         self._grammar.places[name.text] = name.start
+        if given:
+            self._grammar.options[name.text] = given
         if self._cursor.token.kind == "lookahead":
             self._lookahead()
 
-    def _refuse_options(self, name: Token) -> None:
-        if name.kind == "name" and (self._cursor.token.kind, self._cursor.ahead(1).kind) == (
-            "class",
-            "define",
-        ):
-            message = (
-                f"the options {self._cursor.token.text} of a rule are not supported; remove them"
-            )
-            raise self._cursor.error(self._cursor.token, message)
+    def _options(self, name: Token) -> list[Option]:
+        """The options between a rule's name and ::=, if there are any."""
+        brackets = self._cursor.token
+        if (brackets.kind, self._cursor.ahead(1).kind) != ("class", "define"):
+            return []
+        if name.kind != "name":
+            raise self._cursor.error(name, "write a rule as name ::= ...")
+        self._cursor.next()
+        return options.read(self._cursor, brackets)
 
     def _at_rule_end(self) -> bool:
         """Whether the text ends here, or the next `name ::=` follows."""
@@ -89,10 +81,10 @@ class _Parser:
         if token.kind != "name":
             return False
         if self._cursor.ahead(1).kind != "define":
-            options = (
+            has_options = (
                 self._cursor.ahead(1).kind == "class" and self._cursor.ahead(2).kind == "define"
             )
-            return options and token.begins_line
+            return has_options and token.begins_line
         if not token.begins_line:
             raise self._cursor.error(
                 token, f"the rule {token.text} must begin on a line of its own"
@@ -100,8 +92,10 @@ class _Parser:
         return True
 
     def _body(self, opening: Token, *, in_lookahead: bool = False) -> Expression:
-        """The body up to the end of the rule or its look-ahead; in that, up to its parenthesis."""
-        groups = [_Group(opening)]
+        """The body, up to the end of the rule or to its look-ahead; in a look-ahead, up to its
+        parenthesis."""
+        groups = [Group(self._make)]
+        openings = [opening]
         while not self._at_rule_end():
             token = self._cursor.token
             if token.kind == "lookahead" or (token.text == ")" and len(groups) == in_lookahead):
@@ -110,19 +104,21 @@ class _Parser:
                 if len(groups) > self._max_nesting:
                     message = f"nested deeper than {self._max_nesting} parentheses"
                     raise self._cursor.error(token, message)
-                groups.append(_Group(self._cursor.next()))
+                groups.append(Group(self._make))
+                openings.append(self._cursor.next())
             elif token.text == "|":
                 self._cursor.next()
-                self._end_option(groups[-1])
+                groups[-1].end_option()
             elif token.text == ")" and len(groups) > 1:
                 self._cursor.next()
-                closed = self._closed(groups.pop())
+                openings.pop()
+                closed = groups.pop().closed()
                 groups[-1].parts.append(self._quantified(closed))
             else:
                 groups[-1].parts.append(self._quantified(self._element()))
         if len(groups) > 1:
-            raise self._never_closed(groups[-1].opening)
-        return self._closed(groups[0])
+            raise self._never_closed(openings[-1])
+        return groups[0].closed()
 
     def _never_closed(self, opening: Token) -> GrammarError:
         if self._cursor.token.kind == "lookahead":
@@ -130,14 +126,6 @@ class _Parser:
                 self._cursor.token, "look-ahead (= ...) may stand only at the end of a rule"
             )
         return self._cursor.error(opening, f"this {opening.text} is not closed; write a )")
-
-    def _end_option(self, group: _Group) -> None:
-        group.options.append(self._make.concatenation(group.parts))
-        group.parts = []
-
-    def _closed(self, group: _Group) -> Expression:
-        self._end_option(group)
-        return self._make.alternation(group.options)
 
     def _element(self) -> Expression:
         token = self._cursor.next()

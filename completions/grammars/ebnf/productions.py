@@ -1,6 +1,6 @@
-"""The productions of a grammar over lexemes, regular expressions that the lexer matches whole.
+"""The productions of a grammar over lexemes: regular expressions that the lexer matches as a whole.
 
-A regular expression, or adjacent ones in a concatenation, become one lexeme. An expression that
+A regular expression becomes one lexeme; so do adjacent ones in a concatenation. An expression that
 must not be a lexeme, for the reasons in `lexemes.py`, is split by one level.
 """
 
@@ -13,6 +13,7 @@ from completions.grammars.ebnf.expressions import (
     EMPTY,
     Alternation,
     Concatenation,
+    EndingEarly,
     Expression,
     Expressions,
     FreeText,
@@ -20,12 +21,20 @@ from completions.grammars.ebnf.expressions import (
     Reference,
     Repeat,
     Substring,
+    Tokens,
 )
 from completions.grammars.ebnf.rules import Facts
+from completions.grammars.exceptions import GrammarError
+
+_UNCLEAR_END = (
+    "the end of a rule with max_chars or lazy is unclear: after the rule, require text that cannot "
+    "belong to it"
+)
 
 
 class Lexeme(NamedTuple):
-    """A regular expression. Only one that is the whole grammar may match the empty text."""
+    """A regular expression, or tokens by id. Only a lexeme that is the whole grammar may match the
+    empty text."""
 
     expression: Expression
 
@@ -37,7 +46,7 @@ class Rule(NamedTuple):
 
 
 class Loop(NamedTuple):
-    """A lexeme or a rule `low` to `high` times."""
+    """A lexeme or a rule, repeated `low` to `high` times."""
 
     item: Lexeme | Rule
     low: int
@@ -51,7 +60,7 @@ Symbol = Lexeme | Rule | Loop
 class Productions:
     start: Expression
     rules: dict[Expression, list[list[Symbol]]] = field(default_factory=dict)
-    """The alternatives of each expression that is not a lexeme. The start comes first."""
+    """The alternatives of each expression that is not a lexeme; the start symbol comes first."""
 
     def symbols(self) -> Iterator[Symbol]:
         return (each for rule in self.rules.values() for symbols in rule for each in symbols)
@@ -104,7 +113,7 @@ class ProductionBuilder:
         return list(node.options)
 
     def _symbols(self, option: Expression, whole: Expression) -> list[Symbol]:
-        """The symbols of one alternative of `whole`, which is split."""
+        """The symbols of one alternative of `whole`, which is not a lexeme."""
         if option is EMPTY:
             return []
         if option is not whole and self._is_lexeme(option):
@@ -115,6 +124,8 @@ class ProductionBuilder:
             return [self._symbol(part) for part in self._joined(option.parts)]
         if isinstance(option, Repeat):
             return [self._loop(option)]
+        if isinstance(option, EndingEarly):
+            raise GrammarError(_UNCLEAR_END)
         if isinstance(option, Substring):
             return [self._symbol(self._runs(option.chunks))]
         if isinstance(option, FreeText):
@@ -151,6 +162,8 @@ class ProductionBuilder:
         return self._make.alternation(rests)
 
     def _is_lexeme(self, node: Expression) -> bool:
+        if isinstance(node, Tokens):
+            return True
         return self._facts.is_regular(node) and node not in self._split
 
     def _symbol(self, node: Expression) -> Symbol:
@@ -178,7 +191,7 @@ class ProductionBuilder:
         return Rule(node)
 
     def _filled(self, node: Expression) -> Expression | None:
-        """The expression without the empty text; None if nothing else remains."""
+        """The expression without the empty text; None if nothing remains."""
         if node is EMPTY:
             return None
         if isinstance(node, Repeat) and not self._facts.is_nullable(node.body):

@@ -2,11 +2,12 @@
 
 import re
 from collections.abc import Sequence as Places
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from typing import NamedTuple
 
 from completions.grammars.ebnf import code_points
 from completions.grammars.ebnf.code_points import Ranges
-from completions.grammars.ebnf.expressions import Expression, Expressions
+from completions.grammars.ebnf.expressions import Expression, Expressions, Group
 from completions.grammars.exceptions import GrammarError
 
 MAX_NESTING = 250
@@ -18,7 +19,15 @@ _SHORTHANDS = {
     "d": _DIGITS, "w": _WORD, "s": _SPACE, "D": code_points.complement(_DIGITS),
     "W": code_points.complement(_WORD), "S": code_points.complement(_SPACE),
 }  # fmt: skip
-_CONTROLS = {"n": 0x0A, "r": 0x0D, "t": 0x09, "f": 0x0C, "v": 0x0B, "0": 0x00}
+_CONTROLS = {
+    "n": 0x0A, "r": 0x0D, "t": 0x09, "f": 0x0C, "v": 0x0B, "0": 0x00, "a": 0x07, "e": 0x1B,
+}  # fmt: skip
+_JSON_ESCAPED: Ranges = ((0x00, 0x1F), (0x22, 0x22), (0x5C, 0x5C))
+_INLINE_FLAGS = re.compile(r"\(\?([isu]+)\)")
+_LOOKAHEAD = re.compile(r"\(\?[=!]")
+_PIECES = re.compile(r"\\.|\[\^?(?:[^\]\\]|\\.)*\]|.", re.DOTALL)
+_CONTROL = re.compile(r"c([A-Za-z])")
+_CATEGORY = re.compile(r"([pP])(?:\{(\w+)\}|(\w))")
 _NEWLINE: Ranges = ((0x0A, 0x0A),)
 _CODE_POINT = re.compile(r"x([0-9a-fA-F]{2})|u([0-9a-fA-F]{4})|u\{([0-9a-fA-F]{1,6})\}")
 _COUNTS = re.compile(r"\{(\d+)(?:(,)(\d*))?\}")
@@ -41,77 +50,104 @@ class Pattern:
         return GrammarError.at(self.text, place, message)
 
 
-def parse(source: Pattern, make: Expressions, *, ignore_case: bool, dot_all: bool) -> Expression:
-    """The expression of a pattern. Raises GrammarError with the place in the grammar."""
-    return _Reader(source, make, ignore_case, dot_all).read()
+class Flags(NamedTuple):
+    ignore_case: bool
+    """Whether ASCII letters match regardless of case."""
+    dot_all: bool
+    """Whether `.` matches a newline."""
+    json_string: bool
+    """Whether characters that a JSON string must escape are excluded."""
 
 
-@dataclass(slots=True)
-class _Group:
-    start: int
-    options: list[Expression] = field(default_factory=list)
-    parts: list[Expression] = field(default_factory=list)
+class Read(NamedTuple):
+    """A pattern's expression, and the offsets in the pattern of the look-aheads that it leaves
+    out."""
+
+    expression: Expression
+    lookaheads: list[int]
+
+
+def parse(source: Pattern, make: Expressions, flags: Flags) -> Read:
+    """Reads a pattern. Raises GrammarError with the place in the grammar."""
+    reader = _Reader(source, make, flags)
+    return Read(reader.read(), reader.lookaheads)
 
 
 class _Reader:
-    def __init__(
-        self, source: Pattern, make: Expressions, ignore_case: bool, dot_all: bool
-    ) -> None:
+    def __init__(self, source: Pattern, make: Expressions, flags: Flags) -> None:
         self._source = source
         self._pattern = source.pattern
         self._position = 0
         self._make = make
-        self._ignore_case = ignore_case
+        self.lookaheads: list[int] = []
+        inline = _INLINE_FLAGS.match(self._pattern)
+        if inline is not None:
+            self._position = inline.end()
+        letters = inline[1] if inline is not None else ""
+        self._ignore_case = flags.ignore_case or "i" in letters
+        dot_all = flags.dot_all or "s" in letters
         self._dot = code_points.ALL if dot_all else code_points.complement(_NEWLINE)
+        self._position += self._pattern.startswith("^", self._position)
+        self._excluded = _JSON_ESCAPED if flags.json_string else ()
 
     def read(self) -> Expression:
-        groups = [_Group(0)]
-        if self._pattern.startswith("^"):
-            self._position = 1
+        groups = [Group(self._make)]
+        starts = [0]
         while self._position < len(self._pattern):
             start, character = self._position, self._pattern[self._position]
             if character == "(":
-                groups.append(self._opened(len(groups)))
+                if self._opens(len(groups)):
+                    groups.append(Group(self._make))
+                    starts.append(start)
             elif character == ")":
                 self._position += 1
                 if len(groups) == 1:
                     raise self._source.error(start, "this ) has no matching (")
-                closed = self._closed(groups.pop())
+                starts.pop()
+                closed = groups.pop().closed()
                 groups[-1].parts.append(closed)
             elif character == "|":
                 self._position += 1
-                self._end_option(groups[-1])
+                groups[-1].end_option()
             elif character in _BOUNDS or character == "{":
                 self._repeat(groups[-1])
             elif character == "$" and start == len(self._pattern) - 1 and len(groups) == 1:
                 self._position += 1
             else:
-                groups[-1].parts.append(self._make.characters(self._characters()))
+                groups[-1].parts.append(self._make.characters(self._allowed(start)))
         if len(groups) > 1:
-            raise self._source.error(groups[-1].start, "this ( is not closed; write a )")
-        return self._closed(groups[0])
+            raise self._source.error(starts[-1], "this ( is not closed; write a )")
+        return groups[0].closed()
 
-    def _opened(self, nesting: int) -> _Group:
+    def _skip_lookahead(self) -> None:
+        """Read (?=...) or (?!...), which restricts no text in this dialect."""
         start = self._position
+        self.lookaheads.append(start)
+        level = 0
+        for piece in _PIECES.finditer(self._pattern, start):
+            level += {"(": 1, ")": -1}.get(piece[0], 0)
+            if level == 0:
+                self._position = piece.end()
+                return
+        raise self._source.error(start, "this ( is not closed; write a )")
+
+    def _opens(self, nesting: int) -> bool:
+        """Read a construct that begins with a parenthesis. Returns whether it is a group."""
+        start = self._position
+        if _LOOKAHEAD.match(self._pattern, start):
+            self._skip_lookahead()
+            return False
         opening = _GROUP.match(self._pattern, start)
         assert opening is not None
         if self._pattern.startswith("?", opening.end()):
-            message = "look-around and inline flags are not supported in Regex; use (?:...)"
+            message = "look-behind and flags inside a pattern are not supported; use (?:...)"
             raise self._source.error(start, message)
         if nesting > MAX_NESTING:
             raise self._source.error(start, f"nested deeper than {MAX_NESTING} parentheses")
         self._position = opening.end()
-        return _Group(start)
+        return True
 
-    def _end_option(self, group: _Group) -> None:
-        group.options.append(self._make.concatenation(group.parts))
-        group.parts = []
-
-    def _closed(self, group: _Group) -> Expression:
-        self._end_option(group)
-        return self._make.alternation(group.options)
-
-    def _repeat(self, group: _Group) -> None:
+    def _repeat(self, group: Group) -> None:
         """Read a quantifier. A ? after it makes it lazy, which changes nothing here."""
         start = self._position
         if not group.parts:
@@ -144,6 +180,16 @@ class _Reader:
             message = f"the count {digits[:12]} is too large; the most is {MAX_COUNT}"
             raise self._source.error(self._position - 1, message)
         return int(digits)
+
+    def _allowed(self, start: int) -> Ranges:
+        """Read one element, without what a JSON string must escape if that is excluded."""
+        found = self._characters()
+        if self._excluded:
+            found = code_points.difference(found, self._excluded)
+            if not found:
+                message = "a JSON string has this character only as an escape; nothing can match"
+                raise self._source.error(start, message)
+        return found
 
     def _characters(self) -> Ranges:
         """Read one element: a class, an escape, a dot, or a character."""
@@ -215,18 +261,35 @@ class _Reader:
             return ((0x08, 0x08),)
         if letter in _CONTROLS:
             return ((_CONTROLS[letter], _CONTROLS[letter]),)
+        if coded := self._coded(start):
+            return coded
+        if letter.isalnum():
+            message = f"\\{letter} is not supported in Regex (nor \\b, \\B and back-references)"
+            raise self._source.error(start, message)
+        return ((ord(letter), ord(letter)),)
+
+    def _coded(self, start: int) -> Ranges:
+        """Read an escape of several characters; read nothing if there is none."""
         if found := _CODE_POINT.match(self._pattern, start + 1):
             self._position = found.end()
             value = int(found[1] or found[2] or found[3], 16)
             if code_points.is_character(value):
                 return ((value, value),)
             raise self._source.error(start, f"\\{found[0]} is not a Unicode character")
-        if letter.isalnum():
-            message = (
-                f"\\{letter} is not supported in Regex (nor \\b, \\B, \\p and back-references)"
-            )
+        if found := _CONTROL.match(self._pattern, start + 1):
+            self._position = found.end()
+            return ((ord(found[1]) % 32, ord(found[1]) % 32),)
+        if found := _CATEGORY.match(self._pattern, start + 1):
+            self._position = found.end()
+            return self._category(start, found[2] or found[3], negated=found[1] == "P")
+        return ()
+
+    def _category(self, start: int, name: str, *, negated: bool) -> Ranges:
+        found = code_points.category(name)
+        if not found:
+            message = f"{name[:32]} is no general category of Unicode; use one such as L, Lu or Nd"
             raise self._source.error(start, message)
-        return ((ord(letter), ord(letter)),)
+        return code_points.complement(found) if negated else found
 
     def _folded(self, ranges: Ranges) -> Ranges:
         """The ranges, and the other case of their ASCII letters if case is ignored."""

@@ -1,22 +1,66 @@
-"""Properties of the rules of a grammar: used, able to end, possibly empty, regular."""
+"""A grammar as named rules, and which of them are used, can end, may be empty or are regular.
 
-from collections.abc import Callable, Mapping
+Linear recursion becomes loops by Arden's lemma: X ::= A X | B is A* B, and X ::= X A | B is B A*.
+Most recursive rules of hand-written grammars are such lists, and fit into one terminal as loops.
+"""
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from completions.grammars.ebnf.expressions import (
+    EMPTY,
     Alternation,
     Concatenation,
     Expression,
+    Expressions,
     FreeText,
     Reference,
     Repeat,
     Substring,
+    Tokens,
     children,
     walk,
 )
-from completions.grammars.ebnf.grammar import Grammar
-from completions.grammars.exceptions import GrammarError
+from completions.grammars.exceptions import Finding, GrammarError
 from completions.grammars.limits import Limits
 
+ROOT = "root"
+
+
+class Option(NamedTuple):
+    """One option of a rule and its offset in the grammar."""
+
+    name: str
+    value: int
+    place: int
+
+
+@dataclass(slots=True)
+class Grammar:
+    """Rules whose expressions `make` built. Every reference names a rule."""
+
+    text: str
+    make: Expressions
+    start: Expression
+    """The expression that a whole text matches: the root, unless a caller adds to it."""
+    rules: dict[str, Expression] = field(default_factory=dict)
+    places: dict[str, int] = field(default_factory=dict)
+    """The offset in `text` of each rule's definition."""
+    options: dict[str, list[Option]] = field(default_factory=dict)
+    """The options of the rules that have any."""
+    lookaheads: list[int] = field(default_factory=list)
+    """The offsets of look-aheads, (= ...), which are hints and restrict no text."""
+
+    def warnings(self, pointer: str = "") -> list[Finding]:
+        """The look-aheads as findings; `pointer` is the grammar's, if it is inside JSON."""
+        return [
+            Finding("lookahead", pointer, f"{GrammarError.place(self.text, offset)}: {_LOOKAHEAD}")
+            for offset in self.lookaheads
+        ]
+
+
+_LOOKAHEAD = "look-ahead restricts nothing in this dialect; write what follows instead"
 Rules = Mapping[str, Expression]
 Known = Mapping[Expression, bool]
 
@@ -59,7 +103,7 @@ def prune(grammar: Grammar) -> None:
 
 
 def check_repetition(grammar: Grammar, limits: Limits) -> None:
-    """Raises GrammarError if nested counts, also through rules, multiply to too many."""
+    """Raises GrammarError if the product of nested counts, also across rules, is too large."""
     most = limits.max_repetition
     by_rule: dict[str, int] = {}
     for name, body in grammar.rules.items():
@@ -78,7 +122,7 @@ def check_repetition(grammar: Grammar, limits: Limits) -> None:
 
 
 class Facts:
-    """Tells whether expressions may be empty and whether they are regular, with a cache."""
+    """Whether expressions may be empty and whether they are regular, with a cache."""
 
     def __init__(self, rules: Rules, start: Expression) -> None:
         self._nullable_rules = _grown(rules, _is_nullable)
@@ -94,7 +138,7 @@ class Facts:
         return self._worked_out(self._nullable, node, _is_nullable, self._nullable_rules)
 
     def is_regular(self, node: Expression) -> bool:
-        """Whether it can be written without recursion."""
+        """Whether it can be written without recursion and without tokens by id."""
         return self._worked_out(self._regular, node, _is_regular, self._regular_rules)
 
     @staticmethod
@@ -136,11 +180,12 @@ def _is_nullable(node: Expression, known: Known, nullable: set[str]) -> bool:
 def _is_regular(node: Expression, known: Known, regular: set[str]) -> bool:
     if isinstance(node, Reference):
         return node.name in regular
-    return all(known[child] for child in children(node))
+    return not isinstance(node, Tokens) and all(known[child] for child in children(node))
 
 
 def _grown(rules: Rules, holds: Property) -> set[str]:
-    """The rules whose bodies have a property: the least set, grown until nothing is added."""
+    """The rules whose bodies have a property: the least fixed point, grown until nothing is
+    added."""
     found: set[str] = set()
     before = -1
     while len(found) > before:
@@ -154,3 +199,71 @@ def _grown(rules: Rules, holds: Property) -> set[str]:
             if known[body]:
                 found.add(name)
     return found
+
+
+def remove_linear_recursion(grammar: Grammar) -> None:
+    for name, body in grammar.rules.items():
+        if name in references(body):
+            for right in (True, False):
+                solved = _Equation(grammar.make, grammar.make.reference(name), right).solve(body)
+                if solved is not None:
+                    grammar.rules[name] = solved
+                    break
+
+
+class _Sides(NamedTuple):
+    """An expression as A X | B or X A | B: `step` is A, `end` is B. None matches no text."""
+
+    step: Expression | None
+    end: Expression | None
+
+
+class _Equation:
+    def __init__(self, make: Expressions, unknown: Expression, right: bool) -> None:
+        self._make = make
+        self._unknown = unknown
+        self._right = right
+        self._sides: dict[Expression, _Sides] = {}
+
+    def solve(self, body: Expression) -> Expression | None:
+        """The body without the unknown; None if that occurs anywhere but at one end."""
+        for node in walk([body]):
+            if node is self._unknown or any(child in self._sides for child in children(node)):
+                sides = self._split(node)
+                if sides is None:
+                    return None
+                self._sides[node] = sides
+        step, end = self._sides[body]
+        if step is None or end is None:
+            return None
+        loop = self._make.repeat(step, 0, None)
+        return self._make.concatenation([loop, end] if self._right else [end, loop])
+
+    def _split(self, node: Expression) -> _Sides | None:
+        if isinstance(node, Reference):
+            return _Sides(EMPTY, None)
+        if isinstance(node, Alternation):  # options without the unknown are ends
+            sides = [self._sides.get(option, _Sides(None, option)) for option in node.options]
+            steps, ends = zip(*sides, strict=True)
+            return _Sides(self._alternation(steps), self._alternation(ends))
+        if isinstance(node, Concatenation):
+            return self._split_concatenation(node)
+        if isinstance(node, Repeat) and (node.low, node.high) == (0, 1):
+            step, end = self._sides[node.body]
+            return _Sides(step, self._alternation([EMPTY, end]))
+        return None
+
+    def _split_concatenation(self, node: Concatenation) -> _Sides | None:
+        parts = node.parts
+        edge, others = (parts[-1], parts[:-1]) if self._right else (parts[0], parts[1:])
+        if edge not in self._sides or any(part in self._sides for part in others):
+            return None
+        step, end = (
+            each and self._make.concatenation([*others, each] if self._right else [each, *others])
+            for each in self._sides[edge]
+        )
+        return _Sides(step, end)
+
+    def _alternation(self, options: Iterable[Expression | None]) -> Expression | None:
+        present = [option for option in options if option is not None]
+        return self._make.alternation(present) if present else None

@@ -1,14 +1,19 @@
-"""Productions written as llguidance's Lark, under names of our own: r0, r1 ... and T0, T1 ..."""
+"""Writes productions in llguidance's Lark, under generated names: r0, r1 ... and T0, T1 ..."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from enum import IntEnum
 from typing import NamedTuple
 
+from completions.grammars import tokens
+from completions.grammars.ebnf import code_points
+from completions.grammars.ebnf.code_points import Ranges
 from completions.grammars.ebnf.expressions import (
     EMPTY,
     Alternation,
     Characters,
     Concatenation,
+    EndingEarly,
     Expression,
     FreeText,
     Literal,
@@ -16,16 +21,20 @@ from completions.grammars.ebnf.expressions import (
     Reference,
     Repeat,
     Substring,
+    Tokens,
     children,
     walk,
 )
-from completions.grammars.ebnf.patterns import ANY, loop, pattern, quoted
 from completions.grammars.ebnf.productions import Loop, Productions, Rule, Symbol, resolve
+from completions.grammars.tokens import IdRanges
 
+_ANY = "(?s:.)"
+"""The pattern of any character, newline included."""
+_LOOPS = {(0, None): "*", (1, None): "+", (0, 1): "?"}
 MAX_PATTERN_SIZE = 4_000
-"""Expressions in one regular expression; larger ones are put together from several."""
+"""Expressions in one regular expression; larger ones are assembled from several."""
 MAX_PATTERN_DEPTH = 60
-"""Nested parentheses; Rust's regex parser takes some 200."""
+"""Nested parentheses; Rust's regex parser accepts about 200."""
 _EMPTY_TEXT = '""'
 
 
@@ -37,6 +46,8 @@ class _Writer:
     def __init__(self, productions: Productions, rules: Mapping[str, Expression]) -> None:
         self._productions = productions
         self._terminals = _Terminals(rules)
+        self._token_sets: dict[IdRanges, str] = {}
+        self._disjoint = tokens.disjoint(_token_ids(productions))
         names = {node: f"r{number}" for number, node in enumerate(productions.rules)}
         self._names = names | {productions.start: "start"}
 
@@ -45,17 +56,33 @@ class _Writer:
         for node, alternatives in self._productions.rules.items():
             written = dict.fromkeys(map(self._alternative, alternatives))
             lines.append(f"{self._names[node]}: {' | '.join(written)}")
-        return "\n".join([*lines, *self._terminals.lines, ""])
+        sets = [f"{name}: {tokens.written(ids)}" for ids, name in self._token_sets.items()]
+        return "\n".join([*lines, *sets, *self._terminals.lines, ""])
 
     def _alternative(self, symbols: list[Symbol]) -> str:
         return " ".join(map(self._symbol, symbols)) or _EMPTY_TEXT
 
     def _symbol(self, symbol: Symbol) -> str:
         if isinstance(symbol, Loop):
-            return f"({self._symbol(symbol.item)}){loop(symbol.low, symbol.high)}"
+            return f"({self._symbol(symbol.item)}){repetition(symbol.low, symbol.high)}"
         if isinstance(symbol, Rule):
             return self._names[symbol.expression]
+        if isinstance(symbol.expression, Tokens):
+            return self._one_token(symbol.expression)
         return self._terminals.name(symbol.expression)
+
+    def _one_token(self, node: Tokens) -> str:
+        """One of some tokens, as alternatives among sets that do not overlap."""
+        sets = self._token_sets
+        names = [sets.setdefault(each, f"s{len(sets)}") for each in self._disjoint[node.ids]]
+        return names[0] if len(names) == 1 else f"({' | '.join(names)})"
+
+
+def _token_ids(productions: Productions) -> Iterator[IdRanges]:
+    for symbol in productions.symbols():
+        item = symbol.item if isinstance(symbol, Loop) else symbol
+        if isinstance(item.expression, Tokens):
+            yield item.expression.ids
 
 
 class _Measure(NamedTuple):
@@ -98,7 +125,7 @@ class _Terminals:
             size = len(node.text)
         elif isinstance(node, Characters):
             size = len(node.ranges)
-        elif isinstance(node, Substring | FreeText | NonEmpty):
+        elif isinstance(node, Substring | FreeText | NonEmpty | EndingEarly):
             return _TOO_LARGE
         depth = max((part.depth for part in parts), default=0)
         nests = not isinstance(node, Reference)
@@ -114,15 +141,19 @@ class _Terminals:
 
     def _definition(self, node: Expression) -> str:
         if self._is_small(node):
-            return f"/{pattern(node, self._rules)}/"
+            return f"/{_pattern(node, self._rules)}/"
         if isinstance(node, Concatenation):
             return " ".join(map(self._operand, node.parts))
         if isinstance(node, Alternation):
             return " | ".join(map(self._operand, node.options))
         if isinstance(node, Repeat):
-            return f"({self._operand(node.body)}){loop(node.low, node.high)}"
+            return f"({self._operand(node.body)}){repetition(node.low, node.high)}"
         if isinstance(node, NonEmpty):
-            return f"{self._operand(node.body)} & /{ANY}+/"
+            return f"{self._operand(node.body)} & /{_ANY}+/"
+        if isinstance(node, EndingEarly):
+            body = self._operand(node.body)
+            whole = f"({body} & /{_ANY}{{{node.least},}}/)" if node.least else body
+            return f"{body} & ~({whole} /{_ANY}+/)"
         if isinstance(node, Substring):
             return f"%regex {json.dumps({'substring_chunks': node.chunks})}"
         if isinstance(node, FreeText):
@@ -135,13 +166,91 @@ class _Terminals:
         """A terminal of text without the avoided strings, except that it may end with one."""
         if node.avoided not in self._avoided:
             name = self._avoided[node.avoided] = f"A{len(self._avoided)}"
-            self.lines.append(f"{name}: /{'|'.join(map(quoted, node.avoided))}/")
-        rest = f"/{ANY}+/" if node.end else f"/{ANY}*/"
-        avoided = f"/{ANY}*/ {self._avoided[node.avoided]} {rest}"
-        return f"/{ANY}*{quoted(node.end)}/ & ~({avoided})"
+            self.lines.append(f"{name}: /{'|'.join(map(_quoted, node.avoided))}/")
+        rest = f"/{_ANY}+/" if node.end else f"/{_ANY}*/"
+        avoided = f"/{_ANY}*/ {self._avoided[node.avoided]} {rest}"
+        return f"/{_ANY}*{_quoted(node.end)}/ & ~({avoided})"
 
     def _operand(self, node: Expression) -> str:
         node = resolve(node, self._rules)
         if node is EMPTY:
             return _EMPTY_TEXT
-        return self._names.get(node) or f"/{pattern(node, self._rules)}/"
+        return self._names.get(node) or f"/{_pattern(node, self._rules)}/"
+
+
+class _Binding(IntEnum):
+    """The operator whose operand a pattern is."""
+
+    ALTERNATION = 0
+    CONCATENATION = 1
+    ATOM = 2
+
+
+_Piece = tuple[Expression, _Binding] | str
+
+
+def repetition(low: int, high: int | None) -> str:
+    """The suffix that repeats a pattern, or a symbol of Lark."""
+    if low == high:
+        return f"{{{low}}}"
+    return _LOOPS.get((low, high)) or f"{{{low},{'' if high is None else high}}}"
+
+
+def _pattern(node: Expression, rules: Mapping[str, Expression]) -> str:
+    """The pattern of an expression, with its references expanded."""
+    written: list[str] = []
+    todo: list[_Piece] = [(node, _Binding.ALTERNATION)]
+    while todo:
+        each = todo.pop()
+        if isinstance(each, str):
+            written.append(each)
+        else:
+            todo += reversed(_pieces(*each, rules))
+    return "".join(written)
+
+
+def _pieces(node: Expression, binding: _Binding, rules: Mapping[str, Expression]) -> list[_Piece]:
+    """The first level of a pattern: text, and expressions still to be written."""
+    pieces: list[_Piece]
+    match node:
+        case Reference(name):
+            return [(rules[name], binding)]
+        case Characters(ranges):
+            return [_class(ranges)]
+        case Literal(text):
+            pieces = [_quoted(text)]
+            is_bare = binding < _Binding.ATOM or len(text) == 1
+        case Repeat(body, low, high):
+            pieces = [(body, _Binding.ATOM), repetition(low, high)]
+            is_bare = binding < _Binding.ATOM
+        case Concatenation(parts):
+            pieces = [(part, _Binding.CONCATENATION) for part in parts]
+            is_bare = binding < _Binding.ATOM and node is not EMPTY
+        case Alternation(options):
+            operands = [(option, _Binding.CONCATENATION) for option in options]
+            pieces = [each for operand in operands for each in ("|", operand)][1:]
+            is_bare = binding < _Binding.CONCATENATION
+        case _:
+            raise TypeError(node)
+    return pieces if is_bare else ["(?:", *pieces, ")"]
+
+
+def _quoted(text: str) -> str:
+    """The pattern that matches exactly this text."""
+    return "".join(
+        each if each.isascii() and (each.isalnum() or each == " ") else _escape(ord(each))
+        for each in text
+    )
+
+
+def _class(ranges: Ranges) -> str:
+    if ranges == code_points.ALL:
+        return _ANY
+    written = (
+        _escape(low) if low == high else f"{_escape(low)}-{_escape(high)}" for low, high in ranges
+    )
+    return f"[{''.join(written)}]"
+
+
+def _escape(code_point: int) -> str:
+    return f"\\x{{{code_point:X}}}"

@@ -5,9 +5,13 @@ from completions.grammars.json_schema.schema import (
     check,
     checked,
     dump,
+    errors_inside,
+    load,
     prepare,
     screen,
     translate,
 )
 
-__all__ = ["Schema", "check", "checked", "dump", "prepare", "screen", "translate"]
+__all__ = [
+    "Schema", "check", "checked", "dump", "errors_inside", "load", "prepare", "screen", "translate",
+]  # fmt: skip

@@ -1,8 +1,8 @@
 """The keywords of JSON Schema: which are enforced, which are harmless, which must be refused.
 
-llguidance refuses some keywords without saying where and ignores others without a word. This walk
-over all schemas that count, the root and what its references reach, finds both. What has no
-effect but would be refused (`uniqueItems: false`) is taken out.
+llguidance refuses some keywords without saying where they are, and silently ignores others. This
+walk over the root and all schemas that references reach finds both, and removes keywords that have
+no effect but would be refused (`uniqueItems: false`).
 """
 
 import re
@@ -13,18 +13,20 @@ from typing import Any, cast
 from urllib.parse import unquote
 
 from completions.grammars.exceptions import Finding
+from completions.grammars.json_schema.rewriting import dialects, unknown
+from completions.grammars.json_schema.rewriting.formats import PATTERNS
 from completions.grammars.limits import Limits, children
 
 
 @dataclass(slots=True)
 class Survey:
-    """What a walk saw. `schemas` maps the pointer of every schema that counts to the schema."""
+    """The result of a walk. `schemas` maps pointers to the schemas that count."""
 
     schemas: dict[str, dict[str, Any]] = field(default_factory=dict)
     refusals: list[Finding] = field(default_factory=list)
     warnings: list[Finding] = field(default_factory=list)
     targets: dict[str, tuple[str, Any]] = field(default_factory=dict)
-    """Pointer and schema of what each reference leads to."""
+    """The pointer and the schema that each reference leads to."""
 
 
 ANNOTATIONS = frozenset(
@@ -36,18 +38,13 @@ ANNOTATIONS = frozenset(
     )
 )  # fmt: skip
 TYPES = frozenset(["object", "array", "string", "number", "integer", "boolean", "null"])
-STRING_FORMATS = frozenset(
-    (
-        "date-time", "time", "date", "duration", "email", "hostname", "ipv4", "ipv6", "uuid",
-        "uri", "unknown",
-    )
-)  # fmt: skip
 _INTEGER_RANGES: Mapping[str, tuple[int, int]] = {
     "int8": (-(2**7), 2**7 - 1), "int16": (-(2**15), 2**15 - 1),
     "int32": (-(2**31), 2**31 - 1), "int64": (-(2**63) + 2**10, 2**63 - 1),
     "uint8": (0, 2**8 - 1), "uint16": (0, 2**16 - 1), "uint32": (0, 2**32 - 1),
 }  # fmt: skip
-"""The lowest of int64 are left out: llguidance holds bounds as floats, and cannot negate them."""
+"""The lowest int64 values are left out: llguidance holds bounds as floats, and cannot negate
+them."""
 BOUNDS = ("minimum", "exclusiveMinimum", "maximum", "exclusiveMaximum")
 
 # Keywords that change nothing when they have one of these values, and are then taken out.
@@ -69,17 +66,14 @@ _ANCHORS = frozenset(("$dynamicAnchor", "$recursiveAnchor"))
 """Without effect as long as no dynamic reference leads there, which is refused."""
 UNSUPPORTED = frozenset(
     (
-        "not", "if", "then", "else", "contains", "minContains", "maxContains", "uniqueItems",
-        "propertyNames", "dependentRequired", "dependentSchemas", "dependencies",
         "unevaluatedProperties", "unevaluatedItems", "$dynamicRef", "$recursiveRef", "nullable",
         "divisibleBy", "extends", "disallow", "x-guidance",
     )
 )  # fmt: skip
 
-# The shape of each enforced keyword's value.
-_COUNT, _NUMBER, _SCHEMA, _SCHEMAS, _MAP, _STRINGS, _TEXT = (
+_COUNT, _NUMBER, _SCHEMA, _SCHEMAS, _MAP, _STRINGS, _TEXT, _NEEDS = (
     "a non-negative integer", "a number", "a schema", "an array of schemas", "an object of schemas",
-    "an array of strings", "a string",
+    "an array of strings", "a string", "an object of schemas or arrays of strings",
 )  # fmt: skip
 ENFORCED: Mapping[str, str] = {
     "type": "", "enum": "an array", "const": "", "$ref": _TEXT, "format": _TEXT, "pattern": _TEXT,
@@ -90,11 +84,22 @@ ENFORCED: Mapping[str, str] = {
     "properties": _MAP, "patternProperties": _MAP, "required": _STRINGS,
     "additionalProperties": _SCHEMA, "additionalItems": _SCHEMA,
     "items": "a schema or an array of schemas", "prefixItems": _SCHEMAS,
-    "anyOf": _SCHEMAS, "allOf": _SCHEMAS, "oneOf": _SCHEMAS,
+    "anyOf": _SCHEMAS, "allOf": _SCHEMAS, "oneOf": _SCHEMAS, "not": _SCHEMA,
+    "if": _SCHEMA, "then": _SCHEMA, "else": _SCHEMA, "uniqueItems": "a boolean",
+    "contains": _SCHEMA, "minContains": _COUNT, "maxContains": _COUNT, "propertyNames": _SCHEMA,
+    "dependentRequired": "an object of arrays of strings", "dependentSchemas": _MAP,
+    "dependencies": _NEEDS,
 }  # fmt: skip
+"""The shape of each enforced keyword's value.
+
+A further keyword gets its meaning in `rewriting/`: what it and its negation accept in
+`plain_keyword_readings`, or in `keyword_readings` if it holds schemas, which `_subschemas` below
+then finds. If llguidance does not enforce it, `rewriter._WRITTEN_ANEW` has it too. Its row, with an
+example that a test runs, is in docs/json-schema.md.
+"""
 _ALL_EXACT = 2**53
-_KNOWN = {*ENFORCED, *UNSUPPORTED, *ANNOTATIONS, *_ANCHORS}
-_FOLDED = {re.sub(r"[-_]", "", name).lower(): name for name in _KNOWN}
+KNOWN = {*ENFORCED, *UNSUPPORTED, *ANNOTATIONS, *_ANCHORS}
+_CONSTRAINTS = (*ENFORCED, *sorted(UNSUPPORTED))
 _DRAFTS = re.compile(
     r"https?://json-schema\.org/(draft-0[467]/schema|draft/20(19-09|20-12)/schema)#?"
 )
@@ -102,6 +107,10 @@ _DRAFTS = re.compile(
 
 def _is_schema(value: Any) -> bool:
     return isinstance(value, dict | bool)
+
+
+def _is_strings(value: Any) -> bool:
+    return isinstance(value, list) and all(isinstance(item, str) for item in value)
 
 
 def _is_number(value: Any) -> bool:
@@ -121,7 +130,15 @@ _CHECKS: Mapping[str, Callable[[Any], bool]] = {
         _is_schema(value) or (isinstance(value, list) and all(map(_is_schema, value)))
     ),
     _MAP: lambda value: isinstance(value, dict) and all(map(_is_schema, value.values())),
-    _STRINGS: lambda value: isinstance(value, list) and all(isinstance(x, str) for x in value),
+    _STRINGS: lambda value: _is_strings(value),
+    "a boolean": lambda value: isinstance(value, bool),
+    "an object of arrays of strings": lambda value: (
+        isinstance(value, dict) and all(map(_is_strings, value.values()))
+    ),
+    _NEEDS: lambda value: (
+        isinstance(value, dict)
+        and all(_is_schema(x) or isinstance(x, str) or _is_strings(x) for x in value.values())
+    ),
 }
 
 
@@ -136,6 +153,7 @@ class _Walk:
         self._limits = limits
         self._found = Survey()
         self._anchors = dict(_anchors(root))
+        self._draft = dialects.draft(root)
 
     def run(self) -> Survey:
         waiting: list[tuple[str, Any]] = [("", self._root)]
@@ -145,7 +163,11 @@ class _Walk:
                 continue
             self._found.schemas[pointer] = schema
             self._check(pointer, schema)
-            inside = [*_subschemas(pointer, schema), *self._target(pointer, schema)]
+            inside = list(_subschemas(pointer, schema))
+            reference = schema.get("$ref")
+            if isinstance(reference, str) and (target := self._resolve(reference)) is not None:
+                self._found.targets[reference] = target
+                inside.append(target)
             waiting += reversed(inside)
         return self._found
 
@@ -158,6 +180,10 @@ class _Walk:
         self._found.warnings.append(Finding(keyword, place, message))
 
     def _check(self, pointer: str, schema: dict[str, Any]) -> None:
+        for keyword, reason in dialects.without_effect(schema, self._draft).items():
+            del schema[keyword]
+            if keyword not in ANNOTATIONS:
+                self._warn(keyword, pointer, reason)
         for keyword in list(schema):
             if _has_no_effect(keyword, schema):
                 del schema[keyword]
@@ -172,9 +198,8 @@ class _Walk:
         self._check_identifiers(pointer, schema)
 
     def _check_unknown(self, pointer: str, keyword: str) -> None:
-        meant = _FOLDED.get(re.sub(r"[-_]", "", keyword).lower())
-        if meant is not None:
-            message = f"there is no keyword {keyword}; did you mean {meant}?"
+        if meant := unknown.meant(keyword, _CONSTRAINTS):
+            message = f"unknown keyword {keyword}; did you mean {meant}?"
             self._refuse(keyword, pointer, message)
         else:
             message = f"the keyword {keyword} is unknown and has no effect"
@@ -192,7 +217,7 @@ class _Walk:
             self._check_format(pointer, schema, value)
 
     def _problem(self, schema: dict[str, Any], keyword: str, value: Any) -> str:
-        """What is wrong with a value of the right shape; empty when nothing is."""
+        """What is wrong with a value of the right shape; empty if nothing is."""
         caps = {"enum": self._limits.max_enum, "properties": self._limits.max_properties}
         if keyword in caps and len(value) > caps[keyword]:
             return f"{keyword} holds more than {caps[keyword]} values"
@@ -205,21 +230,18 @@ class _Walk:
         if keyword == "type":
             names = value if isinstance(value, list) else [value]
             wrong = [name for name in names if not isinstance(name, str) or name not in TYPES]
-            return f"there is no type {str(wrong[0])[:64]}" if wrong else ""
+            return f"unknown type {str(wrong[0])[:64]}" if wrong else ""
         if keyword == "$ref" and self._resolve(value) is None:
             if not value.startswith("#"):
                 return "$ref can only lead into the schema itself (#/...)"
             return f"$ref leads nowhere: {value[:100]}"
-        if keyword == "minProperties" and value > _required(schema) + 1:
-            # Names that are not declared may be generated twice.
-            return "minProperties is only supported up to one more than the required properties"
         return ""
 
     def _number_problem(self, keyword: str, value: float) -> str:
         if keyword in BOUNDS:
             if isinstance(value, int) and abs(value) < 2**63 - 1 and float(value) != value:
                 return f"{keyword}: {value} cannot be held exactly; give a rounder one"
-            return ""  # what is larger is held as the largest of int64
+            return ""  # a larger value is stored as the largest int64
         if value <= 0:
             return "multipleOf must be greater than 0"
         if _remainders(value) > (bound := self._limits.max_multiple):
@@ -230,8 +252,10 @@ class _Walk:
         types = schema.get("type", "string")
         types = types if isinstance(types, list) else [types]
         if "string" in types:
-            if name not in STRING_FORMATS:
-                self._refuse("format", pointer, f"the format {name[:64]} is unknown")
+            if name not in PATTERNS and name != "unknown":
+                del schema["format"]
+                message = f"the format {name[:64]} is unknown and has no effect"
+                self._warn("format", pointer, message)
             return
         del schema["format"]
         if "integer" in types and name in _INTEGER_RANGES:
@@ -247,19 +271,15 @@ class _Walk:
         if isinstance(dialect, str) and not _DRAFTS.fullmatch(dialect):
             del schema["$schema"]
             self._warn("$schema", pointer, "this dialect is read as draft 2020-12")
+        if not pointer and isinstance(schema.get("id"), str):
+            del schema["id"]  # `$id` in draft 4, where references inside the schema may miss it
         base = schema.get("$id")
         if base is None:
             return
-        if pointer and not str(base).startswith("#"):
-            message = "$id is only supported at the root"
+        if pointer and not str(base).startswith("#") and _has_reference(schema):
+            message = "$id is only supported at the root, or where no $ref follows"
             self._refuse("$id", pointer, message)
         del schema["$id"]
-
-    def _target(self, pointer: str, schema: dict[str, Any]) -> Iterator[tuple[str, Any]]:
-        reference = schema.get("$ref")
-        if isinstance(reference, str) and (found := self._resolve(reference)) is not None:
-            self._found.targets[reference] = found
-            yield found
 
     def _resolve(self, reference: str) -> tuple[str, Any] | None:
         anchored = self._anchors.get(unquote(reference[1:])) if reference[:1] == "#" else None
@@ -277,20 +297,15 @@ def resolve(root: dict[str, Any], reference: str) -> tuple[str, Any] | None:
     return (pointer, value) if _is_schema(value) else None
 
 
-def _required(schema: dict[str, Any]) -> int:
-    names = schema.get("required", [])
-    return len(set(names)) if _CHECKS[_STRINGS](names) else 0
-
-
 def _remainders(multiple: float) -> int:
-    """The states by which llguidance tells which decimals are multiples."""
+    """The number of states that llguidance needs to recognise multiples."""
     digits = "".join(map(str, Decimal(str(multiple)).as_tuple().digits))
     return int(digits.rstrip("0") or "0")
 
 
 def _inexact(value: Any) -> float | None:
-    """A number in a JSON value that llguidance, which holds all as floats, would write as another:
-    as its shortest decimal, or cut to 64 bits where the type is integer."""
+    """A number in a JSON value that llguidance would change: it holds numbers as floats, and cuts
+    integers to 64 bits."""
     waiting = [value]
     while waiting:
         item = waiting.pop()
@@ -316,12 +331,22 @@ def _has_no_effect(keyword: str, schema: dict[str, Any]) -> bool:
     )
 
 
+def _has_reference(value: Any) -> bool:
+    waiting = [value]
+    while waiting:
+        item = waiting.pop()
+        if isinstance(item, dict) and "$ref" in item:
+            return True
+        waiting += children(item)
+    return False
+
+
 def _subschemas(pointer: str, schema: dict[str, Any]) -> Iterator[tuple[str, Any]]:
     """The schemas directly inside the enforced keywords of a schema."""
     for keyword, value in schema.items():
         expected = ENFORCED.get(keyword, "")
         place = f"{pointer}/{escape(keyword)}"
-        if expected == _MAP and isinstance(value, dict):
+        if expected in (_MAP, _NEEDS) and isinstance(value, dict):
             yield from ((f"{place}/{escape(name)}", inner) for name, inner in value.items())
         elif "schema" in expected and isinstance(value, list):
             yield from ((f"{place}/{index}", inner) for index, inner in enumerate(value))

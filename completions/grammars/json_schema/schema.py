@@ -1,16 +1,18 @@
-"""JSON Schema, exactly: a keyword that llguidance cannot enforce is refused, never ignored."""
+"""JSON Schemas in the form that llguidance accepts, and the causes of its refusals."""
 
 import copy
 import json
 import re
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from typing import Any
 from urllib.parse import quote
 
 from completions.contract import strict_json
 from completions.grammars.compiler import DEFAULT_COMPILER, Compiler, Translated, brief
 from completions.grammars.exceptions import Finding, GrammarError
+from completions.grammars.json_schema import rewriting
 from completions.grammars.json_schema.keywords import BOUNDS, Survey, resolve, survey
 from completions.grammars.limits import (
     COMPACT,
@@ -27,29 +29,36 @@ from completions.grammars.limits import (
 _UNSUPPORTED = re.compile(r"Unimplemented keys: \[(.*)\]")
 _RANGE = re.compile(r"Failed to generate regex for (integer|float) range")
 OPTIONS = "x-guidance"
-"""The key by which llguidance takes compile options out of a schema."""
+"""The key under which a schema holds llguidance's compile options."""
 _SPACES = {COMPACT: 0, FLEXIBLE: 32}
-"""Characters in a row. Bounded: a model that only ever writes spaces would never end."""
+"""Most white space characters in a row. Bounded, so that a model cannot write them forever."""
 _ROOT = "root"
 _INSIDE = f"#/$defs/{_ROOT}"
 _TRIED = 100
-"""Schemas compiled one by one to find which of them llguidance refuses."""
+"""The most schemas compiled one by one to find the one that llguidance refuses."""
 _CONTROL = re.compile(r"[\x00-\x1f\x7f]|\\[xuc0]")
 
 
 @dataclass(frozen=True, slots=True)
 class Schema:
-    """A schema that may be compiled: checked, with options for llguidance, and what is ignored."""
+    """A checked schema with options for llguidance, and warnings of what is ignored."""
 
     compiled: dict[str, Any]
     warnings: list[Finding]
     survey: Survey
+    rewritten: rewriting.Rewritten
+
+    def inside(self, pointer: str) -> "Schema":
+        """The same schema, with the pointers of its warnings prefixed by a pointer."""
+        moved = [replace(each, pointer=pointer + each.pointer) for each in self.warnings]
+        return replace(self, warnings=moved)
 
     def grammar(self) -> str:
         return dump({"grammars": [{"json_schema": self.compiled}]})
 
     def part(self, pointer: str, types: Sequence[str] = ()) -> dict[str, Any]:
-        """The schema at a pointer inside this one, by itself; of its types only these, if any."""
+        """The schema at a pointer inside this one, by itself; `types`, if any, replaces its own
+        types."""
         alone = _without_options(self.survey.schemas.get(pointer, {}))
         narrowed = {**alone, "type": list(types)} if types else alone
         if '"$ref":' in dump(alone):
@@ -63,18 +72,13 @@ def _without_options(schema: Mapping[str, Any]) -> dict[str, Any]:
     return {key: value for key, value in schema.items() if key != OPTIONS}
 
 
-def parse(value: Mapping[str, Any] | str) -> dict[str, Any]:
-    """The schema of a request field, given as an object or as text. Raises GrammarError."""
-    if not isinstance(value, str):
-        return dict(value)
+def load(text: str) -> Any:
+    """The value of a JSON text. Raises GrammarError with line and column."""
     try:
-        schema = strict_json.loads(value)
+        return strict_json.loads(text)
     except strict_json.StrictJSONError as error:
         message = f"the string does not hold JSON: {error.reason}"
         raise GrammarError(message, error.line, error.column) from error
-    if not isinstance(schema, dict):
-        raise GrammarError("the string must hold a JSON object")
-    return schema
 
 
 def prepare(
@@ -82,35 +86,64 @@ def prepare(
 ) -> Schema:
     """Check a schema within the limits. Raises GrammarError for the first keyword refused.
 
-    `whitespace` is `compact`, `flexible`, or how many characters of it may stand in a row.
+    `whitespace` is `compact`, `flexible`, or the most whitespace characters in a row.
     """
+    schema, seen = _surveyed(value, limits)
+    rewritten = rewriting.rewrite(schema, seen.schemas, seen.targets)
+    _raise_refusals([_finding(error) for error in rewritten.refusals], seen)
+    if rewritten.changed:
+        check_bytes(dump(schema), limits)
+        warnings = seen.warnings
+        seen = survey(schema, limits)
+        _raise_refusals(seen.refusals, seen)
+        seen.warnings = warnings
+    compiled = {**schema, OPTIONS: _options(seen, whitespace)}
+    return Schema(compiled, seen.warnings, seen, rewritten)
+
+
+def screen(value: Mapping[str, Any] | str, limits: Limits) -> None:
+    """Raises GrammarError for a schema beyond the static caps, or with a keyword that is
+    refused."""
+    _surveyed(value, limits)
+
+
+def _surveyed(value: Mapping[str, Any] | str, limits: Limits) -> tuple[dict[str, Any], Survey]:
+    """A copy of a schema without the keywords that have no effect, and the result of the walk over
+    it. Takes roughly linear time. Raises GrammarError."""
     if isinstance(value, str):
         check_bytes(value, limits)
-    schema = parse(value)
+        value = load(value)
+        if not isinstance(value, dict):
+            raise GrammarError("the string must hold a JSON object")
+    schema = dict(value)
     check_depth(schema, limits)
     check_bytes(dump(schema), limits)
     _check_chains(schema, limits)
     schema = copy.deepcopy(schema)
     seen = survey(schema, limits)
-    if seen.refusals:
-        first = seen.refusals[0]
-        findings = [*seen.refusals, *seen.warnings]
-        raise GrammarError(first.message, pointer=first.pointer, findings=findings)
+    _raise_refusals(seen.refusals, seen)
     _check_patterns(seen, limits)
-    return Schema({**schema, OPTIONS: _options(seen, whitespace)}, seen.warnings, seen)
+    return schema, seen
 
 
-def screen(value: Mapping[str, Any] | str, limits: Limits) -> None:
-    """Raises GrammarError for what the static caps and the keywords refuse."""
-    prepare(value, limits=limits)
+def _raise_refusals(refusals: list[Finding], seen: Survey) -> None:
+    if refusals:
+        first = refusals[0]
+        findings = [*refusals, *seen.warnings]
+        raise GrammarError(first.message, pointer=first.pointer, findings=findings)
+
+
+def _finding(error: rewriting.CannotWriteError) -> Finding:
+    message = f"{error.keyword} cannot be enforced here: {error.advice}"
+    return Finding(error.keyword, error.pointer, message)
 
 
 def _check_patterns(seen: Survey, limits: Limits) -> None:
     for pointer, schema in seen.schemas.items():
-        patterns = {f"{pointer}/pattern": schema.get("pattern")}
-        for name in schema.get("patternProperties", ()):
-            patterns[f"{pointer}/patternProperties"] = name
-        for place, pattern in patterns.items():
+        patterns = [(f"{pointer}/pattern", schema.get("pattern"))]
+        names = schema.get("patternProperties", ())
+        patterns += [(f"{pointer}/patternProperties", name) for name in names]
+        for place, pattern in patterns:
             if not isinstance(pattern, str):
                 continue
             try:
@@ -124,9 +157,10 @@ def _options(seen: Survey, whitespace: str | int) -> dict[str, Any]:
     options: dict[str, Any] = {"whitespace_flexible": False}
     if spaces:
         options = {"whitespace_pattern": rf"[ \t\n\r]{{1,{spaces}}}"}
-    # llguidance lets an escape such as \u0061 slip past the names that are declared, so escapes
-    # by number are left out; but where a text must hold control characters they are needed.
-    if any(map(_has_open_names, seen.schemas.values())) and not _needs_control(seen):
+    # llguidance does not compare an escape such as \u0061 with the declared names, so numeric
+    # escapes are left out, unless a text must hold control characters.
+    texts = _texts(seen.schemas.get("", {}))
+    if any(map(_has_open_names, seen.schemas.values())) and not any(map(_CONTROL.search, texts)):
         options["json_allowed_escapes"] = 'nrbtf\\"'
     return options
 
@@ -134,10 +168,6 @@ def _options(seen: Survey, whitespace: str | int) -> dict[str, Any]:
 def _has_open_names(schema: dict[str, Any]) -> bool:
     declares = bool(schema.get("properties")) or bool(schema.get("patternProperties"))
     return declares and schema.get("additionalProperties") is not False
-
-
-def _needs_control(seen: Survey) -> bool:
-    return any(_CONTROL.search(text) for text in _texts(seen.schemas.get("", {})))
 
 
 def _texts(value: Any) -> list[str]:
@@ -161,7 +191,7 @@ def dump(value: Any) -> str:
 
 
 def _check_chains(root: dict[str, Any], limits: Limits) -> None:
-    """Raises GrammarError when references lead too far: llguidance recurses along them."""
+    """Raises GrammarError for long chains of references, along which llguidance recurses."""
     used: dict[int, list[int]] = {}
     waiting: list[Any] = [root]
     while waiting:
@@ -189,16 +219,33 @@ def translate(
 
 
 def checked(
-    value: Mapping[str, Any] | str, compiler: Compiler, whitespace: str | int = COMPACT
+    value: Mapping[str, Any] | str,
+    compiler: Compiler,
+    whitespace: str | int = COMPACT,
+    pointer: str = "",
 ) -> Schema:
-    """A schema that llguidance takes. Raises GrammarError."""
-    schema = prepare(value, whitespace, compiler.limits)
-    check(schema, compiler)
-    return schema
+    """A schema that llguidance takes. Raises GrammarError.
+
+    The pointers of errors and warnings begin with the pointer to the schema.
+    """
+    with errors_inside(pointer):
+        schema = prepare(value, whitespace, compiler.limits)
+        check(schema, compiler)
+        return schema.inside(pointer)
+
+
+@contextmanager
+def errors_inside(pointer: str) -> Iterator[None]:
+    """Prefix the pointers of an error and of its findings with a pointer."""
+    try:
+        yield
+    except GrammarError as error:
+        error.inside(pointer)
+        raise
 
 
 def check(schema: Schema, compiler: Compiler) -> None:
-    """Raises GrammarError when llguidance does not take a schema that was prepared."""
+    """Raises GrammarError if llguidance refuses a prepared schema."""
     if message := compiler.complaint(schema.grammar()):
         raise _explain(message, schema, compiler)
 
@@ -206,36 +253,42 @@ def check(schema: Schema, compiler: Compiler) -> None:
 def _explain(message: str, schema: Schema, compiler: Compiler) -> GrammarError:
     """llguidance's complaint about a checked schema, with the pointer of what caused it."""
     pointer, message = _culprit(message, schema, compiler)
-    keyword = ""
+    keyword, part = "", schema.survey.schemas.get(pointer, {})
     if found := _UNSUPPORTED.search(message):
         keyword = found[1].replace('"', "").split(", ")[0]
         message = f"the keyword {keyword} is not supported"
-    elif "oneOf constraints are not supported" in message:
-        keyword = "oneOf"
-        message = "oneOf is supported only where the branches visibly exclude each other; use anyOf"
+    elif "circular references with sibling keys" in message:
+        keyword = "$ref" if "$ref" in schema.survey.schemas.get(pointer, {}) else ""
+        message = (
+            "a $ref that leads back here cannot be combined with other keywords; leave them out"
+        )
+    elif "intersection stack level" in message:
+        message = (
+            "allOf, or keywords beside a $ref, combine schemas that lead back to themselves; "
+            "write out what they have in common in one of them"
+        )
+    elif message.startswith("Unsatisfiable schema: "):
+        message = message.replace("Unsatisfiable schema", "no value can match", 1)
+    elif "patternProperty regexes" in message:
+        keyword = "patternProperties"
+        message = "these patterns are too complex to tell apart; give ones that share no names"
     elif "min/maxProperties only supported" in message:
-        keyword = "minProperties"
-        if keyword not in schema.survey.schemas.get(pointer, {}):
-            keyword = "maxProperties"
+        keyword = "minProperties" if "minProperties" in part else "maxProperties"
         message = f"{keyword} is supported only where all of properties are required"
     elif _RANGE.search(message):
-        keyword = _farthest_bound(schema.survey.schemas.get(pointer, {}))
+        bounds = {name: abs(part[name]) for name in BOUNDS if name in part}
+        keyword = max(bounds, key=bounds.__getitem__, default="")
         named = keyword or "a bound of a range"
         message = f"{named} is out of reach: give one between -10^17 and 10^17, or leave it out"
     elif brief(message).startswith("invalid pattern"):
-        keyword = "pattern" if "pattern" in schema.survey.schemas.get(pointer, {}) else ""
+        keyword = "pattern" if "pattern" in part else ""
         message = brief(message)
+    pointer = schema.rewritten.original(pointer)
     if not keyword:
         return GrammarError(brief(message), pointer=pointer)
     finding = Finding(keyword, f"{pointer}/{keyword}", message)
     findings = [finding, *schema.warnings]
     return GrammarError(message, pointer=finding.pointer, findings=findings)
-
-
-def _farthest_bound(schema: Mapping[str, Any]) -> str:
-    """Of those that the schema has, if any."""
-    given = [keyword for keyword in BOUNDS if keyword in schema]
-    return max(given, key=lambda keyword: abs(schema[keyword]), default="")
 
 
 def _culprit(message: str, schema: Schema, compiler: Compiler) -> tuple[str, str]:
@@ -249,7 +302,7 @@ def _culprit(message: str, schema: Schema, compiler: Compiler) -> tuple[str, str
 
 
 def _moved(value: Any) -> Any:
-    """The schema with its references led to where `_culprit` puts it."""
+    """The schema with references to the place where `Schema.part` puts it."""
     if isinstance(value, list):
         return [_moved(item) for item in value]
     if not isinstance(value, dict):

@@ -10,11 +10,11 @@ import sys
 import threading
 from typing import Any
 
+from completions.contract.llguidance_threads import STACK_BYTES
 from completions.grammars.judging.examination import Question, examine
 from completions.grammars.limits import Limits
 from completions.grammars.tokens import load
 
-STACK_BYTES = 256 * 1024 * 1024
 MEMORY_BYTES = 2 * 1024 * 1024 * 1024
 """Address space, most of which is never touched."""
 

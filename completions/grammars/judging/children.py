@@ -1,4 +1,4 @@
-"""Child processes that judge costly constraints, and may die of it."""
+"""Child processes that judge costly constraints. A constraint may kill its child."""
 
 import json
 import os
@@ -7,11 +7,13 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import asdict
 from pathlib import Path
 from queue import Empty, SimpleQueue
 
+from completions.contract.llguidance_threads import step_back
 from completions.grammars.exceptions import (
     GrammarError,
     GrammarOverloadError,
@@ -23,13 +25,9 @@ from completions.grammars.limits import Limits
 ROOT = Path(__file__).resolve().parents[3]
 CHILD = "completions.grammars.judging.child"
 MAX_QUESTIONS = 200
-"""Questions after which a child is replaced, with whatever memory it leaked."""
+"""Questions after which a child is replaced, as native code may leak memory."""
 START_SECONDS = 60.0
 """Added to the time for a child's first question: it starts and reads the model's tokens."""
-NICENESS = 10
-"""Added to the niceness of all that judges: engine and streams come first."""
-LEAST = 19
-"""The niceness of the lowest priority."""
 
 
 def too_slow(limits: Limits) -> GrammarTimeoutError:
@@ -40,12 +38,6 @@ def too_slow(limits: Limits) -> GrammarTimeoutError:
 
 def too_busy() -> GrammarOverloadError:
     return GrammarOverloadError("too many grammars are being checked; retry later")
-
-
-def step_back(process: int) -> None:
-    """Lower the priority of a process; on Linux also of a thread, by its native id."""
-    niceness = os.getpriority(os.PRIO_PROCESS, process) + NICENESS
-    os.setpriority(os.PRIO_PROCESS, process, min(niceness, LEAST))
 
 
 class Child:
@@ -120,7 +112,7 @@ class Child:
         return bytes(answer)
 
 
-def _environment() -> Mapping[str, str]:
+def _environment() -> dict[str, str]:
     """The child's environment, without the service's secrets."""
     kept = ("PATH", "HOME", "LANG", "LC_ALL", "TMPDIR", "VIRTUAL_ENV", "LD_LIBRARY_PATH")
     passed = {name: os.environ[name] for name in kept if name in os.environ}
@@ -135,27 +127,29 @@ class Children:
         self._idle: SimpleQueue[Child] = SimpleQueue()
 
     def ask(self, question: Question) -> Verdict:
+        with self.borrowed() as child:
+            return child.ask(question)
+
+    @contextmanager
+    def borrowed(self) -> Iterator[Child]:
+        """An idle child, or a new one. Worn ones are closed."""
         child = self._take()
         try:
-            return child.ask(question)
+            yield child
         finally:
-            self._give_back(child)
+            if child.is_worn:
+                child.close()
+            else:
+                self._idle.put(child)
 
     def _take(self) -> Child:
-        while True:
-            try:
+        while not self._idle.empty():
+            with suppress(Empty):
                 child = self._idle.get_nowait()
-            except Empty:
-                return Child(self._limits)
-            if not child.is_worn:
-                return child
-            child.close()
-
-    def _give_back(self, child: Child) -> None:
-        if child.is_worn:
-            child.close()
-        else:
-            self._idle.put(child)
+                if not child.is_worn:
+                    return child
+                child.close()
+        return Child(self._limits)
 
     def close(self) -> None:
         while not self._idle.empty():

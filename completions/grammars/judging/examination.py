@@ -1,7 +1,4 @@
-"""The examination of one constraint: it is translated, compiled and tried on a text.
-
-It runs on a thread of the web process or in a child process.
-"""
+"""The examination of one constraint, on a thread of the web process or in a child process."""
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
@@ -10,8 +7,8 @@ from typing import Any
 from completions.grammars.compiler import Compiler
 from completions.grammars.constraint import Constraint
 from completions.grammars.exceptions import ERRORS, Finding, GrammarError
+from completions.grammars.judging.cost import check_cost
 from completions.grammars.judging.matching import Match, match
-from completions.grammars.judging.rehearsal import rehearse
 from completions.grammars.limits import Limits
 from completions.grammars.tokens import TokenSource
 from completions.grammars.translation import screen, translate
@@ -40,12 +37,14 @@ class Question:
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """A translated grammar or the error, the findings, and how the text fits."""
+    """A translated grammar or the error, the findings, how the text fits, and the places in the
+    request whose schemas are not enforced."""
 
     grammar: str = ""
     error: GrammarError | None = None
     findings: tuple[Finding, ...] = ()
     match: Match | None = None
+    loosened: tuple[str, ...] = ()
 
     def result(self) -> str:
         """The grammar. Raises the error of a refused constraint."""
@@ -59,6 +58,7 @@ class Verdict:
             "error": self.error and _error_fields(self.error),
             "findings": [asdict(finding) for finding in self.findings],
             "match": self.match and asdict(self.match),
+            "loosened": list(self.loosened),
         }
 
     @classmethod
@@ -68,6 +68,7 @@ class Verdict:
             _error(value["error"]) if value["error"] else None,
             tuple(Finding(**finding) for finding in value["findings"]),
             Match(**value["match"]) if value["match"] else None,
+            tuple(value["loosened"]),
         )
 
     def size(self) -> int:
@@ -81,14 +82,15 @@ def examine(question: Question, limits: Limits) -> Verdict:
     findings: tuple[Finding, ...] = ()
     try:
         translated = translate(question.constraint, compiler)
-        rehearse(translated.grammar, compiler)
+        check_cost(translated.grammar, compiler)
         findings = tuple(translated.warnings)
         found = None
         if question.text is not None:
             found = match(translated.grammar, question.text, compiler)
     except GrammarError as error:
         return _refused(question, error, findings)
-    return Verdict(translated.grammar, findings=findings, match=found)
+    loosened = tuple(translated.loosened)
+    return Verdict(translated.grammar, findings=findings, match=found, loosened=loosened)
 
 
 def screened(question: Question, limits: Limits) -> Verdict | None:

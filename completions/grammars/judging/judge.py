@@ -1,15 +1,12 @@
 """Judging constraints off the event loop, within a time limit, with a cache of verdicts.
 
-An ordinary constraint is judged on a thread with a large stack: a small grammar can recurse deeply
-enough in native code to overflow the usual one. A costly constraint within the static caps is
-judged in a child process, which may be killed.
+An ordinary constraint is judged on a thread, a costly one in a child process, which may be killed.
 """
 
 import asyncio
 import hashlib
 import json
 import re
-import sys
 import threading
 import time
 from collections import OrderedDict
@@ -17,6 +14,7 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar
 
+from completions.contract.llguidance_threads import big_stack_threads
 from completions.grammars.constraint import Constraint
 from completions.grammars.exceptions import (
     GrammarError,
@@ -26,7 +24,6 @@ from completions.grammars.exceptions import (
 from completions.grammars.judging.children import (
     START_SECONDS,
     Children,
-    step_back,
     too_busy,
     too_slow,
 )
@@ -36,8 +33,6 @@ from completions.grammars.tokens import TokenSource
 
 T = TypeVar("T")
 
-STACK_BYTES = 256 * 1024 * 1024
-"""Address space; only used pages take memory. The engine's compiler has as much."""
 THREADS = 2
 FAILURE_SECONDS = 60.0
 """How long a refusal is cached."""
@@ -47,18 +42,15 @@ ORDINARY_BYTES = 16 * 1024
 ORDINARY_DEPTH = 24
 ORDINARY_COUNT = 500
 """A count in braces, as in `x{500}`."""
-ORDINARY_REFERENCES = 50
-ORDINARY_PARENTHESES = 200
-ORDINARY_MULTIPLES = 1
+ORDINARY_OCCURRENCES = {"$ref": 50, "(": 200, "multipleOf": 1}
 """llguidance multiplies several `multipleOf`, beyond its own limits on time and memory."""
 ORDINARY_PATTERNS_BYTES = 1_000
 """Bytes of a schema with `patternProperties`, each of which llguidance compares with each."""
 _HIDDEN = ("%json", "\\\\u")
-"""Signs of a schema inside a text, which the static caps do not see, and of escapes that hide what
-is counted."""
+"""Signs of a schema inside a text, which the static caps miss, or of escapes that hide counts."""
 
 _ENVELOPE = 2_000
-"""Most bytes of a question around its constraint."""
+"""The most bytes that a question has in addition to its constraint."""
 
 
 class VerdictCache:
@@ -101,7 +93,7 @@ class Judge:
         self.limits = limits
         self._cache = VerdictCache(limits.cache_bytes)
         self._children = Children(limits)
-        self._threads = _big_stack_threads(THREADS)
+        self._threads = big_stack_threads(THREADS, "grammar")
         self._askers = ThreadPoolExecutor(limits.processes, "grammar-child")
         self._examining: dict[tuple[asyncio.AbstractEventLoop, str], asyncio.Task[Verdict]] = {}
 
@@ -115,7 +107,9 @@ class Judge:
             written = canonical(question)
         except RecursionError:
             return _refusal(GrammarError("nested too deeply"), question)
-        if _least_bytes(written) - len(question.text or "") > self.limits.max_bytes + _ENVELOPE:
+        # An escape such as \\u0001 stands for at least one byte.
+        least_bytes = len(written) - 5 * written.count("\\")
+        if least_bytes - len(question.text or "") > self.limits.max_bytes + _ENVELOPE:
             message = f"longer than {self.limits.max_bytes} bytes"
             return _refusal(GrammarError(message), question)
         key = hashlib.sha256(written.encode()).hexdigest()
@@ -195,9 +189,12 @@ _COUNTS = re.compile(r"\{\s*(\d+)\s*(?:,\s*(\d*)\s*)?\}")
 
 def is_ordinary(question: Question, written: str) -> bool:
     """Whether a constraint is small and plain enough for a thread to judge it."""
-    if len(written) > ORDINARY_BYTES or written.count("$ref") > ORDINARY_REFERENCES:
+    if len(written) > ORDINARY_BYTES:
         return False
-    if written.count("multipleOf") > ORDINARY_MULTIPLES:
+    # llguidance computes a mask of `start: /a+/ "a"` forever, and only a process can be stopped.
+    if question.constraint.plain()[0] == "llguidance":
+        return False
+    if any(written.count(text) > most for text, most in ORDINARY_OCCURRENCES.items()):
         return False
     if "patternProperties" in written and len(written) > ORDINARY_PATTERNS_BYTES:
         return False
@@ -205,11 +202,8 @@ def is_ordinary(question: Question, written: str) -> bool:
     if not is_pattern and any(sign in written for sign in _HIDDEN):
         return False
     counts = [int(digits[-9:]) for pair in _COUNTS.findall(written) for digits in pair if digits]
-    return (
-        max(counts, default=0) <= ORDINARY_COUNT
-        and depth(question.constraint.value, ORDINARY_DEPTH) <= ORDINARY_DEPTH
-        and written.count("(") <= ORDINARY_PARENTHESES
-    )
+    nesting = depth(question.constraint.value, ORDINARY_DEPTH)
+    return max(counts, default=0) <= ORDINARY_COUNT and nesting <= ORDINARY_DEPTH
 
 
 def canonical(question: Question) -> str:
@@ -217,30 +211,6 @@ def canonical(question: Question) -> str:
     return json.dumps(question.to_json(), separators=(",", ":"))
 
 
-def _least_bytes(written: str) -> int:
-    r"""The least number of bytes that the JSON stands for: an escape such as \u0001 is one byte."""
-    return len(written) - 5 * written.count("\\")
-
-
 def _refusal(error: GrammarError, question: Question) -> Verdict:
     error.field = question.constraint.named
     return Verdict(error=error)
-
-
-def _big_stack_threads(count: int) -> ThreadPoolExecutor:
-    """Threads with large stacks. The size can only be set before a thread starts."""
-    pool = ThreadPoolExecutor(count, "grammar", initializer=_step_back)
-    everyone = threading.Barrier(count + 1)
-    before = threading.stack_size(STACK_BYTES)
-    try:
-        for _ in range(count):
-            pool.submit(everyone.wait)
-        everyone.wait()
-    finally:
-        threading.stack_size(before)
-    return pool
-
-
-def _step_back() -> None:
-    if sys.platform == "linux":  # elsewhere this would affect the whole process
-        step_back(threading.get_native_id())

@@ -38,7 +38,7 @@ def match(grammar: str, text: str, compiler: Compiler) -> Match:
 
 
 def _consume(matcher: LLMatcher, encoded: bytes, view: ByteView, seconds: float) -> int:
-    """The number of bytes that fit. Where characters do not fit, a token that spells them may."""
+    """The number of bytes that fit. Where a byte does not fit, tries a token that begins there."""
     position, began = 0, time.thread_time()
     while position < len(encoded):
         if time.thread_time() - began > seconds:
@@ -51,16 +51,11 @@ def _consume(matcher: LLMatcher, encoded: bytes, view: ByteView, seconds: float)
             break
         if taken == len(ids):
             continue
-        token = next(
-            (
-                each
-                for each in view.tokens_at(encoded, position)
-                if matcher.validate_tokens([each[0]])
-            ),
-            None,
-        )
-        if token is None:
+        for id, length in view.tokens_at(encoded, position):
+            if matcher.validate_tokens([id]):
+                matcher.consume_token(id)
+                position += length
+                break
+        else:
             break
-        matcher.consume_token(token[0])
-        position += token[1]
     return position

@@ -3,9 +3,8 @@
 from completions.grammars.structural_tag.translation import (
     ANSWER,
     screen,
-    screen_answer,
     translate,
     translate_answer,
 )
 
-__all__ = ["ANSWER", "screen", "screen_answer", "translate", "translate_answer"]
+__all__ = ["ANSWER", "screen", "translate", "translate_answer"]

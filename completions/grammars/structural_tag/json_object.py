@@ -1,25 +1,25 @@
-"""A JSON object read field by field, with the pointer of every fault."""
+"""A JSON object read field by field. Errors have the JSON pointer of the field."""
 
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, TypeVar
 
-from completions.grammars.exceptions import GrammarError
-from completions.grammars.structural_tag.nodes import Node
+from completions.grammars.exceptions import GrammarError, UnknownNodeError
+from completions.grammars.structural_tag.lowering import Node
 
+T = TypeVar("T")
 _REQUIRED = object()
 
 
 class JSONObject:
-    """A JSON object whose fields are taken out; what is left over in the end is a mistake."""
+    """A JSON object whose fields are taken out; `end` refuses fields that are left."""
 
     def __init__(self, value: Any, pointer: str, readers: "Readers") -> None:
-        """`readers` read the nodes of the tree, by type."""
         self.pointer = pointer
-        self.readers = readers
+        self._readers = readers
         if not isinstance(value, dict):
             raise self.error("must be an object", "")
         self._fields = dict(value)
-        self._type = value.get("type")
+        self.type = value.get("type")
 
     def error(self, message: str, place: str) -> GrammarError:
         return GrammarError(message, pointer=f"{self.pointer}{place}")
@@ -28,6 +28,7 @@ class JSONObject:
         return self._fields.get(name) is not None
 
     def take(self, name: str, default: Any = _REQUIRED) -> Any:
+        """A field of any type. null counts as absent."""
         value = self._fields.pop(name, None)
         if value is None:
             value = default
@@ -35,30 +36,27 @@ class JSONObject:
             raise self.error(f"needs the field {name}", "")
         return value
 
-    def _typed(self, name: str, kinds: type | tuple[type, ...], what: str, default: Any) -> Any:
-        value = self.take(name, default)
+    def _typed(self, name: str, kind: type[T], what: str, default: Any) -> T:
+        value: T = self.take(name, default)
         if value is not default and (
-            not isinstance(value, kinds) or (isinstance(value, bool) and kinds is not bool)
+            not isinstance(value, kind) or (isinstance(value, bool) and kind is not bool)
         ):
             raise self.error(f"{name} must be {what}", f"/{name}")
         return value
 
     def text(self, name: str, default: Any = _REQUIRED) -> str:
-        found: str = self._typed(name, str, "a string", default)
-        return found
+        return self._typed(name, str, "a string", default)
 
     def flag(self, name: str, default: bool = False) -> bool:
-        found: bool = self._typed(name, bool, "true or false", default)
-        return found
+        return self._typed(name, bool, "true or false", default)
+
+    def array(self, name: str, default: Any = _REQUIRED) -> list[Any]:
+        return self._typed(name, list, "an array", default)
 
     def count(self, name: str, default: Any = _REQUIRED, low: int = 0) -> Any:
         found = self._typed(name, int, "an integer", default)
         if found is not None and found < low:
             raise self.error(f"{name} must be at least {low}", f"/{name}")
-        return found
-
-    def array(self, name: str, default: Any = _REQUIRED) -> list[Any]:
-        found: list[Any] = self._typed(name, list, "an array", default)
         return found
 
     def texts(self, name: str, default: Any = _REQUIRED) -> tuple[str, ...]:
@@ -72,35 +70,44 @@ class JSONObject:
     def tokens(self, name: str, default: Any = _REQUIRED) -> tuple[int | str, ...]:
         """An array of token ids and token texts."""
         found = self.array(name, default)
-        for index, item in enumerate(found):
-            self._check_token(item, f"/{name}/{index}")
-        return tuple(found)
+        return tuple(self.token(item, f"/{name}/{index}") for index, item in enumerate(found))
 
-    def token(self, name: str) -> int | str:
-        found: int | str = self.take(name)
-        self._check_token(found, f"/{name}")
-        return found
-
-    def _check_token(self, value: Any, place: str) -> None:
+    def token(self, value: Any, place: str) -> int | str:
         if isinstance(value, bool) or not isinstance(value, int | str):
             raise self.error("must be a token's id or text", place)
+        return value
 
-    def object(self, name: str) -> "JSONObject":
-        return JSONObject(self.take(name), f"{self.pointer}/{name}", self.readers)
+    def inside(self, value: Any, place: str) -> "JSONObject":
+        return JSONObject(value, f"{self.pointer}{place}", self._readers)
 
     def objects(self, name: str) -> "list[JSONObject]":
         items = self.array(name)
         if not items:
             raise self.error(f"{name} must hold at least one", f"/{name}")
-        return [
-            JSONObject(item, f"{self.pointer}/{name}/{index}", self.readers)
-            for index, item in enumerate(items)
-        ]
+        return [self.inside(item, f"/{name}/{index}") for index, item in enumerate(items)]
+
+    def node(self, name: str) -> Node:
+        return self.inside(self.take(name), f"/{name}").read()
+
+    def nodes(self, name: str) -> list[Node]:
+        return [each.read() for each in self.objects(name)]
+
+    def read(self) -> Node:
+        """The node that this object describes."""
+        kind = self.text("type")
+        reader = self._readers.get(kind)
+        if reader is None:
+            known = ", ".join(sorted(self._readers))
+            message = f"unknown node type {kind[:64]}; use one of: {known}"
+            raise UnknownNodeError(message, pointer=f"{self.pointer}/type")
+        found = reader(self)
+        self.end()
+        return found
 
     def end(self) -> None:
         if self._fields:
             name = next(iter(self._fields))
-            kind = f"a node of type {self._type}" if isinstance(self._type, str) else "this object"
+            kind = f"a node of type {self.type}" if isinstance(self.type, str) else "this object"
             raise self.error(f"{kind} has no field {name[:64]}", f"/{name[:64]}")
 
 

@@ -1,160 +1,246 @@
-"""The nodes of a structural tag: XGrammar's `format` tree, a class for each type of node.
+"""The nodes of XGrammar's `format` tree: text, JSON, grammars, tokens, and nodes that combine them.
 
-`Mark` and `Constrained`, and the fields `place` and `mixed`, stand only in trees that the service
-makes for chat completions.
+A function for each type checks the fields of a node and returns the function that lowers it.
 """
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+import json
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from typing import Any
 
-from completions.grammars.constraint import Constraint
+from completions.grammars import json_schema, regex
+from completions.grammars.exceptions import GrammarError, UnknownNodeError
+from completions.grammars.structural_tag import json_nodes, tags
+from completions.grammars.structural_tag.json_object import JSONObject, Readers
+from completions.grammars.structural_tag.lowering import Ends, Lowering, Node
+from completions.grammars.structural_tag.parameters import STYLES, Parameters, json_symbol
+from completions.grammars.structural_tag.parts import (
+    ANY,
+    Embedded,
+    Mark,
+    OneToken,
+    Opaque,
+    Part,
+    Terminal,
+    alternatives,
+    chain,
+    loop,
+)
 
 
-@dataclass(frozen=True, slots=True)
-class Node:
-    """A node of the tree. `pointer` is the JSON pointer to it."""
-
-    pointer: str
-
-
-@dataclass(frozen=True, slots=True)
-class ConstString(Node):
-    value: str
+def as_object(schema: Any) -> Mapping[str, Any]:
+    """A schema as an object: `true` and null allow any JSON, `false` none."""
+    if isinstance(schema, dict):
+        return schema
+    return {"enum": []} if schema is False else {}
 
 
-@dataclass(frozen=True, slots=True)
-class JSONSchema(Node):
-    """JSON, or the parameters of a call in a model's own tags, by `style`.
+def json_node(
+    schema: Any,
+    pointer: str,
+    style: str = "json",
+    spaces: int | None = None,
+    place: str = "",
+    or_object: bool = False,
+) -> Node:
+    """JSON that fits the schema at a pointer, or parameters in a model's own tags, by `style`.
 
-    `pointer` leads to the schema itself.
+    `spaces` is the most whitespace characters in a row; None means the request's own whitespace.
+    Errors name `place`, a path in the request, instead of the field. With `or_object`, a schema
+    that cannot be expressed becomes any object, and its place is noted in `lowering.loosened`.
     """
+    given = as_object(schema)
 
-    json_schema: Mapping[str, Any]
-    style: str = "json"
-    spaces: int | None = None
-    """Most whitespace characters in a row; None for the request's own whitespace."""
-    place: str = ""
-    """The path of the schema in the request, where errors name that instead of the field."""
+    def lowered(schema: Mapping[str, Any], lowering: Lowering) -> Part:
+        whitespace = lowering.whitespace if spaces is None else spaces
+        checked = json_schema.checked(schema, lowering.compiler, whitespace, pointer)
+        lowering.warnings += checked.warnings
+        if style == "json":
+            return json_symbol(checked.compiled, checked.compiled.get("type"))
+        return Parameters(checked, pointer, style, lowering).lower()
 
+    def lower(lowering: Lowering, ends: Ends) -> Part:
+        try:
+            return lowered(given, lowering)
+        except GrammarError as error:
+            if or_object:
+                lowering.loosened.append(place)
+                return lowered(json_nodes.ANY_OBJECT, lowering)
+            error.field = place
+            raise
 
-@dataclass(frozen=True, slots=True)
-class Grammar(Node):
-    """EBNF with a rule `root`."""
-
-    grammar: str
-
-
-@dataclass(frozen=True, slots=True)
-class Regex(Node):
-    """A pattern whose dot matches newlines too."""
-
-    pattern: str
-
-
-@dataclass(frozen=True, slots=True)
-class AnyText(Node):
-    excludes: tuple[str, ...] = ()
-    max_chars: int | None = None
-    mixed: bool = False
-    """Whether special tokens other than marks may stand among the characters."""
+    return lower
 
 
-@dataclass(frozen=True, slots=True)
-class Tokens(Node):
-    """Tokens by id or text: one of `tokens`, or if `excluded` one that is none of them.
-
-    `token`, `exclude_token` and `any_tokens` are read as this; `most` None means any number.
-    """
-
-    tokens: tuple[int | str, ...]
-    excluded: bool = False
-    least: int = 1
-    most: int | None = 1
-
-
-@dataclass(frozen=True, slots=True)
-class Sequence(Node):
-    elements: tuple[Node, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class Or(Node):
-    elements: tuple[Node, ...]
+def _json_schema(given: JSONObject, place: str = "", *, or_object: bool = False) -> Node:
+    schema = _schema(given)
+    style = given.text("style", "json")
+    if style != "json" and style not in STYLES:
+        known = ", ".join(["json", *STYLES])
+        message = f"the style {style[:64]} is not supported; use one of: {known}"
+        raise UnknownNodeError(message, pointer=f"{given.pointer}/style")
+    if given.flag("any_order"):
+        raise given.error("any_order is not supported: properties keep their order", "/any_order")
+    if given.array("excludes", []):
+        raise given.error("excludes is not supported in JSON; use pattern", "/excludes")
+    spaces = given.count("max_whitespace_cnt", None)
+    # In an answer, pointers start at the schema's place in the request.
+    pointer = "" if place else f"{given.pointer}/json_schema"
+    return json_node(schema, pointer, style, spaces, place, or_object)
 
 
-@dataclass(frozen=True, slots=True)
-class Repeat(Node):
-    """`optional`, `star`, `plus` and `repeat`; `most` None means any number."""
-
-    content: Node
-    least: int
-    most: int | None
+def _qwen_xml_parameter(given: JSONObject) -> Node:
+    return json_node(_schema(given), f"{given.pointer}/json_schema", "qwen_xml")
 
 
-@dataclass(frozen=True, slots=True)
-class Tag(Node):
-    """`begin`, content, then one of `ends`; where these are strings, they end free text inside."""
-
-    begin: str | Tokens
-    content: Node
-    ends: tuple[str, ...] | Tokens
+def _schema(given: JSONObject) -> Any:
+    schema = given.take("json_schema")
+    if not isinstance(schema, dict | bool):
+        raise given.error("json_schema must be an object or a boolean", "/json_schema")
+    return schema
 
 
-@dataclass(frozen=True, slots=True)
-class TaggedText(Node):
-    """Free text in which a trigger obliges the rest of a tag that begins with it.
-
-    `triggered_tags`, `token_triggered_tags` and the legacy form are read as this. Triggers and
-    excludes are strings, or all tokens.
-    """
-
-    triggers: tuple[str, ...] | tuple[Tokens, ...]
-    tags: tuple[Tag, ...]
-    at_least_one: bool
-    stop_after_first: bool
-    excludes: tuple[str | int, ...]
-    mixed: bool = False
-    """Whether special tokens other than marks may stand among the characters."""
+def _const_string(given: JSONObject) -> Node:
+    value = given.text("value")
+    return lambda lowering, ends: lowering.spelling.text(value)
 
 
-@dataclass(frozen=True, slots=True)
-class Dispatch(Node):
-    """Free text in which a pattern obliges the content beside it; `token_dispatch` too."""
-
-    rules: tuple[tuple[str | Tokens, Node], ...]
-    loop: bool
-    excludes: tuple[str | int, ...]
+def _grammar(given: JSONObject) -> Node:
+    part = Embedded(given.text("grammar"), f"{given.pointer}/grammar")
+    return lambda lowering, ends: part
 
 
-@dataclass(frozen=True, slots=True)
-class SeparatedTags(Node):
-    tags: tuple[Tag, ...]
-    separator: str
-    at_least_one: bool
-    stop_after_first: bool
+def _regex(given: JSONObject) -> Node:
+    pattern = given.text("pattern")
+
+    def lower(lowering: Lowering, ends: Ends) -> Part:
+        try:
+            body, nullable = regex.fragment(pattern, lowering.compiler)
+        except GrammarError as error:
+            error.pointer = f"{given.pointer}/pattern"
+            raise
+        return Terminal(body, nullable, is_open=True, pointer=given.pointer)
+
+    return lower
 
 
-@dataclass(frozen=True, slots=True)
-class Mark(Node):
-    """A text that is a lexeme of its own: it does not fuse with its neighbours."""
-
-    text: str
-    cuts: bool
-    """Whether it ends any free text that could go on over it."""
-
-
-@dataclass(frozen=True, slots=True)
-class Constrained(Node):
-    """What the client's own constraint allows."""
+def _any_text(given: JSONObject, *, mixed: bool = False) -> Node:
+    if given.has("max_tokens"):
+        message = "max_tokens is not supported in any_text; use max_chars, or any_tokens"
+        raise given.error(message, "/max_tokens")
+    given.take("max_tokens", None)
+    excludes, most = given.texts("excludes", []), given.count("max_chars", None)
+    return lambda lowering, ends: lowering.spelling.free_text(
+        given.pointer, (*excludes, *_strings(ends)), most, mixed=mixed
+    )
 
 
-@dataclass(frozen=True, slots=True)
-class Tree:
-    """A structural tag as a whole."""
+def _strings(ends: Ends) -> Iterator[str]:
+    return (end for end in ends if isinstance(end, str))
 
-    root: Node
-    marks: tuple[str, ...] | None = None
-    """In an answer's tree, the texts that mean special tokens of the model where it has them."""
-    constraint: Constraint | None = None
-    """What `Constrained` stands for."""
+
+def _token(given: JSONObject) -> Node:
+    token = given.token(given.take("token"), "/token")
+    return lambda lowering, ends: lowering.token(given.pointer, token)
+
+
+def _exclude_token(given: JSONObject) -> Node:
+    excluded = given.tokens("exclude_tokens", [])
+    return lambda lowering, ends: lowering.other_tokens(given.pointer, excluded, ends, 1, 1)
+
+
+def _any_tokens(given: JSONObject) -> Node:
+    excluded, most = given.tokens("exclude_tokens", []), given.count("max_tokens", None)
+    return lambda lowering, ends: lowering.other_tokens(given.pointer, excluded, ends, 0, most)
+
+
+def _joined(given: JSONObject, join: Callable[[Sequence[Part]], Part]) -> Node:
+    elements = given.nodes("elements")
+    return lambda lowering, ends: join([lower(lowering, ends) for lower in elements])
+
+
+def _repeat(given: JSONObject) -> Node:
+    least, most = given.count("min"), given.count("max", low=-1)
+    if 0 <= most < least:
+        raise given.error("max must be at least min, or -1 for any number", "/max")
+    return _repeated(given, least, None if most < 0 else most)
+
+
+def _repeated(given: JSONObject, least: int, most: int | None) -> Node:
+    """The content of a node `least` to `most` times; None means any number."""
+    content = given.node("content")
+
+    def lower(lowering: Lowering, ends: Ends) -> Part:
+        bound = lowering.compiler.limits.max_repetition
+        if max(least, most or 0) > bound:
+            raise GrammarError(f"repeated more than {bound} times", pointer=given.pointer)
+        return loop(content(lowering, ends), least, most)
+
+    return lower
+
+
+READERS: Readers = {
+    "const_string": _const_string,
+    "json_schema": _json_schema,
+    "qwen_xml_parameter": _qwen_xml_parameter,
+    "grammar": _grammar,
+    "regex": _regex,
+    "any_text": _any_text,
+    "token": _token,
+    "exclude_token": _exclude_token,
+    "any_tokens": _any_tokens,
+    "sequence": partial(_joined, join=chain),
+    "or": partial(_joined, join=alternatives),
+    "optional": partial(_repeated, least=0, most=1),
+    "star": partial(_repeated, least=0, most=None),
+    "plus": partial(_repeated, least=1, most=None),
+    "repeat": _repeat,
+    "tag": lambda given: tags.read_tag(given).lower,
+    "triggered_tags": tags.triggered_tags,
+    "token_triggered_tags": tags.token_triggered_tags,
+    "tags_with_separator": tags.tags_with_separator,
+    "dispatch": tags.dispatch,
+    "token_dispatch": tags.token_dispatch,
+}
+
+
+def _mark(given: JSONObject) -> Node:
+    text, cuts = given.text("value"), given.flag("cuts")
+
+    def lower(lowering: Lowering, ends: Ends) -> Part:
+        spelled = lowering.spelling.text(text)
+        return spelled if isinstance(spelled, OneToken) else Mark(text, cuts)
+
+    return lower
+
+
+def _constrained(given: JSONObject) -> Node:
+    def lower(lowering: Lowering, ends: Ends) -> Part:
+        assert lowering.constrained is not None
+        translated = lowering.constrained()
+        lowering.warnings += translated.warnings
+        lowering.grammars += _named("constraint", translated.grammar)
+        return Opaque("@constraint", ANY)
+
+    return lower
+
+
+def _named(name: str, grammar: str) -> list[dict[str, Any]]:
+    """A translated grammar as entries of llguidance's list, of which the first has the name."""
+    if not grammar.lstrip().startswith("{"):
+        return [{"name": name, "lark_grammar": grammar}]
+    first, *rest = json.loads(grammar)["grammars"]
+    return [{**first, "name": name}, *rest]
+
+
+ANSWER_READERS: Readers = {
+    **READERS,
+    "json_schema": lambda given: _json_schema(
+        given, given.text("place"), or_object=given.flag("or_object")
+    ),
+    "mixed_text": partial(_any_text, mixed=True),
+    "mixed_triggered_tags": partial(tags.triggered_tags, mixed=True),
+    "mark": _mark,
+    "constrained": _constrained,
+}
+"""The nodes of a chat's answer, some of which no client can send."""

@@ -1,18 +1,19 @@
-"""An object's properties in the tags of a model's own call format: strings bare, others as JSON."""
+"""An object's properties in the tags of a model's own call format: strings are bare, other values
+are JSON."""
 
-from collections.abc import Iterable, Iterator, Mapping
+import json
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
 from completions.grammars import regex
-from completions.grammars.compiler import Compiler
 from completions.grammars.exceptions import GrammarError
 from completions.grammars.json_schema.keywords import ANNOTATIONS, escape
 from completions.grammars.json_schema.schema import OPTIONS, Schema, dump
-from completions.grammars.structural_tag import json_values
-from completions.grammars.structural_tag.nodes import JSONSchema
+from completions.grammars.structural_tag.lowering import Lowering
 from completions.grammars.structural_tag.parts import (
     Loop,
+    Opaque,
     Part,
     Terminal,
     alternatives,
@@ -20,11 +21,21 @@ from completions.grammars.structural_tag.parts import (
     literal,
     quoted,
 )
-from completions.grammars.structural_tag.spelling import Spelling
 
 _SPACES = Terminal("/[ \\t\\n\\r]{0,16}/", nullable=True, beginnings="/[ \\t\\n\\r]/")
-"""Between tags, where models write newlines; bounded, so that they cannot go on forever."""
+"""White space between tags. Bounded, so that a model cannot write it forever."""
 _MAX_UNIONS = 8
+_BEGINNINGS = {
+    "object": '"{"', "array": '"["', "string": r'"\""', "number": "/[0-9-]/",
+    "integer": "/[0-9-]/", "boolean": "/[tf]/", "null": '"n"',
+}  # fmt: skip
+_ANY_BEGINNING = r'/[{\["0-9tfn-]/'
+
+
+def json_symbol(compiled: Mapping[str, Any], kind: Any = None) -> Opaque:
+    """The part for a checked schema; `kind` is its type if that is known."""
+    first = _BEGINNINGS.get(kind, _ANY_BEGINNING) if isinstance(kind, str) else _ANY_BEGINNING
+    return Opaque(f"%json {json.dumps(compiled, ensure_ascii=False)}", first)
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +50,7 @@ class Style:
     opening: str
     closing: str
     undeclared: str = "/[A-Za-z_][A-Za-z0-9_.-]{0,63}/"
-    """A terminal of the parameter names that are not declared."""
+    """A terminal for undeclared parameter names."""
 
 
 _DSML = "\uff5cDSML\uff5c"
@@ -62,7 +73,7 @@ STYLES = {
 
 @dataclass(frozen=True, slots=True)
 class _Place:
-    """A schema inside the root, and the way there without references."""
+    """A schema inside the root, and the path to it without references."""
 
     schema: Mapping[str, Any]
     pointer: str
@@ -76,20 +87,14 @@ class _Place:
 
 
 class Parameters:
-    """Of one object schema, checked before; `pointer` is where its root lies."""
+    """The parameters of one object schema, which was checked and lies at a pointer."""
 
-    def __init__(
-        self,
-        schema: Schema,
-        node: JSONSchema,
-        spelling: Spelling,
-        compiler: Compiler,
-    ) -> None:
+    def __init__(self, schema: Schema, pointer: str, style: str, lowering: Lowering) -> None:
         self._schema = schema
-        self._pointer = node.pointer
-        self._style = STYLES[node.style]
-        self._spelling = spelling
-        self._compiler = compiler
+        self._pointer = pointer
+        self._style = STYLES[style]
+        self._spelling = lowering.spelling
+        self._max_chain = lowering.compiler.limits.max_chain
 
     def lower(self) -> Part:
         root = self._followed(_Place(self._schema.compiled, ""))
@@ -100,8 +105,8 @@ class Parameters:
         required = set(root.schema.get("required", ()))
         if lost := required - properties.keys():
             raise self._error(root, f"{min(lost)} is required, but not among the properties")
-        # An optional parameter stays a lexeme of its own: fused with its neighbours, each would
-        # have to be written once for every parameter that may be left out before it.
+        # An optional parameter stays a separate lexeme. Fused with its neighbours, it would be
+        # written once more for each optional parameter before it.
         written: list[Part] = []
         for name, schema in properties.items():
             place = root.inside("properties", name, schema)
@@ -110,17 +115,21 @@ class Parameters:
         more = root.schema.get("additionalProperties", not properties)
         if more is not False:
             place = _Place({} if more is True else more, f"{root.pointer}/additionalProperties")
-            name = _other_name(properties, self._style.undeclared)
+            other = self._style.undeclared
+            if properties:
+                other = f"({other} & ~({' | '.join(map(quoted, properties))}))"
+            name = Terminal(other, is_open=True)
             written.append(Loop(self._parameter(name, place), 0, None))
         return chain([*written, _SPACES])
 
     def _parameter(self, name: Part, place: _Place) -> Part:
-        """A name with each way to write its value, and spaces before it."""
+        """A name with all ways to write its value, after spaces."""
+        before = self._spelling.text(self._style.before)
         ways: dict[str, list[Part]] = {"true": [], "false": []}
         for is_text, value in self._values(place):
             ways["true" if is_text else "false"].append(value)
         written = [
-            chain([self._tag(self._style.before), name, *self._opening(mark), alternatives(values)])
+            chain([before, name, *self._opening(mark), alternatives(values)])
             for mark, values in ways.items()
             if values
         ]
@@ -128,14 +137,12 @@ class Parameters:
 
     def _opening(self, mark: str) -> list[Part]:
         name_end, *value_begin = self._style.opening.replace("{mark}", mark).split("{spaces}")
-        rest = (part for tag in value_begin for part in (_SPACES, self._tag(tag)))
-        return [self._tag(name_end), *rest]
-
-    def _tag(self, text: str) -> Part:
-        return self._spelling.text(text)
+        rest = (part for tag in value_begin for part in (_SPACES, self._spelling.text(tag)))
+        return [self._spelling.text(name_end), *rest]
 
     def _values(self, place: _Place) -> Iterator[tuple[bool, Part]]:
-        """Ways to write a value and its closing tag; whether each is bare text."""
+        """For each way to write a value: whether it is bare text, and its part with the closing
+        tag."""
         for leaf in self._leaves(place):
             schema, kinds = leaf.schema, _kinds(leaf.schema)
             listed = _listed(schema)
@@ -152,7 +159,7 @@ class Parameters:
                 yield False, self._json(leaf, kinds)
 
     def _leaves(self, place: _Place, depth: int = 0) -> Iterator[_Place]:
-        """The alternatives of a schema, whose references and unions are followed."""
+        """The alternatives of a schema, once its references and unions are followed."""
         place = self._followed(place)
         union = next((key for key in ("anyOf", "oneOf") if key in place.schema), None)
         if union is None or _listed(place.schema) or depth >= _MAX_UNIONS:
@@ -163,7 +170,7 @@ class Parameters:
             yield from self._leaves(place.inside(union, str(index), option), depth + 1)
 
     def _text(self, place: _Place) -> Part:
-        """A string's characters, bare; its closing tag cannot stand among them."""
+        """A string's bare characters, which cannot contain the closing tag."""
         self._expect(place, {"type", "pattern", "minLength", "maxLength"})
         schema = place.schema
         text = self._spelling.open_text(self._pointer + place.pointer, self._style.closing)
@@ -172,28 +179,25 @@ class Parameters:
         if least or most is not None:
             bounds.append(f"/(?s:.{{{least},{'' if most is None else most}}})/")
         if "pattern" in schema:
-            bounds.append(self._pattern(place))
+            try:
+                bounds.append(regex.search(schema["pattern"]))
+            except GrammarError as error:
+                error.pointer = f"{self._pointer}{place.pointer}/pattern"
+                raise
         nullable = not least and "pattern" not in schema
         return replace(text, rest=f"({' & '.join(bounds)})", nullable=nullable)
 
-    def _pattern(self, place: _Place) -> str:
-        try:
-            return regex.search(place.schema["pattern"])
-        except GrammarError as error:
-            error.pointer = f"{self._pointer}{place.pointer}/pattern"
-            raise
-
     def _json(self, place: _Place, kinds: list[str]) -> Part:
         schema = self._schema.part(place.pointer, kinds)
-        value = json_values.symbol(schema, kinds[0] if len(kinds) == 1 else None)
-        return chain([_SPACES, value, _SPACES, self._tag(self._style.closing)])
+        value = json_symbol(schema, kinds[0] if len(kinds) == 1 else None)
+        return self._closed(_SPACES, value, _SPACES)
 
-    def _closed(self, text: Part) -> Part:
-        return chain([text, self._tag(self._style.closing)])
+    def _closed(self, *parts: Part) -> Part:
+        return chain([*parts, self._spelling.text(self._style.closing)])
 
     def _followed(self, place: _Place) -> _Place:
-        """Where the references from a place lead; those in a circle lead nowhere."""
-        for _ in range(self._compiler.limits.max_chain):
+        """The place that references lead to. Raises GrammarError for a cycle."""
+        for _ in range(self._max_chain):
             reference = place.schema.get("$ref")
             if not isinstance(reference, str):
                 return place
@@ -224,9 +228,3 @@ def _listed(schema: Mapping[str, Any]) -> list[Any]:
 def _kinds(schema: Mapping[str, Any]) -> list[str]:
     kinds = schema.get("type", [])
     return [kinds] if isinstance(kinds, str) else list(kinds)
-
-
-def _other_name(declared: Iterable[str], name: str) -> Part:
-    """A name that is none of those declared."""
-    names = " | ".join(map(quoted, declared))
-    return Terminal(f"({name} & ~({names}))" if names else name, is_open=True)

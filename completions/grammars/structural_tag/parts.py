@@ -1,21 +1,22 @@
-"""What a structural tag is made of: regular pieces, which fuse, and what lies between them.
+"""The parts of a structural tag. Regular neighbours fuse into one lexeme.
 
-llguidance cuts the output into lexemes and never backs up to an earlier end of one. So neighbours
-that are regular become one lexeme, in which nothing can be cut wrongly; `writer` sees to those
-that are left.
+llguidance cuts the output into lexemes and never backs up to an earlier end of one. Nothing inside
+one lexeme can be cut wrongly; `writer` makes the ends of lexemes safe.
 """
 
 import json
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 
+from completions.grammars.ebnf.writer import repetition
 from completions.grammars.exceptions import GrammarError
+from completions.grammars.tokens import IdRanges
 
 ANY = "/(?s:.)/"
-"""First characters of which nothing is known."""
+"""Means that the first characters are unknown."""
 SOME = "/(?s:.+)/"
 NONE = ""
-"""First characters of what is no text."""
+"""Means that there are no first characters: the part is a token by id."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,19 +24,19 @@ class Terminal:
     """A regular language, as llguidance's Lark writes it inside a terminal."""
 
     rest: str
-    """What follows the literal `lead`, with which every text of it begins."""
+    """The expression after `lead`, the literal that every text begins with."""
     nullable: bool = False
     lead: str = ""
     beginnings: str = ANY
     """A terminal of one character that includes every first character of `rest`."""
     is_open: bool = False
-    """Whether it holds more than literals, so that it may not know where to end."""
+    """Whether it holds more than literals, so that its end may be ambiguous."""
     ends_literally: bool = False
-    """Whether every text of it ends with a literal."""
+    """Whether all of its texts end with a literal."""
     stops: tuple[str, ...] = ()
-    """Texts that its open end cannot hold: one that follows tells where it ends."""
+    """Texts that cannot occur in its open end, so any of them marks where it ends."""
     pointer: str = ""
-    """To the last open node in it."""
+    """The JSON pointer to the last open node in it."""
 
     @property
     def expression(self) -> str:
@@ -52,7 +53,7 @@ class Terminal:
 
 @dataclass(frozen=True, slots=True)
 class Opaque:
-    """What is not regular: a grammar inside the grammar, or tokens. Not nullable."""
+    """A part that is not regular: a grammar inside the grammar. Not nullable."""
 
     expression: str
     first: str
@@ -60,14 +61,24 @@ class Opaque:
 
 
 @dataclass(frozen=True, slots=True)
+class OneToken:
+    """One of the model's tokens, chosen by id."""
+
+    ids: IdRanges
+    pointer: str = ""
+    first = NONE
+    weight = 1
+
+
+@dataclass(frozen=True, slots=True)
 class Embedded:
-    """A grammar in EBNF and the literal after it, which `ebnf` keeps apart from it."""
+    """A grammar in EBNF and the literal after it, whose lexemes `ebnf` keeps apart."""
 
     text: str
     pointer: str = ""
     after: str = ""
     rule: str = ""
-    """Where it begins, if not at its root."""
+    """The rule that it begins with, if not the root."""
     first = ANY
     weight = 1
 
@@ -78,7 +89,7 @@ class Mark:
 
     text: str
     cuts: bool
-    """Whether it ends any text that could go on over it."""
+    """Whether it ends free text that could otherwise continue past it."""
     weight = 1
 
     @property
@@ -87,26 +98,28 @@ class Mark:
 
 
 @dataclass(frozen=True, slots=True)
-class Chain:
+class _Composed:
     items: "tuple[Part, ...]"
     weight: int = field(init=False)
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "weight", _weigh(self.items))
+        weight = 1 + sum(part.weight for part in self.items)
+        if weight > MAX_WEIGHT:
+            raise GrammarError("too complex: it has too many alternatives after free text")
+        object.__setattr__(self, "weight", weight)
 
 
-@dataclass(frozen=True, slots=True)
-class Alternatives:
-    options: "tuple[Part, ...]"
-    weight: int = field(init=False)
+class Chain(_Composed):
+    """All items in order; without items, the empty text."""
 
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "weight", _weigh(self.options))
+
+class Alternatives(_Composed):
+    """One of the items."""
 
 
 @dataclass(frozen=True, slots=True)
 class Loop:
-    """`most` None means any number."""
+    """The item `least` to `most` times; `most` None means no upper bound."""
 
     item: "Part"
     least: int
@@ -117,17 +130,10 @@ class Loop:
         return self.item.weight + 1
 
 
-Part = Terminal | Opaque | Embedded | Mark | Chain | Alternatives | Loop
+Part = Terminal | Opaque | OneToken | Embedded | Mark | Chain | Alternatives | Loop
 MAX_WEIGHT = 200_000
-"""Of a part: about the characters that it takes. Free text before alternatives multiplies them."""
-
-
-def _weigh(parts: Iterable[Part]) -> int:
-    weight = 1 + sum(part.weight for part in parts)
-    if weight > MAX_WEIGHT:
-        raise GrammarError("too complex: it has too many alternatives after free text")
-    return weight
-
+"""The most weight of a part: about its number of characters. Each alternative copies the free text
+before it."""
 
 EMPTY = Chain(())
 
@@ -141,15 +147,11 @@ def quoted(text: str) -> str:
     return json.dumps(text, ensure_ascii=False)
 
 
-def literals(texts: Iterable[str]) -> Part:
-    return alternatives([literal(text) for text in texts])
-
-
 def is_nullable(part: Part) -> bool:
     match part:
         case Terminal():
             return part.nullable
-        case Opaque() | Embedded() | Mark():
+        case Opaque() | OneToken() | Embedded() | Mark():
             return False
         case Chain(items):
             return all(map(is_nullable, items))
@@ -162,7 +164,7 @@ def is_nullable(part: Part) -> bool:
 def first(part: Part) -> str:
     """A terminal of one character that includes all first characters, or NONE."""
     match part:
-        case Terminal() | Opaque() | Embedded() | Mark():
+        case Terminal() | Opaque() | OneToken() | Embedded() | Mark():
             return part.first
         case Chain(items):
             found = []
@@ -185,7 +187,7 @@ def either(terminals: Iterable[str]) -> str:
 
 
 def chain(parts: Sequence[Part]) -> Part:
-    """One after the other. Regular neighbours fuse."""
+    """All parts in order. Regular neighbours fuse."""
     items: list[Part] = []
     flat = [item for part in parts for item in (part.items if isinstance(part, Chain) else (part,))]
     for index, part in enumerate(flat):
@@ -194,7 +196,7 @@ def chain(parts: Sequence[Part]) -> Part:
             waiting = [option for option in options if _waits(option)]
             settled = [option for option in options if not _waits(option)]
             rest = flat[index + 1 :]
-            # Those that wait go on into what follows; the others need it once, together.
+            # Waiting options fuse with what follows; the others share one copy of it.
             ways = [chain([alternatives(each), *rest]) for each in (waiting, settled) if each]
             return chain([*items[:-1], alternatives(ways)])
         _append(items, part)
@@ -202,7 +204,7 @@ def chain(parts: Sequence[Part]) -> Part:
 
 
 def _waits(part: Part) -> bool:
-    """Whether only a literal after it could tell where it ends."""
+    """Whether only a literal after it can mark its end."""
     if isinstance(part, Chain):
         return bool(part.items) and _waits(part.items[-1])
     return isinstance(part, Terminal) and part.is_open and not part.ends_literally
@@ -211,7 +213,7 @@ def _waits(part: Part) -> bool:
 def _options(part: Alternatives | Loop) -> tuple[Part, ...]:
     """The same language as alternatives."""
     if isinstance(part, Alternatives):
-        return part.options
+        return part.items
     least, most = max(part.least - 1, 0), None if part.most is None else part.most - 1
     more = Chain((part.item, loop(part.item, least, most)))
     return (more,) if part.least else (EMPTY, more)
@@ -250,13 +252,13 @@ def _fused(left: Terminal, right: Terminal) -> Terminal:
 
 
 def alternatives(options: Sequence[Part]) -> Part:
-    """One of them. Regular ones fuse; others share the literal that they begin with.
+    """One of the options. Regular ones fuse; others share the literal that they begin with.
 
-    Else the lexeme of one could hide that of another that ends inside it.
+    Otherwise one option's lexeme could hide another's that ends inside it.
     """
     flat: list[Part] = []
     for option in options:
-        for each in option.options if isinstance(option, Alternatives) else (option,):
+        for each in option.items if isinstance(option, Alternatives) else (option,):
             if each not in flat:
                 flat.append(each)
     if len(flat) == 1:
@@ -290,14 +292,14 @@ def _factored(options: Sequence[Part]) -> Part:
 
 
 def _shared(texts: Sequence[str]) -> str:
-    """The longest beginning of all of them."""
+    """The longest common prefix."""
     low, high = min(texts), max(texts)
     pairs = enumerate(zip(low, high, strict=False))
     return low[: next((i for i, (a, b) in pairs if a != b), len(low))]
 
 
 def _lead(part: Part) -> str:
-    """A literal with which every text of a part begins."""
+    """The literal that every text of a part begins with."""
     match part:
         case Terminal():
             return part.lead
@@ -307,7 +309,7 @@ def _lead(part: Part) -> str:
 
 
 def _without(part: Part, lead: str) -> Part:
-    """What follows a lead of it."""
+    """The part after its literal lead."""
     if isinstance(part, Chain):
         return chain([_without(part.items[0], lead), *part.items[1:]])
     assert isinstance(part, Terminal)
@@ -324,11 +326,10 @@ def loop(item: Part, least: int, most: int | None) -> Part:
 
 
 def _repeated(item: Terminal, least: int, most: int | None) -> Terminal:
-    """What is repeated without an upper limit does not know where to end either."""
     return replace(
         item,
         lead="",
-        rest=f"({item.expression}){times(least, most)}",
+        rest=f"({item.expression}){repetition(least, most)}",
         beginnings=item.first,
         nullable=item.nullable or least == 0,
         stops=(),
@@ -336,17 +337,8 @@ def _repeated(item: Terminal, least: int, most: int | None) -> Terminal:
     )
 
 
-def times(least: int, most: int | None) -> str:
-    """Lark's way to write how often."""
-    if (least, most) == (0, 1):
-        return "?"
-    if most is None:
-        return {0: "*", 1: "+"}.get(least, f"{{{least},}}")
-    return f"{{{least},{most}}}"
-
-
 def free_text(pointer: str, excludes: Sequence[str], most: int | None) -> Part:
-    """Any characters, `most` at most, among which none of the excluded strings stands."""
+    """At most `most` characters, without the excluded strings."""
     if most == 0:
         return EMPTY
     expression = "/(?s:.*)/" if most is None else f"/(?s:.{{0,{most}}})/"
@@ -357,11 +349,12 @@ def free_text(pointer: str, excludes: Sequence[str], most: int | None) -> Part:
     return Terminal(expression, nullable=True, is_open=True, stops=stops, pointer=pointer)
 
 
-def tags_in_text(once: Part, text: Part) -> Part:
-    """Any number of tags, each of which brings the text before it, and the text after them."""
-    return chain([loop(once, 0, None), text])
+def in_text(once: Part, text: Part, *, repeats: bool = True) -> Part:
+    """Tags in text: `once` any number of times, then `text`; without `repeats`, either `once` or
+    `text`."""
+    return chain([loop(once, 0, None), text]) if repeats else alternatives([once, text])
 
 
 def _overlaps_itself(text: str) -> bool:
-    """Whether a text ends with a beginning of itself, as in `aba`."""
+    """Whether a text ends with a shorter prefix of itself, as `aba` does."""
     return any(text.startswith(text[start:]) for start in range(1, len(text)))

@@ -1,4 +1,4 @@
-"""Structural tags of clients, and the tree of a chat's answer, as grammars of llguidance."""
+"""Clients' structural tags, and the tree of a chat's answer, as llguidance grammars."""
 
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -6,11 +6,12 @@ from typing import Any
 from completions.grammars.compiler import DEFAULT_COMPILER, Compiler, Translated, brief
 from completions.grammars.constraint import Constraint
 from completions.grammars.exceptions import GrammarError
-from completions.grammars.json_schema import dump
-from completions.grammars.limits import COMPACT, Limits, check_bytes
-from completions.grammars.structural_tag.lowering import Lowering
-from completions.grammars.structural_tag.nodes import Tree
-from completions.grammars.structural_tag.reader import read, read_answer
+from completions.grammars.json_schema import dump, load
+from completions.grammars.limits import COMPACT, Limits, check_bytes, check_depth
+from completions.grammars.structural_tag.json_object import JSONObject
+from completions.grammars.structural_tag.lowering import Lowering, Node
+from completions.grammars.structural_tag.nodes import ANSWER_READERS, READERS, json_node
+from completions.grammars.structural_tag.tags import Tag, legacy_tags
 from completions.grammars.structural_tag.writer import Writer
 
 ANSWER = "answer"
@@ -22,14 +23,21 @@ def translate(
     value: Mapping[str, Any] | str, compiler: Compiler = DEFAULT_COMPILER, whitespace: str = COMPACT
 ) -> Translated:
     """The grammar of a structural tag, as an object or as text. Raises GrammarError."""
-    tree = screen(value, compiler.limits)
-    return _translated(Lowering(tree, compiler, whitespace), compiler)
+    root = screen(value, compiler.limits)
+    return _translated(root, Lowering(compiler, whitespace))
 
 
-def screen(value: Mapping[str, Any] | str, limits: Limits) -> Tree:
-    """The tree, read within the static caps. Raises GrammarError."""
+def screen(value: Mapping[str, Any] | str, limits: Limits) -> Node:
+    """The tree, legacy or not, read within the static caps. Raises GrammarError."""
     check_bytes(value if isinstance(value, str) else dump(value), limits)
-    return read(value, limits)
+    given = load(value) if isinstance(value, str) else value
+    check_depth(given, limits)
+    node = JSONObject(given, "", READERS)
+    if node.text("type", "structural_tag") != "structural_tag":
+        raise node.error("type must be structural_tag", "/type")
+    root = node.node("format") if node.has("format") else _legacy(node)
+    node.end()
+    return root
 
 
 def translate_answer(
@@ -42,22 +50,47 @@ def translate_answer(
 
     Raises GrammarError with the field of the schema or the constraint that is wrong.
     """
-    lowering = Lowering(read_answer(value), compiler, whitespace, translate)
-    return _translated(lowering, compiler)
+    node = JSONObject(value, "", ANSWER_READERS)
+    given, marks, root = node.array("constraint", None), node.texts("marks"), node.node("format")
+    node.end()
+    lowering = Lowering(
+        compiler, whitespace, marks, lambda: translate(Constraint(*given), compiler)
+    )
+    return _translated(root, lowering)
 
 
-def screen_answer(
-    value: Mapping[str, Any], limits: Limits, screen: Callable[[Constraint, Limits], None]
-) -> None:
-    """Raises GrammarError for a client's constraint that the static caps refuse."""
-    constraint = read_answer(value).constraint
-    if constraint is not None:
-        screen(constraint, limits)
+def _legacy(node: JSONObject) -> Node:
+    """{"structures": [{"begin", "schema", "end"}], "triggers"}: tags that hold JSON."""
+    if not node.has("structures"):
+        raise node.error("needs `format`, or `structures` and `triggers`", "")
+    tags = []
+    for structure in node.objects("structures"):
+        content = json_node(_legacy_schema(structure), f"{structure.pointer}/schema")
+        begin, end = structure.text("begin"), structure.text("end")
+        structure.end()
+        tags.append(Tag(structure.pointer, begin, content, [end]))
+    return legacy_tags(node, tags)
 
 
-def _translated(lowering: Lowering, compiler: Compiler) -> Translated:
-    part = lowering.part()
-    grammar = Writer(compiler.limits).write(part, lowering.grammars)
-    if message := compiler.complaint(grammar):
+def _legacy_schema(node: JSONObject) -> Any:
+    """An object, a boolean, text that holds one, or null for any JSON."""
+    value = node.take("schema", None)
+    if isinstance(value, str):
+        try:
+            value = load(value)
+        except GrammarError as error:
+            raise node.error(error.message, "/schema") from error
+    if value is not None and not isinstance(value, dict | bool):
+        raise node.error("schema must be an object, or text that holds one", "/schema")
+    return value
+
+
+def _translated(root: Node, lowering: Lowering) -> Translated:
+    part = root(lowering, ())
+    writer = Writer(lowering.compiler)
+    grammar = writer.write(part, lowering.grammars)
+    if message := lowering.compiler.complaint(grammar):
         raise GrammarError(brief(message))
-    return Translated(grammar, lowering.warnings)
+    # A node that occurs in the tree twice is lowered twice.
+    loosened = tuple(dict.fromkeys(lowering.loosened))
+    return Translated(grammar, [*lowering.warnings, *writer.warnings], loosened)

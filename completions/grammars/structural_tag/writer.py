@@ -1,13 +1,14 @@
-"""Parts written as llguidance's Lark, so that no lexeme runs past its end."""
+"""Writes parts in llguidance's Lark, so that no lexeme runs past its end."""
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from completions.grammars import ebnf
-from completions.grammars.compiler import complaint
-from completions.grammars.exceptions import GrammarError
-from completions.grammars.limits import DEFAULT_LIMITS, Limits, check_chains
+from completions.grammars import ebnf, tokens
+from completions.grammars.compiler import DEFAULT_COMPILER, Compiler
+from completions.grammars.ebnf.writer import repetition
+from completions.grammars.exceptions import Finding, GrammarError
+from completions.grammars.limits import check_chains
 from completions.grammars.structural_tag.parts import (
     NONE,
     SOME,
@@ -16,6 +17,7 @@ from completions.grammars.structural_tag.parts import (
     Embedded,
     Loop,
     Mark,
+    OneToken,
     Opaque,
     Part,
     Terminal,
@@ -23,46 +25,47 @@ from completions.grammars.structural_tag.parts import (
     first,
     is_nullable,
     quoted,
-    times,
 )
+from completions.grammars.tokens import IdRanges
 
 MAX_INLINE = 40
-"""Characters of a symbol that is written where it is used."""
+"""Characters. Longer symbols are written once and named, as several tools may share one."""
 _AMBIGUOUS = (
-    "nothing tells where this text ends: let a literal follow it, or the end string of a tag, "
-    "or exclude how the next part begins"
+    "the end of this text is ambiguous: let a literal or the end string of a tag follow it, or "
+    "exclude the beginning of the next part"
 )
 
-
-def named(name: str, grammar: str) -> list[dict[str, Any]]:
-    """A translated grammar as entries of llguidance's list, of which the first has the name."""
-    if not grammar.lstrip().startswith("{"):
-        return [{"name": name, "lark_grammar": grammar}]
-    first, *rest = json.loads(grammar)["grammars"]
-    return [{**first, "name": name}, *rest]
+_FREE_TOKENS = (
+    "text after free tokens is free tokens too; let a token end them, as an end of type token does"
+)
 
 
 class Writer:
     """Collects the rules and terminals of one grammar."""
 
-    def __init__(self, limits: Limits = DEFAULT_LIMITS) -> None:
-        self._limits = limits
+    def __init__(self, compiler: Compiler = DEFAULT_COMPILER) -> None:
+        self._compiler = compiler
+        self.warnings: list[Finding] = []
         self._embedded: dict[str, str] = {}
         self._names: dict[Embedded, str] = {}
         self._terminals: dict[str, str] = {}
         self._lazy: dict[str, str] = {}
         self._symbols: dict[str, str] = {}
+        self._token_sets: dict[IdRanges, str] = {}
+        self._disjoint: Mapping[IdRanges, list[IdRanges]] = {}
         self._conflicts: dict[tuple[str, str], bool] = {}
 
     def write(self, root: Part, grammars: Sequence[Mapping[str, Any]] = ()) -> str:
         """llguidance's list of grammars: this one, those in EBNF that it uses by name, and those
         given. Raises GrammarError.
         """
+        self._disjoint = tokens.disjoint(_token_ids(root))
         start = f"start: {self._rule(root, NONE)}"
         lazy = (f"{name}[lazy]: {terminal}" for terminal, name in self._lazy.items())
         terminals = (f"{name}: {text}" for text, name in self._terminals.items())
         symbols = (f"{name}: {text}" for text, name in self._symbols.items())
-        lark = "\n".join([start, *lazy, *symbols, *terminals])
+        sets = (f"{name}: {tokens.written(ids)}" for ids, name in self._token_sets.items())
+        lark = "\n".join([start, *lazy, *symbols, *sets, *terminals])
         used = [{"name": name, "lark_grammar": text} for text, name in self._embedded.items()]
         return json.dumps(
             {"grammars": [{"lark_grammar": lark}, *used, *grammars]}, ensure_ascii=False
@@ -74,36 +77,59 @@ class Writer:
             case Terminal():
                 return self._terminal(part, follow)
             case Opaque(expression):
-                return self._symbol(expression)
+                is_short = len(expression) <= MAX_INLINE
+                named = f"s{len(self._symbols)}"
+                return expression if is_short else self._symbols.setdefault(expression, named)
+            case OneToken():
+                return self._one_token(part)
             case Embedded():
                 return f"@{self._grammar(part)}"
-            case Mark(text, cuts):
-                return (
-                    self._lazy.setdefault(quoted(text), f"m{len(self._lazy)}")
-                    if cuts
-                    else quoted(text)
-                )
+            case Mark(text, True):
+                return self._lazy.setdefault(quoted(text), f"m{len(self._lazy)}")
+            case Mark(text):
+                return quoted(text)
             case Chain(items):
                 return self._chain(items, follow)
             case Alternatives(options):
                 return f"({' | '.join(self._rule(option, follow) for option in options)})"
-            case Loop(item, least, most):
-                again = follow if most == 1 else either([follow, first(item)])
-                return f"({self._rule(item, again)}){times(least, most)}"
+            case Loop():
+                return self._loop(part, follow)
 
-    def _symbol(self, expression: str) -> str:
-        """Long expressions are written once, as several tools may share one."""
-        if len(expression) <= MAX_INLINE:
-            return expression
-        return self._symbols.setdefault(expression, f"s{len(self._symbols)}")
+    def _terminal(self, part: Terminal, follow: str) -> str:
+        if part.nullable:
+            return f"({self._lexeme(part, f'({part.expression}) & {SOME}', follow)})?"
+        return self._lexeme(part, part.expression, follow)
 
-    def _cutting(self, terminal: str) -> str:
-        return self._lazy.setdefault(terminal, f"m{len(self._lazy)}")
+    def _loop(self, part: Loop, follow: str) -> str:
+        item = part.item
+        if isinstance(item, OneToken):
+            self._check_end(item, follow)
+        again = follow if part.most == 1 else either([follow, first(item)])
+        return f"({self._rule(item, again)}){repetition(part.least, part.most)}"
+
+    def _one_token(self, part: OneToken) -> str:
+        """One of some tokens, as alternatives among sets that do not overlap."""
+        sets = self._token_sets
+        names = [sets.setdefault(each, f"k{len(sets)}") for each in self._disjoint[part.ids]]
+        return names[0] if len(names) == 1 else f"({' | '.join(names)})"
+
+    def _check_end(self, free: OneToken, follow: str) -> None:
+        """Raises GrammarError if text marks the end of free tokens, which may contain that text."""
+        source = self._compiler.tokens
+        if follow != NONE and source and tokens.load_table(source).leads(free.ids):
+            raise GrammarError(_FREE_TOKENS, pointer=free.pointer)
 
     def _grammar(self, part: Embedded) -> str:
+        """The name of a grammar in EBNF."""
         if part not in self._names:
             try:
-                written = self._written(part)
+                grammar = ebnf.parse(part.text, self._compiler)
+                make = grammar.make
+                start = make.reference(part.rule) if part.rule else grammar.start
+                grammar.start = make.concatenation([start, make.literal(part.after)])
+                self.warnings += grammar.warnings(part.pointer)
+                written = ebnf.write(grammar, self._compiler.limits)
+                check_chains(written, self._compiler.limits)
             except GrammarError as error:
                 error.pointer = part.pointer or None
                 raise
@@ -111,26 +137,12 @@ class Writer:
             self._names[part] = name
         return self._names[part]
 
-    def _written(self, part: Embedded) -> str:
-        grammar = ebnf.parse(part.text, self._limits)
-        make = grammar.make
-        start = make.reference(part.rule) if part.rule else grammar.start
-        grammar.start = make.concatenation([start, make.literal(part.after)])
-        written = ebnf.write(grammar, self._limits)
-        check_chains(written, self._limits)
-        return written
-
     def _chain(self, items: tuple[Part, ...], follow: str) -> str:
         written = []
         for item in reversed(items):
             written.append(self._rule(item, follow))
             follow = either([first(item), follow]) if is_nullable(item) else first(item)
         return " ".join(reversed(written)) or '""'
-
-    def _terminal(self, part: Terminal, follow: str) -> str:
-        if not part.nullable:
-            return self._lexeme(part, part.expression, follow)
-        return f"({self._lexeme(part, f'({part.expression}) & {SOME}', follow)})?"
 
     def _lexeme(self, part: Terminal, expression: str, follow: str) -> str:
         name = self._terminals.setdefault(expression, f"T{len(self._terminals)}")
@@ -141,12 +153,26 @@ class Writer:
         return self._lazy.setdefault(name, f"t{name[1:]}")
 
     def _runs_past_its_end(self, expression: str, follow: str) -> bool:
-        """Whether a text of it, followed so, is the beginning of a longer text of it.
+        """Whether a text of the lexeme and what follows it can begin a longer text of the lexeme.
 
-        Asked of llguidance: is the intersection of both languages empty?
+        llguidance decides this: it looks for a text that is in both languages.
         """
         key = expression, follow
         if key not in self._conflicts:
             both = f"start: B\nB: (T {follow} /(?s:.*)/) & T\nT: {expression}"
-            self._conflicts[key] = not complaint(both).startswith("NoExtension")
+            self._conflicts[key] = not DEFAULT_COMPILER.complaint(both).startswith("NoExtension")
         return self._conflicts[key]
+
+
+def _token_ids(root: Part) -> Iterator[IdRanges]:
+    """The sets of tokens in a part."""
+    waiting = [root]
+    while waiting:
+        part = waiting.pop()
+        match part:
+            case OneToken(ids):
+                yield ids
+            case Chain(items) | Alternatives(items):
+                waiting += items
+            case Loop(item):
+                waiting.append(item)

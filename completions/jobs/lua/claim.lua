@@ -50,8 +50,8 @@ if at >= tonumber(job[5]) then
   return {'done'}
 end
 if losses >= tonumber(ARGV[3]) - 1 then
-  -- One more loss fails it. Either it breaks workers, or it ran beside a job that does. So that its next attempt shows
-  -- which, no other suspect runs on the same worker; the reconciler publishes this one again.
+  -- One more loss fails it. Either it breaks workers, or it ran beside a job that does. No other suspect runs on the
+  -- same worker, so that its next attempt shows which; the reconciler publishes this one again.
   local suspect = prefix .. 'suspect:' .. worker
   local held = redis.call('GET', suspect)
   if held and held ~= id and redis.call('HGET', job_key(held), 'owner') == worker then

@@ -1,6 +1,6 @@
 -- The last write of the worker that owns a job. ARGV: id, worker id, attempt, state, event, usage, error, sequence number
 -- of the event.
--- Returns 1, or 0 if the job is no longer this worker's or has ended.
+-- Returns 1. Returns 0 if the job has ended or is no longer this worker's, or if it completed but an event is missing.
 local id = ARGV[1]
 local job = redis.call('HMGET', job_key(id), 'state', 'owner', 'attempt', 'seq')
 if job[1] ~= 'running' or job[2] ~= ARGV[2] or job[3] ~= ARGV[3] then return 0 end

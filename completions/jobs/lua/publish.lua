@@ -21,7 +21,7 @@ for i = 2, #ARGV, 6 do
   if job[1] ~= 'running' or job[2] ~= worker or job[3] ~= attempt then
     reply = 2
   else
-    if event ~= '' and seq == tonumber(job[6]) then -- else the worker repeats it
+    if event ~= '' and seq == tonumber(job[6]) then -- otherwise the worker is repeating it
       redis.call('XADD', event_key(id), '*', 'd', event)
       local generated = tonumber(job[7] or 0)
       redis.call('HSET', key, 'seq', seq + count, 'generated', generated + tokens)

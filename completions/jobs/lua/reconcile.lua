@@ -1,8 +1,8 @@
--- Find jobs that the broker or a worker lost, and end those whose time is up. ARGV: most jobs to look at, seconds until a
--- queued job is looked at again, seconds until a running one is, seconds past its deadline after which a job fails even
--- if a live worker has it.
--- Returns {id, model, priority, request id} per job whose message must be published again. A message too many is
--- harmless, since claims are fenced, but takes room: the time between two messages of a job doubles.
+-- Find jobs that the broker or a worker lost, and end those whose time is up. ARGV: most jobs to look at, seconds until
+-- a queued job is looked at again, seconds until a running one is, seconds past its deadline after which a job fails
+-- even if a live worker has it. Returns {id, model, priority, request id} per job whose message must be published
+-- again. A redundant message is harmless, since claims are fenced, but takes up memory: the time between two messages
+-- of a job doubles.
 local at = now()
 local due = redis.call('ZRANGEBYSCORE', prefix .. 'open', '-inf', at, 'LIMIT', 0, ARGV[1])
 local again = {}

@@ -1,5 +1,5 @@
--- Take a job from its worker, or have the message of a queued job published again, at the reconciler's next look. The
--- next attempt continues after the last published token. ARGV: id.
+-- Take a job from its worker, or mark a queued job so that the reconciler publishes its message again. The next attempt
+-- continues after the last published token. ARGV: id.
 -- Returns the state that it was in, or nil if it is unknown.
 local id = ARGV[1]
 local key = job_key(id)

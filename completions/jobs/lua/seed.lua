@@ -1,4 +1,4 @@
--- Start counting what a scope spends, from what it has spent so far by SQL and the usage stream.
+-- Start counting what a scope spends, from what it has spent so far according to SQL and the usage stream.
 -- ARGV: scope, id of the last counted entry of the usage stream, day, month, tokens of the day and the month, cost of the
 -- day and the month.
 -- Returns 1, or 0 if a job or a period has ended meanwhile, so that the caller must count again. A scope that was seeded

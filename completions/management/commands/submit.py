@@ -1,9 +1,11 @@
 """`manage.py submit FILE.jsonl [--wait]`: runs a batch from the operator's shell."""
 
 import hashlib
+import json
 import shutil
 import time
 from argparse import ArgumentParser
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -15,9 +17,17 @@ from django.utils import timezone
 from completions.accounts import changes
 from completions.accounts.audit import Actor
 from completions.batches import files, progress, states
+from completions.batches.export.rows import ExportError, source_of
+from completions.batches.export.target import Target
+from completions.batches.export.targets import HELP, target_of
+from completions.batches.planning import forecast
+from completions.batches.planning.cache import reported_size
+from completions.batches.planning.rehearsal import rehearse
+from completions.endpoints.batches import MOST_PILOT
 from completions.endpoints.files import DEFAULT_KEEP
+from completions.exceptions import APIError
 from completions.management.commands.create_api_key import DEFAULT_ORGANIZATION
-from completions.models import ApiKey, Batch, BatchStatus, File
+from completions.models import OPEN_LINES, ApiKey, Batch, BatchStatus, File, OnInvalid
 from completions.requests.preparation import ROUTES
 
 KEY_NAME = "manage.py submit"
@@ -41,25 +51,57 @@ class Command(BaseCommand):
         parser.add_argument(
             "--wait", action="store_true", help="show progress and write the results"
         )
+        parser.add_argument("--to", help=f"--wait, and then write {HELP}")
         parser.add_argument("--endpoint", choices=list(ROUTES), default=next(iter(ROUTES)))
         parser.add_argument(
             "--window", type=int, default=24, metavar="HOURS", choices=range(1, 169)
         )
         parser.add_argument("--organization", default=DEFAULT_ORGANIZATION)
+        parser.add_argument(
+            "--on-invalid", choices=OnInvalid.values, default=OnInvalid.SKIP,
+            help="a line with a refused body goes to the error file (skip), or fails the batch",
+        )  # fmt: skip
+
+        parser.add_argument(
+            "--dry-run", action="store_true",
+            help="print a forecast as JSON; run no line but those of a pilot",
+        )  # fmt: skip
+        parser.add_argument(
+            "--receipts", action="store_true", help="a receipt for each answered line; see verify"
+        )
+        parser.add_argument(
+            "--pilot", type=int, metavar="N", choices=range(1, MOST_PILOT + 1),
+            help="run N random lines first, by which the forecast is narrowed",
+        )  # fmt: skip
 
     def handle(self, *args: Any, file: Path, wait: bool, **options: Any) -> None:
+        dry_run = options["dry_run"]
+        target = _target(options["to"])
         if not file.is_file():
             raise CommandError(f"{file} is not a file")
         if file.stat().st_size > settings.MAX_FILE_BYTES:
             raise CommandError(f"{file} is larger than {settings.MAX_FILE_BYTES} bytes; split it")
-        origin = {"submitted_from": str(file.resolve())[-512:], "sha256": _digest(file)}
+        with file.open("rb") as content:
+            digest = hashlib.file_digest(content, "sha256").hexdigest()
+        origin = {"submitted_from": str(file.resolve())[-512:], "sha256": digest}
+        if dry_run and options["pilot"] is None:
+            self._rehearse(file, origin, options)
+            return
         batch = _undelivered(origin, options["organization"])
         if batch is None:
-            batch = _submit(file, origin, **options)
+            batch = store_batch(file, origin, options)
+            if dry_run:
+                self._pilot(batch)
+                return
             self.stdout.write(f"submitted as {batch.id}")
+        elif dry_run:
+            self._pilot(batch)
+            return
+        elif states.start(batch.id):
+            self.stdout.write(f"{batch.id} continues after its pilot with all other lines")
         else:
             self.stdout.write(f"{file} was already submitted as {batch.id}")
-        if not wait:
+        if not wait and target is None:
             self.stdout.write(f"to wait for the results, run: manage.py submit --wait {file}")
             return
         try:
@@ -67,7 +109,36 @@ class Command(BaseCommand):
         except KeyboardInterrupt:
             message = f"\n{batch.id} continues; run the same command again to wait for it"
             raise CommandError(message, returncode=130) from None
-        self._deliver(batch, file)
+        self._deliver(batch, file, target)
+
+    def _rehearse(self, file: Path, origin: dict[str, str], options: dict[str, Any]) -> None:
+        """Print the forecast of a file that is stored for that time only."""
+        batch = _unsaved(file, origin, options)
+        try:
+            found = rehearse(batch, reported_size)
+        except APIError as error:
+            raise CommandError(error.message) from error
+        finally:
+            File.objects.get(id=batch.input_file_id).delete()
+        self.stdout.write(json.dumps(found.forecast, indent=2, ensure_ascii=False))
+        if not found.is_valid:
+            raise CommandError("the batch would not run: see errors")
+
+    def _pilot(self, batch: Batch) -> None:
+        """Wait for the pilot of a held batch, then print the forecast."""
+        while batch.status == BatchStatus.VALIDATING or not batch.ended:
+            pilot = batch.lines.filter(position__lt=batch.pilot or 0, state__in=OPEN_LINES)
+            if batch.status != BatchStatus.VALIDATING and not pilot.exists():
+                break
+            time.sleep(LOOK_EVERY)
+            batch = Batch.objects.get(id=batch.id)
+        if batch.status == BatchStatus.FAILED:
+            raise CommandError(faults_of(batch))
+        found = forecast.of_batch(batch, timezone.now())
+        if found is None:
+            raise CommandError(f"{batch.id} ran no pilot, because every line was refused")
+        self.stdout.write(json.dumps(found, indent=2, ensure_ascii=False))
+        self.stderr.write(f"{batch.id} is held; run the command without --dry-run to run the rest")
 
     def _follow(self, batch: Batch) -> Batch:
         """Show the progress until the batch has ended."""
@@ -84,63 +155,82 @@ class Command(BaseCommand):
         self.stdout.write(f"{chr(10) if drawn else ''}{_bar(batch)}")
         return batch
 
-    def _deliver(self, batch: Batch, file: Path) -> None:
+    def _deliver(self, batch: Batch, file: Path, target: Target | None) -> None:
         """Write the results next to the input. Raises CommandError unless the batch completed."""
         for what, file_id in (("output", batch.output_file_id), ("errors", batch.error_file_id)):
             found = File.objects.filter(id=file_id).first()
             if found is not None:
-                target = file.with_name(f"{file.stem}.{what}.jsonl")
-                _copy(found, target)
-                self.stdout.write(f"{what}: {target}")
+                path = file.with_name(f"{file.stem}.{what}.jsonl")
+                _copy(found, path)
+                self.stdout.write(f"{what}: {path}")
+        if target is not None and batch.status != BatchStatus.FAILED:
+            try:
+                report = target.write(source_of(batch))
+            except ExportError as error:
+                message = f"{error}\nrun the same command again to export {batch.id}"
+                raise CommandError(message) from error
+            self.stdout.write(str(report))
         metadata = {**(batch.metadata or {}), "delivered": "yes"}
         Batch.objects.filter(id=batch.id).update(metadata=metadata)
         if batch.status == BatchStatus.FAILED:
-            faults = "\n".join(_fault(error) for error in batch.errors)
-            raise CommandError(f"no line was run, because the file is invalid:\n{faults}")
+            raise CommandError(faults_of(batch))
         if batch.status != BatchStatus.COMPLETED:
             raise CommandError(f"the batch is {batch.status}; the error file lists the other lines")
 
 
-def _submit(
-    file: Path, origin: dict[str, str], endpoint: str, window: int, organization: str, **_: Any
-) -> Batch:
+def _target(to: str | None) -> Target | None:
+    """The target of --to, if it can be written to. Raises CommandError."""
+    if to is None:
+        return None
+    try:
+        target = target_of(to)
+        target.check()
+    except ExportError as error:
+        raise CommandError(str(error)) from error
+    return target
+
+
+def store_batch(file: Path, origin: dict[str, str], options: dict[str, Any]) -> Batch:
+    """Store the file, and a batch with the options of its fields."""
+    batch = _unsaved(file, origin, options)
+    batch.pilot, batch.held = options["pilot"], options["dry_run"]
+    batch.receipts = options["receipts"]
+    batch.save(force_insert=True)
+    return batch
+
+
+def _unsaved(file: Path, origin: dict[str, str], options: dict[str, Any]) -> Batch:
+    """Store the file, and return a batch of it that is not yet stored."""
+    organization, endpoint = options["organization"], options["endpoint"]
     actor = Actor.shell()
     owner = changes.organization_named(organization, actor)
     key = ApiKey.objects.active().filter(organization=owner, name=KEY_NAME).first()
     if key is None:
         key, _secret = changes.create(owner, KEY_NAME, actor)
-    with file.open("rb") as content:
-        try:
-            stored = files.store_upload(
-                Content(content), file.name[:255], (owner.pk, key.pk), DEFAULT_KEEP
-            )
-        except files.StorageLimitError as error:
-            raise CommandError(
-                f"the files of {organization} exceed {settings.MAX_STORED_BYTES} bytes in all"
-            ) from error
+    ids = owner.pk, key.pk
+    try:
+        with file.open("rb") as content:
+            stored = files.store_upload(Content(content), file.name[:255], ids, DEFAULT_KEEP)
+    except files.StorageLimitError as error:
+        raise CommandError(
+            f"the files of {organization} exceed {settings.MAX_STORED_BYTES} bytes in all"
+        ) from error
     batch = Batch(
         endpoint=endpoint,
-        completion_window=f"{window}h",
+        completion_window=f"{options['window']}h",
         output_seconds=int(DEFAULT_KEEP.total_seconds()),
         metadata=origin,
+        on_invalid=options["on_invalid"],
     )
-    states.place(batch, stored, (owner.pk, key.pk), ROUTES[endpoint].view_type.id_prefix)
-    batch.save(force_insert=True)
+    states.place(batch, stored, ids, ROUTES[endpoint].view_type.id_prefix)
     return batch
 
 
 def _undelivered(origin: dict[str, str], organization: str) -> Batch | None:
     """Return the newest batch of this file whose results were not written yet."""
     same = Batch.objects.filter(organization__name=organization, api_key__name=KEY_NAME)
-    for batch in same.filter(metadata__sha256=origin["sha256"]).order_by("-created_at"):
-        if batch.metadata == origin:
-            return batch
-    return None
-
-
-def _digest(file: Path) -> str:
-    with file.open("rb") as content:
-        return hashlib.file_digest(content, "sha256").hexdigest()
+    same = same.filter(metadata__sha256=origin["sha256"]).order_by("-created_at")
+    return next((batch for batch in same if batch.metadata == origin), None)
 
 
 def _bar(batch: Batch) -> str:
@@ -151,14 +241,19 @@ def _bar(batch: Batch) -> str:
     filled = BAR * batch.done // max(1, batch.total)
     at = progress.of(batch, timezone.now())
     pace = "" if batch.ended or not at.lines_per_second else f", {at.lines_per_second:.1f}/s"
-    left = "" if batch.ended or at.seconds_left is None else f", {_clock(at.seconds_left)} left"
+    left = (
+        ""
+        if batch.ended or at.seconds_left is None
+        else f", {timedelta(seconds=at.seconds_left)} left"
+    )
     failed = f", {batch.failed} failed" if batch.failed else ""
     bar = "#" * filled + "." * (BAR - filled)
     return f"[{bar}] {batch.done}/{batch.total}{failed}{pace}{left} ({batch.status})"
 
 
-def _clock(seconds: int) -> str:
-    return f"{seconds // 3600}:{seconds // 60 % 60:02}:{seconds % 60:02}"
+def faults_of(batch: Batch) -> str:
+    faults = "\n".join(_fault(error) for error in batch.errors)
+    return f"no line was run, because the file is invalid:\n{faults}"
 
 
 def _fault(error: dict[str, Any]) -> str:
@@ -167,7 +262,6 @@ def _fault(error: dict[str, Any]) -> str:
 
 
 def _copy(found: File, target: Path) -> None:
-    """Copy a file's content atomically."""
     draft = target.with_name(f".{target.name}.draft")
     with found.content.open("rb") as content, draft.open("wb") as copy:
         shutil.copyfileobj(content, copy)

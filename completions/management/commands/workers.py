@@ -4,13 +4,13 @@ import time
 from argparse import ArgumentParser
 from typing import Any
 
-import redis
 from django.conf import settings
 from django.core.management.base import BaseCommand, CommandError
 from redis.exceptions import RedisError
 
 from completions.jobs import workers as registry
 from completions.jobs.connection import connect
+from completions.jobs.store import JobStore, SyncStore
 from completions.jobs.workers import WorkerRecord
 
 _LOOK_EVERY = 0.5
@@ -22,11 +22,13 @@ class Command(BaseCommand):
     requires_system_checks = ()
 
     def add_arguments(self, parser: ArgumentParser) -> None:
-        wish = parser.add_mutually_exclusive_group()
-        wish.add_argument(
+        action = parser.add_mutually_exclusive_group()
+        action.add_argument(
             "--drain", metavar="WORKER", help="let a worker finish its jobs and take no new ones"
         )
-        wish.add_argument("--resume", metavar="WORKER", help="let a drained worker take jobs again")
+        action.add_argument(
+            "--resume", metavar="WORKER", help="let a drained worker take jobs again"
+        )
         parser.add_argument(
             "--wait", action="store_true", help="with --drain: wait until its last job has ended"
         )
@@ -36,24 +38,24 @@ class Command(BaseCommand):
             raise CommandError("--wait needs --drain WORKER")
         try:
             with connect(settings.REDIS_URL) as client:
-                self._run(client, options)
+                self._run(JobStore(client, settings.REDIS_PREFIX), options)
         except (RedisError, OSError) as error:
             raise CommandError(f"Redis does not answer: {error}") from error
 
-    def _run(self, client: redis.Redis, options: dict[str, Any]) -> None:
+    def _run(self, store: SyncStore, options: dict[str, Any]) -> None:
         if wanted := options["drain"]:
-            worker = _only(client, wanted)
-            registry.drain(client, settings.REDIS_PREFIX, worker.id)
-            while options["wait"] and not _has_none_left(client, worker.id):
+            worker = _only(store, wanted)
+            registry.drain(store, worker.id)
+            while options["wait"] and _has_jobs(store, worker.id):
                 time.sleep(_LOOK_EVERY)
             done = "has no jobs any more" if options["wait"] else "takes no new jobs within seconds"
             self.stdout.write(f"{worker.id} {done}")
         elif wanted := options["resume"]:
-            worker = _only(client, wanted)
-            registry.resume(client, settings.REDIS_PREFIX, worker.id)
+            worker = _only(store, wanted)
+            registry.resume(store, worker.id)
             self.stdout.write(f"{worker.id} takes jobs again within seconds")
         else:
-            self._list(_live(client))
+            self._list(registry.watch_workers(store))
 
     def _list(self, live: list[WorkerRecord]) -> None:
         if not live:
@@ -65,13 +67,9 @@ class Command(BaseCommand):
             self.stdout.write(row)
 
 
-def _live(client: redis.Redis) -> list[WorkerRecord]:
-    return registry.watch_workers(client, settings.REDIS_PREFIX)
-
-
-def _only(client: redis.Redis, wanted: str) -> WorkerRecord:
+def _only(store: SyncStore, wanted: str) -> WorkerRecord:
     """Return the worker whose id begins with `wanted`. Raises CommandError."""
-    found = [worker for worker in _live(client) if worker.id.startswith(wanted)]
+    found = [worker for worker in registry.watch_workers(store) if worker.id.startswith(wanted)]
     if not found:
         raise CommandError(
             f"no id of a live worker begins with {wanted!r}; list them with: manage.py workers"
@@ -82,7 +80,8 @@ def _only(client: redis.Redis, wanted: str) -> WorkerRecord:
     return found[0]
 
 
-def _has_none_left(client: redis.Redis, worker_id: str) -> bool:
-    """Return whether the worker is drained or gone."""
-    standing = {worker.id: worker.standing for worker in _live(client)}
-    return standing.get(worker_id, "drained") == "drained"
+def _has_jobs(store: SyncStore, worker_id: str) -> bool:
+    return any(
+        each.id == worker_id and each.standing != "drained"
+        for each in registry.watch_workers(store)
+    )

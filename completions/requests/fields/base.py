@@ -1,18 +1,14 @@
-"""Strict fields: they never convert JSON types, and every error names its place in the body.
-
-A field's declaration holds its name, range, default and documentation. `null` means the default.
-"""
+"""Strict fields: they never convert JSON types, and every error names its place in the body."""
 
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import orjson
-from rest_framework import serializers
 
-from completions.catalog.model_files import ModelFiles
 from completions.contract.sampling import Range
-from completions.errors import FieldError
+from completions.exceptions import FieldError
 
 SHOWN_NAME = 64
 """How many characters of a client's own key an error message repeats."""
@@ -32,10 +28,10 @@ def kind(value: Any) -> str:
     return _JSON_TYPES.get(type(value), "null")
 
 
-def expect(value: Any, expected: type, name: str) -> None:
+def expect(value: Any, expected: type, name: str, path: str = "") -> None:
     """Raise FieldError unless `value` has exactly this type."""
     if type(value) is not expected:
-        raise FieldError("invalid_type", f"must be {name}, not {kind(value)}.")
+        raise FieldError(f"must be {name}, not {kind(value)}.", path, code="invalid_type")
 
 
 def shown(number: float) -> str:
@@ -47,21 +43,23 @@ def shown(number: float) -> str:
 def check_number(value: Any, range: Range[float], path: str = "") -> float:
     """The value as a float if it is a finite number in `range`. Raises FieldError."""
     if type(value) is not float and type(value) is not int:
-        raise FieldError("invalid_type", f"must be a number, not {kind(value)}.", path)
+        raise FieldError(f"must be a number, not {kind(value)}.", path, code="invalid_type")
     if value in range:
         return float(value)
     low, high = range.low, range.high
     if high is not None and high < value < float("inf"):
         message = f"must be at most {high:g}, not {shown(value)}."
-        raise FieldError("decimal_above_max_value", message, path)
+        raise FieldError(message, path, code="decimal_above_max_value")
     if low is not None and float("-inf") < value <= low:
         bound = f"above {low:g}" if range.excludes_low else f"at least {low:g}"
-        raise FieldError("decimal_below_min_value", f"must be {bound}, not {shown(value)}.", path)
-    raise FieldError("invalid_value", "must be a finite number.", path)
+        raise FieldError(
+            f"must be {bound}, not {shown(value)}.", path, code="decimal_below_min_value"
+        )
+    raise FieldError("must be a finite number.", path)
 
 
 def read_each(items: Iterable[Any], read: Callable[[Any], Any]) -> list[Any]:
-    """`read` of every item. A FieldError names the item."""
+    """Apply `read` to every item. A FieldError names the item."""
     values = []
     for index, item in enumerate(items):
         try:
@@ -81,157 +79,237 @@ def nullable(schema: dict[str, Any]) -> dict[str, Any]:
     return {"anyOf": [*schema.get("anyOf", [schema]), {"type": "null"}]}
 
 
-class StrictField(serializers.Field[Any, Any, Any, Any]):
-    """Stands before one of DRF's fields in a class's bases. Of DRF's methods only
-    `to_internal_value` is called, never with null."""
+class Field:
+    """A value of a body. A field that is not `required` may be absent or null; both mean its
+    default."""
 
-    def for_model(self, value: Any, model: ModelFiles) -> Any:
-        """The value after the checks that need the model. Raises FieldError."""
-        return value
+    key = ""
+    """The name of the field."""
+    accepts: dict[str, Any] = {}
+    """What `to_schema` returns, where it is the same for all fields of a class."""
+
+    def __init__(self, help: str = "", *, required: bool = False, default: Any = None) -> None:
+        self.help, self.required, self.default = help, required, default
+
+    def __set_name__(self, owner: type, name: str) -> None:
+        self.key = name
+
+    def read(self, data: Any, model: Any = None) -> Any:
+        """The validated form of a JSON value that is not null. Raises FieldError.
+
+        `model` holds the files of the model that the body names, if it names one.
+        """
+        raise NotImplementedError
 
     def to_schema(self) -> dict[str, Any]:
         """JSON Schema of the accepted values, without null."""
-        return {}
+        return self.accepts
+
+    def described(self) -> dict[str, Any]:
+        """The schema with the documentation and the default. An optional field may be null."""
+        schema = self.to_schema() if self.required else nullable(self.to_schema())
+        default = {} if self.default is None else {"default": self.default}
+        return {**schema, **default, "description": self.help}
 
 
-class BooleanField(StrictField, serializers.BooleanField):
-    def to_schema(self) -> dict[str, Any]:
-        return {"type": "boolean"}
+class BooleanField(Field):
+    accepts = {"type": "boolean"}
 
-    def to_internal_value(self, data: Any) -> bool:
+    def read(self, data: Any, model: Any = None) -> bool:
         expect(data, bool, "true or false")
         return bool(data)
 
 
-class IntegerField(StrictField, serializers.IntegerField):
-    """`min_value` and `max_value` are inclusive. `range` sets both and the default."""
+class IntegerField(Field):
+    """An integer in `range`, which defaults to the field's range, or between the two bounds."""
 
-    def __init__(self, *, range: Range[int] | None = None, **options: Any) -> None:
+    def __init__(
+        self,
+        help: str = "",
+        *,
+        range: Range[int] | None = None,
+        min_value: int | None = None,
+        max_value: int | None = None,
+        **options: Any,
+    ) -> None:
         if range is not None:
-            options = {
-                "default": range.default, "min_value": range.low, "max_value": range.high, **options
-            }  # fmt: skip
-        super().__init__(**options)
+            min_value, max_value = range.low, range.high
+            options["default"] = range.default
+        super().__init__(help, **options)
+        self.min_value, self.max_value = min_value, max_value
 
     def to_schema(self) -> dict[str, Any]:
         return {"type": "integer", **bounds(minimum=self.min_value, maximum=self.max_value)}
 
-    def to_internal_value(self, data: Any) -> int:
+    def read(self, data: Any, model: Any = None) -> int:
         expect(data, int, "an integer")
         if self.min_value is not None and data < self.min_value:
             message = f"must be at least {self.min_value}, not {shown(data)}."
-            raise FieldError("integer_below_min_value", message)
+            raise FieldError(message, code="integer_below_min_value")
         if self.max_value is not None and data > self.max_value:
             message = f"must be at most {self.max_value}, not {shown(data)}."
-            raise FieldError("integer_above_max_value", message)
+            raise FieldError(message, code="integer_above_max_value")
         return int(data)
 
 
-class NumberField(StrictField, serializers.FloatField):
-    """A finite number in `range`, whose default is the field's. Integer literals are numbers."""
+class NumberField(Field):
+    """A finite number in `range`, which defaults to the field's range. Integer literals are
+    numbers."""
 
-    def __init__(self, *, range: Range[float], **options: Any) -> None:
-        super().__init__(default=range.default, **options)
+    def __init__(self, help: str = "", *, range: Range[float]) -> None:
+        super().__init__(help, default=range.default)
         self.range = range
 
     def to_schema(self) -> dict[str, Any]:
         low = "exclusiveMinimum" if self.range.excludes_low else "minimum"
         return {"type": "number", **bounds(**{low: self.range.low, "maximum": self.range.high})}
 
-    def to_internal_value(self, data: Any) -> float:
+    def read(self, data: Any, model: Any = None) -> float:
         return check_number(data, self.range)
 
 
-class TextField(StrictField, serializers.CharField):
+class TextField(Field):
     """A string. Nothing is trimmed. `pattern` must match the whole string."""
 
-    def __init__(self, *, pattern: str | None = None, **options: Any) -> None:
-        super().__init__(**options)
-        self.pattern = re.compile(pattern) if pattern else None
+    def __init__(
+        self, help: str = "", *, max_length: int | None = None, pattern: str = "", **options: Any
+    ) -> None:
+        super().__init__(help, **options)
+        self.max_length, self.pattern = max_length, re.compile(pattern) if pattern else None
 
     def to_schema(self) -> dict[str, Any]:
         pattern = f"^(?:{self.pattern.pattern})$" if self.pattern else None
         return {"type": "string", **bounds(maxLength=self.max_length, pattern=pattern)}
 
-    def to_internal_value(self, data: Any) -> str:
+    def read(self, data: Any, model: Any = None) -> str:
         expect(data, str, "a string")
         if self.max_length is not None and len(data) > self.max_length:
-            message = f"has {len(data)} characters; it may have at most {self.max_length}."
-            raise FieldError("invalid_value", message)
+            raise FieldError(f"has {len(data)} characters; it may have at most {self.max_length}.")
         if self.pattern is not None and not self.pattern.fullmatch(data):
-            message = f"must match the regular expression {self.pattern.pattern}"
-            raise FieldError("invalid_value", message)
+            raise FieldError(f"must match the regular expression {self.pattern.pattern}")
         return str(data)
 
 
-class ChoiceField(StrictField, serializers.ChoiceField):
-    def to_schema(self) -> dict[str, Any]:
-        return {"type": "string", "enum": list(self.choices)}
+class ChoiceField(Field):
+    def __init__(self, help: str = "", *, choices: Iterable[str], **options: Any) -> None:
+        super().__init__(help, **options)
+        self.choices = list(choices)
 
-    def to_internal_value(self, data: Any) -> str:
+    def to_schema(self) -> dict[str, Any]:
+        return {"type": "string", "enum": self.choices}
+
+    def read(self, data: Any, model: Any = None) -> str:
         expect(data, str, "a string")
         if data not in self.choices:
-            known = ", ".join(map(str, self.choices))
-            raise FieldError("invalid_value", f"must be one of: {known}.")
+            raise FieldError(f"must be one of: {', '.join(self.choices)}.")
         return str(data)
 
 
-class ObjectField(StrictField, serializers.DictField):
-    """An object of any content."""
+class ObjectField(Field):
+    """An object with any content."""
 
-    def to_schema(self) -> dict[str, Any]:
-        return {"type": "object"}
+    accepts = {"type": "object"}
 
-    def to_internal_value(self, data: Any) -> dict[str, Any]:
+    def read(self, data: Any, model: Any = None) -> dict[str, Any]:
         expect(data, dict, "an object")
         return dict(data)
 
 
 class StorableObjectField(ObjectField):
-    """An object that the job keeps, so orjson must be able to write it: no integer has more than
-    64 bits, and nesting is not too deep."""
+    """An object that orjson can store: integers of at most 64 bits, and bounded nesting."""
 
-    def to_internal_value(self, data: Any) -> dict[str, Any]:
-        value = super().to_internal_value(data)
+    def read(self, data: Any, model: Any = None) -> dict[str, Any]:
+        value = super().read(data, model)
         try:
             orjson.dumps(value)
         except TypeError as error:
-            raise FieldError("invalid_value", f"cannot be stored: {str(error).lower()}.") from error
+            raise FieldError(f"cannot be stored: {str(error).lower()}.") from error
         return value
 
 
-class SchemaField(StrictField, serializers.JSONField):
+class SchemaField(Field):
     """An object, or a string that holds one as JSON. An empty string means that none is given."""
 
-    def to_schema(self) -> dict[str, Any]:
-        return {"anyOf": [{"type": "object"}, {"type": "string"}]}
+    accepts = {"anyOf": [{"type": "object"}, {"type": "string"}]}
 
-    def to_internal_value(self, data: Any) -> Any:
+    def read(self, data: Any, model: Any = None) -> Any:
         if type(data) is not str:
             expect(data, dict, "an object, or a string that holds one")
         return data
 
 
-class ListField(StrictField, serializers.ListField):
-    """An array of `min_length` to `max_length` items, which are all of the `child` field."""
+class ListField(Field):
+    """An array of at most `max_length` items, each read by the `child` field."""
 
-    child: StrictField
+    def __init__(
+        self,
+        help: str = "",
+        *,
+        child: Field,
+        max_length: int | None = None,
+        not_empty: bool = False,
+        **options: Any,
+    ) -> None:
+        super().__init__(help, **options)
+        self.child, self.max_length, self.not_empty = child, max_length, not_empty
 
     def to_schema(self) -> dict[str, Any]:
-        items = self.child.to_schema()
-        lengths = bounds(minItems=self.min_length, maxItems=self.max_length)
-        return {"type": "array", "items": items, **lengths}
+        lengths = bounds(minItems=1 if self.not_empty else None, maxItems=self.max_length)
+        return {"type": "array", "items": self.child.to_schema(), **lengths}
 
-    def to_internal_value(self, data: Any) -> list[Any]:
+    def read(self, data: Any, model: Any = None) -> list[Any]:
         expect(data, list, "an array")
-        if self.min_length is not None and len(data) < self.min_length:
-            raise FieldError("empty_array", f"must have at least {self.min_length} element.")
+        if self.not_empty and not data:
+            raise FieldError("must have at least 1 element.", code="empty_array")
         check_count(data, self.max_length)
-        return read_each(data, self.child.to_internal_value)
+        return read_each(data, lambda item: self.child.read(item, model))
 
 
 def check_count(items: list[Any], most: int | None, what: str = "elements") -> None:
     """Raise FieldError when an array has more than `most` elements."""
     if most is not None and len(items) > most:
         message = f"has {len(items)} {what}; it may have at most {most}."
-        raise FieldError("array_above_max_length", message)
+        raise FieldError(message, code="array_above_max_length")
+
+
+@dataclass(frozen=True, slots=True)
+class PerPrompt:
+    """One value for all prompts, or, with `each`, one value per prompt."""
+
+    values: Sequence[Any]
+    each: bool
+
+    def spread(self, prompts: int, name: str) -> Sequence[Any]:
+        """One value per prompt. Raises FieldError when the numbers differ."""
+        if not self.each:
+            return [*self.values] * prompts
+        if len(self.values) != prompts:
+            message = f"has {len(self.values)} entries for {prompts} prompts; send one for each."
+            raise FieldError(message, name)
+        return self.values
+
+
+class PerPromptField(Field):
+    """A value of the `child` field, or an array with one per prompt; with `holes`, its items may be
+    null. Read as PerPrompt."""
+
+    def __init__(self, help: str = "", *, child: Field, holes: bool = False) -> None:
+        super().__init__(help)
+        self.child, self.holes = child, holes
+
+    def to_schema(self) -> dict[str, Any]:
+        one = self.child.to_schema()
+        items = nullable(one) if self.holes else one
+        return {"anyOf": [one, {"type": "array", "items": items}]}
+
+    def is_array(self, data: Any) -> bool:
+        """Whether `data` has a value for each prompt."""
+        return type(data) is list
+
+    def read(self, data: Any, model: Any = None) -> PerPrompt:
+        def read(item: Any) -> Any:
+            return None if item is None and self.holes else self.child.read(item, model)
+
+        if not self.is_array(data):
+            return PerPrompt([self.child.read(data, model)], each=False)
+        return PerPrompt(read_each(data, read), each=True)

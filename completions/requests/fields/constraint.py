@@ -4,9 +4,10 @@ from typing import Any
 
 from completions.catalog.entries import JSON_WHITESPACES
 from completions.catalog.model_files import ModelFiles
-from completions.errors import FieldError
+from completions.exceptions import FieldError
 from completions.grammars import Constraint
 from completions.grammars.constraint import GRAMMAR_TYPES
+from completions.grammars.limits import COMPACT
 from completions.requests.fields.base import (
     BooleanField,
     ChoiceField,
@@ -15,50 +16,57 @@ from completions.requests.fields.base import (
     SchemaField,
     TextField,
 )
-from completions.requests.fields.objects import StrictSerializer, Values
+from completions.requests.fields.objects import StrictObject, Values
+from completions.requests.fields.vllm import (
+    Constrained,
+    EitherGrammarField,
+    OneOfField,
+    StructuredOutputs,
+    StructuredOutputsObject,
+)
 
 CONSTRAINTS = (
     "ebnf", "regex", "json_schema", "response_format", "structural_tag", "grammar",
+    "structured_outputs", "guided_json", "guided_regex", "guided_choice", "guided_grammar",
 )  # fmt: skip
-_JSON_CONSTRAINTS = ("json_schema", "response_format", "structural_tag")
+"""GET /v1/models lists the kinds of constraints too: `_EVERY_MODEL` in endpoints/models.py."""
+_OLDER_NAMES = {"guided_json": "json_schema", "guided_regex": "regex"}
+_JSON_CONSTRAINTS = (
+    "json_schema", "response_format", "structural_tag", "guided_json", "structured_outputs.json",
+    "structured_outputs.json_object", "structured_outputs.structural_tag",
+)  # fmt: skip
 _JSON_GRAMMARS = ("json_schema", "llguidance")
-"""Types of `grammar` that may write JSON."""
+"""Types of `grammar` whose output may be JSON."""
 
 
-class JSONSchemaFormatSerializer(StrictSerializer):
+class JSONSchemaFormatObject(StrictObject):
     name = TextField(
-        required=False, pattern="[A-Za-z0-9_-]{1,64}",
-        help_text="1-64 letters, digits, _ or -; a label without effect.",
-    )  # fmt: skip
-    description = TextField(required=False, help_text="For readers; no effect.")
-    schema = ObjectField(help_text="The JSON Schema.")
+        "1-64 letters, digits, _ or -; a label without effect.", pattern="[A-Za-z0-9_-]{1,64}"
+    )
+    description = TextField("For readers; no effect.")
+    schema = ObjectField("The JSON Schema.", required=True)
     strict = BooleanField(
-        default=True, help_text="The output always matches exactly; false is not weaker."
+        "The output always matches exactly, false is not weaker; true refuses unknown formats too."
     )
 
 
-class ResponseFormatSerializer(StrictSerializer):
+class ResponseFormatObject(StrictObject):
     """Read as an object of the fields that have a value."""
 
     type = ChoiceField(
+        "text sets no constraint.",
         choices=["text", "json_object", "json_schema", "structural_tag"],
-        help_text="text sets no constraint.",
+        required=True,
     )
-    json_schema = JSONSchemaFormatSerializer(required=False, help_text="With type json_schema.")
-    format = ObjectField(
-        required=False, help_text="With type structural_tag: a tree of nodes, each with a `type`."
-    )
+    json_schema = JSONSchemaFormatObject("With type json_schema.")
+    format = ObjectField("With type structural_tag: a tree of nodes, each with a `type`.")
     structures = ListField(
-        required=False, child=ObjectField(),
-        help_text="With type structural_tag, its older form: {begin, schema, end} each.",
-    )  # fmt: skip
-    triggers = ListField(
-        required=False, child=TextField(),
-        help_text="With structures: each `begin` begins with one of these.",
-    )  # fmt: skip
-    at_least_one = BooleanField(
-        required=False, help_text="With structures: begin with one, and with no other text."
+        "With type structural_tag, its older form: {begin, schema, end} each.", child=ObjectField()
     )
+    triggers = ListField(
+        "With structures: each `begin` begins with one of these.", child=TextField()
+    )
+    at_least_one = BooleanField("With structures: begin with one, and with no other text.")
     _types = {
         "json_schema": "json_schema",
         **dict.fromkeys(("format", "structures", "triggers", "at_least_one"), "structural_tag"),
@@ -68,78 +76,114 @@ class ResponseFormatSerializer(StrictSerializer):
         given = {name: value for name, value in values.items() if value is not None}
         for name, kind in self._types.items():
             if name in given and kind != given["type"]:
-                message = f"needs type {kind}, not {given['type']}."
-                raise FieldError("invalid_value", message, name)
+                raise FieldError(f"needs type {kind}, not {given['type']}.", name)
         if given["type"] == "json_schema" and "json_schema" not in given:
             message = "this field is required with type json_schema."
-            raise FieldError("missing_required_parameter", message, "json_schema")
+            raise FieldError(message, "json_schema", code="missing_required_parameter")
         return given
 
 
-class GrammarSerializer(StrictSerializer):
-    type = ChoiceField(choices=list(GRAMMAR_TYPES), help_text="The language of `value`.")
+class GrammarObject(StrictObject):
+    type = ChoiceField("The language of `value`.", choices=list(GRAMMAR_TYPES), required=True)
     value = SchemaField(
-        help_text="A string with type regex or lark, an object with llguidance, either with "
-        "json_schema."
+        "A string with type regex or lark, an object with llguidance, either with json_schema.",
+        required=True,
     )
 
     def check(self, values: Values) -> Values:
         kind, value = values["type"], values["value"]
         if kind in ("regex", "lark") and not isinstance(value, str):
-            raise FieldError("invalid_type", f"must be a string with type {kind}.", "value")
+            raise FieldError(f"must be a string with type {kind}.", "value", code="invalid_type")
         if kind == "llguidance" and isinstance(value, str):
-            raise FieldError("invalid_type", "must be an object with type llguidance.", "value")
+            raise FieldError(
+                "must be an object with type llguidance.", "value", code="invalid_type"
+            )
         return values
 
 
-class ConstraintFields(StrictSerializer):
-    ebnf = TextField(
-        required=False, help_text="A grammar in EBNF whose rule `root` the output matches."
-    )
-    regex = TextField(
-        required=False, help_text="A regular expression (Rust syntax) that the output matches."
-    )
-    json_schema = SchemaField(
-        required=False,
-        help_text="A JSON Schema, as an object or a string, that the output matches.",
-    )
-    response_format = ResponseFormatSerializer(
-        required=False, help_text="OpenAI's way to ask for JSON."
-    )
+class ConstraintFields(StrictObject):
+    ebnf = TextField("A grammar in EBNF whose rule `root` the output matches.")
+    regex = TextField("A regular expression (Rust syntax) that the output matches.")
+    json_schema = SchemaField("A JSON Schema, as an object or a string, that the output matches.")
+    response_format = ResponseFormatObject("OpenAI's way to ask for JSON.")
     structural_tag = SchemaField(
-        required=False,
-        help_text="Free text, constants and tags around JSON, patterns and grammars: an object, or "
-        "a string that holds one.",
+        "Free text, constants and tags around JSON, patterns and grammars: an object, or "
+        "a string that holds one."
     )
-    grammar = GrammarSerializer(
-        required=False,
-        help_text="{type, value} with type regex, json_schema, lark or llguidance.",
+    grammar = GrammarObject("{type, value} with type regex, json_schema, lark or llguidance.")
+    structured_outputs = StructuredOutputsObject(
+        "vLLM's: one of json, regex, choice, grammar, json_object and structural_tag."
+    )
+    guided_json = SchemaField("vLLM's older name of json_schema.")
+    guided_regex = TextField("vLLM's older name of regex.")
+    guided_choice = OneOfField("vLLM's: up to 1024 texts, one of which is the output.")
+    guided_grammar = EitherGrammarField(
+        "vLLM's: a grammar, in EBNF where it has ::=, else in Lark, where the first rule begins if "
+        "there is no `start`."
     )
     json_whitespace = ChoiceField(
-        required=False, choices=list(JSON_WHITESPACES),
-        help_text="With a JSON constraint: compact writes none between tokens, flexible allows "
+        "With a JSON constraint: compact writes none between tokens, flexible allows "
         "up to 32 characters; default as in models.toml.",
-    )  # fmt: skip
+        choices=list(JSON_WHITESPACES),
+    )
 
 
 def constraint_of(values: Values, model: ModelFiles) -> Constraint | None:
     """The constraint of validated fields. Raises FieldError."""
+    constraint = given_constraint(values)
+    whitespace = values["json_whitespace"]
+    if constraint is not None and _writes_json(constraint):
+        return constraint._replace(whitespace=_whitespace(values) or model.entry.json_whitespace)
+    if whitespace is not None:
+        message = "needs a constraint to JSON; add one or leave this out."
+        raise FieldError(message, "json_whitespace")
+    return constraint
+
+
+def given_constraint(values: Values) -> Constraint | None:
+    """The constraint of validated fields, before the model decides its whitespace. Raises
+    FieldError."""
     given = [name for name in CONSTRAINTS if not _is_unset(name, values[name])]
     if len(given) > 1:
         message = f"cannot be combined with {given[0]}; send one constraint."
-        raise FieldError("conflicting_constraints", message, given[1])
-    whitespace = values["json_whitespace"]
-    if given and _writes_json(given[0], values[given[0]]):
-        return Constraint(given[0], values[given[0]], whitespace or model.json_whitespace)
-    if whitespace is not None:
-        message = "needs a constraint to JSON; add one or leave this out."
-        raise FieldError("invalid_value", message, "json_whitespace")
-    return Constraint(given[0], values[given[0]]) if given else None
+        raise FieldError(message, given[1], code="conflicting_constraints")
+    return _constraint(given[0], values[given[0]]) if given else None
+
+
+def without_effect(values: Values) -> list[str]:
+    """Paths of given fields that change nothing."""
+    outputs: StructuredOutputs | None = values["structured_outputs"]
+    return [f"structured_outputs.{name}" for name in outputs.ignored] if outputs else []
 
 
 def _is_unset(field: str, value: Any) -> bool:
     return value in (None, "") or (field == "response_format" and value["type"] == "text")
 
 
-def _writes_json(field: str, value: Any) -> bool:
-    return field in _JSON_CONSTRAINTS or (field == "grammar" and value["type"] in _JSON_GRAMMARS)
+def _constraint(name: str, value: Any) -> Constraint:
+    """The constraint of one field, which may be another system's name for it."""
+    if isinstance(value, StructuredOutputs):
+        return Constraint(*value.constrained, place=f"{name}.{value.place}")
+    if isinstance(value, Constrained):
+        return Constraint(*value, place=name)
+    if name in _OLDER_NAMES:
+        return Constraint(_OLDER_NAMES[name], value, place=name)
+    return Constraint(name, value)
+
+
+def _whitespace(values: Values) -> str | None:
+    """The whitespace that a request chooses. Raises FieldError if it chooses twice."""
+    chosen: str | None = values["json_whitespace"]
+    outputs: StructuredOutputs | None = values["structured_outputs"]
+    if outputs is None or not outputs.compact:
+        return chosen
+    if chosen not in (None, COMPACT):
+        message = "contradicts structured_outputs.disable_any_whitespace; send one of them."
+        raise FieldError(message, "json_whitespace")
+    return COMPACT
+
+
+def _writes_json(constraint: Constraint) -> bool:
+    if constraint.field == "grammar":
+        return constraint.value["type"] in _JSON_GRAMMARS
+    return constraint.named in _JSON_CONSTRAINTS

@@ -1,28 +1,34 @@
-"""OpenAI's fields that have no effect here. The header x-ignored-params names those given."""
+"""Fields of other APIs that Quire does not have: some are ignored, and the response's header
+`x-ignored-params` names them; the others are refused with what to send instead.
+"""
 
 from completions.requests.fields.base import BooleanField, ObjectField, TextField
-from completions.requests.fields.objects import StrictSerializer, Values
-
-HEADER = "x-ignored-params"
+from completions.requests.fields.objects import StrictObject
 
 
-class IgnoredFields(StrictSerializer):
-    user = TextField(
-        required=False, max_length=256, help_text="The client's id of its own user; no effect."
-    )
-    metadata = ObjectField(required=False, help_text="No effect.")
-    store = BooleanField(required=False, help_text="No effect.")
-    service_tier = TextField(required=False, max_length=64, help_text="No effect.")
-    safety_identifier = TextField(required=False, max_length=256, help_text="No effect.")
-    prompt_cache_key = TextField(
-        required=False, max_length=256, help_text="No effect; prefixes are always cached."
-    )
-    prompt_cache_retention = TextField(required=False, max_length=64, help_text="No effect.")
+class IgnoredFields(StrictObject):
+    """Fields that are checked and then have no effect; each route adds its own, `ignored_too`."""
+
+    user = TextField("The client's id of its own user; no effect.", max_length=256)
+    metadata = ObjectField("No effect.")
+    store = BooleanField("No effect.")
+    service_tier = TextField("No effect.", max_length=64)
+    safety_identifier = TextField("No effect.", max_length=256)
+    prompt_cache_key = TextField("No effect; prefixes are always cached.", max_length=256)
+    prompt_cache_retention = TextField("No effect.", max_length=64)
+    guided_decoding_backend = TextField("No effect; llguidance is the only one.", max_length=256)
+    guided_whitespace_pattern = TextField("No effect; json_whitespace chooses.", max_length=256)
 
 
-_NAMES = tuple(IgnoredFields().fields)
-
-
-def ignored(values: Values, *more: str) -> tuple[str, ...]:
-    """Names of the given fields that have no effect; `more` are the route's own."""
-    return tuple(name for name in (*_NAMES, *more) if values[name] is not None)
+FOREIGN_NAMES = {
+    "sampling_params": "Send its fields at the top level of the body.",
+    "text": "Use prompt.",
+    "max_new_tokens": "Use max_tokens.",
+    "prompt_logprobs": "Use return_logprob with logprob_start_len.",
+    "include_stop_str_in_output": "Use no_stop_trim.",
+    "return_tokens_as_token_ids": "Use return_token_ids.",
+    "bad_words": 'Use custom_logit_processor "disallowed_tokens" with token ids.',
+    "allowed_token_ids": "Use a constraint, or logit_bias.",
+    "extra_key": "Use cache_salt.",
+}
+"""Names that SGLang's native route and vLLM have: they are refused with this hint."""

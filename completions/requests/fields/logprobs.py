@@ -5,10 +5,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from completions.contract.sampling import MAX_LOGPROB_TOKEN_IDS, MAX_TOP_LOGPROBS
-from completions.errors import FieldError
-from completions.requests.fields.base import BooleanField, IntegerField
-from completions.requests.fields.objects import StrictSerializer, Values
-from completions.requests.fields.per_prompt import PerPromptField
+from completions.exceptions import FieldError
+from completions.requests.fields.base import BooleanField, IntegerField, PerPromptField
+from completions.requests.fields.objects import StrictObject, Values
 from completions.requests.fields.tokens import TokenIdsField
 from completions.responses.sglang import SGLangLogprobs
 
@@ -23,35 +22,35 @@ class ScoredIdsField(PerPromptField):
     def is_array(self, data: Any) -> bool:
         return type(data) is list and bool(data) and all(type(item) is not int for item in data)
 
-    def to_internal_value(self, data: Any) -> Any:
-        return super().to_internal_value([data] if type(data) is int else data)
+    def read(self, data: Any, model: Any = None) -> Any:
+        return super().read([data] if type(data) is int else data, model)
 
 
-class LogprobFields(StrictSerializer):
+class LogprobFields(StrictObject):
     """Each route declares OpenAI's `logprobs` itself."""
 
     return_logprob = PerPromptField(
-        child=BooleanField(), required=False,
-        help_text="Add the log probabilities of all sampled tokens to `meta_info`: "
+        "Add the log probabilities of all sampled tokens to `meta_info`: "
         "`output_token_logprobs`, arrays of [log probability, id, text].",
-    )  # fmt: skip
+        child=BooleanField(),
+    )
     top_logprobs_num = PerPromptField(
-        child=IntegerField(min_value=0, max_value=MAX_TOP_LOGPROBS), required=False,
-        help_text="With return_logprob: this many likeliest tokens of each position in "
-        "`meta_info.output_top_logprobs`.",
-    )  # fmt: skip
+        "With return_logprob: this many likeliest tokens of each position in "
+        "`meta_info.output_top_logprobs`; no effect without it.",
+        child=IntegerField(min_value=0, max_value=MAX_TOP_LOGPROBS),
+    )
     logprob_start_len = PerPromptField(
-        child=IntegerField(min_value=-1), required=False,
-        help_text="With return_logprob: the same for the prompt from this position on, in "
-        "`meta_info.input_token_logprobs`; -1, the default, for none.",
-    )  # fmt: skip
+        "With return_logprob: the same for the prompt from this position on, in "
+        "`meta_info.input_token_logprobs`; -1, the default, for none. No effect without it.",
+        child=IntegerField(min_value=-1),
+    )
     token_ids_logprob = ScoredIdsField(
-        child=TokenIdsField(max_length=MAX_LOGPROB_TOKEN_IDS), required=False,
-        help_text="Up to 128 ids whose log probabilities at each position are in "
+        "Up to 128 ids whose log probabilities at each position are in "
         "`meta_info.output_token_ids_logprobs`.",
-    )  # fmt: skip
+        child=TokenIdsField(max_length=MAX_LOGPROB_TOKEN_IDS),
+    )
     return_text_in_logprobs = BooleanField(
-        default=False, help_text="Texts instead of null in the arrays of these fields."
+        "Texts instead of null in the arrays of these fields.", default=False
     )
 
 
@@ -72,7 +71,7 @@ class LogprobSettings:
         return of_sglang or (self.of_prompt and self.top is not None)
 
     def payload(self, prompts: int) -> list[dict[str, Any] | None] | None:
-        """What a worker scores for each of so many prompts, as JSON."""
+        """What a worker scores for each of this many prompts, as JSON."""
         scored = [self._scored(each) for each in self.sglang or [None] * prompts]
         return scored if any(each is not None for each in scored) else None
 
@@ -94,10 +93,19 @@ def logprob_settings(
     sglang = _sglang(values, prompts)
     if values["return_text_in_logprobs"] and sglang is None:
         message = "needs return_logprob or token_ids_logprob; add one or leave this out."
-        raise FieldError("invalid_value", message, "return_text_in_logprobs")
+        raise FieldError(message, "return_text_in_logprobs")
     return LogprobSettings(
         sglang=sglang, return_text=values["return_text_in_logprobs"], top=top, of_prompt=of_prompt
     )
+
+
+def without_effect(values: Values) -> list[str]:
+    """Names of given fields that have an effect only with others, which are not given."""
+    tokens, ids = values["return_logprob"], values["token_ids_logprob"]
+    has_tokens = tokens is not None and any(tokens.values)
+    has_some = has_tokens or (ids is not None and any(ids.values))
+    useful = {"top_logprobs_num": has_tokens, "logprob_start_len": has_some}
+    return [name for name, use in useful.items() if values[name] is not None and not use]
 
 
 def _sglang(
@@ -110,16 +118,14 @@ def _sglang(
     ids = _spread(values, "token_ids_logprob", count, ())
     asked: list[SGLangLogprobs | None] = []
     for i, prompt in enumerate(prompts):
-        needs = "needs return_logprob; add it or leave this out."
-        if tops[i] and not tokens[i]:
-            raise FieldError("invalid_value", needs, "top_logprobs_num")
-        if starts[i] >= 0 and not (tokens[i] or ids[i]):
-            raise FieldError("invalid_value", needs, "logprob_start_len")
+        if not (tokens[i] or ids[i]):
+            asked.append(None)
+            continue
         if starts[i] > len(prompt):
             message = f"is {starts[i]}; it must be at most the prompt's length, {len(prompt)}."
-            raise FieldError("integer_above_max_value", message, "logprob_start_len")
-        some = tokens[i] or ids[i]
-        asked.append(SGLangLogprobs(tokens[i], tops[i], ids[i], starts[i]) if some else None)
+            raise FieldError(message, "logprob_start_len", code="integer_above_max_value")
+        top = tops[i] if tokens[i] else 0
+        asked.append(SGLangLogprobs(tokens[i], top, ids[i], starts[i]))
     return asked if any(asked) else None
 
 
@@ -128,7 +134,6 @@ def _spread(values: Values, name: str, prompts: int, default: Any) -> Sequence[A
     if given is None:
         return [default] * prompts
     if given.each and values["n"] > 1 and name in ("logprob_start_len", "token_ids_logprob"):
-        message = "must be one value for all prompts when n is above 1."
-        raise FieldError("invalid_value", message, name)
+        raise FieldError("must be one value for all prompts when n is above 1.", name)
     spread: Sequence[Any] = given.spread(prompts, name)
     return spread

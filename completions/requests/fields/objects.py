@@ -1,15 +1,11 @@
 """Strict objects: every key is known, and validation ends at the first error."""
 
-from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from collections.abc import Iterable, Mapping
 from difflib import get_close_matches
-from functools import cached_property
-from typing import Any, TypeVar
+from typing import Any, ClassVar, TypeVar
 
-from rest_framework import serializers
-
-from completions.errors import FieldError
-from completions.requests.fields.base import SHOWN_NAME, StrictField, expect, nullable
+from completions.exceptions import FieldError
+from completions.requests.fields.base import SHOWN_NAME, Field, expect
 
 _T = TypeVar("_T")
 Values = Mapping[str, Any]
@@ -17,111 +13,85 @@ Values = Mapping[str, Any]
 
 
 def settings_from(cls: type[_T], values: Values, **others: Any) -> _T:
-    """A dataclass whose fields are `others`, and the `values` of the same names."""
-    taken = {each.name: values[each.name] for each in fields(cls) if each.name not in others}  # type: ignore[arg-type]
-    return cls(**taken, **others)
+    """An instance of a slotted dataclass: its fields are `others`, and the `values` of the same
+    names."""
+    names: Iterable[str] = cls.__slots__  # type: ignore[attr-defined] # unlike fields(), this is free
+    return cls(**{name: values[name] for name in names if name not in others}, **others)
 
 
-@dataclass(frozen=True, slots=True)
-class _Declaration:
-    """What validation needs of an object's fields. A body gives few of the hundred fields, so only
-    those are looked at."""
+class StrictObject(Field):
+    """An object with the fields that its class and the bases declare, read in that order."""
 
-    places: Mapping[str, int]
-    required: frozenset[str]
-    defaults: Values
-
-    @classmethod
-    def of(cls, by_name: Mapping[str, StrictField]) -> "_Declaration":
-        optional = [(name, field.default) for name, field in by_name.items() if not field.required]
-        return cls(
-            places={name: place for place, name in enumerate(by_name)},
-            required=frozenset(name for name, field in by_name.items() if field.required),
-            defaults={name: None if it is serializers.empty else it for name, it in optional},
-        )
-
-    def names_in(self, data: Mapping[str, Any]) -> list[str]:
-        """The names to read, in the order of declaration."""
-        present = [name for name in data if name in self.places]
-        return sorted(self.required.union(present), key=self.places.__getitem__)
-
-
-class StrictSerializer(StrictField, serializers.Serializer[Any]):
-    """An object whose fields are read in the order of declaration."""
-
+    fields: ClassVar[dict[str, Field]] = {}
     unsupported: Mapping[str, str] = {}
-    """Known names that this server does not support, and what to send instead. They may be null or
-    an empty array."""
+    """Field names of other systems, which may only be null or an empty array, and what to send
+    instead."""
+    _places: ClassVar[Mapping[str, int]]
+    _required: ClassVar[frozenset[str]]
+    _defaults: ClassVar[Values]
 
-    @cached_property
-    def by_name(self) -> dict[str, StrictField]:
-        return dict(self.fields.items())  # type: ignore[arg-type]
-
-    @cached_property
-    def declaration(self) -> _Declaration:
-        return _Declaration.of(self.by_name)
+    def __init_subclass__(cls) -> None:
+        cls.fields = {}
+        for base in cls.__bases__:
+            cls.fields |= getattr(base, "fields", {})
+        cls.fields |= {name: each for name, each in vars(cls).items() if isinstance(each, Field)}
+        cls._places = {name: place for place, name in enumerate(cls.fields)}
+        cls._required = frozenset(name for name, each in cls.fields.items() if each.required)
+        cls._defaults = {
+            name: each.default for name, each in cls.fields.items() if not each.required
+        }
 
     def to_schema(self) -> dict[str, Any]:
         return {
             "type": "object",
-            "properties": {name: described(field) for name, field in self.by_name.items()},
-            "required": [name for name, field in self.by_name.items() if field.required],
+            "properties": {name: field.described() for name, field in self.fields.items()},
+            "required": [name for name, field in self.fields.items() if field.required],
             "additionalProperties": False,
         }
 
-    def to_internal_value(self, data: Any) -> Any:
+    def read(self, data: Any, model: Any = None) -> Any:
         expect(data, dict, "an object")
         self._refuse_unknown(data)
-        values = dict(self.declaration.defaults)
+        # A body has few of the hundred fields, so only those are looked at.
+        given = self._required.union(name for name in data if name in self._places)
+        values = dict(self._defaults)
         name = ""
         try:
-            for name in self.declaration.names_in(data):
-                field, value = self.by_name[name], data.get(name)
+            for name in sorted(given, key=self._places.__getitem__):
+                field, value = self.fields[name], data.get(name)
                 if value is not None:
-                    values[name] = self.field_value(field, value)
+                    values[name] = self.field_value(field, value, model)
                 elif field.required:
-                    raise FieldError("missing_required_parameter", "this field is required.")
+                    raise FieldError("this field is required.", code="missing_required_parameter")
         except FieldError as error:
             error.inside(name)
             raise
         return self.check(values)
 
-    def field_value(self, field: StrictField, value: Any) -> Any:
+    def field_value(self, field: Field, value: Any, model: Any) -> Any:
         """The value of one field. Raises FieldError."""
-        return field.to_internal_value(value)
+        return field.read(value, model)
 
     def check(self, values: Values) -> Any:
-        """The object as a value, after the rules between its fields. Raises FieldError with the
-        path from this object."""
+        """The object's value, once the rules between its fields are checked. Raises FieldError."""
         return values
 
-    def _refuse_unknown(self, data: dict[str, Any]) -> None:
-        for name, value in data.items():
-            if name in self.by_name or (name in self.unsupported and value in (None, [])):
-                continue
-            if name in self.unsupported:
-                message = f"not supported here. {self.unsupported[name]}".rstrip()
-                raise FieldError("unsupported_parameter", message, name)
-            known = [*self.by_name, *self.unsupported]
-            near = get_close_matches(name, known, 1) if len(name) <= SHOWN_NAME else []
-            hint = f" Did you mean {near[0]}?" if near else ""
-            raise FieldError(
-                "unknown_parameter", f"there is no such parameter.{hint}", name[:SHOWN_NAME]
-            )
-
-    def run_validation(self, data: Any = serializers.empty) -> Any:
-        """Raises APIError for the first error, never DRF's ValidationError."""
+    def validate(self, data: Any) -> Any:
+        """The value of a whole body. Raises APIError."""
         try:
-            return self.to_internal_value(data)
+            return self.read(data)
         except FieldError as error:
             raise error.api_error() from error
 
-
-def described(field: StrictField) -> dict[str, Any]:
-    """A field's schema with its documentation and default. An optional field may be null."""
-    schema = field.to_schema()
-    if not field.required:
-        schema = nullable(schema)
-        if field.default not in (None, serializers.empty):
-            schema["default"] = field.default
-    return {**schema, "description": str(field.help_text or "")}
+    def _refuse_unknown(self, data: dict[str, Any]) -> None:
+        for name, value in data.items():
+            if name in self.fields or (name in self.unsupported and value in (None, [])):
+                continue
+            if name in self.unsupported:
+                message = f"not supported here. {self.unsupported[name]}".rstrip()
+                raise FieldError(message, name, code="unsupported_parameter")
+            known = [*self.fields, *self.unsupported]
+            near = get_close_matches(name, known, 1) if len(name) <= SHOWN_NAME else []
+            hint = f" Did you mean {near[0]}?" if near else ""
+            message = f"there is no such parameter.{hint}"
+            raise FieldError(message, name[:SHOWN_NAME], code="unknown_parameter")

@@ -3,14 +3,12 @@
 from dataclasses import dataclass
 from typing import Any
 
-from rest_framework import serializers
-
 from completions.accounts.keys import Principal
 from completions.catalog.model_files import ModelFiles
-from completions.errors import APIError, FieldError
+from completions.exceptions import APIError, FieldError
 from completions.models import Scope
-from completions.requests.fields.base import BooleanField, IntegerField, StrictField
-from completions.requests.fields.objects import StrictSerializer, Values, settings_from
+from completions.requests.fields.base import BooleanField, Field, IntegerField
+from completions.requests.fields.objects import StrictObject, Values, settings_from
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,83 +33,87 @@ class ReturnSettings:
     return_cached_tokens_details: bool
 
 
-class StreamOptionsSerializer(StrictSerializer):
+class StreamOptionsObject(StrictObject):
     include_usage = BooleanField(
-        default=False, help_text="Send one last chunk with the whole request's usage."
+        "Send one last chunk with the whole request's usage.", default=False
     )
     continuous_usage_stats = BooleanField(
-        default=False, help_text="Send the choice's usage so far with every chunk."
+        "Send the choice's usage so far with every chunk.", default=False
     )
     include_obfuscation = BooleanField(
-        default=False,
-        help_text="Add `obfuscation` to every chunk with a choice: random characters that hide how "
+        "Add `obfuscation` to every chunk with a choice: random characters that hide how "
         "long its text is.",
+        default=False,
     )
 
     def check(self, values: Values) -> StreamOptions:
         return StreamOptions(**values)
 
 
-class HiddenStatesField(StrictField, serializers.ChoiceField):
+class HiddenStatesField(Field):
     """`true` and `"last"` mean the same. Read as a boolean."""
 
-    def to_schema(self) -> dict[str, Any]:
-        return {"anyOf": [{"type": "boolean"}, {"const": "last"}]}
+    accepts = {"anyOf": [{"type": "boolean"}, {"const": "last"}]}
 
-    def to_internal_value(self, data: Any) -> bool:
+    def read(self, data: Any, model: Any = None) -> bool:
         if type(data) is bool:
             return data
         if data != "last":
             code = "invalid_value" if type(data) is str else "invalid_type"
-            raise FieldError(code, 'must be true, false or "last".')
+            raise FieldError('must be true, false or "last".', code=code)
         return True
 
 
-class ReturnFields(StrictSerializer):
-    stream = BooleanField(default=False, help_text="Answer with server-sent events.")
-    stream_options = StreamOptionsSerializer(required=False, help_text="Only with stream.")
-    background = BooleanField(
-        default=False, help_text="Answer 202 at once; poll the address in `Location`."
-    )
+class ReturnFields(StrictObject):
+    stream = BooleanField("Answer with server-sent events.", default=False)
+    stream_options = StreamOptionsObject("Only with stream.")
+    background = BooleanField("Answer 202 at once; poll the address in `Location`.", default=False)
     return_token_ids = BooleanField(
-        default=False, help_text="Add token_ids and prompt_token_ids to each choice."
+        "Add token_ids and prompt_token_ids to each choice.", default=False
     )
     return_meta_info = BooleanField(
-        default=False, help_text="Add SGLang's `meta_info` to each choice that has ended."
+        "Add SGLang's `meta_info` to each choice that has ended. Under a constraint, "
+        "`meta_info.constraint` says how far it shaped the choice, and each token of "
+        "`logprobs` has `forced`: true if the constraint allowed no other token.",
+        default=False,
     )
     return_hidden_states = HiddenStatesField(
-        choices=[True, False, "last"], default=False,
-        help_text='true or "last": `hidden_states` of each choice is the final layer\'s vector '
+        'true or "last": `hidden_states` of each choice is the final layer\'s vector '
         "from which its last token was chosen.",
-    )  # fmt: skip
-    return_routed_experts = BooleanField(
         default=False,
-        help_text="Mixture-of-experts models: `meta_info.routed_experts` of each choice, and "
+    )
+    return_routed_experts = BooleanField(
+        "Mixture-of-experts models: `meta_info.routed_experts` of each choice, and "
         "`sglext.routed_experts` of the first, in base64 the little-endian int32 experts "
         "[prompt and output tokens but the last, layers, experts per token].",
+        default=False,
     )
     routed_experts_start_len = IntegerField(
-        default=0, min_value=0,
-        help_text="Leave out the experts of this many tokens; at most the prompt's length.",
-    )  # fmt: skip
+        "Leave out the experts of this many tokens, at most the prompt's length; no effect "
+        "without return_routed_experts.",
+        default=0,
+        min_value=0,
+    )
     return_cached_tokens_details = BooleanField(
-        default=False,
-        help_text="Add `sglext.cached_tokens_details`: the cached tokens of the first prompt.",
+        "Add `sglext.cached_tokens_details`: the cached tokens of the first prompt.", default=False
     )
 
 
 def return_settings(
     values: Values, principal: Principal, model: ModelFiles, shortest: int
 ) -> ReturnSettings:
-    """The settings of validated fields. `shortest` is the length of the shortest prompt.
-
-    Raises FieldError, and APIError for hidden states that the key may not read.
-    """
+    """The settings of validated fields; the shortest prompt has `shortest` tokens. Raises
+    FieldError, and APIError for hidden states that the key may not read."""
     options = values["stream_options"]
-    returns = settings_from(ReturnSettings, values, stream_options=options or StreamOptions())
+    start = 0 if without_effect(values) else values["routed_experts_start_len"]
+    returns = settings_from(
+        ReturnSettings,
+        values,
+        stream_options=options or StreamOptions(),
+        routed_experts_start_len=start,
+    )
     if options is not None and not returns.stream:
-        message = "needs stream: true; add it or leave this out."
-        raise FieldError("invalid_value", message, "stream_options")
+        raise FieldError("needs stream: true; add it or leave this out.", "stream_options")
     _check_routed_experts(returns, model, shortest)
     if returns.return_hidden_states and Scope.HIDDEN_STATES not in principal.scopes:
         message = (
@@ -122,14 +124,19 @@ def return_settings(
     return returns
 
 
+def without_effect(values: Values) -> list[str]:
+    """Names of given fields that have an effect only with another field, which is not given."""
+    alone = values["routed_experts_start_len"] and not values["return_routed_experts"]
+    return ["routed_experts_start_len"] if alone else []
+
+
 def _check_routed_experts(returns: ReturnSettings, model: ModelFiles, shortest: int) -> None:
     start = returns.routed_experts_start_len
-    if start and not returns.return_routed_experts:
-        message = "needs return_routed_experts; add it or leave this out."
-        raise FieldError("invalid_value", message, "routed_experts_start_len")
-    if returns.return_routed_experts and not model.routes_experts:
+    if not returns.return_routed_experts:
+        return
+    if not model.routes_experts:
         message = "this model is not a mixture of experts; leave this out."
-        raise FieldError("unsupported_parameter", message, "return_routed_experts")
+        raise FieldError(message, "return_routed_experts", code="unsupported_parameter")
     if start > shortest:
         message = f"is {start}; it must be at most the prompt's length, {shortest}."
-        raise FieldError("integer_above_max_value", message, "routed_experts_start_len")
+        raise FieldError(message, "routed_experts_start_len", code="integer_above_max_value")

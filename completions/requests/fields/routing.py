@@ -4,14 +4,18 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from rest_framework import serializers
-
 from completions.accounts.keys import Principal
 from completions.catalog.entries import ModelEntry
-from completions.errors import APIError, FieldError
-from completions.requests.fields.base import IntegerField, StrictField, TextField, expect
-from completions.requests.fields.objects import StrictSerializer, Values
-from completions.requests.fields.per_prompt import PerPrompt, PerPromptField
+from completions.exceptions import APIError, FieldError
+from completions.requests.fields.base import (
+    Field,
+    IntegerField,
+    PerPrompt,
+    PerPromptField,
+    TextField,
+    expect,
+)
+from completions.requests.fields.objects import StrictObject, Values
 
 _RID = r"[A-Za-z0-9._:-]{1,64}"
 
@@ -27,51 +31,49 @@ class RoutingSettings:
     """The client's id of the request, or one for each prompt."""
 
 
-class AdapterField(StrictField, serializers.CharField):
-    """The name of a LoRA adapter. mistral.rs's `{"generation": ...}`, which names it by its
-    weights, is refused."""
+class AdapterField(Field):
+    """The name of a LoRA adapter; mistral.rs's `{"generation": ...}` is refused."""
 
-    def to_schema(self) -> dict[str, Any]:
-        return {"type": "string"}
+    accepts = {"type": "string"}
 
-    def to_internal_value(self, data: Any) -> str:
+    def read(self, data: Any, model: Any = None) -> str:
         if type(data) is dict and data.keys() == {"generation"}:
             message = "must be an adapter's name, not a generation. GET /v1/models lists the names."
-            raise FieldError("unsupported_value", message)
+            raise FieldError(message, code="unsupported_value")
         expect(data, str, "the name of an adapter")
         return str(data)
 
 
-class RoutingFields(StrictSerializer):
+class RoutingFields(StrictObject):
     lora_path = PerPromptField(
-        child=AdapterField(), holes=True, required=False,
-        help_text="Name of a LoRA adapter of the model, as in `capabilities.adapters` of "
+        "Name of a LoRA adapter of the model, as in `capabilities.adapters` of "
         "GET /v1/models, or an array with one name or null per prompt.",
-    )  # fmt: skip
-    adapter = AdapterField(required=False, help_text="The same as lora_path, for one name.")
+        child=AdapterField(),
+        holes=True,
+    )
+    adapter = AdapterField("The same as lora_path, for one name.")
     priority = IntegerField(
-        required=False, min_value=-100, max_value=100,
-        help_text="Larger goes sooner, up to the API key's maximum; without it, the key's own.",
-    )  # fmt: skip
+        "Larger goes sooner, up to the API key's maximum; without it, the key's own.",
+        min_value=-100,
+        max_value=100,
+    )
     cache_salt = TextField(
-        required=False, max_length=256,
-        help_text="Share cached prefixes with the organization's requests that have the same salt; "
+        "Share cached prefixes with the organization's requests that have the same salt; "
         "default: with the API key's requests that have none.",
-    )  # fmt: skip
+        max_length=256,
+    )
     rid = PerPromptField(
-        child=TextField(pattern=_RID), required=False,
-        help_text="The client's own id, or one per prompt: 1-64 of A-Z a-z 0-9 . _ : -, not used "
+        "The client's own id, or one per prompt: 1-64 of A-Z a-z 0-9 . _ : -, not used "
         "before by this API key within 24 hours; echoed as `rid` and `meta_info.id`.",
-    )  # fmt: skip
+        child=TextField(pattern=_RID),
+    )
 
 
 def routing_settings(
     values: Values, principal: Principal, entry: ModelEntry, adapter: str | None, prompts: int
 ) -> RoutingSettings:
-    """The settings of validated fields; `adapter` is the one that `model` names.
-
-    Raises FieldError, and APIError for an unknown adapter or a priority above the key's.
-    """
+    """The settings of validated fields; `model` names `adapter`. Raises FieldError, and APIError
+    for an unknown adapter or a priority above the key's."""
     return RoutingSettings(
         priority=_priority(values["priority"], principal),
         rid=_rid(values["rid"], prompts),
@@ -103,7 +105,7 @@ def _rid(given: PerPrompt | None, prompts: int) -> str | Sequence[str] | None:
     for index, rid in enumerate(rids):
         if rid in rids[:index]:
             message = f"{rid!r} is the id of an earlier prompt; send different ids."
-            raise FieldError("invalid_value", message, f"rid[{index}]")
+            raise FieldError(message, f"rid[{index}]")
     return rids
 
 
@@ -126,8 +128,7 @@ def _adapters(
     (first, chosen), *others = [*given.items()] or [("", [None] * prompts)]
     for field, adapters in others:
         if list(adapters) != list(chosen):
-            message = f"names another adapter than {first}; send one of them."
-            raise FieldError("invalid_value", message, field)
+            raise FieldError(f"names another adapter than {first}; send one of them.", field)
     return chosen
 
 
@@ -138,5 +139,5 @@ def no_adapter(adapter: str, entry: ModelEntry) -> str:
 
 
 def _cache_salt(given: str | None, principal: Principal) -> str:
-    """Without a salt, requests share prefixes with those of the same key."""
+    """Without a salt, requests share prefixes with other requests of the same key."""
     return f"key:{principal.key_id}" if given is None else f"salt:{given}"

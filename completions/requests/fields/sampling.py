@@ -2,25 +2,30 @@
 
 import secrets
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields
-from typing import Any, Final
+from dataclasses import dataclass
+from typing import Any
 
 import orjson
 
 from completions.catalog.entries import ModelEntry
 from completions.contract.sampling import DRY_SEQUENCE_BREAKERS, FLOATS, INTEGERS
-from completions.errors import FieldError
+from completions.contract.stop_regex import automaton
+from completions.contract.stop_regex.syntax import RegexError
+from completions.exceptions import FieldError
 from completions.requests.fields.base import (
     BooleanField,
+    Field,
     IntegerField,
     ListField,
     NumberField,
     StorableObjectField,
     TextField,
     check_count,
+    expect,
+    kind,
+    read_each,
 )
-from completions.requests.fields.objects import StrictSerializer, Values, settings_from
-from completions.requests.fields.stops import StopField, StopRegexField
+from completions.requests.fields.objects import StrictObject, Values, settings_from
 from completions.requests.fields.tokens import LogitBiasField, TokenIdsField
 
 MAX_PARAMS_BYTES = 16 * 1024
@@ -28,146 +33,182 @@ MAX_BREAKERS = 64
 
 
 class TopKField(IntegerField):
-    """Read as -1 where the filter is off: for -1, 0, and more than any vocabulary has."""
+    """Read as -1, which means that the filter is off, for -1, 0, and more than any vocabulary
+    has."""
 
-    def to_internal_value(self, data: Any) -> int:
-        top_k = super().to_internal_value(data)
+    def read(self, data: Any, model: Any = None) -> int:
+        top_k = super().read(data, model)
         return top_k if 0 < top_k < 2**31 else -1
 
 
 class BreakersField(ListField):
     """Texts that are not empty."""
 
-    def to_internal_value(self, data: Any) -> list[Any]:
-        texts = super().to_internal_value(data)
+    def read(self, data: Any, model: Any = None) -> list[Any]:
+        texts = super().read(data, model)
         check_count(texts, MAX_BREAKERS, "strings")
         if "" in texts:
             path = f"[{texts.index('')}]"
-            raise FieldError("invalid_value", "must have at least 1 character.", path)
+            raise FieldError("must have at least 1 character.", path)
         return texts
 
 
 class ParamsField(StorableObjectField):
-    """By name scalars, arrays of scalars and objects of scalars, as in SGLang."""
+    """Scalars, arrays of scalars and objects of scalars by name, as in SGLang."""
 
-    def to_internal_value(self, data: Any) -> dict[str, Any]:
-        params = super().to_internal_value(data)
+    def read(self, data: Any, model: Any = None) -> dict[str, Any]:
+        params = super().read(data, model)
         if (size := len(orjson.dumps(params))) > MAX_PARAMS_BYTES:
-            message = f"has {size} bytes as JSON; it may have at most {MAX_PARAMS_BYTES}."
-            raise FieldError("invalid_value", message)
+            raise FieldError(f"has {size} bytes as JSON; it may have at most {MAX_PARAMS_BYTES}.")
         for name, value in params.items():
             if name.startswith("__"):
-                raise FieldError("invalid_value", "names must not begin with __.", name)
+                raise FieldError("names must not begin with __.", name)
             inner = value if type(value) is list else [value]
             inner = list(value.values()) if type(value) is dict else inner
             if any(isinstance(each, list | dict) for each in inner):
-                message = "must be a scalar, or an array or object of scalars."
-                raise FieldError("invalid_value", message, name)
+                raise FieldError("must be a scalar, or an array or object of scalars.", name)
         return params
 
 
-class SamplingFields(StrictSerializer):
-    """Each route declares `max_tokens` itself, with its own default. The worker that runs a custom
-    logit processor checks the processor's parameters."""
+class StopField(Field):
+    """Stop strings."""
+
+    max_texts = 16
+    max_characters = 256
+
+    def to_schema(self) -> dict[str, Any]:
+        text = {"type": "string", "minLength": 1, "maxLength": self.max_characters}
+        return {"anyOf": [text, {"type": "array", "items": text, "maxItems": self.max_texts}]}
+
+    def read(self, data: Any, model: Any = None) -> list[str]:
+        if type(data) is str:
+            return self.check_together([self.text(data)])
+        expect(data, list, "a string or an array of strings")
+        check_count(data, self.max_texts, "strings")
+        return self.check_together(read_each(data, self.text))
+
+    def text(self, value: Any) -> str:
+        """One of the texts. Raises FieldError."""
+        if type(value) is not str:
+            raise FieldError(f"must be a string, not {kind(value)}.", code="invalid_type")
+        if not 1 <= len(value) <= self.max_characters:
+            raise FieldError(f"has {len(value)} characters; it must have 1-{self.max_characters}.")
+        return value
+
+    def check_together(self, texts: list[str]) -> list[str]:
+        """The texts, after the checks on all of them together. Raises FieldError."""
+        return texts
+
+
+class StopRegexField(StopField):
+    """Stop regexes. They are compiled here, so that a bad one never reaches a worker."""
+
+    max_texts = automaton.MAX_PATTERNS
+    max_characters = automaton.MAX_PATTERN_BYTES
+
+    def text(self, value: Any) -> str:
+        pattern = super().text(value)
+        if (size := len(pattern.encode())) > self.max_characters:
+            message = f"has {size} bytes in UTF-8; it may have at most {self.max_characters}."
+            raise FieldError(message)
+        try:
+            automaton.compile_regex(pattern)
+        except RegexError as error:
+            raise FieldError(f"{error}.") from error
+        return pattern
+
+    def check_together(self, texts: list[str]) -> list[str]:
+        try:
+            automaton.compile_all(texts)
+        except RegexError as error:
+            raise FieldError(f"{error}.") from error
+        return texts
+
+
+class SamplingFields(StrictObject):
+    """Each route declares `max_tokens`. The worker checks the parameters of custom processors."""
 
     min_tokens = IntegerField(
+        "Before this many tokens, only the end of a grammar ends a choice.",
         range=INTEGERS["min_tokens"],
-        help_text="Before this many tokens, only the end of a grammar ends a choice.",
     )
-    temperature = NumberField(
-        range=FLOATS["temperature"], help_text="0 always takes the likeliest token."
-    )
+    temperature = NumberField("0 always takes the likeliest token.", range=FLOATS["temperature"])
     top_p = NumberField(
-        range=FLOATS["top_p"],
-        help_text="Keep the likeliest tokens that together reach this probability.",
+        "Keep the likeliest tokens that together reach this probability.", range=FLOATS["top_p"]
     )
     top_k = TopKField(
-        range=INTEGERS["top_k"], help_text="Keep this many of the likeliest tokens; -1 or 0: all."
+        "Keep this many of the likeliest tokens; -1 or 0: all.", range=INTEGERS["top_k"]
     )
     min_p = NumberField(
+        "Drop tokens less likely than this share of the likeliest one's probability.",
         range=FLOATS["min_p"],
-        help_text="Drop tokens less likely than this share of the likeliest one's probability.",
     )
     seed = IntegerField(
-        required=False, min_value=-(2**63), max_value=2**63 - 1,
-        help_text="The same seed gives the same tokens, whatever else runs; drawn when absent.",
-    )  # fmt: skip
-    n = IntegerField(
-        range=INTEGERS["n"], help_text="Choices per prompt; prompts times n at most 1024."
+        "The same seed gives the same tokens, whatever else runs; drawn when absent.",
+        min_value=-(2**63),
+        max_value=2**63 - 1,
     )
+    n = IntegerField("Choices per prompt; prompts times n at most 1024.", range=INTEGERS["n"])
     stop = StopField(
-        required=False,
-        help_text="Up to 16 strings of 1-256 characters that end a choice; not part of its text.",
+        "Up to 16 strings of 1-256 characters that end a choice; not part of its text."
     )
     stop_regex = StopRegexField(
-        required=False,
-        help_text="Up to 32 regular expressions of 1-256 bytes, matched in linear time, that end "
-        "a choice; `matched_stop` is the pattern, `meta_info.matched_stop_text` what it matched.",
+        "Up to 32 regular expressions of 1-256 bytes, matched in linear time, that end "
+        "a choice; ^ is the beginning of its text, and $, only at the end of a pattern, the end of "
+        "its text so far; `matched_stop` is the pattern, `meta_info.matched_stop_text` what it "
+        "matched."
     )
-    stop_token_ids = TokenIdsField(
-        required=False, max_length=128, help_text="Up to 128 token ids that end a choice."
-    )
+    stop_token_ids = TokenIdsField("Up to 128 token ids that end a choice.", max_length=128)
     ignore_eos = BooleanField(
-        default=False,
-        help_text="Go on after the model's end-of-sequence tokens; needs max_tokens.",
+        "Go on after the model's end-of-sequence tokens; needs max_tokens.", default=False
     )
     no_stop_trim = BooleanField(
-        default=False, help_text="Leave the stop that ended the choice at the end of its text."
+        "Leave the stop that ended the choice at the end of its text.", default=False
     )
-    logit_bias = LogitBiasField(
-        required=False, help_text="Up to 1024 token ids with numbers from -100 to 100 to add."
-    )
+    logit_bias = LogitBiasField("Up to 1024 token ids with numbers from -100 to 100 to add.")
     frequency_penalty = NumberField(
+        "Subtracted once per occurrence of a token in the output.",
         range=FLOATS["frequency_penalty"],
-        help_text="Subtracted once per occurrence of a token in the output.",
     )
     presence_penalty = NumberField(
-        range=FLOATS["presence_penalty"],
-        help_text="Subtracted from every token that occurs in the output.",
+        "Subtracted from every token that occurs in the output.", range=FLOATS["presence_penalty"]
     )
     repetition_penalty = NumberField(
-        range=FLOATS["repetition_penalty"],
-        help_text="Divides positive and multiplies negative logits of tokens in the output "
+        "Divides positive and multiplies negative logits of tokens in the output "
         "(and in the prompt where models.toml says so).",
+        range=FLOATS["repetition_penalty"],
     )
-    skip_special_tokens = BooleanField(
-        default=True, help_text="Leave special tokens out of the text."
-    )
+    skip_special_tokens = BooleanField("Leave special tokens out of the text.", default=True)
     spaces_between_special_tokens = BooleanField(
-        default=True,
-        help_text="Keep the space that some tokenizers' decoders put between special tokens.",
+        "Keep the space that some tokenizers' decoders put between special tokens.", default=True
     )
     dry_multiplier = NumberField(
-        range=FLOATS["dry_multiplier"],
-        help_text="Penalise tokens that continue a repetition (DRY), prompt included: "
+        "Penalise tokens that continue a repetition (DRY), prompt included: "
         "subtract dry_multiplier * dry_base ^ (length of it - dry_allowed_length); 0: off.",
+        range=FLOATS["dry_multiplier"],
     )
-    dry_base = NumberField(
-        range=FLOATS["dry_base"], help_text="How fast that grows with the length."
-    )
+    dry_base = NumberField("How fast that grows with the length.", range=FLOATS["dry_base"])
     dry_allowed_length = IntegerField(
-        range=INTEGERS["dry_allowed_length"],
-        help_text="Repetitions shorter than this are not penalised.",
+        "Repetitions shorter than this are not penalised.", range=INTEGERS["dry_allowed_length"]
     )
     dry_sequence_breakers = BreakersField(
-        child=TextField(max_length=256), required=False,
-        help_text="Up to 64 texts of 1-256 characters that a repetition does not cross; default: "
+        "Up to 64 texts of 1-256 characters that a repetition does not cross; default: "
         "a line break, a colon, a double quote and an asterisk.",
-    )  # fmt: skip
+        child=TextField(max_length=256),
+    )
     custom_logit_processor = TextField(
-        required=False,
-        help_text="Name of a processor: disallowed_tokens (custom_params: token_ids), "
+        "Name of a processor: disallowed_tokens (custom_params: token_ids), "
         "thinking_budget (thinking_budget, and start_token and end_token where they are not "
-        "<think> and </think>), or one that the operator registered in models.toml.",
+        "<think> and </think>), or one that the operator registered in models.toml."
     )
     custom_params = ParamsField(
-        required=False, help_text="Parameters of custom_logit_processor, at most 16 KiB."
+        "Parameters of custom_logit_processor, at most 16 KiB; no effect without it."
     )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SamplingSettings:
-    """The engine's sampling parameters, named as in `workers.engine.request.SamplingParams`."""
+    """The engine's sampling parameters, named as in `workers.engine.sampling.params`."""
 
     max_tokens: int
     min_tokens: int
@@ -198,19 +239,16 @@ class SamplingSettings:
 
     def payload(self) -> dict[str, Any]:
         """JSON for a worker."""
-        payload = {name: getattr(self, name) for name in _NAMES}
+        payload = {name: getattr(self, name) for name in self.__slots__}
         payload["logit_bias"] = {str(token): bias for token, bias in self.logit_bias.items()}
         return payload
-
-
-_NAMES: Final = tuple(each.name for each in fields(SamplingSettings))
 
 
 def sampling_settings(values: Values, entry: ModelEntry, max_tokens: int) -> SamplingSettings:
     """The settings of validated fields. Raises FieldError."""
     if values["min_tokens"] > max_tokens:
         message = f"is {values['min_tokens']}; it must not exceed max_tokens ({max_tokens})."
-        raise FieldError("invalid_value", message, "min_tokens")
+        raise FieldError(message, "min_tokens")
     _check_processor(values, entry)
     seed, breakers = values["seed"], values["dry_sequence_breakers"]
     return settings_from(
@@ -221,22 +259,25 @@ def sampling_settings(values: Values, entry: ModelEntry, max_tokens: int) -> Sam
         seed=secrets.randbits(63) if seed is None else seed,
         logit_bias=values["logit_bias"] or {},
         dry_sequence_breakers=DRY_SEQUENCE_BREAKERS if breakers is None else breakers,
-        custom_params=values["custom_params"] or {},
+        custom_params={} if without_effect(values) else values["custom_params"] or {},
         **{name: values[name] or () for name in ("stop", "stop_regex", "stop_token_ids")},
     )
+
+
+def without_effect(values: Values) -> list[str]:
+    """Names of given fields that have an effect only with another field, which is not given."""
+    alone = values["custom_params"] is not None and values["custom_logit_processor"] is None
+    return ["custom_params"] if alone else []
 
 
 def _check_processor(values: Values, entry: ModelEntry) -> None:
     name = values["custom_logit_processor"]
     if name is None:
-        if values["custom_params"] is not None:
-            message = "needs custom_logit_processor; add it or leave this out."
-            raise FieldError("invalid_value", message, "custom_params")
         return
     known = ", ".join(entry.logit_processors)
     if "callable" in name:
         message = f"must be a processor's name; code is never accepted. This model knows: {known}."
-        raise FieldError("unsupported_value", message, "custom_logit_processor")
+        raise FieldError(message, "custom_logit_processor", code="unsupported_value")
     if name not in entry.logit_processors:
         message = f"this model has no processor {name[:64]!r}; it knows: {known}."
-        raise FieldError("invalid_value", message, "custom_logit_processor")
+        raise FieldError(message, "custom_logit_processor")

@@ -2,14 +2,12 @@
 
 from typing import Any, Final
 
-from rest_framework import serializers
-
 from completions.catalog.model_files import ModelFiles
 from completions.contract.sampling import LOGIT_BIAS
-from completions.errors import FieldError
+from completions.exceptions import FieldError
 from completions.requests.fields.base import (
     SHOWN_NAME,
-    StrictField,
+    Field,
     bounds,
     check_count,
     check_number,
@@ -25,10 +23,12 @@ MAX_BIASES = 1024
 def check_token_id(value: Any, vocab_size: int, path: str) -> None:
     """Raise FieldError unless `value` is an id of the vocabulary."""
     if type(value) is not int:
-        raise FieldError("invalid_type", f"must be an integer token id, not {kind(value)}.", path)
+        raise FieldError(
+            f"must be an integer token id, not {kind(value)}.", path, code="invalid_type"
+        )
     if not 0 <= value < vocab_size:
         message = f"token id {shown(value)} is outside the vocabulary (0-{vocab_size - 1})."
-        raise FieldError("invalid_token_id", message, path)
+        raise FieldError(message, path, code="invalid_token_id")
 
 
 def token_ids(
@@ -48,31 +48,34 @@ def check_length(model: ModelFiles, text: str, path: str = "", at_least: int = 0
             f"has {len(text)} characters; the model's context of {model.max_model_len} tokens "
             f"holds at most {most}. Shorten it."
         )
-        raise FieldError("context_length_exceeded", message, path)
+        raise FieldError(message, path, code="context_length_exceeded")
 
 
-class TokenIdsField(StrictField, serializers.ListField):
+class TokenIdsField(Field):
     """Up to `max_length` token ids."""
+
+    def __init__(self, help: str = "", *, max_length: int | None = None, **options: Any) -> None:
+        super().__init__(help, **options)
+        self.max_length = max_length
 
     def to_schema(self) -> dict[str, Any]:
         return {"type": "array", "items": TOKEN_ID, **bounds(maxItems=self.max_length)}
 
-    def to_internal_value(self, data: Any) -> list[Any]:
+    def read(self, data: Any, model: Any = None) -> list[int]:
         expect(data, list, "an array of token ids")
         check_count(data, self.max_length, "ids")
-        return list(data)
-
-    def for_model(self, value: list[Any], model: ModelFiles) -> list[int]:
-        for index, token in enumerate(value):
+        for index, token in enumerate(data):
             path = f"[{index}]"
             if type(token) is bool:
-                raise FieldError("invalid_token_id", "must be a token id, not a boolean.", path)
+                raise FieldError(
+                    "must be a token id, not a boolean.", path, code="invalid_token_id"
+                )
             check_token_id(token, model.vocab_size, path)
-        return value
+        return list(data)
 
 
-class LogitBiasField(StrictField, serializers.DictField):
-    """Token ids, as decimals, to the numbers that are added to their logits."""
+class LogitBiasField(Field):
+    """A map from token ids, as decimals, to the numbers that are added to their logits."""
 
     def to_schema(self) -> dict[str, Any]:
         return {
@@ -84,27 +87,24 @@ class LogitBiasField(StrictField, serializers.DictField):
             "maxProperties": MAX_BIASES,
         }  # fmt: skip
 
-    def to_internal_value(self, data: Any) -> dict[str, Any]:
+    def read(self, data: Any, model: Any = None) -> dict[int, float]:
         expect(data, dict, "an object")
         if len(data) > MAX_BIASES:
-            message = f"has {len(data)} entries; it may have at most {MAX_BIASES}."
-            raise FieldError("invalid_value", message)
-        return dict(data)
-
-    def for_model(self, value: dict[str, Any], model: ModelFiles) -> dict[int, float]:
+            raise FieldError(f"has {len(data)} entries; it may have at most {MAX_BIASES}.")
         biases = {}
-        for key, number in value.items():
+        for key, number in data.items():
             path = key[:SHOWN_NAME]
             token = _decimal(key)
             if token is None or token >= model.vocab_size:
                 message = f"keys must be token ids (0-{model.vocab_size - 1}) as decimals."
-                raise FieldError("invalid_token_id", message, path)
+                raise FieldError(message, path, code="invalid_token_id")
             biases[token] = check_number(number, LOGIT_BIAS, path)
         return biases
 
 
 def _decimal(text: str) -> int | None:
-    """The value of a decimal without sign and leading zeros, so that no two keys are one id."""
+    """The value of a decimal without sign and leading zeros, so that no two keys mean the same
+    id."""
     if len(text) > 20 or not (text.isascii() and text.isdigit()):
         return None
     return None if text[0] == "0" and text != "0" else int(text)

@@ -4,118 +4,114 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from rest_framework import serializers
-
 from completions.chat.tools import AUTO, NONE, REQUIRED, Tool, ToolChoice
-from completions.errors import FieldError
+from completions.exceptions import FieldError
 from completions.requests.fields.base import (
     BooleanField,
     ChoiceField,
+    Field,
     ListField,
     StorableObjectField,
-    StrictField,
     TextField,
 )
 from completions.requests.fields.messages import TOOL_NAME
-from completions.requests.fields.objects import StrictSerializer, Values
+from completions.requests.fields.objects import StrictObject, Values
 
 MAX_TOOLS = 128
 
 
-class FunctionSerializer(StrictSerializer):
+class FunctionObject(StrictObject):
     """Read as a Tool."""
 
-    name = TextField(pattern=TOOL_NAME, help_text="1-64 letters, digits, _ or -.")
-    description = TextField(required=False, help_text="What the model reads about the tool.")
+    name = TextField("1-64 letters, digits, _ or -.", pattern=TOOL_NAME, required=True)
+    description = TextField("What the model reads about the tool.")
     parameters = StorableObjectField(
-        required=False, help_text="JSON Schema of the arguments, which are always one object."
+        "JSON Schema of the arguments, which are always one object, and match it wherever a "
+        "grammar can express it."
     )
     strict = BooleanField(
-        default=False,
-        help_text="The arguments always match `parameters`; else any object may come.",
+        "true: a schema that cannot be enforced is refused, not loosened. false: any object may "
+        "come as arguments."
     )
 
     def check(self, values: Values) -> Tool:
         parameters = values["parameters"] or {}
         if parameters.get("type", "object") != "object":
-            raise FieldError("invalid_value", 'must be "object".', "parameters.type")
+            raise FieldError('must be "object".', "parameters.type")
         if type(parameters.get("properties", {})) is not dict:
-            raise FieldError("invalid_type", "must be an object.", "parameters.properties")
+            raise FieldError("must be an object.", "parameters.properties", code="invalid_type")
         return Tool(**values)
 
 
-class ToolSerializer(StrictSerializer):
+class ToolObject(StrictObject):
     """Read as a Tool."""
 
-    type = ChoiceField(choices=["function"], help_text="The only type.")
-    function = FunctionSerializer(help_text="The function that can be called.")
+    type = ChoiceField("The only type.", choices=["function"], required=True)
+    function = FunctionObject("The function that can be called.", required=True)
 
-    def check(self, values: Values) -> Tool:
-        tool: Tool = values["function"]
-        return tool
-
-
-class NamedFunctionSerializer(StrictSerializer):
-    name = TextField(pattern=TOOL_NAME, help_text="The name of one of the tools.")
+    def check(self, values: Values) -> Any:
+        return values["function"]
 
 
-class NamedToolSerializer(StrictSerializer):
+class NamedFunctionObject(StrictObject):
+    name = TextField("The name of one of the tools.", pattern=TOOL_NAME, required=True)
+
+
+class NamedToolObject(StrictObject):
     """Read as the tool's name."""
 
-    type = ChoiceField(choices=["function"], help_text="The only type.")
-    function = NamedFunctionSerializer(help_text="Which tool.")
+    type = ChoiceField("The only type.", choices=["function"], required=True)
+    function = NamedFunctionObject("Which tool.", required=True)
 
-    def check(self, values: Values) -> str:
-        name: str = values["function"]["name"]
-        return name
+    def check(self, values: Values) -> Any:
+        return values["function"]["name"]
 
 
-class AllowedToolsSerializer(StrictSerializer):
+class AllowedToolsObject(StrictObject):
     """Read as a ToolChoice."""
 
-    mode = ChoiceField(choices=[AUTO, REQUIRED], help_text="Whether a call may or must come.")
-    tools = ListField(child=NamedToolSerializer(), min_length=1, help_text="Which tools.")
+    mode = ChoiceField("Whether a call may or must come.", choices=[AUTO, REQUIRED], required=True)
+    tools = ListField("Which tools.", child=NamedToolObject(), not_empty=True, required=True)
 
     def check(self, values: Values) -> ToolChoice:
         return ToolChoice(values["mode"], tuple(values["tools"]))
 
 
-class ToolChoiceSerializer(StrictSerializer):
+class ToolChoiceObject(StrictObject):
     """The forms of `tool_choice` that are objects. Read as a ToolChoice."""
 
-    type = ChoiceField(choices=["function", "allowed_tools"], help_text="One tool, or several.")
-    function = NamedFunctionSerializer(required=False, help_text="With type function.")
-    allowed_tools = AllowedToolsSerializer(required=False, help_text="With type allowed_tools.")
+    type = ChoiceField(
+        "One tool, or several.", choices=["function", "allowed_tools"], required=True
+    )
+    function = NamedFunctionObject("With type function.")
+    allowed_tools = AllowedToolsObject("With type allowed_tools.")
 
-    def check(self, values: Values) -> ToolChoice:
+    def check(self, values: Values) -> Any:
         kind = values["type"]
         if values[kind] is None:
             message = f"this field is required with type {kind}."
-            raise FieldError("missing_required_parameter", message, kind)
+            raise FieldError(message, kind, code="missing_required_parameter")
         other = "allowed_tools" if kind == "function" else "function"
         if values[other] is not None:
-            raise FieldError("invalid_value", f"needs type {other}, not {kind}.", other)
+            raise FieldError(f"needs type {other}, not {kind}.", other)
         if kind == "function":
             return ToolChoice(REQUIRED, (values["function"]["name"],), parallel=False)
-        allowed: ToolChoice = values["allowed_tools"]
-        return allowed
+        return values["allowed_tools"]
 
 
-class ToolChoiceField(StrictField, serializers.JSONField):
+class ToolChoiceField(Field):
     """A word, one tool by name, or a choice among some tools. Read as a ToolChoice."""
 
     def to_schema(self) -> dict[str, Any]:
         words = {"type": "string", "enum": [NONE, AUTO, REQUIRED]}
-        return {"anyOf": [words, ToolChoiceSerializer().to_schema()]}
+        return {"anyOf": [words, ToolChoiceObject().to_schema()]}
 
-    def to_internal_value(self, data: Any) -> ToolChoice:
+    def read(self, data: Any, model: Any = None) -> Any:
         if type(data) is str:
             if data not in (NONE, AUTO, REQUIRED):
-                message = f"must be one of: {NONE}, {AUTO}, {REQUIRED}, or an object."
-                raise FieldError("invalid_value", message)
+                raise FieldError(f"must be one of: {NONE}, {AUTO}, {REQUIRED}, or an object.")
             return ToolChoice(data)
-        choice: ToolChoice = ToolChoiceSerializer().to_internal_value(data)
-        return choice
+        return ToolChoiceObject().read(data)
 
 
 def placed(tools: Sequence[Tool]) -> tuple[Tool, ...]:
@@ -124,19 +120,18 @@ def placed(tools: Sequence[Tool]) -> tuple[Tool, ...]:
     for index, tool in enumerate(tools):
         if tool.name in seen:
             message = f"another tool is named {tool.name!r}; send each name once."
-            raise FieldError("invalid_value", message, f"tools[{index}].function.name")
+            raise FieldError(message, f"tools[{index}].function.name")
         seen.add(tool.name)
     return tuple(replace(tool, place=f"tools[{index}]") for index, tool in enumerate(tools))
 
 
 def choice_of(given: ToolChoice | None, parallel: bool | None, tools: Sequence[Tool]) -> ToolChoice:
-    """The choice after the rules between the three fields. Raises FieldError."""
+    """The choice, once the rules between the three fields are checked. Raises FieldError."""
     choice = given or ToolChoice(AUTO if tools else NONE)
     if not tools and choice.mode == REQUIRED:
-        raise FieldError("invalid_value", "needs tools; add them or leave this out.", "tool_choice")
+        raise FieldError("needs tools; add them or leave this out.", "tool_choice")
     known = {tool.name for tool in tools}
     for name in choice.names or ():
         if name not in known:
-            message = f"names {name!r}, which is not among tools."
-            raise FieldError("invalid_value", message, "tool_choice")
+            raise FieldError(f"names {name!r}, which is not among tools.", "tool_choice")
     return replace(choice, parallel=choice.parallel and parallel is not False)

@@ -10,6 +10,7 @@ from celery.beat import EmbeddedService
 from django.core.management.base import BaseCommand, CommandParser
 
 from project import celery_app
+from workers.wake_on_signal import WakeOnSignal
 
 
 class BeatThread(bootsteps.StartStopStep):
@@ -24,7 +25,7 @@ class BeatThread(bootsteps.StartStopStep):
         return EmbeddedService(worker.app, thread=True, scheduler_cls="celery.beat:Scheduler")
 
     def stop(self, parent: Any) -> None:
-        """Without waiting for the clock: it asks for Redis until that is there."""
+        """Stop without waiting for the clock, which retries until Redis answers."""
         if self.obj is not None:
             self.obj.service.stop()
 
@@ -40,6 +41,7 @@ class Command(BaseCommand):
         # Celery would run Django's checks, which load the URL table, and ignore what they return.
         os.environ.setdefault("CELERY_SKIP_CHECKS", "1")
         celery_app.steps["worker"].add(BeatThread)
+        celery_app.steps["consumer"].add(WakeOnSignal)
         worker: Any = celery_app.Worker(
             hostname=f"cpu@{socket.gethostname()}",
             pool_cls="threads",

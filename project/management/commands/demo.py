@@ -1,16 +1,13 @@
 """`manage.py demo`: start the whole service, send it one request of each kind, stop it."""
 
-import contextlib
 import io
 import logging
 import os
 import secrets
 import subprocess
 import sys
-import threading
 import time
-from collections.abc import Callable, Iterator
-from pathlib import Path
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from django.conf import settings
@@ -34,9 +31,8 @@ class Command(BaseCommand):
     requires_system_checks = ()
 
     def handle(self, *args: Any, **options: Any) -> None:
-        logging.disable(logging.INFO)  # what is worth seeing is printed
+        logging.disable(logging.INFO)  # the user sees what this command writes
         startup.prepare_process()
-        endpoint = Endpoint("127.0.0.1", free_port())
         with startup.explained():
             models = entries.load(settings.MODELS_FILE, settings.MODELS_DIR)
             if startup.missing(models):
@@ -44,7 +40,7 @@ class Command(BaseCommand):
             self.started = time.monotonic()
             self._write("Starting Valkey, a worker with the model, the CPU worker, the web server")
             try:
-                self._run(endpoint, models)
+                self._run(Endpoint("127.0.0.1", free_port()), models)
             except StopRequested:
                 message = "interrupted; everything was stopped"
                 raise CommandError(message, returncode=130) from None
@@ -54,35 +50,40 @@ class Command(BaseCommand):
     def _run(self, endpoint: Endpoint, models: entries.Catalog) -> None:
         name = f"make-demo-{secrets.token_hex(4)}"
         printed = io.StringIO()
-
-        def make_key() -> None:
-            call_command("create_api_key", name, "--expires-in-days", "1", stdout=printed)
-
         chosen = services.declare(models, endpoint, services.NAMES)
-        with _reports() as report, Supervisor(settings.QUIRE_HOME, report) as supervisor:
-            try:
-                startup.start(supervisor, chosen, make_key)
-                key, model = printed.getvalue().strip(), next(iter(models)).id
-                self._show(supervisor, endpoint, key, model)
-            finally:
-                if printed.getvalue():
-                    quiet = {"stdout": io.StringIO(), "stderr": io.StringIO()}
-                    call_command("revoke_api_key", name, **quiet)
+        settings.LOG_DIR.mkdir(mode=0o700, parents=True, exist_ok=True)
+        with open(settings.LOG_DIR / "up.log", "w", buffering=1) as log:
+
+            def report(line: str) -> None:
+                print(time.strftime("%H:%M:%S"), line, file=log)
+
+            def make_key() -> None:
+                call_command("create_api_key", name, "--expires-in-days", "1", stdout=printed)
+
+            with Supervisor(settings.QUIRE_HOME, report) as supervisor:
+                try:
+                    startup.start(supervisor, chosen, make_key)
+                    key, model = printed.getvalue().strip(), next(iter(models)).id
+                    self._show(supervisor, endpoint, key, model)
+                finally:
+                    if printed.getvalue():
+                        quiet = {"stdout": io.StringIO(), "stderr": io.StringIO()}
+                        call_command("revoke_api_key", name, **quiet)
 
     def _show(self, supervisor: Supervisor, endpoint: Endpoint, key: str, model: str) -> None:
-        # Loading the clients takes a second, in which the model loads.
-        from project.management.showcase import Showcase, ShowcaseError
+        # Loading the clients takes a second; the model loads meanwhile.
+        from project.management import showcase
 
         self._wait_until_ready(supervisor, endpoint)
         os.environ["NO_PROXY"] = endpoint.host  # these requests stay on this machine
-        scenes = _Scenes(Showcase(endpoint.url, key, model, self._write).run)
-        scenes.start()
-        if not supervisor.wait_until(lambda: not scenes.is_alive(), SHOW_PATIENCE):
+        # The main thread supervises the processes meanwhile.
+        scenes = ThreadPoolExecutor(1).submit(showcase.run, endpoint.url, key, model, self._write)
+        if not supervisor.wait_until(scenes.done, SHOW_PATIENCE):
             raise CommandError(f"not done after {SHOW_PATIENCE:.0f} s.\n{_ends_of_logs()}")
-        if isinstance(scenes.error, ShowcaseError):
-            raise CommandError(f"{scenes.error}\n{_ends_of_logs()}") from scenes.error
-        if scenes.error is not None:
-            raise scenes.error
+        try:
+            scenes.result()
+        except showcase.ShowcaseError as error:
+            raise CommandError(f"{error}\n{_ends_of_logs()}") from error
 
     def _wait_until_ready(self, supervisor: Supervisor, endpoint: Endpoint) -> None:
         while not supervisor.wait_until(endpoint.is_ready, PROGRESS, interval=0.1):
@@ -102,37 +103,13 @@ class Command(BaseCommand):
         self.stdout.flush()
 
 
-class _Scenes(threading.Thread):
-    """Sends the requests while the main thread supervises the processes that answer them."""
-
-    def __init__(self, run: Callable[[], None]) -> None:
-        super().__init__(daemon=True)
-        self._scenes = run
-        self.error: Exception | None = None
-
-    def run(self) -> None:
-        try:
-            self._scenes()
-        except Exception as error:  # noqa: BLE001 - raised again by the main thread
-            self.error = error
-
-
 def _prepare_models() -> None:
-    """In a process of its own, whose memory is free again when the workers start."""
+    """Run prepare_model in its own process, whose memory is free before the workers start."""
     command = [sys.executable, str(settings.BASE_DIR / "manage.py"), "prepare_model"]
     if subprocess.run(command, check=False).returncode != 0:  # noqa: S603
-        raise CommandError("the models cannot be prepared; the reason stands above")
-
-
-@contextlib.contextmanager
-def _reports() -> Iterator[Callable[[str], None]]:
-    """What the supervisor reports goes into a log beside those of the services."""
-    settings.LOG_DIR.mkdir(mode=0o700, parents=True, exist_ok=True)
-    with open(settings.LOG_DIR / "up.log", "w", buffering=1) as log:
-        yield lambda line: print(time.strftime("%H:%M:%S"), line, file=log)
+        raise CommandError("the models cannot be prepared; the reason is above")
 
 
 def _ends_of_logs() -> str:
-    paths: list[Path] = sorted(settings.LOG_DIR.glob("*.log"))
-    ends = [f"--- the end of {path}:\n{logs.tail(path)}" for path in paths]
-    return "\n".join(ends)
+    paths = sorted(settings.LOG_DIR.glob("*.log"))
+    return "\n".join(f"--- the end of {path}:\n{logs.tail(path)}" for path in paths)

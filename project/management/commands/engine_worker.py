@@ -1,7 +1,7 @@
 """`manage.py engine_worker`: one engine, one model, one GPU (or the CPU).
 
-It reads the settings and needs no Django application, so manage.py starts it without: a second less
-until the model is loaded.
+It needs the settings but no Django application. manage.py runs it without `django.setup()`, which
+saves a second.
 """
 
 import logging.config
@@ -50,6 +50,6 @@ class Command(BaseCommand):
 
 
 def main(arguments: list[str]) -> None:
-    """Run the command line `arguments` without `django.setup()`, but for its logging."""
+    """Run the command line `arguments`. Of `django.setup()`, only the logging is set up."""
     logging.config.dictConfig(settings.LOGGING)
     Command().run_from_argv(arguments)

@@ -8,7 +8,7 @@ from django.conf import settings
 from django.core.management.base import BaseCommand, CommandError
 
 from completions.catalog import entries
-from workers import checkpoints
+from workers import model_preparation
 
 
 class Command(BaseCommand):
@@ -26,25 +26,20 @@ class Command(BaseCommand):
             known = entries.load(settings.MODELS_FILE, settings.MODELS_DIR)
             for entry in [known.choose(name) for name in models] or list(known):
                 self._prepare(entry)
-                if verify:
-                    self._verify(entry)
-        except (entries.CatalogError, checkpoints.CheckpointError) as error:
+                if verify and (damaged := model_preparation.verify(entry)):
+                    raise CommandError(
+                        f"{entry.id}: damaged: {', '.join(damaged)}\n"
+                        f"Delete {entry.folder} and run prepare_model again."
+                    )
+        except (entries.CatalogError, model_preparation.CheckpointError) as error:
             raise CommandError(str(error)) from error
 
     def _prepare(self, entry: entries.ModelEntry) -> None:
         started = time.monotonic()
-        if checkpoints.prepare(entry, lambda line: self._say(f"{entry.id}: {line}")):
+        if model_preparation.prepare(entry, lambda line: self._say(f"{entry.id}: {line}")):
             self._say(f"{entry.id}: ready after {time.monotonic() - started:.0f} s: {entry.folder}")
         else:
             self._say(f"{entry.id}: ready")
-
-    def _verify(self, entry: entries.ModelEntry) -> None:
-        damaged = checkpoints.verify(entry)
-        if damaged:
-            raise CommandError(
-                f"{entry.id}: damaged: {', '.join(damaged)}\n"
-                f"Delete {entry.folder} and run prepare_model again."
-            )
 
     def _say(self, line: str) -> None:
         self.stdout.write(line)

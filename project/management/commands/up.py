@@ -51,7 +51,7 @@ class Command(BaseCommand):
                 Supervisor(settings.QUIRE_HOME, self._say) as supervisor,
             ):
                 if "web" in only:
-                    startup.require_free(endpoint)
+                    _require_free(endpoint)
                 self._say(f"starting {', '.join(service.name for service in chosen)}")
                 self._say(f"state and logs are in {settings.QUIRE_HOME}")
                 startup.start(supervisor, chosen, self._make_first_key)
@@ -96,8 +96,20 @@ def _names(text: str) -> tuple[str, ...]:
     names = tuple(text.split(","))
     unknown = [name for name in names if name not in services.NAMES]
     if unknown:
-        raise ArgumentTypeError(f"{unknown[0]!r} is none of {', '.join(services.NAMES)}")
+        raise ArgumentTypeError(
+            f"{unknown[0]!r} is not a service; use some of {', '.join(services.NAMES)}"
+        )
     return names
+
+
+def _require_free(endpoint: Endpoint) -> None:
+    try:
+        endpoint.require_free()
+    except OSError as error:
+        raise CommandError(
+            f"cannot listen on {endpoint.host}:{endpoint.port}: {error.strerror}. "
+            "Set PORT to a free port."
+        ) from error
 
 
 def _require_prepared(models: entries.Catalog) -> None:

@@ -1,15 +1,15 @@
 """`manage.py worker_alive`: the health check of a container that runs an engine worker."""
 
-import asyncio
 import socket
 from typing import Any
 
 from django.conf import settings
 from django.core.management.base import BaseCommand, CommandError
-from redis.asyncio import Redis
 from redis.exceptions import RedisError
 
-from completions.jobs.workers import live_workers
+from completions.jobs.connection import connect
+from completions.jobs.store import JobStore
+from completions.jobs.workers import watch_workers
 
 
 class Command(BaseCommand):
@@ -19,13 +19,9 @@ class Command(BaseCommand):
     def handle(self, *args: Any, **options: Any) -> None:
         host = socket.gethostname()
         try:
-            names = asyncio.run(_live_names())
+            with connect(settings.REDIS_URL, timeout=3) as client:
+                workers = watch_workers(JobStore(client, settings.REDIS_PREFIX))
         except RedisError as error:
             raise CommandError(f"Redis does not answer: {error}") from error
-        if not any(name.startswith(f"{host}-") for name in names):
+        if not any(worker.id.startswith(f"{host}-") for worker in workers):
             raise CommandError(f"no worker of {host} sends heartbeats")
-
-
-async def _live_names() -> list[str]:
-    async with Redis.from_url(settings.REDIS_URL, socket_timeout=3) as client:
-        return [worker.id for worker in await live_workers(client, settings.REDIS_PREFIX)]

@@ -1,4 +1,4 @@
-"""One call in one of its forms, and its answer folded so that all forms look alike."""
+"""Sends a call in each of its forms, and brings the answers into one form for comparison."""
 
 import json
 from collections.abc import Mapping
@@ -13,7 +13,7 @@ _CHANGING = (
     "id", "created", "meta", "sequence_number", "obfuscation", "object", "metadata", "rid",
     "usage", "sglext",
 )  # fmt: skip
-"""What differs between calls, the last two because they say what happened to be cached."""
+"""Keys that differ between calls. The last two depend on what is cached at the time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,14 +36,14 @@ class Form:
 
 
 def forms(route: str) -> list[Form]:
-    """Single, n and batch, each streamed and not."""
+    """One choice, n choices and several prompts, each with and without streaming."""
     shapes = [{}, {"n": 2}, *([{"prompts": 2}] if route == COMPLETIONS else [])]
     return [Form(route, stream, **shape) for shape in shapes for stream in (False, True)]
 
 
 @dataclass(slots=True)
 class Answer:
-    """`body` is an answer without its choices; a stream's is what its chunks tell together."""
+    """`body` is an answer without its choices; that of a stream is put together from its chunks."""
 
     form: Form
     status: int
@@ -51,7 +51,7 @@ class Answer:
     raw: str
     body: dict[str, Any] = field(default_factory=dict)
     choices: list[dict[str, Any]] = field(default_factory=list)
-    """`text` is a chat's content; what a message has beside it stands next to it."""
+    """In chat, `text` is the message's content; its other keys are beside `text`."""
     chunks: list[dict[str, Any]] = field(default_factory=list)
 
     @property
@@ -69,7 +69,7 @@ class Answer:
         return found
 
     def each(self, name: str) -> list[Any]:
-        """This key of every choice; KeyError where one lacks it."""
+        """Return this key of every choice. Raises KeyError if one lacks it."""
         return [choice[name] for choice in self.choices]
 
 
@@ -105,7 +105,7 @@ def _whole(choice: dict[str, Any]) -> dict[str, Any]:
 
 
 def _add(choice: dict[str, Any], piece: dict[str, Any]) -> None:
-    """Put a chunk's choice to what came before it."""
+    """Add a choice of a chunk to what earlier chunks gave."""
     gained = dict(piece)
     gained |= gained.pop("delta", {})
     gained["text"] = gained.pop("content", None) or gained.get("text") or ""
@@ -130,7 +130,7 @@ def _add_call(calls: list[dict[str, Any]], piece: dict[str, Any]) -> None:
 
 
 def settled(answer: Answer) -> dict[str, Any]:
-    """What a stream and an answer of the same call have alike."""
+    """Return what a stream and a whole answer of the same call have in common."""
     body = {
         name: value
         for name, value in answer.body.items()

@@ -36,7 +36,7 @@ TREE = {"type": "structural_tag", "format": {"type": "const_string", "value": "o
 
 
 def texts(fits: Callable[[str], Any]) -> Callable[[Answer, Answer | None], None]:
-    """Every choice is complete, and what `fits` says holds of its text."""
+    """Check that every choice is complete, and that `fits` accepts its text."""
 
     def check(answer: Answer, _: Answer | None) -> None:
         assert set(answer.each("finish_reason")) == {"stop"}
@@ -59,10 +59,18 @@ def is_the_object(text: str) -> bool:
     return json.loads(text) == {"n": 1}
 
 
+def begins_an_object(answer: Answer, _: Answer | None) -> None:
+    """Check the beginning only: an object of any content may be longer than the answer."""
+    assert all(re.match(r'\{["}]', text) for text in answer.texts)
+
+
 AB = re.compile("[AB]").fullmatch
 
 
 BOTH = [Refused({"regex": "a", "ebnf": 'root ::= "a"'}, "conflicting_constraints", "regex")]
+
+
+VLLM = "structured_outputs"
 
 
 ROWS: list[Row] = [
@@ -166,5 +174,55 @@ ROWS: list[Row] = [
         texts(is_the_object),
         [*wrong("json_whitespace", 1, []), *wrong("json_whitespace", "wide", "compact", code=BAD)],
         {**ROOM, "json_schema": OBJECT, "max_tokens": 200},
+    ),
+    constraint(
+        VLLM,
+        {"json": SCHEMA},
+        is_a_number,
+        [
+            *wrong(VLLM, 1, "x", []),
+            *wrong(VLLM, {}, code="missing_required_parameter"),
+            *wrong(VLLM, {"xml": ""}, code="unknown_parameter", at=f"{VLLM}.xml"),
+            *wrong(VLLM, {"regex": "("}, code=GRAMMAR, at=f"{VLLM}.regex"),
+            *wrong(
+                VLLM,
+                {"regex": "a", "choice": ["a"]},
+                code="conflicting_constraints",
+                at=f"{VLLM}.choice",
+            ),
+            Refused({VLLM: {"regex": "a"}, "regex": "a"}, "conflicting_constraints", VLLM),
+        ],
+    ),
+    row(VLLM, {"json_object": True, "disable_any_whitespace": True}, begins_an_object, beside=ROOM),
+    constraint(VLLM, {"structural_tag": json.dumps(TREE)}, re.compile("ok").fullmatch),
+    constraint(VLLM, {"regex": "[AB]"}, AB),
+    constraint(VLLM, {"choice": ["A", "B"]}, AB),
+    constraint(VLLM, {"grammar": 'root ::= "A" | "B"'}, AB),
+    constraint(
+        "guided_json",
+        OBJECT,
+        is_the_object,
+        [*wrong("guided_json", [], 1), *wrong("guided_json", "{", code=GRAMMAR)],
+    ),
+    constraint(
+        "guided_regex",
+        "[AB]",
+        AB,
+        [*wrong("guided_regex", *TEXT), *wrong("guided_regex", "(", code=GRAMMAR)],
+    ),
+    constraint(
+        "guided_choice",
+        ["A", "B"],
+        AB,
+        [*wrong("guided_choice", "A", {}), *wrong("guided_choice", [], code="empty_array")],
+    ),
+    constraint(
+        "guided_grammar",
+        "?root: letter\nletter: 'A' | 'B'",
+        AB,
+        [
+            *wrong("guided_grammar", *TEXT),
+            *wrong("guided_grammar", "root ::= (", "root: (", code=GRAMMAR),
+        ],
     ),
 ]

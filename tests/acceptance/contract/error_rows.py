@@ -1,6 +1,5 @@
-"""The contract's section 6.2: each situation that can be brought about from outside, with what the
-client is told. `SHOWN_BY` names the tests of those that
-take a broken, a full or a busy service."""
+"""The contract's section 6.2: each situation that a client can cause, with the error that it gets.
+`SHOWN_BY` names the tests of errors that need a broken, a full or a busy service."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -15,7 +14,7 @@ INVALID = "invalid_request_error"
 
 @dataclass(frozen=True, slots=True)
 class Error:
-    """What a client is told. A header of None must be there, one of "" must not."""
+    """An error as the client gets it. A header of None must be present, one of "" absent."""
 
     status: int
     type: str
@@ -26,19 +25,19 @@ class Error:
 
 @dataclass(frozen=True, slots=True)
 class Situation:
-    """A usual call, sent otherwise."""
+    """How a call differs from the usual one, and the error that it gets."""
 
     name: str
     told: Error
     key: str = "good"
-    """Which of the keys in `KEYS`, or one that is none."""
+    """The name of a key in `KEYS`, or text that is no key."""
     body: Mapping[str, Any] = field(default_factory=dict)
     content: bytes | None = None
-    """Instead of a body in JSON."""
+    """Sent instead of a JSON body."""
     headers: Mapping[str, str] = field(default_factory=dict)
     method: str = "POST"
     suffix: str = ""
-    """To the route's path."""
+    """Appended to the route's path."""
 
 
 KEYS: Mapping[str, tuple[str, ...]] = {
@@ -53,7 +52,7 @@ KEYS: Mapping[str, tuple[str, ...]] = {
     "ten tokens a day": ("--daily-token-budget", "10"),
 }
 PROMPT = "prompt or messages"
-"""The param is that of the two that the route has."""
+"""The param is `prompt` or `messages`, whichever the route has."""
 NEVER = {"x-should-retry": "false", "x-request-id": None}
 PLAIN = {"x-request-id": None, "retry-after": ""}
 BEARER = {"www-authenticate": "Bearer", "x-request-id": None}
@@ -135,4 +134,4 @@ SHOWN_BY: Mapping[str, str] = {
     "file_in_use": "tests/completions/batches/test_flow.py",
     "batch_limit_exceeded": "tests/completions/endpoints/test_batches.py",
 }
-"""The code and the file of tests that bring it about."""
+"""By error code: the file with the tests that cause it."""

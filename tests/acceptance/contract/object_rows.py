@@ -1,16 +1,17 @@
-"""Models, tokenization, files and batches: what each route takes with what it answers, and each
-value that it refuses. `{file}`, `{output}`, `{batch}` and `{small}` stand for ids of things there
-are."""
+"""Models, tokenization, files and batches: calls that each route takes, with checks of its answers,
+and values that it refuses. `{file}`, `{output}`, `{batch}` and `{small}` stand for ids of existing
+objects."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from completions.endpoints.batches import BatchRequestSerializer
+from completions.endpoints.batches import BatchRequestObject
 from completions.endpoints.tokenization import (
-    DetokenizeRequestSerializer,
-    TokenizeRequestSerializer,
+    DetokenizeRequestObject,
+    TokenizeRequestObject,
 )
+from completions.endpoints.uploads import UploadRequestObject
 from tests.acceptance.contract.rows import ABSENT
 from tests.acceptance.small_model import ADAPTER, CONTEXT, PRICES, SMALL, small_tokenizer
 
@@ -34,19 +35,19 @@ Body = Mapping[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class Taken:
-    """A call and what must hold of its answer; `path` is that of the table."""
+    """A call, and a check of its answer."""
 
     method: str
     path: str
     check: Callable[[Any], bool]
     body: Body | None = None
-    """JSON; or the parts of a form where the path is that of uploads."""
+    """JSON, or the parts of a form."""
     query: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
 class Denied:
-    """A call that is refused. `usual` is added where the body does not say otherwise."""
+    """A call that is refused. Fields that the body lacks come from USUAL."""
 
     method: str
     path: str
@@ -64,14 +65,18 @@ USUAL: Mapping[str, Body] = {
     "/v1/batches": {
         "input_file_id": "{file}", "endpoint": "/v1/completions", "completion_window": "24h",
     },
+    "/v1/uploads": {
+        "filename": "a.jsonl", "purpose": "batch", "bytes": 9, "mime_type": "text/jsonl",
+    },
 }  # fmt: skip
 FIELDS = {
-    "/v1/tokenize": set(TokenizeRequestSerializer().by_name),
-    "/v1/detokenize": set(DetokenizeRequestSerializer().by_name),
-    "/v1/batches": set(BatchRequestSerializer().by_name),
+    "/v1/tokenize": set(TokenizeRequestObject.fields),
+    "/v1/detokenize": set(DetokenizeRequestObject.fields),
+    "/v1/batches": set(BatchRequestObject.fields),
+    "/v1/uploads": set(UploadRequestObject.fields),
     "/v1/files": {"purpose", "file", "expires_after[anchor]", "expires_after[seconds]"},
 }
-"""Each of them must stand in a row that takes it and in one that refuses it."""
+"""Each field needs a row in which it is taken, and a row in which it is refused."""
 
 
 def _is_batch(seen: Any) -> bool:
@@ -98,7 +103,8 @@ TAKEN: Sequence[Taken] = (
         "text_prompts": True, "token_prompts": True, "chat": True, "tools": True,
         "thinking": True, "ebnf": True, "regex": True, "json_schema": True,
         "structural_tag": True, "lark": True, "logprobs": True, "hidden_states": True,
-        "routed_experts": True, "fim": True, "adapters": [ADAPTER],
+        "routed_experts": True, "fim": True, "adapters": [ADAPTER], "forward": "torch",
+        "quantization": None,
     }),
     Taken("GET", f"/v1/models/{SMALL}:{ADAPTER}", lambda seen: seen["parent"] == SMALL),
     _made("/v1/tokenize")(lambda seen: (
@@ -140,6 +146,19 @@ TAKEN: Sequence[Taken] = (
         lambda seen: len(seen["metadata"]) == 16
     ),
     _made("/v1/batches", **_expires(3600))(_is_batch),
+    _made("/v1/batches", on_invalid="fail", receipts=True)(
+        lambda seen: _is_batch(seen) and seen["on_invalid"] == "fail"
+    ),
+    _made("/v1/batches", dry_run=True)(
+        lambda seen: (seen["object"], seen["lines"]) == ("batch.forecast", 1)
+    ),
+    _made("/v1/batches", dry_run=True, pilot=1)(
+        lambda seen: _is_batch(seen) and (seen["pilot"], seen["held"]) == (1, True)
+    ),
+    _made("/v1/uploads")(lambda seen: seen["status"] == "pending" and seen["bytes"] == 9),
+    _made("/v1/uploads", expires_after={"anchor": "created_at", "seconds": 3600})(
+        lambda seen: seen["expires_at"] - seen["created_at"] == DAY
+    ),
     Taken("GET", "/v1/batches", lambda seen: set(seen) == PAGE and len(seen["data"]) == 2,
           query={"limit": 2}),
     Taken("GET", "/v1/batches/{batch}", lambda seen: (
@@ -167,6 +186,10 @@ _OBJECTS = (
     ("GET", "/v1/batches/{}", "batch_not_found"),
     ("POST", "/v1/batches/{}/cancel", "batch_not_found"),
     ("POST", "/v1/batches/{}/resubmit", "batch_not_found"),
+    ("POST", "/v1/batches/{}/start", "batch_not_found"),
+    ("GET", "/v1/uploads/{}", "upload_not_found"),
+    ("POST", "/v1/uploads/{}/complete", "upload_not_found"),
+    ("POST", "/v1/uploads/{}/cancel", "upload_not_found"),
 )
 
 DENIED: Sequence[Denied] = (
@@ -223,5 +246,15 @@ DENIED: Sequence[Denied] = (
     _post("/v1/batches", "integer_above_max_value", "output_expires_after.seconds",
           **_expires(30 * DAY + 1)),
     _post("/v1/batches", "invalid_value", "output_expires_after.anchor", **_expires(3600, "now")),
+    _post("/v1/batches", "invalid_value", "on_invalid", on_invalid="stop"),
+    _post("/v1/batches", "invalid_type", "receipts", receipts="yes"),
+    _post("/v1/batches", "invalid_type", "dry_run", dry_run=1),
+    _post("/v1/batches", "integer_below_min_value", "pilot", pilot=0),
+    *(_post("/v1/uploads", "missing_required_parameter", name, **{name: ABSENT})
+      for name in ("filename", "purpose", "bytes", "mime_type")),
+    _post("/v1/uploads", "invalid_value", "purpose", purpose="fine-tune"),
+    _post("/v1/uploads", "integer_below_min_value", "bytes", bytes=0),
+    _post("/v1/uploads", "integer_below_min_value", "expires_after.seconds",
+          expires_after={"anchor": "created_at", "seconds": 1}),
     Denied("POST", "/v1/batches/{batch}/resubmit", 409, "nothing_to_resubmit", "id"),
 )  # fmt: skip

@@ -10,6 +10,7 @@ from tests.acceptance.contract.rows import (
     A,
     Refused,
     Row,
+    ignored,
     row,
     wrong,
 )
@@ -86,7 +87,6 @@ ROWS: list[Row] = [
         {"token_ids": [A]},
         never_a,
         [
-            Refused({"custom_params": {}}, BAD, "custom_params"),
             *[
                 Refused(
                     {"custom_params": given, "custom_logit_processor": "disallowed_tokens"},
@@ -103,4 +103,5 @@ ROWS: list[Row] = [
         ],
         {**ALL_A, "custom_logit_processor": "disallowed_tokens"},
     ),
+    row("custom_params", {"thinking_budget": 5}, ignored("custom_params")),
 ]

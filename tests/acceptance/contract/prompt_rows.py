@@ -1,4 +1,4 @@
-"""Rows of the prompt, in all its forms, and of what is done to it (contract 1.2, 2, 4.1)."""
+"""Rows of the prompt in all its forms, and of fields that change it (contract 1.2, 2, 4.1)."""
 
 from collections.abc import Callable
 from typing import Any
@@ -37,7 +37,7 @@ LONG = "a" * 100
 
 
 def prompts_are(*wanted: list[int]) -> Callable[[Answer, Answer | None], None]:
-    """Those of the choices, and what the usage counts of them: each once."""
+    """Check the prompts of the choices, and that the usage counts each prompt once."""
 
     def check(answer: Answer, _: Answer | None) -> None:
         found = [choice["prompt_token_ids"] for choice in answer.choices]
@@ -124,6 +124,7 @@ ROWS: list[Row] = [
         [
             Refused({"model": ABSENT}, MISSING, "model"),
             Refused({"model": None}, MISSING, "model"),
+            Refused({"model": "default"}, BAD, "model"),
             *wrong("model", *TEXT),
             Refused({"model": "nobody"}, "model_not_found", "model", 404),
             Refused({"model": f"{SMALL}:nobody"}, "adapter_not_found", "model", 404),

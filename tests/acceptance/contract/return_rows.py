@@ -1,4 +1,4 @@
-"""Rows of what answers tell beside their text (contract 1.4, 3)."""
+"""Rows of what answers contain beside their text (contract 1.4, 3)."""
 
 import base64
 from collections.abc import Callable
@@ -17,6 +17,7 @@ from tests.acceptance.contract.rows import (
     B,
     Refused,
     Row,
+    ignored,
     once,
     row,
     wrong,
@@ -27,7 +28,7 @@ from tests.acceptance.small_model import EXPERTS_PER_TOKEN, HIDDEN, LAYERS
 def choices_have(
     name: str, holds: Callable[[Any], bool]
 ) -> Callable[[Answer, Answer | None], None]:
-    """Each choice has it where the field is given, and none elsewhere."""
+    """Check that choices have the key if the row's field is sent, and only then."""
 
     def check(answer: Answer, control: Answer | None) -> None:
         assert all(holds(value) for value in answer.each(name))
@@ -211,7 +212,6 @@ ROWS: list[Row] = [
         2,
         experts(2),
         [
-            Refused({"routed_experts_start_len": 1}, BAD, "routed_experts_start_len"),
             *wrong("routed_experts_start_len", *INTEGER),
             Refused(
                 {"routed_experts_start_len": 400, "return_routed_experts": True},
@@ -221,6 +221,10 @@ ROWS: list[Row] = [
         ],
         {"return_routed_experts": True},
     ),
+    *[
+        row(name, 1, ignored(name))
+        for name in ("routed_experts_start_len", "top_logprobs_num", "logprob_start_len")
+    ],
     row(
         "return_cached_tokens_details",
         True,
@@ -241,7 +245,6 @@ ROWS: list[Row] = [
         meta_has("output_top_logprobs", lambda rows: {len(r) for r in rows} == {3}),
         [
             *wrong("top_logprobs_num", True, "1", {}),
-            *wrong("top_logprobs_num", 2, code=BAD),
             Refused({"top_logprobs_num": 21, **SCORED}, TOO_HIGH, "top_logprobs_num"),
         ],
         SCORED,
@@ -253,7 +256,6 @@ ROWS: list[Row] = [
         prompt_scores,
         [
             *wrong("logprob_start_len", True, "1", {}),
-            *wrong("logprob_start_len", 0, code=BAD),
             Refused({"logprob_start_len": -2, **SCORED}, TOO_LOW, "logprob_start_len"),
             Refused({"logprob_start_len": 400, **SCORED}, TOO_HIGH, "logprob_start_len"),
         ],

@@ -39,7 +39,10 @@ def own_id(answer: Answer, _: Answer | None) -> None:
     assert [info["id"] for info in answer.each("meta_info")] == numbered
 
 
-TEXTS = ("user", "safety_identifier", "prompt_cache_key")
+TEXTS = (
+    "user", "safety_identifier", "prompt_cache_key", "guided_decoding_backend",
+    "guided_whitespace_pattern",
+)  # fmt: skip
 
 
 ROWS: list[Row] = [

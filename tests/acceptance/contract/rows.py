@@ -1,5 +1,5 @@
-"""What a row of the contract's tables is: values of one field that are taken, what they do and
-where the answer shows it, and values that are refused."""
+"""The rows of the contract's tables: accepted values of one field, a check that the answer shows
+their effect, and values that are refused."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -9,10 +9,10 @@ from tests.acceptance.contract.answers import CHAT, ROUTES, Answer, Form
 from tests.acceptance.small_model import SMALL, small_tokenizer
 
 ABSENT = object()
-"""In a row's body: send the call without this field."""
+"""The value in a row's body of a field that is left out of the call."""
 Body = Mapping[str, Any]
 Check = Callable[[Answer, Answer | None], None]
-"""Of an answer, and of the same call without the row's field where the row asks for that."""
+"""Checks an answer. For rows with `control`, also gets the answer without the row's field."""
 
 TOKENIZER = small_tokenizer()
 PROMPTS: tuple[list[int], ...] = ([5, 6, 7], [8, 9])
@@ -26,7 +26,7 @@ def ids(text: str) -> list[int]:
 
 (A,), (B,), (EOS,) = ids("a"), ids("b"), ids("<|end|>")
 ALL_A = {"logit_bias": {str(A): 100}}
-"""With this every token is `a`."""
+"""Makes every token `a`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,18 +50,18 @@ class Row:
     routes: Sequence[str] = ROUTES
     refused: Sequence[Refused] = ()
     fits: Callable[[Form], bool] = lambda _: True
-    """Which forms of a call it can be used in."""
+    """Whether the field can be used in this form of a call."""
     control: bool = False
-    """Whether `check` compares with the call without the field."""
+    """Whether `check` also gets the answer to the call without the field."""
     without: Body = field(default_factory=dict)
-    """What changes beside in that call."""
+    """Other changes to the call without the field."""
     alike: bool = True
-    """Whether a stream holds the same as an answer."""
+    """Whether a stream has the same content as a whole answer."""
     headers: Mapping[str, str] = field(default_factory=dict)
 
 
 def usual(form: Form) -> dict[str, Any]:
-    """A short greedy call without surprises."""
+    """A short greedy call with a fixed length."""
     body: dict[str, Any] = {
         "model": SMALL,
         "max_tokens": 4,

@@ -227,6 +227,13 @@ ROWS: list[Row] = [
         routes=[COMPLETIONS],
         fits=lambda form: not form.stream,
     ),
+    Row(
+        "best_of",
+        lambda form: {"best_of": form.n},
+        lambda answer, _: None,
+        [COMPLETIONS],
+        fits=lambda form: form.stream,
+    ),
     row(
         "stop",
         ["x", "aa"],
@@ -250,9 +257,11 @@ ROWS: list[Row] = [
             *wrong("stop_regex", "", "(", "a*", "é" * 129, code=BAD),
             *wrong("stop_regex", ["x"] * 33, code="array_above_max_length"),
             *wrong("stop_regex", ["a", "b("], code=BAD, at="stop_regex[1]"),
+            *wrong("stop_regex", "$a", code=BAD),
         ],
         ALL_A,
     ),
+    row("stop_regex", ["^aaa$", "^b"], ends("", "^aaa$", 3), beside=ALL_A),
     row(
         "stop_token_ids",
         [A],

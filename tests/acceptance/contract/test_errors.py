@@ -11,6 +11,7 @@ import pytest
 from tests.acceptance.contract.answers import CHAT, COMPLETIONS, ROUTES, Form
 from tests.acceptance.contract.error_rows import KEYS, PROMPT, SHOWN_BY, SITUATIONS, Situation
 from tests.acceptance.contract.rows import filled
+from tests.acceptance.service import ended_job
 from tests.acceptance.small_model import POISONS, RAISES, SMALL
 
 pytestmark = pytest.mark.acceptance
@@ -81,7 +82,7 @@ def wrong(
 
 
 @pytest.mark.parametrize("route", ROUTES)
-def test_every_situation_is_told_in_its_way(service, keys: Mapping[str, str], route: str) -> None:
+def test_every_situation_has_its_own_error(service, keys: Mapping[str, str], route: str) -> None:
     found = []
     with httpx.Client(base_url=service.url, timeout=120) as client:
         for stream in (False, True):
@@ -113,9 +114,7 @@ def test_a_cancelled_job_is_polled_as_such(http: httpx.Client, route: str) -> No
     body = {"max_tokens": 400, "background": True, "ignore_eos": True}
     job = http.post(route, json=filled(Form(route), body)).json()["id"]
     assert http.post(f"{route}/{job}/cancel").status_code == 200
-    polled = http.get(f"{route}/{job}", params={"wait": 10})
-    assert polled.status_code == 200
-    assert polled.json()["status"] in ("cancelled", "completed")
+    assert ended_job(http, f"{route}/{job}")["status"] in ("cancelled", "completed")
 
 
 @pytest.mark.parametrize("route", ROUTES)

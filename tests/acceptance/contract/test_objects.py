@@ -22,7 +22,7 @@ Ids = Mapping[str, str]
 
 @pytest.fixture(scope="module")
 def ids(service) -> Ids:
-    """Of a file, a batch of it that has ended, and its output; there are other files beside."""
+    """Ids of a file, of an ended batch of it and of its output. There are other files too."""
     service.wait_served(SMALL)
     with service.http() as http:
         form = {"data": {"purpose": "batch"}, "files": {"file": LINE}}

@@ -9,9 +9,9 @@ from dataclasses import replace
 import httpx
 import pytest
 
-from completions.requests.chat import ChatRequestSerializer
-from completions.requests.completion import CompletionRequestSerializer
-from completions.requests.fields.objects import StrictSerializer
+from completions.requests.chat import ChatRequestObject
+from completions.requests.completion import CompletionRequestObject
+from completions.requests.fields.objects import StrictObject
 from tests.acceptance.contract import (
     chat_rows,
     constraint_rows,
@@ -47,8 +47,8 @@ _TABLES = (
     routing_rows,
 )
 ROWS = [row for table in _TABLES for row in table.ROWS]
-SERIALIZERS: dict[str, type[StrictSerializer]] = {
-    COMPLETIONS: CompletionRequestSerializer, CHAT: ChatRequestSerializer,
+SERIALIZERS: dict[str, type[StrictObject]] = {
+    COMPLETIONS: CompletionRequestObject, CHAT: ChatRequestObject,
 }  # fmt: skip
 AT_ONCE = 24
 Call = tuple[int, Form, bool]
@@ -119,7 +119,7 @@ def all_answers(service: Installation) -> dict[Call, Answer]:
 def test_every_field_has_a_row(route: str) -> None:
     """Values that are taken, and values that are refused."""
     here = [row for row in ROWS if route in row.routes]
-    fields = set(SERIALIZERS[route]().by_name)
+    fields = set(SERIALIZERS[route].fields)
     assert {row.field for row in here} == fields
     assert {row.field for row in here if row.refused} == fields
 

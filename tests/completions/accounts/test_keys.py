@@ -1,5 +1,6 @@
 """Keys: their shape, their digests, and what a ring trusts for how long."""
 
+import zlib
 from datetime import timedelta
 
 import pytest
@@ -31,7 +32,7 @@ def test_generated_keys() -> None:
 @given(st.integers(0, 60), st.characters(codec="ascii"))
 def test_one_wrong_character_is_noticed(position: int, character: str) -> None:
     secret = "sk-aB3xY9-" + "q" * 43
-    secret += "-" + keys._checksum(secret)
+    secret += "-" + f"{zlib.crc32(secret.encode()):08x}"
     typo = secret[:position] + character + secret[position + 1 :]
     assert keys.well_formed(typo) == (typo == secret)
 
@@ -121,9 +122,14 @@ async def test_the_cache_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(keys, "CACHE_SIZE", 3)
     stored = Stored()
     ring = KeyRing(stored)
-    for _ in range(10):
-        await ring.verify(keys.generate()[1])
-    assert len(ring._cache) == 3
+    secrets = [keys.generate()[1] for _ in range(10)]
+    for secret in secrets:
+        await ring.verify(secret)
+    for secret in secrets[-3:]:
+        await ring.verify(secret)
+    assert stored.asked == 10
+    await ring.verify(secrets[-4])
+    assert stored.asked == 11
 
 
 def verify(ring: KeyRing, secret: str) -> Principal | Refusal:

@@ -6,11 +6,13 @@ from contextlib import contextmanager
 
 import pytest
 import redis
+from django.conf import settings
 from django.contrib.auth.models import Group, User
 from django.test import Client
 
-from completions.accounts import roles
+from completions.accounts import operator_groups
 from completions.admin import state
+from completions.jobs.store import JobStore, SyncStore
 
 
 @pytest.fixture
@@ -24,7 +26,7 @@ def in_role(served: None, db: None) -> Callable[[str], Client]:
     """A user of the admin with one role."""
 
     def make(role: str) -> Client:
-        roles.ensure()
+        operator_groups.ensure()
         user = User.objects.create_user(role, password="x", is_staff=True)
         user.groups.add(Group.objects.get(name=role))
         client = Client()
@@ -39,8 +41,8 @@ def live(redis_client: redis.Redis, monkeypatch: pytest.MonkeyPatch) -> redis.Re
     """The private Valkey, in the place of the installation's."""
 
     @contextmanager
-    def client() -> Iterator[redis.Redis]:
-        yield redis_client
+    def store() -> Iterator[SyncStore]:
+        yield JobStore(redis_client, settings.REDIS_PREFIX)
 
-    monkeypatch.setattr(state, "client", client)
+    monkeypatch.setattr(state, "store", store)
     return redis_client

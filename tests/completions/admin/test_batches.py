@@ -8,6 +8,7 @@ from django.test import Client
 from django.utils import timezone
 
 from completions.admin import state
+from completions.batches.summary import Summary
 from completions.models import Batch, BatchStatus
 from tests.completions.admin.test_tables import record
 from tests.completions.conftest import Tenant
@@ -57,6 +58,31 @@ def test_errors_are_grouped_with_the_lines_they_met(
         assert f'href="/admin/jobs/{batch.job_id(number)}/"' in page
 
 
+def test_the_summary_of_its_results(admin: Client, batch: Batch) -> None:
+    summary = Summary({"children": {"kind": {"counted": True}}})
+    for text, end in (('{"kind": "<b>"}', "stop"), ('{"kind": "x', "length")):
+        body = {
+            "choices": [{"text": text, "finish_reason": end}],
+            "usage": {"prompt_tokens": 7, "completion_tokens": 4321},
+        }
+        meta = {"attempts": 1, "queue_seconds": 0.5, "run_seconds": 2.0}
+        summary.add({"response": {"status_code": 200, "body": body}, "error": None, "meta": meta})
+    refused = {"response": None, "error": {"code": "batch_cancelled"}, "meta": {"attempts": 0}}
+    summary.add(refused)
+    Batch.objects.update(summary=summary.stored(), watched=summary.watched)
+    page = page_of(admin, batch)
+    for shown in (
+        "seconds with a worker",
+        "4.32k",
+        "Cut by max_tokens",
+        "/kind",
+        "batch_cancelled",
+    ):
+        assert shown in page
+    assert "&lt;b&gt;" in page
+    assert "<b>" not in page
+
+
 def test_why_a_batch_was_refused(admin: Client, batch: Batch) -> None:
     Batch.objects.update(
         status=BatchStatus.FAILED,
@@ -67,7 +93,7 @@ def test_why_a_batch_was_refused(admin: Client, batch: Batch) -> None:
     assert "Cancel batch" not in page
 
 
-def test_cancelling(admin: Client, batch: Batch) -> None:
+def test_an_operator_cancels_a_batch(admin: Client, batch: Batch) -> None:
     assert "Cancel batch" in page_of(admin, batch)
     admin.post(f"/admin/batches/{batch.pk}/cancel/")
     batch.refresh_from_db()
@@ -82,7 +108,7 @@ def test_a_line_leads_to_its_batch(
     def unreachable() -> None:
         raise state.UnreachableError(state.UNREACHABLE)
 
-    monkeypatch.setattr(state, "client", unreachable)
+    monkeypatch.setattr(state, "store", unreachable)
     record(owner, 7, job_id=batch.job_id(7), kind="batch")
     page = admin.get(f"/admin/jobs/{batch.job_id(7)}/").content.decode()
     assert f"/admin/completions/batch/{batch.pk}/change/" in page

@@ -5,7 +5,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from completions.admin import display
-from completions.admin.dashboard import charts
+from completions.admin.dashboard import chart_js
 
 NOW = datetime(2026, 11, 20, 12, tzinfo=UTC)
 
@@ -28,7 +28,7 @@ def test_compact_numbers(number: float | None, text: str) -> None:
         (100_000, "0.0001"), (99_999, "< 0.0001"), (None, display.NONE),
     ],
 )  # fmt: skip
-def test_money(nanos: int | None, text: str) -> None:
+def test_money_has_the_digits_that_its_size_needs(nanos: int | None, text: str) -> None:
     assert display.money(nanos) == text
 
 
@@ -40,7 +40,9 @@ def test_money(nanos: int | None, text: str) -> None:
         (None, display.NONE),
     ],
 )  # fmt: skip
-def test_durations(milliseconds: float | None, text: str) -> None:
+def test_durations_are_written_in_the_unit_that_suits_them(
+    milliseconds: float | None, text: str
+) -> None:
     assert display.milliseconds(milliseconds) == text
 
 
@@ -56,14 +58,14 @@ def test_how_long_ago(seconds: int, text: str) -> None:
     ("part", "whole", "text"),
     [(1, 3, "33 %"), (1, 30, "3.3 %"), (0, 5, "0 %"), (5, 5, "100 %"), (0, 0, display.NONE)],
 )
-def test_shares(part: int, whole: int, text: str) -> None:
+def test_shares_are_percents_of_the_whole(part: int, whole: int, text: str) -> None:
     assert display.share(part, whole) == text
 
 
 @pytest.mark.parametrize(
     ("count", "text"), [(0, "0 B"), (1023, "1023 B"), (1536, "1.5 KiB"), (10**12, "931 GiB")]
 )
-def test_sizes(count: int, text: str) -> None:
+def test_sizes_are_written_in_the_unit_that_suits_them(count: int, text: str) -> None:
     assert display.size(count) == text
 
 
@@ -75,7 +77,7 @@ def test_what_others_wrote_stays_text() -> None:
 
 
 def test_sparklines_are_as_tall_as_the_largest_value() -> None:
-    drawn = charts.sparkline([0, 5, 10], "three days")
+    drawn = chart_js.sparkline([0, 5, 10], "three days")
     assert "three days" in drawn
     assert drawn.count("M") == 2
-    assert "no use" in charts.sparkline([0, 0])
+    assert "no use" in chart_js.sparkline([0, 0])

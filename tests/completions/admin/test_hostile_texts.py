@@ -18,7 +18,7 @@ ESCAPED = ("&lt;script&gt;alert(1)", "\\u003cscript\\u003ealert(1)", "\\u003Cscr
 
 @pytest.fixture
 def written(owner: Tenant) -> dict[str, str]:
-    """Pages by what they tell of that somebody wrote."""
+    """The paths of pages that show hostile texts, by name."""
     owner.key.name = owner.organization.name = EVIL
     owner.key.save()
     owner.organization.save()

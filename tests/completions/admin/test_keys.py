@@ -190,12 +190,14 @@ def test_a_clone_has_the_policy_and_a_secret_of_its_own(admin: Client, owner: Te
 
 
 @pytest.mark.parametrize("like", ["", "x", "999"])
-def test_a_clone_of_nothing_is_a_new_key(admin: Client, owner: Tenant, like: str) -> None:
+def test_cloning_an_unknown_key_shows_an_empty_form(
+    admin: Client, owner: Tenant, like: str
+) -> None:
     form = admin.get(f"{KEYS}add/?like={like}").context["adminform"].form
     assert not form["name"].value()
 
 
-def test_networks_are_lines(admin: Client, owner: Tenant) -> None:
+def test_networks_are_entered_one_per_line(admin: Client, owner: Tenant) -> None:
     form = {
         "name": "n", "role": "member", "default_priority": 0, "max_priority": 0,
         "allowed_networks": "10.0.0.0/8\r\n\r\n 192.0.2.7 ",

@@ -46,7 +46,7 @@ def test_the_brand_is_ours(admin: Client, db: None) -> None:
     assert "Django administration" not in Client().get("/admin/login/").content.decode()
 
 
-def test_who_is_no_staff_sees_nothing(client: Client, db: None) -> None:
+def test_users_who_are_not_staff_see_nothing(client: Client, db: None) -> None:
     client.force_login(User.objects.create_user("visitor", password="x"))
     for path in PAGES:
         assert client.get(path).status_code == 302

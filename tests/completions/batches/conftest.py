@@ -8,6 +8,7 @@ from django.core.files.uploadedfile import SimpleUploadedFile
 
 from completions import tasks
 from completions.jobs.connection import connect
+from completions.jobs.store import JobStore
 from project import celery_app
 from tests.completions.fake_worker import FakeWorker
 
@@ -100,7 +101,7 @@ def bench(api, valkey, redis_client, settings, monkeypatch):
     settings.REDIS_PREFIX = PREFIX
     client = connect(valkey.url)
     sent = []
-    monkeypatch.setattr(tasks, "_client", lambda: client)
+    monkeypatch.setattr(tasks, "_store", lambda: JobStore(client, PREFIX))
     monkeypatch.setattr(tasks, "dispatch", lambda *message: sent.append(message))
     monkeypatch.setattr(tasks, "FEED_SECONDS", 0.01)
     monkeypatch.setattr(tasks, "FEED_PAUSE", 0.01)

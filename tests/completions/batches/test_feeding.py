@@ -42,6 +42,25 @@ def test_lines_with_a_common_beginning_run_together(bench):
     assert numbers in ([1, 3, 5, 2, 4], [2, 4, 1, 3, 5])
 
 
+def test_a_batch_says_what_its_order_saves(bench):
+    facts = {"kv_blocks_total": 12, "slots": 1, "block_size": 16}
+    bench.worker.execution.beat("tiny", facts)
+    prefixes = [[letter] * 64 for letter in range(10)]
+    prompts = [[*prefixes[n % 10], n] for n in range(40)]
+    batch = bench.create([request(f"r{n}", prompt) for n, prompt in enumerate(prompts)])
+    bench.turn()
+    plan = bench.get(batch)["plan"]
+    assert plan["prompt_tokens"] == 40 * 65
+    assert plan["computed_tokens"] == 40 * 65 - 30 * 64
+    assert plan["file_order_tokens"] > plan["computed_tokens"]
+    numbers = []
+    while len(numbers) < 40:
+        bench.turn()
+        numbers += [int(job_id.rpartition("-")[2]) - 1 for job_id, _, _ in bench.sent]
+        assert bench.work()
+    assert [number % 10 for number in numbers] == [n // 4 for n in range(40)]
+
+
 def test_every_line_runs_after_redis_was_emptied(bench):
     batch = bench.create([request(f"r{n}") for n in range(6)])
     bench.turn()
@@ -86,13 +105,13 @@ def test_what_is_about_to_be_sent_is_not_taken_for_lost(bench, monkeypatch):
 
 
 def test_a_stalled_feeder_does_not_send_what_another_had_answered(bench):
-    """It read its lines, lost its lock, and goes on once another has sent and settled them."""
+    """It has read its lines and lost its lock, and another one has sent and settled them."""
     batch = bench.create([request("a"), request("b")])
     bench.turn()
     stalled = list(BatchLine.objects.order_by("number"))
     bench.turn()
     bench.work(1)
     tasks.settle()
-    (again,) = feeding._take(stalled)
+    (again,) = feeding.take(stalled)
     assert again.custom_id == "b"
     assert bench.run_to_end(batch)["request_counts"] == {"total": 2, "completed": 2, "failed": 0}

@@ -11,8 +11,8 @@ from django.utils import timezone
 from completions import tasks
 from completions.accounts import changes
 from completions.accounts.audit import SERVICE
-from completions.batches import results, states, validation, writing
-from completions.models import Batch, BatchLine, File, LineState, UsageRecord
+from completions.batches import input_lines, results, states, validation, writing
+from completions.models import Batch, BatchLine, BatchResult, File, LineState, UsageRecord
 from tests.completions.batches.conftest import PREFIX, request
 
 pytestmark = [pytest.mark.integration, pytest.mark.django_db(transaction=True)]
@@ -38,6 +38,12 @@ def test_a_batch_runs_from_its_file_to_its_output(bench):
     done = bench.run_to_end(batch)
     assert done["status"] == "completed"
     assert done["request_counts"] == {"total": 5, "completed": 5, "failed": 0}
+    indexed = BatchResult.objects.filter(batch_id=batch["id"]).order_by("number")
+    assert [(row.number, row.completed) for row in indexed] == [(n, True) for n in range(1, 6)]
+    with File.objects.get(id=done["output_file_id"]).content.open("rb") as content:
+        for row in indexed:
+            content.seek(row.place)
+            assert json.loads(content.read(row.size))["custom_id"] == f"r{row.number - 1}"
     assert done["created_at"] <= done["in_progress_at"] <= done["finalizing_at"]
     assert done["finalizing_at"] <= done["completed_at"]
     assert done["metadata"] == {"for": "me"}
@@ -50,7 +56,8 @@ def test_a_batch_runs_from_its_file_to_its_output(bench):
     assert [line["custom_id"] for line in lines] == [f"r{n}" for n in range(5)]  # in input order
     first = lines[0]
     assert set(first) == {"id", "custom_id", "response", "error", "meta"}
-    assert (first["error"], first["meta"]) == (None, {"attempts": 1})
+    assert (first["error"], first["meta"]["attempts"]) == (None, 1)
+    assert first["meta"]["queue_seconds"] >= 0 <= first["meta"]["run_seconds"]
     assert first["response"]["status_code"] == 200
     body = first["response"]["body"]
     assert body["object"] == "text_completion"
@@ -88,7 +95,7 @@ def test_a_line_says_how_often_a_worker_began_it(bench):
     bench.worker.execution.release([(lost.job_id, lost.attempt)], lost=True)
     done = bench.run_to_end(batch)
     (line,) = bench.lines(done["output_file_id"])
-    assert line["meta"] == {"attempts": 2}
+    assert line["meta"]["attempts"] == 2
 
 
 def test_when_every_line_fails_there_is_no_output_file(bench):
@@ -111,7 +118,7 @@ def test_thoughts_are_counted(bench, monkeypatch):
     assert usage["output_tokens"] == 4
 
 
-def test_cancelling_keeps_what_is_done(bench):
+def test_cancelling_keeps_the_lines_that_ended(bench):
     batch = bench.create([request(f"r{n}") for n in range(4)])
     bench.turn()
     bench.turn()
@@ -151,17 +158,17 @@ def test_cancelling_ends_a_validation(bench, monkeypatch):
     """Other files wait for it."""
     batch = bench.create([request(f"r{n}", rid=f"rid-{n}") for n in range(5)])
     checked = []
-    groups = validation._groups
+    whole = validation.groups
 
     def cancelled_meanwhile(found):
-        for group in groups(found):
+        for group in whole(found):
             checked.append(group)
             yield group
             states.cancel(batch["id"], timezone.now())
 
     with monkeypatch.context() as patch:
-        patch.setattr(validation, "LINES_AT_ONCE", 1)
-        patch.setattr(validation, "_groups", cancelled_meanwhile)
+        patch.setattr(input_lines, "LINES_AT_ONCE", 1)
+        patch.setattr(validation, "groups", cancelled_meanwhile)
         bench.turn()
     assert len(checked) == 2
     assert not BatchLine.objects.exists()
@@ -170,7 +177,7 @@ def test_cancelling_ends_a_validation(bench, monkeypatch):
     assert bench.run_to_end(again)["status"] == "completed"
 
 
-def test_what_the_window_leaves_undone_expires(bench):
+def test_lines_without_a_result_expire_with_the_window(bench):
     batch = bench.create([request(f"r{n}") for n in range(3)])
     bench.turn()
     bench.turn()
@@ -270,12 +277,21 @@ def test_reading_goes_on_in_the_file_when_the_batch_ends_meanwhile(
     assert read_ids == [f"r{n}" for n in range(5 if way == "cancel" else 7)]
 
 
-def test_reading_fails_loudly_when_the_file_is_gone(bench, monkeypatch):
+def test_the_turn_that_stores_the_last_result_also_writes_the_files(bench):
     batch = bench.create([request("a")])
     bench.turn()
     bench.turn()
     bench.work()
     bench.turn()
+    assert bench.get(batch)["status"] == "completed"
+
+
+def test_reading_fails_loudly_when_the_file_is_gone(bench, monkeypatch):
+    batch = bench.create([request("a")])
+    bench.turn()
+    bench.turn()
+    bench.work()
+    tasks.settle()
     seen = bench.get(batch)
     stream = bench.api.get(f"/v1/files/{seen['output_file_id']}/content").streaming_content
     bench.run_to_end(batch)
@@ -383,7 +399,7 @@ def test_an_input_file_in_use_cannot_be_deleted(bench):
     assert bench.api.delete(f"/v1/files/{batch['input_file_id']}").json()["deleted"]
 
 
-def test_progress_tells_what_is_before_and_how_fast(bench, monkeypatch):
+def test_progress_has_position_and_speed(bench, monkeypatch):
     first = bench.create([request(f"a{n}") for n in range(10)])
     second = bench.create([request("b")])
     bench.turn()

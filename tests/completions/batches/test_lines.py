@@ -7,10 +7,11 @@ import pytest
 from asgiref.sync import async_to_sync
 
 from completions.accounts.keys import Principal
-from completions.batches.validation import LineError, prepare_line
+from completions.batches.validation import prepare_line
+from completions.exceptions import APIError
 from completions.jobs.events import Usage, encode_choices, encode_end
 from completions.jobs.settle import EndedJob
-from completions.responses.ended import whole_response
+from completions.responses.whole_response import whole_response
 
 pytestmark = pytest.mark.usefixtures("served")
 
@@ -50,10 +51,10 @@ def ended(job_id, view, events, usage):
     )  # fmt: skip
 
 
-def test_a_bad_line_is_named_inside_its_body():
-    with pytest.raises(LineError) as caught:
+def test_a_bad_line_is_refused_as_a_live_request():
+    with pytest.raises(APIError) as caught:
         line("/v1/chat/completions", "chatcmpl-1", {**HI, "tools": 3})
-    assert caught.value.param == "body.tools"
+    assert caught.value.param == "tools"
 
 
 HUGE = 10**30
@@ -81,9 +82,9 @@ TOOL = {
     ],
 )  # fmt: skip
 @pytest.mark.parametrize("endpoint", ["/v1/completions", "/v1/chat/completions"])
-def test_integers_of_any_size_are_refused_or_can_be_told_to_a_worker(endpoint, field):
+def test_integers_of_any_size_are_refused_or_reach_the_worker(endpoint, field):
     """JSON's have no limit, those of what carries a job have 64 bits."""
     usual = HI if "chat" in endpoint else {"model": "tiny", "prompt": [1]}
-    with suppress(LineError):
+    with suppress(APIError):
         prepared = line(endpoint, "cmpl-1", {**usual, **field})
         assert orjson.dumps([prepared.request, prepared.view])

@@ -4,6 +4,7 @@ import pytest
 from django.utils import timezone
 
 from completions.batches import feeding
+from completions.jobs.limits import BudgetReachedError
 from completions.models import ApiKey, Organization
 from tests.completions.batches.conftest import request
 
@@ -52,14 +53,22 @@ def test_lines_wait_for_another_budget(bench, owner, monkeypatch) -> None:
     assert bench.run_to_end(batch)["request_counts"]["completed"] == 3
 
 
-def test_a_spent_budget_is_not_asked_again_at_once(bench, owner) -> None:
+def test_a_spent_budget_is_not_tried_again_at_once(bench, owner, monkeypatch) -> None:
     ApiKey.objects.update(daily_token_budget=0)
+    submit, tried = feeding.submit_kept, []
+
+    def counted(store, jobs, check_after):
+        replies = submit(store, jobs, check_after)
+        tried.extend(r for r in replies if isinstance(r, BudgetReachedError))
+        return replies
+
+    monkeypatch.setattr(feeding, "submit_kept", counted)
     batch = bench.create(requests(3))
     for _ in range(3):
         bench.turn()
     assert not bench.sent
     assert bench.get(batch)["status"] == "in_progress"
-    assert batch["id"] in feeding._resting
+    assert len(tried) == 3  # each line once
 
 
 def test_lines_of_a_suspended_organization_rest(bench, owner) -> None:

@@ -7,9 +7,12 @@ from types import SimpleNamespace
 
 import pytest
 from django.core.management import CommandError, call_command
+from pyarrow import parquet
 
+from completions.batches.export.parquet import ParquetFile
+from completions.batches.export.rows import ExportError
 from completions.management.commands import submit
-from completions.models import ApiKey, Batch
+from completions.models import ApiKey, Batch, File
 from tests.completions.batches.conftest import jsonl, request
 
 pytestmark = [pytest.mark.integration, pytest.mark.django_db(transaction=True)]
@@ -87,15 +90,40 @@ def test_ctrl_c_leaves_the_batch_running(run, file, bench, monkeypatch):
     assert custom_ids(file.with_name("night.output.jsonl")) == ["a", "b"]
 
 
-def test_faults_are_told_with_their_lines(run, file):
+def test_faults_are_reported_with_their_lines(run, file):
     file.write_bytes(jsonl([request("a"), request("a"), request("c", max_tokens=0)]))
     with pytest.raises(CommandError) as error:
-        run(file, "--wait")
+        run(file, "--wait", "--on-invalid", "fail")
     assert "line 2: duplicate_custom_id" in str(error.value)
     assert "line 3: integer_below_min_value" in str(error.value)
 
 
-def test_a_batch_that_was_cancelled_is_no_success(run, file, bench):
+def test_a_refused_line_is_in_the_error_file(run, file):
+    file.write_bytes(jsonl([request("a"), request("b", max_tokens=0)]))
+    printed = run(file, "--wait")
+    assert "2/2, 1 failed" in printed
+    assert custom_ids(file.with_name("night.output.jsonl")) == ["a"]
+    assert custom_ids(file.with_name("night.errors.jsonl")) == ["b"]
+
+
+def test_a_pilot_is_waited_for_and_the_rest_runs_later(run, file):
+    file.write_bytes(jsonl([request(f"r{n}") for n in range(12)]))
+    printed = run(file, "--dry-run", "--pilot", 6)
+    forecast = json.loads(printed)
+    assert (forecast["lines_run"], forecast["completion_tokens"]["expected"]) == (6, 24)
+    batch = Batch.objects.get()
+    assert (batch.held, batch.completed) == (True, 6)
+    assert "continues after its pilot" in run(file, "--wait")
+    assert len(custom_ids(file.with_name("night.output.jsonl"))) == 12
+
+
+def test_a_pilot_of_refused_lines_says_so(run, file):
+    file.write_bytes(jsonl([request("a", max_tokens=0)]))
+    with pytest.raises(CommandError, match="every line was refused"):
+        run(file, "--dry-run", "--pilot", 6)
+
+
+def test_a_cancelled_batch_fails_the_command(run, file, bench):
     run(file)
     bench.turn()
     Batch.objects.update(status="cancelling", outcome="cancelled")
@@ -110,3 +138,69 @@ def test_files_that_cannot_be_sent(run, file, settings):
     settings.MAX_FILE_BYTES = 10
     with pytest.raises(CommandError, match="larger than 10 bytes"):
         run(file)
+
+
+SCHEMA = {"type": "object", "properties": {"a": {"type": "integer"}}}
+
+
+def test_results_are_exported(run, file):
+    file.write_bytes(
+        jsonl([request("a", json_schema=SCHEMA), request("b", json_schema=SCHEMA, max_tokens=0)])
+    )
+    target = file.with_name("results.parquet")
+    printed = run(file, "--to", target)  # which waits
+    assert f"2 rows in {target}, 1 of them errors" in printed
+    rows = parquet.read_table(target).to_pylist()
+    assert [(row["custom_id"], row["error_code"]) for row in rows] == [
+        ("a", None), ("b", "integer_below_min_value"),
+    ]  # fmt: skip
+    assert [row["a"] for row in rows] == [None, None]  # the fake worker writes no JSON
+    batch = Batch.objects.get()
+    printed = io.StringIO()
+    again = file.with_name("again.parquet")
+    call_command("export", batch.id, "--to", str(again), stdout=printed)
+    assert parquet.read_table(again) == parquet.read_table(target)
+    File.objects.filter(id=batch.input_file_id).delete()
+    with pytest.raises(CommandError, match="name a copy with --requests"):
+        call_command("export", batch.id, "--to", str(again))
+    call_command("export", batch.id, "--to", str(again), "--requests", str(file), stdout=printed)
+    File.objects.all().delete()
+    with pytest.raises(CommandError, match="were deleted or have expired"):
+        call_command("export", batch.id, "--to", str(again), "--requests", str(file))
+
+
+def test_a_target_that_cannot_be_written_is_refused_before_the_batch_runs(run, file):
+    for target, message in (
+        ("x.csv", "neither FILE.parquet nor"), (file.parent / "no" / "x.parquet", "not a folder"),
+        ("postgresql://127.0.0.1:1/db/t", "PostgreSQL"),
+    ):  # fmt: skip
+        with pytest.raises(CommandError, match=message):
+            run(file, "--to", target)
+    assert not Batch.objects.exists()
+
+
+def test_an_export_that_fails_is_continued_by_the_same_command(run, file, monkeypatch):
+    target = file.with_name("results.parquet")
+
+    def fail(*_args):
+        raise ExportError("the disk is full")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(ParquetFile, "write", fail)
+        with pytest.raises(CommandError, match="the disk is full\nrun the same command again"):
+            run(file, "--to", target)
+    assert "already submitted" in run(file, "--to", target)
+    assert parquet.read_table(target).num_rows == 2
+    assert Batch.objects.count() == 1
+
+
+def test_what_cannot_be_exported(run, file, bench):
+    with pytest.raises(CommandError, match="there is no batch batch_0"):
+        call_command("export", "batch_0", "--to", "x.parquet")
+    run(file)
+    batch = Batch.objects.get()
+    with pytest.raises(CommandError, match="is validating; export it once it has ended"):
+        call_command("export", batch.id, "--to", "x.parquet")
+    Batch.objects.update(status="failed")
+    with pytest.raises(CommandError, match="failed before any line ran"):
+        call_command("export", batch.id, "--to", "x.parquet")

@@ -32,6 +32,14 @@ def test_an_absolute_path_stands_for_itself(read, tmp_path):
     assert entry.folder == tmp_path / "elsewhere"
 
 
+def test_a_gguf_file_has_a_folder_beside_it_that_describes_it(read, tmp_path):
+    models = tmp_path / "models"
+    a, b = read('[models."org/a"]\npath = "a/x.gguf"\n[models.b]\npath = "/y.gguf"\n')
+    assert (a.gguf_file, a.folder) == (models / "a" / "x.gguf", models / "org--a--gguf")
+    assert (str(b.gguf_file), b.folder) == ("/y.gguf", models / "b--gguf")
+    assert read('[models.a]\npath = "x"\n').get("a").gguf_file is None
+
+
 def test_logit_processors_are_added_to_those_that_every_model_has(read):
     text = '[models.a]\npath = "a"\n[models.a.logit_processors]\nmine = "a.b:C"\n'
     paths = read(text).get("a").logit_processors
@@ -45,6 +53,30 @@ def test_the_scope_of_the_repetition_penalty_is_output_or_all(read):
     assert read(text).get("a").repetition_penalty_scope == "all"
     with pytest.raises(CatalogError, match="repetition_penalty_scope must be one of output, all"):
         read(text.replace('"all"', '"prompt"'))
+
+
+def test_settings_of_a_gpu(read):
+    (entry,) = read('[models.a]\npath = "a"\n')
+    assert (entry.gpu_memory_utilization, entry.enforce_eager) == (0.9, False)
+    assert (entry.async_scheduling, entry.grammar_threads) == (True, 1)
+    assert entry.tensor_parallel_size == 1
+    assert (entry.max_num_seqs, entry.slots) == (None, 64)
+    (entry,) = read(
+        '[models.a]\npath = "a"\ngpu_memory_utilization = 1\nenforce_eager = true\n'
+        "async_scheduling = false\ngrammar_threads = 3\nmax_num_seqs = 5\n"
+        "tensor_parallel_size = 4\n"
+    )
+    assert entry.tensor_parallel_size == 4
+    assert (entry.gpu_memory_utilization, entry.enforce_eager) == (1, True)
+    assert (entry.async_scheduling, entry.grammar_threads) == (False, 3)
+    assert (entry.max_num_seqs, entry.slots) == (5, 5)
+
+
+def test_speculation_is_on_unless_it_is_turned_off(read):
+    assert read('[models.a]\npath = "a"\n').get("a").speculation
+    assert not read('[models.a]\npath = "a"\nspeculation = false\n').get("a").speculation
+    with pytest.raises(CatalogError, match="speculation must be of type bool"):
+        read('[models.a]\npath = "a"\nspeculation = 1\n')
 
 
 def test_adapters_have_folders_by_name(read, tmp_path):
@@ -76,7 +108,7 @@ def test_how_a_model_calls_tools_and_thinks(read):
     hash(entry)
 
 
-def test_choosing(read):
+def test_a_model_is_chosen_by_name_or_as_the_only_one(read):
     one = read('[models.a]\npath = "a"\n')
     assert one.choose(None).id == "a"
     two = read('[models.a]\npath = "a"\n[models.b]\npath = "b"\n')
@@ -101,11 +133,14 @@ def test_choosing(read):
         ("[models.a]\npath = 3\n", "path must be of type str"),
         ('[models.a]\npath = "a"\nmax_num_seqs = true\n', "max_num_seqs must be of type int"),
         ('[models.a]\npath = "a"\nmax_num_seqs = 0\n', "at least 1"),
+        ('[models.a]\npath = "a"\ngpu_memory_utilization = 0\n', "above 0 and at most 1, not 0"),
+        ('[models.a]\npath = "a"\ngpu_memory_utilization = 1.5\n', "at most 1, not 1.5"),
+        ('[models.a]\npath = "a"\ngpu_memory_utilization = true\n', "must be of type float"),
         ('[models.a]\npath = "a"\ndtype = "int3"\n', "dtype must be one of"),
         ('[models.a]\nwheel = "w==1"\n', "needs gguf"),
         ('[models.a]\npath = "a"\nadapters = "x"\n', "adapters must be of type table"),
         ('[models.a]\npath = "a"\nadapters.x = 3\n', "adapter 'x' must name a folder"),
-        ('[models.a]\npath = "a"\nadapters."a:b" = "x"\n', "hold a colon"),
+        ('[models.a]\npath = "a"\nadapters."a:b" = "x"\n', "without a colon"),
         ('[models.a]\npath = "a"\nlogit_processors.x = "y"\n', "'x' must be 'module:attribute'"),
         ("[models]\na = 3\n", "must be a table"),
         ('[models.a]\npath = "a"\ntool_format = "x"\n', "tool_format must be one of hermes,"),

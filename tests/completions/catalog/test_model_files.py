@@ -22,12 +22,37 @@ def load(folder: Path, max_model_len: int | None = None, **documents: Any) -> Mo
 SIZES = {"vocab_size": 10, "max_position_embeddings": 64}
 
 
-def test_sizes(tmp_path: Path) -> None:
+def test_vocabulary_and_context_come_from_the_configuration(tmp_path: Path) -> None:
     model = load(tmp_path, config=SIZES)
     assert (model.vocab_size, model.max_model_len, model.eos_token_ids) == (10, 64, ())
 
 
-def test_nested_configurations(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("settings", "expected"),
+    [
+        (None, None),
+        ({"quant_method": "awq", "bits": 4}, "awq"),
+        ({"quant_method": "gguf", "file": "../a.gguf", "type": "Q4_K"}, "gguf Q4_K"),
+    ],
+)
+def test_the_format_of_rounded_weights_is_named(
+    tmp_path: Path, settings: dict[str, Any] | None, expected: str | None
+) -> None:
+    config = {**SIZES, "quantization_config": settings}
+    assert load(tmp_path, config=config).quantization == expected
+
+
+def test_the_weights_of_a_gguf_file_have_a_version(tmp_path: Path) -> None:
+    stamps = [{"file": "a.gguf", "bytes": n, "modified": 1} for n in (1, 2)]
+    versions = {
+        load(tmp_path, config=SIZES, manifest={"source": stamp, "files": {}}).weight_version
+        for stamp in stamps
+    }
+    assert len(versions) == 2
+    assert None not in versions
+
+
+def test_a_nested_text_configuration_is_read(tmp_path: Path) -> None:
     model = load(tmp_path, config={"text_config": {**SIZES, "eos_token_id": 3}, "vocab_size": 99})
     assert (model.vocab_size, model.max_model_len, model.eos_token_ids) == (10, 64, (3,))
 
@@ -43,7 +68,9 @@ def test_models_toml_can_shorten_the_context(
     ("generation", "expected"),
     [({"eos_token_id": [5, 6]}, (5, 6, 3)), ({"eos_token_id": 3}, (3,)), ({}, (3,))],
 )
-def test_stop_ids(tmp_path: Path, generation: Any, expected: tuple[int, ...]) -> None:
+def test_stop_ids_are_collected_from_all_files(
+    tmp_path: Path, generation: Any, expected: tuple[int, ...]
+) -> None:
     config = {**SIZES, "eos_token_id": 3}
     assert load(tmp_path, config=config, generation_config=generation).eos_token_ids == expected
 
@@ -87,6 +114,12 @@ def test_a_broken_configuration(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text("{")
     with pytest.raises(ModelFilesError, match="cannot read"):
         load(tmp_path)
+
+
+def test_a_broken_tokenizer(tmp_path: Path) -> None:
+    (tmp_path / "tokenizer.json").write_text("{")
+    with pytest.raises(ModelFilesError, match=r"tokenizer\.json cannot be read"):
+        _ = load(tmp_path, config=SIZES).tokenizer
 
 
 def test_a_missing_tokenizer(tmp_path: Path) -> None:

@@ -5,11 +5,12 @@ from typing import Any
 
 import pytest
 
+from completions.catalog.entries import ModelEntry
 from completions.catalog.model_files import ModelFiles
 from completions.chat.conversation import prompt_text
 from completions.chat.template import ChatTemplateError
 from completions.chat.tool_formats import TOOL_FORMATS
-from completions.chat.tools import Tool
+from completions.chat.tools import Tool, dump
 
 PLAIN = "{% for m in messages %}[{{ m.role }}]{{ m.content }}{% endfor %}>"
 KNOWS = (
@@ -30,7 +31,7 @@ MESSAGES = [
 
 def render(folder: Path, source: str, messages: Any, form: str | None = "hermes", **kw: Any) -> str:
     (folder / "chat_template.jinja").write_text(source)
-    model = ModelFiles("m", folder, 10, 64, (), 0)
+    model = ModelFiles(ModelEntry("m", folder), 10, 64, (), 0)
     tools = kw.pop("tools", TOOLS)
     return prompt_text(model, messages, tools, TOOL_FORMATS[form] if form else None, kw)
 
@@ -58,11 +59,18 @@ def test_the_preamble_joins_a_system_message(tmp_path: Path) -> None:
     assert text.count("[system]") == 1
 
 
+@pytest.mark.parametrize(("form", "apart"), [("hermes", "\n"), ("llama3", "\n\n"), ("glm", "\n")])
+def test_tools_are_listed_as_the_format_separates_them(form: str, apart: str) -> None:
+    tools = [Tool("f"), Tool("g")]
+    listed = apart.join(dump(tool.as_dict()) for tool in tools)
+    assert f"\n{listed}" in TOOL_FORMATS[form].preamble(tools)
+
+
 def test_no_preamble_without_tools(tmp_path: Path) -> None:
     assert render(tmp_path, PLAIN, MESSAGES[:1], tools=()) == "[user]Go.>"
 
 
-def test_a_refusal_of_the_template_is_told(tmp_path: Path) -> None:
+def test_a_refusal_of_the_template_reaches_the_client(tmp_path: Path) -> None:
     with pytest.raises(ChatTemplateError, match="alternate"):
         render(tmp_path, "{{ raise_exception('must alternate') }}", MESSAGES)
     with pytest.raises(ChatTemplateError, match="broken"):

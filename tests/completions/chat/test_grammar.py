@@ -1,6 +1,7 @@
 """Grammars of whole answers, put before llguidance: what fits them and what does not."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +30,7 @@ PARAMETERS = {
     "additionalProperties": False,
 }
 STRICT = Tool("weather", "w", PARAMETERS, strict=True, place="tools[0]")
-LOOSE = Tool("add", None, PARAMETERS, place="tools[1]")
+LOOSE = Tool("add", None, PARAMETERS, strict=False, place="tools[1]")
 GOOD = Call("weather", {"city": "New York", "days": 3, "unit": "C"})
 ANY = Call("add", {"x": "1"})
 
@@ -83,7 +84,7 @@ def calls(form: str, *tools: Tool, **choice: Any) -> Calls:
 
 @pytest.mark.parametrize("form", TOOL_FORMATS)
 @pytest.mark.parametrize("special", [False, True])
-def test_calls_amid_text(tmp_path: Path, form: str, special: bool) -> None:
+def test_calls_between_text(tmp_path: Path, form: str, special: bool) -> None:
     bench = Bench(tmp_path, ["<|x|>", *TOOL_FORMATS[form].marks] if special else [])
     good, loose = TOOL_FORMATS[form].write(GOOD), TOOL_FORMATS[form].write(ANY)
     asked = calls(form)
@@ -212,12 +213,12 @@ def test_no_grammar_where_anything_goes(bench: Bench) -> None:
 @pytest.mark.parametrize(
     ("form", "schema", "pointer"),
     [
-        ("hermes", {"type": "object", "not": {}}, "/not"),
-        ("glm", {"properties": {"a": {"type": "integer", "not": {}}}}, "/properties/a/not"),
+        ("hermes", {"type": "object", "extends": {}}, "/extends"),
+        ("glm", {"properties": {"a": {"type": "integer", "extends": {}}}}, "/properties/a/extends"),
         ("glm", {"type": "array"}, ""),
         ("glm", {"anyOf": [{}]}, "/anyOf"),
         ("glm", {"required": ["x"], "additionalProperties": False}, ""),
-        ("glm", {"properties": {"a": {"type": "string", "format": "date"}}},
+        ("glm", {"properties": {"a": {"type": "string", "format": "uuid"}}},
          "/properties/a/format"),
     ],
 )  # fmt: skip
@@ -231,6 +232,33 @@ def test_a_schema_that_cannot_be_enforced_is_named(
         translate(wanted, bench.compiler)
     assert caught.value.field == "tools[0].function.parameters"
     assert caught.value.pointer == pointer
+
+
+@pytest.mark.parametrize("form", TOOL_FORMATS)
+@pytest.mark.parametrize("mode", ["auto", "required"])
+def test_arguments_fit_their_schema_unless_told_otherwise(
+    bench: Bench, form: str, mode: str
+) -> None:
+    written = TOOL_FORMATS[form].write
+    unsaid = calls(form, replace(STRICT, strict=None), mode=mode)
+    loose = calls(form, replace(STRICT, strict=False), mode=mode)
+    for asked in (unsaid, loose):
+        assert bench.fits(written(GOOD), asked)
+    odd = written(Call("weather", {"city": {"type": "string"}}))
+    assert not bench.fits(odd, unsaid)
+    assert bench.fits(odd, loose)
+
+
+@pytest.mark.parametrize("form", TOOL_FORMATS)
+def test_a_schema_that_cannot_be_enforced_is_loosened_alone(bench: Bench, form: str) -> None:
+    hard = Tool("add", None, {"properties": {"a": {"extends": {}}}}, place="tools[1]")
+    asked = calls(form, replace(STRICT, strict=None), hard, mode="required")
+    wanted = answer_constraint(None, asked, None)
+    assert wanted is not None
+    assert list(translate(wanted, bench.compiler).loosened) == ["tools[1].function.parameters"]
+    written = TOOL_FORMATS[form].write
+    assert bench.fits(written(ANY), asked)
+    assert not bench.fits(written(Call("weather", {"city": "Rome"})), asked)
 
 
 def test_a_fault_of_the_clients_constraint_names_its_field(bench: Bench) -> None:

@@ -19,7 +19,9 @@ from completions.chat.markers import MarkFilter, split_at
         ("", ("", None, "")),
     ],
 )
-def test_splitting(text: str, expected: tuple[str, str | None, str]) -> None:
+def test_a_text_is_split_at_its_first_mark(
+    text: str, expected: tuple[str, str | None, str]
+) -> None:
     assert split_at(text, ("<b>", "<d>")) == expected
 
 
@@ -30,7 +32,7 @@ MARKS = ("<b>", "<bb>", "[end]")
     st.lists(st.sampled_from(["<b>", "<bb>", "[end]", "<", "b", "[e", "x", ">"]), max_size=12),
     st.integers(0, 40),
 )
-def test_filtering(scraps: list[str], place: int) -> None:
+def test_marks_are_filtered_alike_however_the_text_is_cut(scraps: list[str], place: int) -> None:
     text = "".join(scraps)
     one, two = MarkFilter(MARKS), MarkFilter(MARKS)
     whole = one.push(text) + one.finish()

@@ -133,7 +133,7 @@ def test_calls_whose_keys_stand_in_another_order() -> None:
     assert message([text], "hermes")["calls"] == [("add", '{"a":1}')]
 
 
-def test_undeclared_values_of_glm_are_json_where_they_read_so() -> None:
+def test_undeclared_glm_values_are_json_where_they_parse_as_json() -> None:
     text = (
         "<tool_call>add<arg_key>a</arg_key><arg_value> 12 </arg_value>"
         '<arg_key>b</arg_key><arg_value>two "2"</arg_value></tool_call>'
@@ -168,7 +168,9 @@ def test_an_object_that_cannot_be_read_is_no_call(value: str) -> None:
         ("a </thin", True, "a </thin", ""),
     ],
 )
-def test_thoughts(text: str, is_open: bool, reasoning: str, content: str) -> None:
+def test_thoughts_are_told_from_content(
+    text: str, is_open: bool, reasoning: str, content: str
+) -> None:
     found = message([text], None, is_open)
     assert (found["reasoning"], found["content"]) == (reasoning, content)
 

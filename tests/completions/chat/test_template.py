@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from completions.catalog.entries import ModelEntry
 from completions.catalog.model_files import ModelFiles
 from completions.chat import template as chat_template
 from completions.chat.template import ChatTemplateError
@@ -16,7 +17,7 @@ def render(folder: Path, template: str | None, messages: Any = HELLO, prompt: bo
     if template is not None:
         (folder / "chat_template.jinja").write_text(template)
     (folder / "tokenizer_config.json").write_text('{"bos_token": "<s>"}')
-    model = ModelFiles("m", folder, 10, 64, (), 0)
+    model = ModelFiles(ModelEntry("m", folder), 10, 64, (), 0)
     return chat_template.render(model, messages, add_generation_prompt=prompt)
 
 
@@ -34,7 +35,7 @@ def render(folder: Path, template: str | None, messages: Any = HELLO, prompt: bo
         ("{{ undefined_name }}", ""),
     ],
 )
-def test_rendering(tmp_path: Path, template: str, text: str) -> None:
+def test_a_template_renders_the_conversation(tmp_path: Path, template: str, text: str) -> None:
     assert render(tmp_path, template) == text
 
 
@@ -48,7 +49,9 @@ def test_rendering(tmp_path: Path, template: str, text: str) -> None:
         ("{{ 1 + 'a' }}", "unsupported operand"),
     ],
 )
-def test_refusals(tmp_path: Path, template: str, reason: str) -> None:
+def test_a_template_that_fails_is_refused_with_the_reason(
+    tmp_path: Path, template: str, reason: str
+) -> None:
     with pytest.raises(ChatTemplateError, match=reason):
         render(tmp_path, template)
 

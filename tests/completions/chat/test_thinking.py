@@ -40,7 +40,7 @@ def test_special_tokens_before_them_do_not_count():
 
 
 @given(st.lists(st.sampled_from([b"a", b"<", b"/", b"think", b">", b"</think>"])))
-def test_however_they_are_grouped(tokens):
+def test_the_result_does_not_depend_on_the_grouping(tokens):
     apart = ThoughtCounter(MARKS, is_open=True)
     for token in tokens:
         apart.push([token])

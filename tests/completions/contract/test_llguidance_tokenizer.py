@@ -1,8 +1,10 @@
 """llguidance's tokenizer: padded rows, ids with gaps, and text that spells special tokens."""
 
+import random
+
 import pytest
 from llguidance import LLMatcher
-from tokenizers import Tokenizer, decoders, models
+from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 
 from completions.contract import llguidance_tokenizer
 from completions.contract.token_bytes import TokenBytes, num_ids
@@ -61,3 +63,71 @@ def test_a_tokenizer_without_bytes_is_refused() -> None:
     pieces.decoder = decoders.WordPiece()
     with pytest.raises(ValueError, match="decodes bytes or word marks"):
         llguidance_tokenizer.build(TokenBytes(pieces), [b"", b"a"], [0])
+
+
+CLASSES = ("[a-z]", "[A-Za-z]", "[a-z ]", "[A-Za-z0-9_-]", "[^a]", r"\w", ".", "é", "[A-Z][a-z]")
+COUNTS = ("+", "{1,3}", "{4}", "{2,9}", "{6,14}", "{12,40}", "{0,80}")
+
+
+def random_words(rng: random.Random, count: int) -> Tokenizer:
+    """A vocabulary of every byte and of words of up to 17 bytes, a space in front or not."""
+    letters = pre_tokenizers.ByteLevel.alphabet()
+    words = dict.fromkeys(sorted(letters))
+    while len(words) < len(letters) + count:
+        made = rng.choice(("", "Ġ", "Ġ", "ĠĠ")) + "".join(
+            rng.choices("abcXY0_-Ã©Ġ,", (9, 9, 9, 2, 2, 1, 1, 1, 1, 1, 1, 1), k=rng.randint(1, 15))
+        )
+        words[made] = None
+    made = Tokenizer(models.BPE({word: id for id, word in enumerate(words)}, []))
+    made.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    made.decoder = decoders.ByteLevel()
+    made.add_special_tokens([AddedToken(END), AddedToken(TOOL)])
+    return made
+
+
+def random_pattern(rng: random.Random) -> str:
+    parts = [rng.choice(CLASSES) + rng.choice(COUNTS) for _ in range(rng.randint(1, 3))]
+    pattern = rng.choice(("", " ", "-", ", ?")).join(parts)
+    return pattern if rng.random() < 0.5 else f"({pattern} ){{1,{rng.randint(2, 9)}}}"
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_parts_worked_out_in_advance_change_no_mask(seed: int) -> None:
+    rng = random.Random(seed)  # noqa: S311 - any patterns will do
+    tokenizer = random_words(rng, 1500)
+    read = TokenBytes(tokenizer)
+    table = read.table(num_ids(tokenizer) + PADDING)
+    built = llguidance_tokenizer.build(read, table, [tokenizer.token_to_id(END)])
+    plain = built.with_slices([])
+    masks = 0
+    for _ in range(25):
+        pattern = random_pattern(rng)
+        grammar = f"start: /{pattern}/"
+        if rng.random() < 0.3:
+            schema = {"type": "string", "minLength": rng.randint(0, 9), "maxLength": 20}
+            grammar = LLMatcher.grammar_from_json_schema(schema)
+        matchers = [LLMatcher(each, grammar, log_level=0) for each in (built, plain)]
+        for _ in range(8):
+            first, second = (matcher.compute_bitmask() for matcher in matchers)
+            assert first == second, pattern
+            masks += 1
+            if any(matcher.is_stopped() for matcher in matchers):
+                break
+            token = rng.choice(sorted(allowed(matchers[0])))
+            for matcher in matchers:
+                assert matcher.consume_token(token), pattern
+    assert masks > 100
+
+
+@pytest.mark.parametrize("kind", ALL)
+def test_each_kind_of_tokenizer_has_the_parts(kind: str) -> None:
+    tokenizer = ALL[kind]()
+    read = TokenBytes(tokenizer)
+    table = read.table(num_ids(tokenizer) + PADDING)
+    built = llguidance_tokenizer.build(read, table, [tokenizer.token_to_id(END)])
+    for pattern in ("[a-z ]{6}", "[A-Za-z_]{2,15}", "([a-z]{1,3} ){2}x", ".{0,20}"):
+        first, second = (
+            allowed(LLMatcher(each, f"start: /{pattern}/", log_level=0))
+            for each in (built, built.with_slices([]))
+        )
+        assert first == second

@@ -17,7 +17,7 @@ from completions.contract.sampling import FLOATS, INTEGERS, LOGIT_BIAS, Range
         (Range(1.0, low=0.0, excludes_low=True), [5e-324, 1], [0, 0.0, -1]),
     ],
 )
-def test_bounds(range, inside, outside):
+def test_a_range_holds_what_lies_inside_and_nothing_outside(range, inside, outside):
     assert all(value in range for value in inside)
     assert not any(value in range for value in outside)
 

@@ -42,7 +42,7 @@ def test_any_text_is_a_value_or_a_strict_error(text: str) -> None:
         ("\ufeff{}", "line 1, column 1"),
     ],
 )
-def test_refused(text: str, reason: str) -> None:
+def test_what_is_not_strict_json_is_refused_with_the_reason(text: str, reason: str) -> None:
     with pytest.raises(StrictJSONError) as caught:
         loads(text)
     assert reason in str(caught.value)

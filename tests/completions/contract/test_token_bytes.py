@@ -2,7 +2,7 @@
 
 import pytest
 from llguidance import LLTokenizer
-from tokenizers import Tokenizer, decoders, models
+from tokenizers import AddedToken, Tokenizer, decoders, models
 
 from completions.contract.token_bytes import TokenBytes, num_ids
 from tests.completions.contract.tokenizers_of_each_kind import (
@@ -48,6 +48,17 @@ def test_ids_without_a_token_have_no_bytes(kind: str) -> None:
     assert TokenBytes(tokenizer).of(size) == b""
     short = TokenBytes(tokenizer).table(10)
     assert short == table[:10]
+
+
+@pytest.mark.parametrize("special", [False, True])
+def test_an_added_token_is_decoded_like_any_other(special: bool) -> None:
+    """Gemma's file lists runs of spaces among the added tokens."""
+    tokenizer = word_marks()
+    tokenizer.add_tokens([AddedToken("▁▁", special=special)])
+    id = tokenizer.token_to_id("▁▁")
+    assert tokenizer.decode([id, id], skip_special_tokens=False) == "   "  # less the first space
+    read = TokenBytes(tokenizer)
+    assert read.of(id) == read.table(num_ids(tokenizer))[id] == b"  "
 
 
 def test_special_tokens_are_known() -> None:

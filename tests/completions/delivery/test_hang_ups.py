@@ -5,6 +5,7 @@ import gc
 import json
 import threading
 
+import orjson
 import pytest
 from django.conf import settings
 from uvicorn.config import Config
@@ -13,7 +14,7 @@ from uvicorn.server import ServerState
 from completions.batches import files
 from completions.http import base
 from completions.jobs.execute import StepEvent
-from completions.jobs.scripts import Scripts
+from completions.jobs.store import JobStore
 from project.server.gateway import Gateway
 from project.server.handler import ASGIHandler
 from project.server.http_protocol import Protocol
@@ -24,7 +25,7 @@ pytestmark = [pytest.mark.integration, pytest.mark.django_db(transaction=True)]
 
 
 class Connection:
-    """Of a client with the owner's key, up to the server's own protocol. The test runs the jobs."""
+    """A client with the owner's key, through the server's protocol. The test runs the jobs."""
 
     def __init__(self, live, key):
         live.at_once = False
@@ -52,7 +53,7 @@ class Connection:
         await until(lambda: len(self._live.sent) == number)
 
     async def hang_up(self):
-        """And wait until the server is through with it."""
+        """Close the connection, and wait until the server has finished the request."""
         self.protocol.connection_lost(None)
         await until(lambda: not self.state.tasks)
 
@@ -76,16 +77,16 @@ KINDS = pytest.mark.parametrize("stream", [False, True], ids=["answer", "stream"
 
 
 @KINDS
-async def test_while_its_job_is_on_its_way(live, connection, monkeypatch, stream):
-    may_go_on, call_each = asyncio.Event(), Scripts.call_each
+async def test_a_hang_up_while_the_job_is_submitted(live, connection, monkeypatch, stream):
+    may_go_on, call_each = asyncio.Event(), JobStore.call_each
 
-    async def slow(scripts, line, calls):
+    async def slow(store, line, calls):
         if calls[0][0] == "submit":
-            live.sent.append(calls[0][1][0])
+            live.sent.append(orjson.loads(calls[0][1][0])["id"])
             await may_go_on.wait()
-        return await call_each(scripts, line, calls)
+        return await call_each(store, line, calls)
 
-    monkeypatch.setattr(Scripts, "call_each", slow)
+    monkeypatch.setattr(JobStore, "call_each", slow)
     connection.send(stream=stream)
     await connection.until_sent()
     await connection.hang_up()
@@ -96,7 +97,9 @@ async def test_while_its_job_is_on_its_way(live, connection, monkeypatch, stream
 
 
 @KINDS
-async def test_between_the_steps_of_storing_its_job(live, connection, monkeypatch, stream):
+async def test_a_hang_up_between_the_steps_of_storing_the_job(
+    live, connection, monkeypatch, stream
+):
     may_go_on, dispatch = asyncio.Event(), live.dispatch
 
     async def slow(job_id):
@@ -113,7 +116,7 @@ async def test_between_the_steps_of_storing_its_job(live, connection, monkeypatc
 
 
 @KINDS
-async def test_while_its_job_waits(connection, stream):
+async def test_a_hang_up_while_the_job_is_queued(connection, stream):
     connection.send(stream=stream)
     await connection.until_sent()
     if stream:
@@ -122,7 +125,7 @@ async def test_while_its_job_waits(connection, stream):
     await connection.until_cancelled()
 
 
-async def test_while_it_reads(live, connection):
+async def test_a_hang_up_while_the_client_reads(live, connection):
     connection.send(stream=True)
     await connection.until_sent()
     claim = await asyncio.to_thread(live.worker.claim, live.sent[0])
@@ -134,7 +137,7 @@ async def test_while_it_reads(live, connection):
 
 
 async def test_before_the_head_of_its_stream_could_be_written(connection, monkeypatch):
-    """It has not read what came before, so nothing more can be sent to it."""
+    """The client reads nothing, so the server's buffer is full."""
     full, drain = asyncio.Event(), connection.protocol.flow.drain
 
     async def waiting():
@@ -163,7 +166,7 @@ async def test_a_stream_whose_head_cannot_be_written_yet_is_not_given_up(live, c
 
 
 @KINDS
-async def test_while_another_request_waits_behind_it(live, connection, stream):
+async def test_a_hang_up_while_another_request_is_pipelined(live, connection, stream):
     connection.send(stream=stream)
     await connection.until_sent()
     connection.send()

@@ -5,7 +5,7 @@ from rest_framework.request import Request
 from rest_framework.test import APIRequestFactory
 
 from completions.delivery.preferences import Preferences, cursor, flag, seconds
-from completions.errors import APIError
+from completions.exceptions import APIError
 
 
 def request(query="", **headers) -> Request:
@@ -23,7 +23,7 @@ def request(query="", **headers) -> Request:
         ("wait=abc", Preferences()),
     ],
 )
-def test_prefer(header, expected):
+def test_the_prefer_header_is_parsed(header, expected):
     assert Preferences.of(request(Prefer=header)) == expected
 
 
@@ -35,7 +35,7 @@ def test_meta_is_asked_for_by_header(given, wanted):
         Preferences.of(request(**{"x-include-meta": "please"}))
 
 
-def test_flags():
+def test_query_flags_are_parsed():
     assert flag(request("stream=true"), "stream")
     assert flag(request("stream=1"), "stream")
     assert not flag(request("stream=false"), "stream")

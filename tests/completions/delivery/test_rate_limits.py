@@ -10,7 +10,7 @@ from completions.jobs.limits import Allowance, LimitReachedError, Limits, Remain
     ("seconds", "text"),
     [(0, "0ms"), (0.0121, "13ms"), (1, "1s"), (59.2, "1m0s"), (360, "6m0s"), (7.5, "8s")],
 )
-def test_duration(seconds: float, text: str) -> None:
+def test_durations_are_written_as_openai_writes_them(seconds: float, text: str) -> None:
     assert rate_limits.duration(seconds) == text
 
 
@@ -23,7 +23,7 @@ def test_headers_name_the_limits_that_there_are() -> None:
     }
 
 
-def test_requests() -> None:
+def test_a_reached_request_rate_is_a_429() -> None:
     remaining = Remaining(requests=Allowance(60, 0))
     error = rate_limits.refusal(LimitReachedError("requests", remaining, 0.25), Limits(60), 5)
     assert error.status_code == 429
@@ -34,7 +34,7 @@ def test_requests() -> None:
     assert error.headers["x-ratelimit-reset-requests"] == "1m0s"
 
 
-def test_a_request_that_never_fits_is_not_to_be_retried() -> None:
+def test_a_request_above_the_limit_must_not_be_retried() -> None:
     limits = Limits(tokens_per_minute=100)
     error = rate_limits.refusal(LimitReachedError("tokens", Remaining(), 30), limits, 101)
     assert (error.type, error.code) == ("tokens", "rate_limit_exceeded")
@@ -43,7 +43,7 @@ def test_a_request_that_never_fits_is_not_to_be_retried() -> None:
     assert "Retry-After" not in error.headers
 
 
-def test_concurrency() -> None:
+def test_a_reached_concurrency_is_a_429() -> None:
     limits = Limits(max_concurrency=3)
     error = rate_limits.refusal(LimitReachedError("concurrency", Remaining(), 1), limits, 1)
     assert (error.type, error.code) == ("requests", "concurrency_limit_exceeded")

@@ -1,4 +1,4 @@
-"""/v1/batches: what a request may hold, whose batches one sees, and lists."""
+"""/v1/batches: valid bodies, access, and lists."""
 
 import json
 
@@ -13,7 +13,7 @@ pytestmark = pytest.mark.django_db(transaction=True)
 
 @pytest.fixture(autouse=True)
 def folder(settings, tmp_path):
-    """A storage of the test's own."""
+    """A private file storage."""
     settings.STORAGES = {
         **settings.STORAGES,
         "default": {
@@ -55,7 +55,7 @@ def test_a_new_batch_waits_for_its_validation(api, file_id):
 
 
 @pytest.mark.parametrize(("window", "seconds"), [("1h", 3600), ("168h", 168 * 3600)])
-def test_windows(api, file_id, window, seconds):
+def test_the_completion_window_sets_the_expiry(api, file_id, window, seconds):
     body = create(api, file_id, completion_window=window).json()
     assert body["expires_at"] - body["created_at"] == seconds
 
@@ -106,7 +106,7 @@ def test_the_input_file_must_be_ones_own_and_for_a_batch(api, file_id, stranger)
     assert create(api, file_id).json()["error"]["code"] == "invalid_file_purpose"
 
 
-def test_too_much_that_waits_refuses_more(api, file_id, settings):
+def test_too_many_waiting_lines_refuse_new_batches(api, file_id, settings):
     settings.MAX_QUEUED_LINES = 10
     first = create(api, file_id).json()["id"]
     Batch.objects.filter(id=first).update(status="in_progress", total=12, completed=1, failed=1)
@@ -131,7 +131,7 @@ def test_lists_are_turned_page_by_page(api, file_id):
     assert api.get("/v1/batches", {"limit": 101}).json()["error"]["param"] == "limit"
 
 
-def test_strangers_see_nothing(api, file_id, stranger):
+def test_other_organizations_see_nothing(api, file_id, stranger):
     batch_id = create(api, file_id).json()["id"]
     other = Client(headers=stranger.headers)
     assert other.get("/v1/batches").json()["data"] == []

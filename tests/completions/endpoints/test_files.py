@@ -1,4 +1,4 @@
-"""/v1/files: uploads as the official client sends them, and everything that may be wrong."""
+"""/v1/files: uploads by the official client, and invalid ones."""
 
 from datetime import timedelta
 
@@ -19,7 +19,7 @@ LINE = b'{"custom_id": "a"}\n'
 
 @pytest.fixture(autouse=True)
 def folder(settings, tmp_path):
-    """A storage of the test's own."""
+    """A private file storage."""
     settings.STORAGES = {
         **settings.STORAGES,
         "default": {
@@ -73,7 +73,7 @@ def test_a_file_is_stored_read_and_deleted(api, folder, owner):
         assert code(gone, 404) == ("file_not_found", "id")
 
 
-def test_a_large_file_never_lies_in_memory(api, folder, settings):
+def test_a_large_file_is_never_whole_in_memory(api, folder, settings):
     settings.FILE_UPLOAD_MAX_MEMORY_SIZE = 1000
     body = upload(api, b"x" * 300_000).json()
     answer = api.get(f"/v1/files/{body['id']}/content")
@@ -188,7 +188,7 @@ def test_bad_pages(api, query, param):
     assert code(api.get("/v1/files", query)) == ("invalid_value", param)
 
 
-def test_strangers_see_nothing(api, stranger):
+def test_other_organizations_see_nothing(api, stranger):
     file_id = upload(api).json()["id"]
     other = Client(headers=stranger.headers)
     assert other.get("/v1/files").json()["data"] == []

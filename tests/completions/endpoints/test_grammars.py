@@ -32,7 +32,9 @@ def post(api: Client, **body: Any) -> Any:
          True, 9),
     ],
 )  # fmt: skip
-def test_usable(api: Client, body: dict[str, Any], accepts: bool, matched: int) -> None:
+def test_a_usable_grammar_says_what_of_a_text_it_matches(
+    api: Client, body: dict[str, Any], accepts: bool, matched: int
+) -> None:
     response = post(api, **body)
     assert response.status_code == 200
     answer = response.json()
@@ -66,11 +68,11 @@ def test_nodes_of_a_structural_tag_are_named_with_their_pointer(api: Client) -> 
 
 
 def test_keywords_are_named_with_their_pointer(api: Client) -> None:
-    schema = {"properties": {"a": {"uniqueItems": True}}, "x-order": 1, "not": {}}
+    schema = {"properties": {"a": {"extends": {}}}, "x-order": 1, "disallow": {}}
     answer = post(api, json_schema=schema).json()
-    assert (answer["valid"], answer["pointer"]) == (False, "/not")
+    assert (answer["valid"], answer["pointer"]) == (False, "/disallow")
     assert {(each["keyword"], each["pointer"]) for each in answer["warnings"]} == {
-        ("uniqueItems", "/properties/a/uniqueItems"), ("x-order", "/x-order"), ("not", "/not"),
+        ("extends", "/properties/a/extends"), ("x-order", "/x-order"), ("disallow", "/disallow"),
     }  # fmt: skip
     answer = post(api, json_schema={"x-order": 1}).json()
     assert answer["valid"] is True
@@ -115,3 +117,14 @@ def test_the_only_model_of_a_key_need_not_be_named(api: Client, owner: Any) -> N
 
 def test_a_key_is_needed(client: Client, api: Client) -> None:
     assert post(Client(), regex="a").status_code == 401
+
+
+def test_unknown_formats_are_errors_where_the_schema_is_strict(api: Client) -> None:
+    schema = {"items": {"type": "string", "format": "colour"}}
+    wanted = {"name": "x", "schema": schema}
+    answer = post(api, response_format={"type": "json_schema", "json_schema": wanted}).json()
+    assert (answer["valid"], answer["warnings"][0]["keyword"]) == (True, "format")
+    wanted["strict"] = True
+    answer = post(api, response_format={"type": "json_schema", "json_schema": wanted}).json()
+    assert (answer["valid"], answer["pointer"]) == (False, "/items/format")
+    assert "the format colour is unknown" in answer["error"]

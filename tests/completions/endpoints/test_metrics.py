@@ -1,7 +1,8 @@
-"""`GET /metrics`: who may read it, and that workers' pages become one."""
+"""GET /metrics: its token, and the merged pages of workers."""
 
 import pytest
 from django.test import Client
+from prometheus_client import generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 from pytest_django.fixtures import Settings
 
@@ -12,14 +13,14 @@ from completions.jobs.workers import WorkerPage
 TOKEN = "scrape-me"
 
 
-def test_it_is_off_until_a_token_is_set(client: Client, fake_runtime: object) -> None:
+def test_metrics_are_off_until_a_token_is_set(client: Client, fake_runtime: object) -> None:
     refused = client.get("/metrics", headers={"Authorization": "Bearer "})
     assert refused.status_code == 403
     assert "QUIRE_METRICS_TOKEN" in refused.json()["error"]["message"]
 
 
 @pytest.mark.parametrize("header", ["", "Bearer", "Bearer wrong", f"Basic {TOKEN}", "Bearer \xe9"])
-def test_nobody_reads_it_without_the_token(
+def test_metrics_need_the_token(
     client: Client, fake_runtime: object, settings: Settings, header: str
 ) -> None:
     settings.METRICS_TOKEN = TOKEN
@@ -46,7 +47,7 @@ def test_the_part_of_a_web_process(
     assert client.get("/metrics?part=all", headers=headers).status_code == 400
 
 
-def test_nonsense_makes_no_new_time_series() -> None:
+def test_unknown_paths_and_methods_add_no_time_series() -> None:
     assert web_metrics.route_of("/v1/completions/cmpl-1") == "/v1/completions/<str:job_id>"
     assert web_metrics.route_of("/wp-admin/x.php") == "none"
     web_metrics.count("BREW", "/coffee", 404, None, None)
@@ -56,12 +57,12 @@ def test_nonsense_makes_no_new_time_series() -> None:
     assert {"method": "other", "route": "none", "status": "404"} in labels
 
 
-def test_workers_pages_become_one() -> None:
+def test_the_pages_of_workers_are_merged() -> None:
     page = (
         "# HELP quire_steps_total Steps.\n# TYPE quire_steps_total counter\nquire_steps_total 3\n"
     )
     families = metrics.merged([WorkerPage("a", "m", page), WorkerPage("b", "m", page)])
-    text = metrics._written(families).decode()
+    text = generate_latest(metrics.Families(families)).decode()
     assert text.count("# TYPE") == 1
     samples = [s for f in text_string_to_metric_families(text) for s in f.samples]
     assert [(s.name, s.labels["worker"], s.labels["model_name"], s.value) for s in samples] == [

@@ -35,11 +35,14 @@ def test_capabilities_are_those_of_today(api: Client) -> None:
     assert {name for name, able in capabilities.items() if able} == {
         "token_prompts", "chat", "ebnf", "regex", "json_schema", "structural_tag",
         "lark", "hidden_states", "logprobs",
-        "adapters",
+        "adapters", "forward",
     }  # fmt: skip
     assert capabilities["adapters"] == ["polite"]
+    assert capabilities["forward"] == "torch"
+    assert capabilities["quantization"] is None
     texts = api.get("/v1/models/texts").json()["capabilities"]
     assert all(texts[name] for name in ("text_prompts", "tools", "thinking"))
+    assert texts["forward"] is None  # no worker serves it
 
 
 def test_an_adapter_is_a_model_with_a_parent(api: Client) -> None:
@@ -80,7 +83,7 @@ def test_an_unreachable_redis(api: Client, fake_runtime: FakeRuntime) -> None:
     assert response.json()["error"]["code"] == "queue_unavailable"
 
 
-def test_no_path_and_no_parameter_holds_nul(api: Client) -> None:
+def test_paths_and_parameters_must_not_contain_nul(api: Client) -> None:
     assert api.get("/v1/models/%00").json()["error"]["code"] == "not_found"
     answer = api.get("/v1/files?purpose=a%00")
     assert (answer.status_code, answer.json()["error"]["param"]) == (400, "purpose")

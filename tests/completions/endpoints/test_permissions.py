@@ -1,4 +1,4 @@
-"""What a key may be used for, from where, and how soon what it asks for runs."""
+"""Scopes, networks, models and priorities of keys."""
 
 from typing import Any
 
@@ -75,7 +75,7 @@ def test_hidden_states_need_a_permission(api: Client, owner: Tenant, asked: Any)
         ([], "203.0.113.9", True),
     ],
 )
-def test_networks(
+def test_a_key_works_from_its_networks_only(
     api: Client, owner: Tenant, networks: list[str], address: str, admitted: bool
 ) -> None:
     restrict(owner, allowed_networks=networks)
@@ -86,7 +86,7 @@ def test_networks(
         assert "may not be used from" in refused(response)
 
 
-def test_a_forwarded_address_is_not_believed(api: Client, owner: Tenant) -> None:
+def test_a_forwarded_address_is_ignored(api: Client, owner: Tenant) -> None:
     restrict(owner, allowed_networks=["10.0.0.0/8"])
     response = api.get("/v1/models", REMOTE_ADDR="203.0.113.9", HTTP_X_FORWARDED_FOR="10.0.0.1")
     assert "203.0.113.9" in refused(response)

@@ -1,14 +1,15 @@
-"""No route tells one organization's key of another's objects, not even that they exist."""
+"""No route reveals that objects of another organization exist."""
 
 import json
 import re
+from datetime import timedelta
 
 import pytest
 from asgiref.sync import sync_to_async
 from django.utils import timezone
 
 from completions.batches import states
-from completions.models import Batch, File, FilePurpose
+from completions.models import Batch, File, FilePurpose, Upload
 from completions.urls import urlpatterns
 from tests.completions.live_api import PREFIX, Caller
 
@@ -16,7 +17,7 @@ pytestmark = [pytest.mark.integration, pytest.mark.django_db(transaction=True)]
 
 METHODS = ("get", "post", "put", "patch", "delete")
 SHARED = {"model_id"}
-"""Parameters of routes that name nobody's own."""
+"""URL parameters whose objects belong to no organization."""
 
 
 def made_file(owner):
@@ -33,6 +34,13 @@ def made_batch(owner, file):
     return batch
 
 
+def made_upload(owner):
+    return Upload.objects.create(
+        organization=owner.organization, api_key=owner.key, filename="in.jsonl", bytes=1,
+        file_seconds=3600, expires_at=timezone.now() + timedelta(hours=1),
+    )  # fmt: skip
+
+
 def object_routes():
     """Path templates with an object's id, and their methods."""
     for pattern in urlpatterns:
@@ -42,8 +50,8 @@ def object_routes():
             yield f"/{pattern.pattern}", [name for name in METHODS if hasattr(view, name)]
 
 
-async def told(caller, method, path):
-    """What is answered, but for the id."""
+async def answers_to(caller, method, path):
+    """Status and error of the response."""
     response = await getattr(caller, method)(path, **BODIES.get(method, {}))
     return response.status_code, json.loads(response.content).get("error")
 
@@ -51,7 +59,7 @@ async def told(caller, method, path):
 BODIES = {"post": {"data": "{}", "content_type": "application/json"}}
 
 
-async def test_no_object_route_knows_a_strangers_objects(live, owner, stranger) -> None:
+async def test_no_route_finds_objects_of_another_organization(live, owner, stranger) -> None:
     live.at_once = False
     chat = {"messages": [{"role": "user", "content": "a"}], "max_tokens": 2, "background": True}
     completion = json.loads((await live.post(background=True)).content)["id"]
@@ -61,11 +69,13 @@ async def test_no_object_route_knows_a_strangers_objects(live, owner, stranger) 
     )  # fmt: skip
     file = await sync_to_async(made_file)(owner)
     batch = await sync_to_async(made_batch)(owner, file)
+    upload = await sync_to_async(made_upload)(owner)
     ids = {
         "/v1/completions": completion,
         "/v1/chat": json.loads(response.content)["id"],
         "/v1/files": file.id,
         "/v1/batches": batch.id,
+        "/v1/uploads": upload.id,
     }
     them, checked = Caller(stranger), 0
     for template, methods in object_routes():
@@ -73,7 +83,7 @@ async def test_no_object_route_knows_a_strangers_objects(live, owner, stranger) 
         unknown = f"{own[:-4]}0000"
         for method in methods:
             answers = [
-                await told(them, method, re.sub(r"<\w+:\w+>", each, template))
+                await answers_to(them, method, re.sub(r"<\w+:\w+>", each, template))
                 for each in (own, unknown)
             ]
             assert answers[0][0] == 404, f"{method} {template}: {answers[0]}"
@@ -88,5 +98,6 @@ async def test_no_object_route_knows_a_strangers_objects(live, owner, stranger) 
         assert live.redis.hget(f"{PREFIX}job:{job_id}", "state") == b"queued"
     await batch.arefresh_from_db()
     assert (batch.status, batch.created_at <= timezone.now()) == ("validating", True)
-    for path in (f"completions/{completion}", f"files/{file.id}", f"batches/{batch.id}"):
+    ours = completion, file.id, batch.id, upload.id
+    for path in map("{}/{}".format, ("completions", "files", "batches", "uploads"), ours):
         assert (await live.http.get(f"/v1/{path}")).status_code == 200

@@ -91,7 +91,7 @@ def test_refused_detokenize(api: Client, tokens: Any, code: str, param: str) -> 
     assert error(api, "detokenize", tokens=tokens) == (400, code, param)
 
 
-def test_models(api: Client) -> None:
+def test_a_model_must_exist_and_have_files(api: Client) -> None:
     assert error(api, "tokenize", prompt="a", model="none")[:2] == (404, "model_not_found")
     assert error(api, "tokenize", prompt="a", model="absent")[:2] == (503, "model_loading")
 
@@ -100,7 +100,7 @@ def test_a_key_is_needed(client: Client, api: Client) -> None:
     assert post(Client(), "tokenize", prompt="a").status_code == 401
 
 
-def test_a_text_that_would_take_seconds_and_gigabytes_is_refused_untouched(
+def test_a_huge_text_is_refused_before_it_is_tokenized(
     api: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(tokenization, "MOST_CHARACTERS", 0)

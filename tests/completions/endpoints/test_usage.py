@@ -1,4 +1,4 @@
-"""GET /v1/usage: whose, since when, by what."""
+"""GET /v1/usage: access, time ranges, groups."""
 
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -64,7 +64,7 @@ def test_an_admin_key_sees_its_organization_and_no_other(
     assert results(api, api_key_ids=f"sk-{stranger.key.public_id}") == []
 
 
-def test_a_member_cannot_ask_for_others(api: Client, owner: Tenant) -> None:
+def test_a_key_cannot_read_the_usage_of_other_keys(api: Client, owner: Tenant) -> None:
     other, _ = changes.create(owner.organization, "other")
     use(owner, key=other)
     assert results(api, api_key_ids=f"sk-{other.public_id}") == []
@@ -98,7 +98,9 @@ def test_buckets_and_pages(api: Client, owner: Tenant) -> None:
 @pytest.mark.parametrize(
     "form", [{"group_by[]": ["adapter", "model"]}, {"group_by": "adapter,model"}]
 )
-def test_groups(api: Client, owner: Tenant, form: dict[str, Any]) -> None:
+def test_usage_is_grouped_by_model_and_adapter(
+    api: Client, owner: Tenant, form: dict[str, Any]
+) -> None:
     use(owner)
     use(owner, adapter="polite")
     rows = results(api, **form)
@@ -138,6 +140,6 @@ def test_it_needs_its_scope(api: Client, owner: Tenant) -> None:
         {"models": ",".join("a" * 101)}, {"api_key_ids": "," * 3 + "a," * 101},
     ],
 )  # fmt: skip
-def test_the_ends_of_time_and_long_lists_are_refused(api: Client, query: dict[str, str]) -> None:
+def test_extreme_times_and_long_lists_are_refused(api: Client, query: dict[str, str]) -> None:
     response = api.get("/v1/usage", query)
     assert (response.status_code, response.json()["error"]["code"]) == (400, "invalid_value")

@@ -2,10 +2,10 @@ import pytest
 
 from completions.grammars.exceptions import GrammarError
 from completions.grammars.limits import (
+    EBNF,
     Limits,
     check_bytes,
     check_chains,
-    check_ebnf_chains,
     longest_chain,
     shape,
 )
@@ -30,7 +30,9 @@ from completions.grammars.limits import (
         ("a{99999999999999}", 0, 10**12),
     ],
 )
-def test_shape(text: str, nesting: int, repetition: int) -> None:
+def test_nesting_and_repetitions_of_a_pattern_are_counted(
+    text: str, nesting: int, repetition: int
+) -> None:
     found = shape(text, is_regex=True)
     assert (found.nesting, found.repetition) == (nesting, repetition)
 
@@ -57,9 +59,9 @@ def test_chains_in_ebnf() -> None:
     ebnf = (
         'root ::= a-1 # b ::= c\na-1[max_chars=3] ::= "b ::= c" | [b-c]\n  b.2 ::= root | "[" a-1'
     )
-    check_ebnf_chains(ebnf, Limits(max_chain=3))
+    check_chains(ebnf, Limits(max_chain=3), EBNF)
     with pytest.raises(GrammarError, match="more than 2 rules"):
-        check_ebnf_chains(ebnf, Limits(max_chain=2))
+        check_chains(ebnf, Limits(max_chain=2), EBNF)
 
 
 def test_chains_in_lark() -> None:

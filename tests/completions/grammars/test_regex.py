@@ -15,7 +15,9 @@ from tests.completions.grammars.byte_matcher import accepts
         ("(?s:.)*", ["", "a\nb"], []),
     ],
 )
-def test_language(pattern: str, good: list[str], bad: list[str]) -> None:
+def test_a_pattern_accepts_its_good_texts_and_no_bad_one(
+    pattern: str, good: list[str], bad: list[str]
+) -> None:
     grammar = regex.translate(pattern).grammar
     assert all(accepts(grammar, sample) for sample in good)
     assert not any(accepts(grammar, sample) for sample in bad)

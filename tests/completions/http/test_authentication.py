@@ -1,4 +1,4 @@
-"""Who gets in, and what the others are told."""
+"""Which keys are accepted, and the errors of the others."""
 
 from datetime import timedelta
 
@@ -24,7 +24,7 @@ def error(client: Client, authorization: str | None) -> tuple[int, str]:
     return response.status_code, body["code"]
 
 
-def test_owner_and_stranger_get_in(
+def test_a_valid_key_is_accepted(
     client: Client, owner: Tenant, stranger: Tenant, fake_runtime: FakeRuntime
 ) -> None:
     for tenant in (owner, stranger):

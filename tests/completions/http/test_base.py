@@ -1,4 +1,4 @@
-"""The asynchronous view: parsing, negotiation, errors, and answers without a thread."""
+"""The asynchronous view: parsing, negotiation, errors, and responses without a thread."""
 
 import asyncio
 import json
@@ -51,7 +51,7 @@ def test_the_view_is_a_coroutine_function() -> None:
     assert view.csrf_exempt  # type: ignore[attr-defined]
 
 
-async def test_answers_are_rendered_when_they_leave() -> None:
+async def test_responses_leave_the_view_rendered() -> None:
     response = await call("GET")
     assert not hasattr(response, "render")  # Django would do it in a thread
     assert response.content == b'{"got":"1"}'
@@ -85,7 +85,7 @@ async def test_crashes_become_envelopes() -> None:
     assert json.loads(response.content)["error"]["type"] == "server_error"
 
 
-async def test_bodies() -> None:
+async def test_a_json_body_reaches_the_handler() -> None:
     assert (await call("POST", b'{"a":[1,2.5,"\xc3\xa9"]}')).content == b'{"a":[1,2.5,"\xc3\xa9"]}'
     assert (await call("POST", b"")).content == b"{}"
     large = json.dumps({"a": "x" * LARGE_BODY}).encode()
@@ -104,7 +104,7 @@ async def test_a_large_malformed_body() -> None:
     assert await post_error(b'{"a":' + b" " * LARGE_BODY) == (400, "invalid_json")
 
 
-async def test_content_types() -> None:
+async def test_only_json_bodies_are_accepted() -> None:
     assert (
         await call("POST", b"{}", content_type="application/json; charset=utf-8")
     ).status_code == 201

@@ -1,4 +1,4 @@
-"""One envelope for every failure, whoever raised it."""
+"""One error envelope for every failure."""
 
 import logging
 
@@ -12,12 +12,8 @@ from django.test import Client, RequestFactory
 from rest_framework import exceptions as drf
 
 from completions.catalog.model_files import ModelFilesError
-from completions.errors import APIError, FieldError
-from completions.grammars.exceptions import (
-    GrammarError,
-    GrammarOverloadError,
-    GrammarTimeoutError,
-)
+from completions.exceptions import APIError, FieldError
+from completions.grammars.exceptions import GrammarError, GrammarOverloadError, GrammarTimeoutError
 from completions.http import error_handlers
 from completions.http.error_handlers import api_error
 
@@ -57,7 +53,7 @@ def test_unhandled_exceptions_are_logged(caplog: pytest.LogCaptureFixture) -> No
 
 
 def test_field_errors_collect_their_path() -> None:
-    error = FieldError("invalid_type", "must be a string.", "type")
+    error = FieldError("must be a string.", "type", code="invalid_type")
     error.inside("[2]")
     error.inside("content")
     error.inside("[0]")
@@ -76,13 +72,13 @@ def test_unknown_paths_of_the_api(client: Client, path: str) -> None:
 
 
 @pytest.mark.parametrize("path", ["/chat/completions", "/v1", "/v2/models", "/"])
-def test_clients_that_lost_their_way_are_told_the_base_url(client: Client, path: str) -> None:
+def test_an_unknown_path_outside_v1_names_the_base_url(client: Client, path: str) -> None:
     response = client.post(path)
     assert response.status_code == 404
     assert "base URL" in response.json()["error"]["message"]
 
 
-def test_unknown_paths_of_browsers_are_pages(client: Client) -> None:
+def test_unknown_paths_of_browsers_get_html(client: Client) -> None:
     response = client.get("/docs/nothing")
     assert response.status_code == 404
     assert response.headers["Content-Type"].startswith("text/html")

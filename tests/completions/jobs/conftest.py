@@ -4,6 +4,7 @@ import pytest
 
 from completions.jobs.connection import connect_async
 from completions.jobs.execute import Execution
+from completions.jobs.store import JobStore
 from completions.jobs.submit import Submission
 from tests.completions.jobs.job_making import PREFIX
 
@@ -11,7 +12,7 @@ from tests.completions.jobs.job_making import PREFIX
 @pytest.fixture
 async def submission(valkey, redis_client):
     client = connect_async(valkey.url)
-    bound = Submission(client, PREFIX, "web-1")
+    bound = Submission(JobStore(client, PREFIX), "web-1")
     await bound.renew_lease()
     yield bound
     await client.aclose()
@@ -19,13 +20,13 @@ async def submission(valkey, redis_client):
 
 @pytest.fixture
 def worker(redis_client):
-    execution = Execution(redis_client, PREFIX, "worker-1")
+    execution = Execution(JobStore(redis_client, PREFIX), "worker-1")
     execution.beat("m", {})
     return execution
 
 
 @pytest.fixture
 def other_worker(redis_client):
-    execution = Execution(redis_client, PREFIX, "worker-2")
+    execution = Execution(JobStore(redis_client, PREFIX), "worker-2")
     execution.beat("m", {})
     return execution

@@ -17,7 +17,7 @@ from completions.jobs.limits import (
     UnseededError,
 )
 from completions.jobs.record import NewJob
-from completions.jobs.scripts import Scripts
+from completions.jobs.store import JobStore
 from completions.jobs.submit import QueueFullError, Submission, submit_kept
 from tests.completions.jobs.job_making import PREFIX, limited_job
 
@@ -46,7 +46,7 @@ def periods(at: float | None = None) -> tuple[int, int]:
 
 
 def seed(client, scope: str, sums=NOTHING, last="0-0", when=None) -> int:
-    return Scripts(client, PREFIX).call("seed", [scope, last, *(when or periods()), *sums])
+    return JobStore(client, PREFIX).call("seed", scope, last, *(when or periods()), *sums)
 
 
 def spent(client, scope: str) -> dict[str, int]:
@@ -66,7 +66,7 @@ async def refused(submission: Submission, job: NewJob) -> BudgetReachedError:
 
 
 @pytest.mark.usefixtures("worker")
-async def test_who_has_a_budget_must_be_seeded(submission, redis_client) -> None:
+async def test_a_budget_must_be_seeded(submission, redis_client) -> None:
     cases = ((limits(daily_tokens=10), "k8"), (of_organization(monthly_cost=9**9), "o7"))
     for job_limits, scope in cases:
         with pytest.raises(UnseededError) as caught:
@@ -134,7 +134,9 @@ async def test_cancelled_jobs_hold_nothing(submission, worker, redis_client) -> 
 async def test_no_more_than_the_budget_from_two_processes(valkey, worker, redis_client) -> None:
     seed(redis_client, "o7")
     clients = [connect_async(valkey.url) for _ in range(2)]
-    processes = [Submission(client, PREFIX, f"web-{i}") for i, client in enumerate(clients)]
+    processes = [
+        Submission(JobStore(client, PREFIX), f"web-{i}") for i, client in enumerate(clients)
+    ]
     shared = of_organization(daily_tokens=505)
     calls = [
         processes[i % 2].submit(new_job(f"j{i}", shared, api_key_id=i % 3), 1000)
@@ -188,7 +190,7 @@ async def test_lines_of_batches_spend_but_have_no_rate(redis_client) -> None:
     seed(redis_client, "k8")
     both = Limits(requests_per_minute=1, budget=Budget(daily_tokens=20))
     jobs = [new_job(f"l{i}", both, kind="batch") for i in range(3)]
-    first, second, third = submit_kept(redis_client, PREFIX, jobs)
+    first, second, third = submit_kept(JobStore(redis_client, PREFIX), jobs)
     assert (first, second) == (True, True)
     assert isinstance(third, BudgetReachedError)
 

@@ -64,8 +64,8 @@ async def test_many_calls_have_their_results_when_they_end(reading, submission, 
     found = await asyncio.gather(*waiting)
     assert [numbers(read) for read in found] == [list(range(1, last + 2)) for last in steps]
     assert found[0][-1] == EndEvent(3, "completed", None, Usage(2, 2))
-    assert reading.calls._waiting == {}
-    assert set(reading._cursors) == {CONTROL.encode(), b"t:keys"}  # their streams are not followed
+    assert len(reading.calls) == 0
+    assert reading.streams == {CONTROL.encode(), b"t:keys"}  # their streams are not followed
 
 
 async def test_a_long_result_is_read_in_pages(reading, submission, worker, monkeypatch):
@@ -76,7 +76,7 @@ async def test_a_long_result_is_read_in_pages(reading, submission, worker, monke
     assert numbers(await result(reading, "cmpl-1")) == list(range(1, 72))
 
 
-async def test_who_cancels_a_call_that_is_queued_ends_it_too(reading, submission, worker):
+async def test_cancelling_a_queued_call_ends_it(reading, submission, worker):
     reading.calls.expect("cmpl-1")
     await submission.submit(new_job(kind="sync"), max_open=10)
     await submission.cancel("cmpl-1")
@@ -84,9 +84,7 @@ async def test_who_cancels_a_call_that_is_queued_ends_it_too(reading, submission
     assert end.state == "cancelled"
 
 
-async def test_an_end_of_which_nobody_told_is_found(
-    reading, submission, worker, redis_client, monkeypatch
-):
+async def test_an_unannounced_end_is_found(reading, submission, worker, redis_client, monkeypatch):
     """A worker of an older version writes the same, but for the word to the web process."""
     monkeypatch.setattr(calls, "LOOK", 0.05)
     await asyncio.sleep(1.1)  # the first look was still as far away as before
@@ -109,7 +107,7 @@ async def test_a_result_without_its_end_is_lost(reading, submission, worker, red
         await result(reading, "cmpl-1")
 
 
-async def test_who_hangs_up_is_forgotten(reading):
+async def test_a_call_whose_client_hangs_up_is_forgotten(reading):
     reading.calls.expect("cmpl-1")
     waiting = asyncio.create_task(result(reading, "cmpl-1"))
     await asyncio.sleep(0.01)
@@ -117,7 +115,7 @@ async def test_who_hangs_up_is_forgotten(reading):
     await asyncio.gather(waiting, return_exceptions=True)
     reading.calls.expect("cmpl-2")
     reading.calls.forget("cmpl-2")
-    assert reading.calls._waiting == {}
+    assert len(reading.calls) == 0
 
 
 async def test_calls_learn_at_once_that_redis_has_gone(tmp_path_factory):
@@ -131,7 +129,7 @@ async def test_calls_learn_at_once_that_redis_has_gone(tmp_path_factory):
     waiting = asyncio.create_task(result(event_reader, "cmpl-1"))
     await asyncio.sleep(0.1)
     server.stop()
-    async with asyncio.timeout(2):
+    async with asyncio.timeout(60):
         with pytest.raises(ReaderLostError):
             await waiting
     task.cancel()

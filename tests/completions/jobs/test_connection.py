@@ -28,7 +28,7 @@ async def test_no_cancellation_is_swallowed(valkey, redis_client):
         task = asyncio.create_task(busy())
         await asyncio.sleep(draw.random() * 0.002)
         task.cancel()
-        done, _ = await asyncio.wait({task}, timeout=2)
+        done, _ = await asyncio.wait({task}, timeout=120)
         assert done, "a cancelled task went on"
         assert task.cancelled()
     assert await client.get("k") == b"v"  # and no reply went astray
@@ -66,7 +66,7 @@ async def test_a_line_that_was_cut_is_drawn_anew(valkey, redis_client):
             redis_client.execute_command("CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes")
 
 
-async def test_a_reply_that_nobody_waited_for_is_nobodys(valkey, redis_client):
+async def test_a_reply_after_a_timeout_is_not_taken_for_the_next_one(valkey, redis_client):
     async with connect_async(valkey.url) as client:
         line = Line(client)
         redis_client.execute_command("CLIENT", "PAUSE", 200)

@@ -68,8 +68,7 @@ async def test_many_streams_at_once(following, redis_client):
     for job in jobs:
         finish(redis_client, job, 11)
     assert await asyncio.gather(*tasks) == [list(range(1, 12))] * len(jobs)
-    assert following._followers == {}
-    assert set(following._cursors) == {b"t:ctl:web-1", b"t:keys"}
+    assert following.streams == {b"t:ctl:web-1", b"t:keys"}
 
 
 async def test_an_expected_job_is_read_without_a_wake_of_its_followers(following, redis_client):
@@ -82,10 +81,10 @@ async def test_an_expected_job_is_read_without_a_wake_of_its_followers(following
     finish(redis_client, "job", 6)
     assert await numbers(following, "job") == list(range(1, 7))
     assert redis_client.xlen("t:ctl:web-1") == 1
-    assert set(following._cursors) == {b"t:ctl:web-1", b"t:keys"}
+    assert following.streams == {b"t:ctl:web-1", b"t:keys"}
 
 
-async def test_what_nobody_follows_is_forgotten(following, redis_client, monkeypatch):
+async def test_streams_without_a_follower_are_forgotten(following, redis_client, monkeypatch):
     monkeypatch.setattr(follow, "EXPECTED", 0.01)
     following.expect("refused")
     following.forget("refused")
@@ -94,7 +93,7 @@ async def test_what_nobody_follows_is_forgotten(following, redis_client, monkeyp
     await asyncio.sleep(0)
     following.expect("followed")
     async with asyncio.timeout(30):
-        while len(following._cursors) > 3:  # noqa: ASYNC110 - nothing announces it
+        while len(following.streams) > 3:  # noqa: ASYNC110 - nothing announces it
             await asyncio.sleep(0.01)
     publish(redis_client, "followed", 1, 1)
     finish(redis_client, "followed", 2)
@@ -115,7 +114,7 @@ async def test_a_slow_follower_catches_up_by_itself(following, redis_client, mon
     assert seen == list(range(1, 72))
 
 
-async def test_silence_is_told_and_nothing_is_lost(following, redis_client):
+async def test_silence_is_reported_and_no_event_is_lost(following, redis_client):
     seen = []
     async for event in following.follow("job", patience=0.02):
         seen.append(event)
@@ -133,7 +132,7 @@ async def test_silence_is_told_and_nothing_is_lost(following, redis_client):
 async def test_a_key_change_is_heard(following, redis_client):
     await asyncio.sleep(0.05)
     redis_client.xadd("t:keys", {"d": b""})
-    async with asyncio.timeout(1):
+    async with asyncio.timeout(60):
         await following.changed.wait()
 
 
@@ -147,7 +146,7 @@ async def test_followers_learn_at_once_that_redis_has_gone(tmp_path_factory):
     follower = asyncio.create_task(numbers(event_reader, "job"))
     await asyncio.sleep(0.1)
     server.stop()
-    async with asyncio.timeout(2):
+    async with asyncio.timeout(60):
         with pytest.raises(ReaderLostError):
             await follower
     task.cancel()

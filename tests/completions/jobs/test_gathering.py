@@ -1,4 +1,4 @@
-"""Work of many tasks done together: results and errors find whoever asked."""
+"""Gathered work: every caller gets its own result or error."""
 
 import asyncio
 
@@ -22,7 +22,7 @@ class Work:
         return [ValueError("odd") if item % 2 else item * 2 for item in items]
 
 
-async def test_what_comes_meanwhile_goes_together():
+async def test_items_that_arrive_meanwhile_form_one_batch():
     work = Work()
     gathering = Gathering(work)
     first = asyncio.create_task(gathering.do(2))
@@ -35,7 +35,7 @@ async def test_what_comes_meanwhile_goes_together():
     assert await gathering.do(10) == 20  # and it begins anew
 
 
-async def test_one_failure_is_one_callers():
+async def test_a_failure_reaches_only_its_caller():
     work = Work()
     work.let.set()
     gathering = Gathering(work)
@@ -44,7 +44,7 @@ async def test_one_failure_is_one_callers():
     assert isinstance(bad, ValueError)
 
 
-async def test_whoever_hangs_up_hinders_nobody():
+async def test_a_cancelled_caller_does_not_affect_the_others():
     work = Work()
     gathering = Gathering(work)
     gone, there = asyncio.create_task(gathering.do(2)), asyncio.create_task(gathering.do(4))
@@ -75,7 +75,7 @@ async def test_a_failure_of_all_is_everybodys(error):
     assert found == [error] * 3
 
 
-async def test_nobody_waits_for_work_that_was_cancelled():
+async def test_cancelling_the_work_cancels_its_callers():
     work = Work()
     gathering = Gathering(work)
     tasks = [asyncio.create_task(gathering.do(item)) for item in (2, 4)]

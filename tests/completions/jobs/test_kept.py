@@ -11,9 +11,11 @@ from django.utils import timezone
 
 from completions.jobs import kept
 from completions.jobs.events import Usage
-from completions.jobs.execute import Ending, Execution, reconcile
+from completions.jobs.execute import Ending, Execution
+from completions.jobs.reconcile import reconcile
 from completions.jobs.record import NewJob
 from completions.jobs.settle import read_ended
+from completions.jobs.store import JobStore
 from completions.models import Job, Organization
 
 pytestmark = [pytest.mark.integration, pytest.mark.django_db(transaction=True)]
@@ -43,12 +45,12 @@ def test_a_restored_job_is_the_same_to_the_operator(owner, redis_client):
     Organization.objects.update(store_prompts=True)
     made = replace(new_job(owner, "traced"), request_id="req_1", prices=(1, 1, 2))
     async_to_sync(kept.store)(made)
-    kept.resubmit_lost(redis_client, PREFIX, later())
-    worker = Execution(redis_client, PREFIX, "w")
+    kept.resubmit_lost(JobStore(redis_client, PREFIX), later())
+    worker = Execution(JobStore(redis_client, PREFIX), "w")
     (claim,) = worker.claim(["traced"])
     assert claim.request_id == "req_1"
     worker.publish([], [Ending("traced", claim.attempt, 1, "completed", None, Usage(1, 2))])
-    (ended,), _ = read_ended(redis_client, PREFIX, 1)
+    (ended,), _ = read_ended(JobStore(redis_client, PREFIX), 1)
     assert (ended.request_id, ended.cost) == ("req_1", 5)
     assert orjson.loads(ended.request) == REQUEST
 
@@ -60,11 +62,12 @@ def later():
 def test_an_emptied_redis_gets_its_jobs_back(owner, redis_client):
     for number in range(3):
         async_to_sync(kept.store)(new_job(owner, f"job-{number}"))
-    assert kept.resubmit_lost(redis_client, PREFIX, timezone.now()) == 0  # still on the way
-    assert kept.resubmit_lost(redis_client, PREFIX, later()) == 3
-    assert kept.resubmit_lost(redis_client, PREFIX, later()) == 0
-    assert {lost.job_id for lost in reconcile(redis_client, PREFIX)} == {"job-0", "job-1", "job-2"}
-    worker = Execution(redis_client, PREFIX, "w")
+    store = JobStore(redis_client, PREFIX)
+    assert kept.resubmit_lost(store, timezone.now()) == 0  # still on the way
+    assert kept.resubmit_lost(store, later()) == 3
+    assert kept.resubmit_lost(store, later()) == 0
+    assert {lost.job_id for lost in reconcile(store)} == {"job-0", "job-1", "job-2"}
+    worker = Execution(store, "w")
     (claim,) = worker.claim(["job-1"])
     assert claim.request == REQUEST
     assert claim.seconds_left > 50
@@ -73,7 +76,7 @@ def test_an_emptied_redis_gets_its_jobs_back(owner, redis_client):
 def test_ended_jobs_stay_ended(owner, redis_client):
     async_to_sync(kept.store)(new_job(owner, "done"))
     Job.objects.update(status="completed")
-    assert kept.resubmit_lost(redis_client, PREFIX, later()) == 0
+    assert kept.resubmit_lost(JobStore(redis_client, PREFIX), later()) == 0
 
 
 def test_a_lost_job_is_still_found_as_queued(owner):

@@ -7,8 +7,10 @@ import orjson
 import pytest
 
 from completions.jobs.events import EndEvent, JobError, Usage
-from completions.jobs.execute import Claim, Execution, NotClaimed, Verdict, reconcile
+from completions.jobs.execute import Claim, Execution, NotClaimed, Verdict
 from completions.jobs.limits import Remaining
+from completions.jobs.reconcile import reconcile
+from completions.jobs.store import JobStore
 from completions.jobs.submit import KeyQueueFullError, ModelUnservedError, QueueFullError
 from tests.completions.jobs.job_making import PREFIX, REQUEST, ending, new_job, step, stream
 
@@ -70,7 +72,7 @@ async def test_a_full_queue_and_an_unserved_model_refuse(submission, worker):
     await submission.submit(new_job("e", kind="sync"), max_open=9)
 
 
-async def test_a_key_fills_its_own_part_of_the_queue_alone(submission, worker, redis_client):
+async def test_a_key_fills_only_its_own_part_of_the_queue(submission, worker, redis_client):
     bounds = {"max_open": 9, "max_of_class": 9, "max_of_key": 2}
     for job_id in ("a", "b"):
         await submission.submit(new_job(job_id), **bounds)
@@ -85,7 +87,9 @@ async def test_a_key_fills_its_own_part_of_the_queue_alone(submission, worker, r
     assert not redis_client.exists(f"{PREFIX}queued:8")
 
 
-async def test_a_job_that_nobody_saw_end_is_not_counted_for_ever(submission, worker, redis_client):
+async def test_a_job_that_was_never_seen_to_end_is_counted_until_its_deadline(
+    submission, worker, redis_client
+):
     late = {"deadline": time.time() - 1000}
     await submission.submit(new_job("lost", **late), max_open=9, max_of_key=1)
     redis_client.delete(f"{PREFIX}job:lost")
@@ -126,7 +130,7 @@ async def test_a_message_delivered_twice_runs_once(submission, worker, other_wor
     assert other_worker.claim(["nobody"]) == [NotClaimed("nobody", "gone")]
 
 
-async def test_cancelling(submission, worker, redis_client):
+async def test_queued_and_running_jobs_are_cancelled(submission, worker, redis_client):
     await submission.submit(new_job("queued"), max_open=10)
     await submission.cancel("queued")
     assert (await submission.fetch("queued")).state == "cancelled"
@@ -149,17 +153,17 @@ async def test_deadlines_end_jobs_that_wait(submission, worker, redis_client):
     await submission.submit(new_job("forgotten", **late), max_open=10)
     assert worker.claim(["claimed"]) == [NotClaimed("claimed", "done")]
     redis_client.zadd(f"{PREFIX}open", {"forgotten": 0})
-    assert reconcile(redis_client, PREFIX) == []
+    assert reconcile(JobStore(redis_client, PREFIX)) == []
     for job_id in ("claimed", "forgotten"):
         assert stream(redis_client, job_id)[-1].error.code == "queue_timeout"
 
 
-async def test_a_waiting_jobs_message_is_published_ever_more_rarely(submission, redis_client):
+async def test_the_pause_before_a_message_is_published_again_doubles(submission, redis_client):
     await submission.submit(new_job(deadline=time.time() + 9999), max_open=10)
     pauses = []
     for _ in range(4):
         redis_client.zadd(f"{PREFIX}open", {"cmpl-1": 0})
-        assert len(reconcile(redis_client, PREFIX)) == 1
+        assert len(reconcile(JobStore(redis_client, PREFIX))) == 1
         pauses.append(round(redis_client.zscore(f"{PREFIX}open", "cmpl-1") - time.time()))
     assert pauses == [30, 60, 120, 240]
 
@@ -191,7 +195,7 @@ async def test_an_end_without_the_tokens_before_it_is_not_written(submission, wo
 
 
 @pytest.mark.parametrize("hours", [-1, 1])
-async def test_a_wrong_clock_of_the_web_host_costs_nobody_a_second(
+async def test_a_wrong_clock_of_the_web_host_does_not_change_deadlines(
     submission, worker, monkeypatch, hours
 ):
     real = time.time
@@ -203,12 +207,12 @@ async def test_a_wrong_clock_of_the_web_host_costs_nobody_a_second(
     assert 30 < fetched.deadline - time.time() <= 61
 
 
-async def test_a_wrong_clock_of_a_worker_does_not_unserve_its_model(
+async def test_a_wrong_clock_of_a_worker_does_not_make_its_model_unavailable(
     submission, redis_client, monkeypatch
 ):
     real = time.time
     monkeypatch.setattr(time, "time", lambda: real() - 3600)
-    Execution(redis_client, PREFIX, "worker-1").beat("m", {})
+    Execution(JobStore(redis_client, PREFIX), "worker-1").beat("m", {})
     monkeypatch.setattr(time, "time", real)
     await submission.submit(new_job(kind="stream"), max_open=10)
 
@@ -220,8 +224,9 @@ async def test_calls_of_one_round_trip_are_done_in_their_order_or_not_at_all(
     await submission.submit(new_job(), max_open=10)
     (claim,) = worker.claim(["cmpl-1"])
     redis_client.script_flush()
-    fresh = Execution(redis_client, PREFIX, "worker-1")
-    redis_client.script_load(fresh._scripts._scripts["finish"].script)
+    store = JobStore(redis_client, PREFIX)
+    fresh = Execution(store, "worker-1")
+    redis_client.script_load(store._scripts["finish"].script)
     choices = [(0, [5], "a", "stop", None)]
     _, written = fresh.publish([step(claim, choices)], [ending(claim, 2)])
     assert written == [True]

@@ -7,9 +7,11 @@ import pytest
 
 from completions.jobs.connection import connect_async
 from completions.jobs.events import Usage
-from completions.jobs.execute import Ending, reconcile
+from completions.jobs.execute import Ending
 from completions.jobs.limits import Allowance, LimitReachedError, Limits, Remaining
+from completions.jobs.reconcile import reconcile
 from completions.jobs.record import NewJob
+from completions.jobs.store import JobStore
 from completions.jobs.submit import Submission
 from tests.completions.jobs.job_making import PREFIX, limited_job
 
@@ -25,7 +27,9 @@ async def refused(submission: Submission, job: NewJob) -> LimitReachedError:
 @pytest.mark.usefixtures("worker")
 async def test_no_more_requests_than_the_limit_from_two_processes(valkey) -> None:
     clients = [connect_async(valkey.url) for _ in range(2)]
-    processes = [Submission(client, PREFIX, f"web-{i}") for i, client in enumerate(clients)]
+    processes = [
+        Submission(JobStore(client, PREFIX), f"web-{i}") for i, client in enumerate(clients)
+    ]
     limits = Limits(requests_per_minute=50)
     began = time.monotonic()
     calls = [processes[i % 2].submit(limited_job(f"j{i}", limits), 1000) for i in range(200)]
@@ -39,7 +43,7 @@ async def test_no_more_requests_than_the_limit_from_two_processes(valkey) -> Non
 
 
 @pytest.mark.usefixtures("worker")
-async def test_what_is_left_is_told(submission) -> None:
+async def test_submitting_returns_what_is_left(submission) -> None:
     limits = Limits(requests_per_minute=3, tokens_per_minute=25)
     remaining = await submission.submit(limited_job("a", limits), 100)
     assert remaining == Remaining(Allowance(3, 2), Allowance(25, 15))  # 2 + 2 * 4 tokens
@@ -93,7 +97,7 @@ async def test_a_killed_web_process_frees_its_places(submission, worker, redis_c
     await submission.submit(limited_job("a", limits), 100)
     await submission.drop_lease()
     redis_client.zadd(f"{PREFIX}open", {"a": 0})
-    reconcile(redis_client, PREFIX)
+    reconcile(JobStore(redis_client, PREFIX))
     await submission.renew_lease()
     await submission.submit(limited_job("b", limits), 100)
 

@@ -11,8 +11,9 @@ from completions.jobs.execute import (
     NotClaimed,
     Published,
     Verdict,
-    reconcile,
 )
+from completions.jobs.reconcile import reconcile
+from completions.jobs.store import JobStore
 from completions.jobs.submit import WEB_LEASE, submit_kept
 from tests.completions.jobs.job_making import PREFIX, die, ending, new_job, step, stream
 
@@ -45,12 +46,12 @@ async def test_a_dead_workers_job_goes_on_and_the_dead_is_fenced_off(
 async def test_a_job_that_kills_its_workers_fails(submission, redis_client):
     await submission.submit(new_job(), max_open=10)
     for attempt in range(MAX_LOSSES):
-        execution = Execution(redis_client, PREFIX, f"victim-{attempt}")
+        execution = Execution(JobStore(redis_client, PREFIX), f"victim-{attempt}")
         execution.beat("m", {})
         (claim,) = execution.claim(["cmpl-1"])
         assert isinstance(claim, Claim)
         die(redis_client, execution)
-    last = Execution(redis_client, PREFIX, "last")
+    last = Execution(JobStore(redis_client, PREFIX), "last")
     assert last.claim(["cmpl-1"]) == [NotClaimed("cmpl-1", "done")]
     assert stream(redis_client)[-1].error.code == "worker_error"
 
@@ -60,7 +61,7 @@ async def test_a_released_job_is_not_counted_as_a_loss(submission, worker, redis
     for _ in range(MAX_LOSSES + 2):
         (claim,) = worker.claim(["cmpl-1"])
         worker.release([("cmpl-1", claim.attempt)], lost=False)
-    assert [lost.job_id for lost in reconcile(redis_client, PREFIX)] == ["cmpl-1"]
+    assert [lost.job_id for lost in reconcile(JobStore(redis_client, PREFIX))] == ["cmpl-1"]
 
 
 async def test_a_dead_web_process_takes_its_jobs_along(submission, worker, redis_client):
@@ -75,7 +76,7 @@ async def test_a_dead_web_process_takes_its_jobs_along(submission, worker, redis
 
 
 @pytest.mark.parametrize("kind", ["sync", "stream"])
-async def test_who_submits_lives_whatever_became_of_its_lease(
+async def test_submitting_renews_the_lease_of_the_web_process(
     submission, worker, redis_client, kind
 ):
     """It may have started, or waited for longer than its lease, while Redis was away."""
@@ -88,18 +89,18 @@ async def test_who_submits_lives_whatever_became_of_its_lease(
 
 async def test_the_reconciler_finds_lost_messages_once(submission, worker, redis_client):
     await submission.submit(new_job("lost"), max_open=10)
-    assert reconcile(redis_client, PREFIX) == []  # too young
+    assert reconcile(JobStore(redis_client, PREFIX)) == []  # too young
     redis_client.zadd(f"{PREFIX}open", {"lost": 0})
-    (lost,) = reconcile(redis_client, PREFIX)
+    (lost,) = reconcile(JobStore(redis_client, PREFIX))
     assert (lost.job_id, lost.model, lost.priority) == ("lost", "m", 6)
-    assert reconcile(redis_client, PREFIX) == []  # not again at once
+    assert reconcile(JobStore(redis_client, PREFIX)) == []  # not again at once
 
     worker.claim(["lost"])
     redis_client.zadd(f"{PREFIX}open", {"lost": 0})
-    assert reconcile(redis_client, PREFIX) == []  # it runs
+    assert reconcile(JobStore(redis_client, PREFIX)) == []  # it runs
     die(redis_client, worker)
     redis_client.zadd(f"{PREFIX}open", {"lost": 0})
-    assert len(reconcile(redis_client, PREFIX)) == 1
+    assert len(reconcile(JobStore(redis_client, PREFIX))) == 1
 
 
 async def test_a_claim_whose_reply_was_lost_is_given_again(submission, worker, redis_client):
@@ -115,7 +116,7 @@ async def test_a_worker_that_never_ends_a_job_loses_it(submission, worker, redis
     (claim,) = worker.claim(["cmpl-1"])
     redis_client.hset(f"{PREFIX}job:cmpl-1", "deadline", time.time() - 61)
     redis_client.zadd(f"{PREFIX}open", {"cmpl-1": 0})
-    assert reconcile(redis_client, PREFIX) == []
+    assert reconcile(JobStore(redis_client, PREFIX)) == []
     assert stream(redis_client)[-1].error.code == "generation_timeout"
     assert worker.publish([step(claim, [])], [])[0] == [Verdict.NOT_YOURS]
 
@@ -123,10 +124,10 @@ async def test_a_worker_that_never_ends_a_job_loses_it(submission, worker, redis
 async def test_background_jobs_survive_the_loss_of_redis(submission, redis_client, worker):
     job = new_job()
     await submission.submit(job, max_open=10)
-    assert submit_kept(redis_client, PREFIX, [job]) == [False]
+    assert submit_kept(JobStore(redis_client, PREFIX), [job]) == [False]
     redis_client.flushall()
-    assert submit_kept(redis_client, PREFIX, [job]) == [True]
-    assert [lost.job_id for lost in reconcile(redis_client, PREFIX)] == ["cmpl-1"]
+    assert submit_kept(JobStore(redis_client, PREFIX), [job]) == [True]
+    assert [lost.job_id for lost in reconcile(JobStore(redis_client, PREFIX))] == ["cmpl-1"]
 
 
 async def test_a_redis_that_lost_its_last_second_has_the_tokens_made_again(
@@ -141,14 +142,14 @@ async def test_a_redis_that_lost_its_last_second_has_the_tokens_made_again(
     assert verdicts == [Verdict.NOT_YOURS]
     assert written == [False]
     assert (await submission.fetch("cmpl-1")).state == "queued"
-    assert [job.job_id for job in reconcile(redis_client, PREFIX)] == ["cmpl-1"]
+    assert [job.job_id for job in reconcile(JobStore(redis_client, PREFIX))] == ["cmpl-1"]
 
     (again,) = other_worker.claim(["cmpl-1"])
     assert again.sequence_number == 2
     assert other_worker.published("cmpl-1") == Published({0: [5]}, set())
 
 
-async def test_a_job_that_breaks_every_engine_fails_though_each_said_so(
+async def test_a_job_that_breaks_every_engine_fails_even_if_each_reports_it(
     submission, worker, redis_client
 ):
     await submission.submit(new_job(), max_open=10)
@@ -159,7 +160,7 @@ async def test_a_job_that_breaks_every_engine_fails_though_each_said_so(
     assert (await submission.fetch("cmpl-1")).error.code == "worker_error"
 
 
-async def test_who_stood_beside_what_breaks_workers_is_told_apart_from_it(
+async def test_a_job_that_breaks_workers_is_separated_from_its_neighbours(
     submission, worker, redis_client
 ):
     """Both have lost two workers; one more would end either, so they run one after the other."""
@@ -181,7 +182,7 @@ async def test_who_stood_beside_what_breaks_workers_is_told_apart_from_it(
     ["kind", "model", "organization", "key", "priority", "created", "deadline", "ttl", "web",
      "attempt", "seq", "prompt_tokens", "request"],
 )  # fmt: skip
-async def test_what_is_no_record_of_a_job_is_forgotten_and_hinders_none(
+async def test_a_malformed_record_is_removed_and_does_not_stop_others(
     submission, worker, redis_client, missing
 ):
     for job_id in ("half", "whole", "half-2"):
@@ -192,5 +193,5 @@ async def test_what_is_no_record_of_a_job_is_forgotten_and_hinders_none(
     claimed = worker.claim(["half", "whole"])
     assert claimed[0] == NotClaimed("half", "foreign")
     assert isinstance(claimed[1], Claim)
-    reconcile(redis_client, PREFIX)
+    reconcile(JobStore(redis_client, PREFIX))
     assert redis_client.zrange(f"{PREFIX}open", 0, -1) == [b"whole"]

@@ -19,9 +19,9 @@ BY_CHANCE = ("delivery_tag", "reply_to")
 def app(valkey, redis_client, monkeypatch):
     app = Celery("test", broker=redis_broker_url(valkey.url), set_as_current=False)
     monkeypatch.setattr(message, "current_app", app)
-    message._form.cache_clear()
+    message._template.cache_clear()
     yield app
-    message._form.cache_clear()
+    message._template.cache_clear()
     app.close()
 
 

@@ -8,8 +8,10 @@ import pytest
 from completions.jobs import operate
 from completions.jobs.connection import connect_async
 from completions.jobs.events import JobError, Usage
-from completions.jobs.execute import Ending, Execution, StepEvent, Verdict, reconcile
+from completions.jobs.execute import Ending, Execution, StepEvent, Verdict
+from completions.jobs.reconcile import reconcile
 from completions.jobs.record import NewJob
+from completions.jobs.store import JobStore
 from completions.jobs.submit import Submission
 from tests.completions.jobs.job_making import PREFIX
 
@@ -21,7 +23,7 @@ REQUEST = {"prompts": [[1, 2]], "sampling": {"max_tokens": 9}, "grammar": None}
 @pytest.fixture
 async def submit(valkey, redis_client):
     async with connect_async(valkey.url) as client:
-        submission = Submission(client, PREFIX, "web-1")
+        submission = Submission(JobStore(client, PREFIX), "web-1")
 
         async def send(job_id, kind="background"):
             await submission.renew_lease()
@@ -37,7 +39,7 @@ async def test_open_jobs_are_listed_as_they_stand(submit, worker, redis_client):
     await submit("second", kind="stream")
     (claim,) = worker.claim(["first"])
     worker.publish([StepEvent("first", claim.attempt, 1, [(0, [5, 6], "ab", None, None)])], [])
-    jobs, total = operate.open_jobs(redis_client, PREFIX)
+    jobs, total = operate.open_jobs(JobStore(redis_client, PREFIX))
     assert total == 2
     running, queued = jobs
     assert (running.id, running.state, running.worker) == ("first", "running", "worker-1")
@@ -53,29 +55,29 @@ async def test_open_jobs_are_listed_as_they_stand(submit, worker, redis_client):
 async def test_a_jobs_details_while_it_runs_and_after(submit, worker, redis_client):
     await submit("job")
     (claim,) = worker.claim(["job"])
-    found = operate.details(redis_client, PREFIX, "job")
+    found = operate.details(JobStore(redis_client, PREFIX), "job")
     assert found is not None
     assert orjson.loads(found.request) == REQUEST
     assert (found.finished, found.error, found.usage) == (None, None, None)
     error = JobError("worker_error", "because")
     worker.publish([], [Ending("job", claim.attempt, 1, "failed", error, Usage(2, 1))])
-    found = operate.details(redis_client, PREFIX, "job")
+    found = operate.details(JobStore(redis_client, PREFIX), "job")
     assert found is not None
     assert (found.state, found.ended, found.worker) == ("failed", True, worker.worker_id)
     assert (found.request, found.error, found.usage) == (b"", error, Usage(2, 1))
-    assert operate.open_jobs(redis_client, PREFIX) == ([], 0)
-    assert operate.details(redis_client, PREFIX, "nobody") is None
+    assert operate.open_jobs(JobStore(redis_client, PREFIX)) == ([], 0)
+    assert operate.details(JobStore(redis_client, PREFIX), "nobody") is None
 
 
 async def test_a_requeued_job_leaves_its_worker_and_goes_on_elsewhere(submit, worker, redis_client):
     await submit("job")
     (claim,) = worker.claim(["job"])
     worker.publish([StepEvent("job", claim.attempt, 1, [(0, [5], "a", None, None)])], [])
-    assert operate.requeue(redis_client, PREFIX, "job") == "running"
+    assert operate.requeue(JobStore(redis_client, PREFIX), "job") == "running"
     verdicts, _ = worker.publish([StepEvent("job", claim.attempt, 2, [])], [])
     assert verdicts == [Verdict.NOT_YOURS]
-    assert [lost.job_id for lost in reconcile(redis_client, PREFIX)] == ["job"]
-    other = Execution(redis_client, PREFIX, "worker-2")
+    assert [lost.job_id for lost in reconcile(JobStore(redis_client, PREFIX))] == ["job"]
+    other = Execution(JobStore(redis_client, PREFIX), "worker-2")
     other.beat("m", {})
     (again,) = other.claim(["job"])
     assert (again.attempt, again.sequence_number) == (2, 2)
@@ -84,16 +86,16 @@ async def test_a_requeued_job_leaves_its_worker_and_goes_on_elsewhere(submit, wo
 
 async def test_a_queued_jobs_message_is_published_again(submit, redis_client):
     await submit("job")
-    assert reconcile(redis_client, PREFIX) == []
-    assert operate.requeue(redis_client, PREFIX, "job") == "queued"
-    assert [lost.job_id for lost in reconcile(redis_client, PREFIX)] == ["job"]
+    assert reconcile(JobStore(redis_client, PREFIX)) == []
+    assert operate.requeue(JobStore(redis_client, PREFIX), "job") == "queued"
+    assert [lost.job_id for lost in reconcile(JobStore(redis_client, PREFIX))] == ["job"]
 
 
 async def test_what_has_ended_stays_so(submit, redis_client):
     await submit("job")
-    assert operate.cancel(redis_client, PREFIX, "job") == "queued"
-    assert operate.requeue(redis_client, PREFIX, "job") == "cancelled"
-    assert operate.cancel(redis_client, PREFIX, "job") == "cancelled"
+    assert operate.cancel(JobStore(redis_client, PREFIX), "job") == "queued"
+    assert operate.requeue(JobStore(redis_client, PREFIX), "job") == "cancelled"
+    assert operate.cancel(JobStore(redis_client, PREFIX), "job") == "cancelled"
     assert redis_client.hget(f"{PREFIX}job:job", "state") == b"cancelled"
-    assert operate.requeue(redis_client, PREFIX, "nobody") is None
+    assert operate.requeue(JobStore(redis_client, PREFIX), "nobody") is None
     assert not redis_client.exists(f"{PREFIX}job:nobody")

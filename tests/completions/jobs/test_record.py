@@ -1,4 +1,4 @@
-"""The record of a job: one list of keys and fields for Python, Lua and ARCHITECTURE.md."""
+"""The record of a job: one list of fields for Python and Lua."""
 
 import re
 from collections.abc import Iterator
@@ -16,16 +16,16 @@ from completions.jobs.record import (
     ENDED,
     RECORD_FIELDS,
     SCRIPT_FIELDS,
-    SCRIPT_KEYS,
     JobRecord,
-    Keys,
     parameters_of,
 )
+from completions.jobs.store import JobStore
+from completions.models import JobStatus
+from completions.responses.completion import STATUS
 from tests.completions.jobs.job_making import PREFIX, REQUEST, ending, new_job, step
 
 ROOT = Path(__file__).resolve().parents[3]
-SCRIPTS = {path.name: path.read_text() for path in (ROOT / "completions/jobs/lua").glob("*.lua")}
-PYTHON_KEYS = {name for name in vars(Keys) if not name.startswith("_")} - {"prefix", "queue"}
+SCRIPTS = {path.name: path.read_text() for path in (ROOT / "completions/jobs/lua").rglob("*.lua")}
 
 
 def arguments(text: str) -> list[str]:
@@ -55,36 +55,13 @@ def fields_in(script: str) -> Iterator[str]:
         yield from (part.strip("'") for part in rest if part.startswith("'"))
 
 
-def test_the_scripts_name_no_other_keys() -> None:
-    named = {key for text in SCRIPTS.values() for key in re.findall(r"prefix \.\. '(\w+):?'", text)}
-    assert set(SCRIPT_KEYS) <= named <= {*SCRIPT_KEYS, *PYTHON_KEYS}
-    assert not PYTHON_KEYS & set(SCRIPT_KEYS)
-
-
-def test_the_architecture_page_lists_every_key() -> None:
-    page = (ROOT / "ARCHITECTURE.md").read_text()
-    table = page.split("## Redis keys")[1].split("\n## ")[0]
-    first_column = "".join(line.split("|")[1] for line in table.splitlines() if line[:3] == "| `")
-    listed = re.findall(r"`(\w+)(?::[^`]*)?`", first_column)
-    assert sorted(listed) == sorted({*PYTHON_KEYS, *SCRIPT_KEYS})
-
-
-def test_a_key_is_named_as_its_method() -> None:
-    keys = Keys("q:")
-    for name in PYTHON_KEYS:
-        key = getattr(keys, name)
-        if callable(key):
-            key = key("a", "b") if name in ("rid", "login") else key("a")
-        assert re.fullmatch(rf"q:{name}(:a)?(:b)?", key)
-
-
 def test_the_scripts_name_no_other_fields() -> None:
     named = {name for text in SCRIPTS.values() for name in fields_in(text)}
     assert {"state", "owner", "cancel", "republished", "held"} <= named
     assert named <= {*RECORD_FIELDS, *SCRIPT_FIELDS}
 
 
-def test_no_field_is_written_by_nobody() -> None:
+def test_every_field_is_written_somewhere() -> None:
     written = {name for text in SCRIPTS.values() for name in fields_in(text)}
     job = new_job(prices=(1, 1, 2), stored=True, trace="{}")
     written |= set(job.record_fields("web-1")[::2])
@@ -93,10 +70,15 @@ def test_no_field_is_written_by_nobody() -> None:
 
 
 def test_the_scripts_know_the_states() -> None:
-    body = SCRIPTS["shared.lua"].split("local function ended(state)")[1].split("end")[0]
+    body = SCRIPTS["keys_and_records.lua"].split("local function ended(state)")[1].split("end")[0]
     assert set(re.findall(r"'(\w+)'", body)) <= ENDED
-    ended = re.findall(r"state == '(\w+)'", SCRIPTS["shared.lua"])
+    ended = re.findall(r"state == '(\w+)'", SCRIPTS["keys_and_records.lua"])
     assert set(ended) == ENDED
+
+
+def test_sql_and_the_api_know_the_states() -> None:
+    assert set(JobStatus.values) == {"queued", *ENDED}
+    assert set(STATUS) == {"queued", "running", *ENDED}
 
 
 @pytest.mark.integration
@@ -106,7 +88,7 @@ async def test_what_is_submitted_is_read_again(submission, worker, redis_client)
         request_id="req_1", prices=(1, 1, 2), view={"id": "cmpl-1"},
     )  # fmt: skip
     await submission.submit(job, max_open=10)
-    queued = operate.details(redis_client, PREFIX, "cmpl-1")
+    queued = operate.details(JobStore(redis_client, PREFIX), "cmpl-1")
     for name in ("id", "kind", "model", "organization_id", "api_key_id", "view", "ttl", "priority",
                  "kept", "request_id", "adapter", "prompt_tokens"):  # fmt: skip
         assert getattr(queued, name) == getattr(job, name), name

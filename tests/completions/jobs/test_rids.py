@@ -4,6 +4,7 @@ import pytest
 
 from completions.jobs.connection import connect_async
 from completions.jobs.rids import TTL, Rids, RidTakenError
+from completions.jobs.store import JobStore
 
 pytestmark = pytest.mark.integration
 
@@ -11,7 +12,7 @@ pytestmark = pytest.mark.integration
 @pytest.fixture
 async def rids(valkey, redis_client):
     client = connect_async(valkey.url)
-    yield Rids(client, "t:")
+    yield Rids(JobStore(client, "t:"))
     await client.aclose()
 
 
@@ -28,7 +29,7 @@ async def test_all_or_none(rids):
     await rids.take(1, ["a", "c"], "job-3")
 
 
-async def test_only_its_own_are_freed(rids):
+async def test_a_job_frees_only_its_own_ids(rids):
     await rids.take(1, ["a"], "job-1")
     await rids.free(1, ["a", "never"], "job-2")
     with pytest.raises(RidTakenError):

@@ -10,6 +10,7 @@ from completions.jobs import events
 from completions.jobs.events import ChoiceEvent, EndEvent, Usage
 from completions.jobs.record import NewJob
 from completions.jobs.settle import FIRST, forget, pack, read_ended, unpack
+from completions.jobs.store import JobStore
 from completions.jobs.submit import submit_kept
 from tests.completions.fake_worker import FakeWorker
 
@@ -20,7 +21,7 @@ def run(client, job_id, kind="background"):
     job = NewJob(
         job_id, kind, "tiny", 1, 2, {"prompts": [[1]]}, {"id": job_id}, time.time() + 60, 30
     )
-    submit_kept(client, PREFIX, [job])
+    submit_kept(JobStore(client, PREFIX), [job])
     FakeWorker(client, PREFIX).run(job_id)
 
 
@@ -28,7 +29,7 @@ def run(client, job_id, kind="background"):
 def test_kept_jobs_come_with_their_results_and_others_without(redis_client):
     run(redis_client, "kept")
     run(redis_client, "sync", kind="sync")
-    (kept, sync), _ = read_ended(redis_client, PREFIX, 10)
+    (kept, sync), _ = read_ended(JobStore(redis_client, PREFIX), 10)
     assert (kept.id, kept.kept, kept.view) == ("kept", True, {"id": "kept"})
     (choice,), end = unpack(pack(kept.stream))
     assert choice == ChoiceEvent(1, 0, [65, 66], "AB", "length", None)
@@ -39,12 +40,12 @@ def test_kept_jobs_come_with_their_results_and_others_without(redis_client):
 
 
 @pytest.mark.integration
-def test_what_is_forgotten_is_not_told_again_and_expires(redis_client):
+def test_forgotten_entries_are_not_read_again_and_expire(redis_client):
     run(redis_client, "kept")
     run(redis_client, "later")
-    (first, _), _ = read_ended(redis_client, PREFIX, 10)
-    forget(redis_client, PREFIX, [first], 7)
-    assert [job.id for job in read_ended(redis_client, PREFIX, 10)[0]] == ["later"]
+    (first, _), _ = read_ended(JobStore(redis_client, PREFIX), 10)
+    forget(JobStore(redis_client, PREFIX), [first], 7)
+    assert [job.id for job in read_ended(JobStore(redis_client, PREFIX), 10)[0]] == ["later"]
     assert 0 < redis_client.ttl(f"{PREFIX}job:kept") <= 7
     assert redis_client.ttl(f"{PREFIX}job:later") == -1
 
@@ -56,7 +57,7 @@ def test_pages_go_on_where_the_last_one_ended_past_what_cannot_be_read(redis_cli
     run(redis_client, "last")
     pages, since = [], FIRST
     while since is not None:
-        jobs, since = read_ended(redis_client, PREFIX, 1, since)
+        jobs, since = read_ended(JobStore(redis_client, PREFIX), 1, since)
         pages.append([job.id for job in jobs])
     assert pages == [["first"], [], ["last"], []]
     assert "cannot read ended job foreign" in caplog.text

@@ -4,6 +4,7 @@ import pytest
 
 from completions.jobs.connection import connect_async
 from completions.jobs.execute import Execution
+from completions.jobs.store import JobStore
 from completions.jobs.workers import HEARTBEAT_TTL, drain, live_workers, resume, watch_workers
 
 pytestmark = pytest.mark.integration
@@ -11,38 +12,38 @@ pytestmark = pytest.mark.integration
 
 async def test_workers_live_as_long_as_their_heartbeat(valkey, redis_client):
     for name, model in (("a", "m"), ("b", "n")):
-        Execution(redis_client, "w:", name).beat(model, {"running": 2})
+        Execution(JobStore(redis_client, "w:"), name).beat(model, {"running": 2})
     assert 0 < redis_client.ttl("w:worker:a") <= HEARTBEAT_TTL
     async with connect_async(valkey.url) as client:
-        found = await live_workers(client, "w:")
+        found = await live_workers(JobStore(client, "w:"))
         assert [(w.id, w.model, w.facts) for w in found] == [
             ("a", "m", {"accepting": True, "running": 2}),
             ("b", "n", {"accepting": True, "running": 2}),
         ]  # fmt: skip
         redis_client.delete("w:worker:a")  # it died
-        assert [w.id for w in await live_workers(client, "w:")] == ["b"]
+        assert [w.id for w in await live_workers(JobStore(client, "w:"))] == ["b"]
         assert redis_client.smembers("w:workers") == {b"b"}
-        Execution(redis_client, "w:", "b").stop_beating()
-        assert await live_workers(client, "w:") == []
+        Execution(JobStore(redis_client, "w:"), "b").stop_beating()
+        assert await live_workers(JobStore(client, "w:")) == []
 
 
 def test_a_worker_learns_of_its_drain_with_its_heartbeat(redis_client):
-    one, other = (Execution(redis_client, "w:", name) for name in ("one", "other"))
+    one, other = (Execution(JobStore(redis_client, "w:"), name) for name in ("one", "other"))
     assert not one.beat("m", {})
     redis_client.delete("w:served")
-    drain(redis_client, "w:", "one")
+    drain(JobStore(redis_client, "w:"), "one")
     assert one.beat("m", {}, accepting=False)
     assert not other.beat("n", {})
     assert redis_client.zrange("w:served", 0, -1) == [b"n"]  # who is drained serves nobody new
-    found = watch_workers(redis_client, "w:")
+    found = watch_workers(JobStore(redis_client, "w:"))
     assert [(w.id, w.accepting, w.drain_wanted) for w in found] == [
         ("one", False, True), ("other", True, False),
     ]  # fmt: skip
     assert all(0 <= w.age <= HEARTBEAT_TTL for w in found)
-    resume(redis_client, "w:", "one")
+    resume(JobStore(redis_client, "w:"), "one")
     assert not one.beat("m", {}, accepting=False)
-    drain(redis_client, "w:", "one")
+    drain(JobStore(redis_client, "w:"), "one")
     one.stop_beating()
     assert not redis_client.exists("w:drain:one")  # nobody is left to follow it
     redis_client.delete("w:worker:other")
-    assert watch_workers(redis_client, "w:") == []
+    assert watch_workers(JobStore(redis_client, "w:")) == []

@@ -9,6 +9,7 @@ from django.core.management import CommandError, call_command
 
 from completions.jobs.connection import connect
 from completions.jobs.execute import Execution
+from completions.jobs.store import JobStore
 
 pytestmark = pytest.mark.integration
 
@@ -17,8 +18,8 @@ pytestmark = pytest.mark.integration
 def worker(redis_client, valkey, settings):
     """Two live workers; the second is returned."""
     settings.REDIS_URL = valkey.url
-    Execution(redis_client, settings.REDIS_PREFIX, "host-a-17").beat("tiny", {"jobs": 1})
-    execution = Execution(redis_client, settings.REDIS_PREFIX, "host-b-18")
+    Execution(JobStore(redis_client, settings.REDIS_PREFIX), "host-a-17").beat("tiny", {"jobs": 1})
+    execution = Execution(JobStore(redis_client, settings.REDIS_PREFIX), "host-b-18")
     execution.beat("texts", {"jobs": 4, "running": 3, "waiting": 1})
     return execution
 
@@ -50,7 +51,7 @@ def test_waiting_ends_when_the_last_job_has(worker, valkey, settings):
     thread.start()
     deadline = time.monotonic() + 60
     with connect(valkey.url) as client:
-        execution = Execution(client, settings.REDIS_PREFIX, "host-b-18")
+        execution = Execution(JobStore(client, settings.REDIS_PREFIX), "host-b-18")
         while not execution.beat("texts", {"jobs": 1}, accepting=False):
             assert time.monotonic() < deadline
             time.sleep(0.01)
@@ -73,13 +74,13 @@ def test_what_cannot_be_done_says_why(worker, arguments, reason):
         workers(*arguments)
 
 
-def test_nobody_there_is_a_failure(redis_client, valkey, settings):
+def test_without_workers_the_command_fails(redis_client, valkey, settings):
     settings.REDIS_URL = valkey.url
     with pytest.raises(CommandError, match="no engine worker is alive"):
         workers()
 
 
-def test_without_redis_it_says_so(settings, tmp_path):
+def test_the_command_fails_without_redis(settings, tmp_path):
     settings.REDIS_URL = f"unix://{tmp_path}/absent.sock"
     with pytest.raises(CommandError, match="Redis does not answer"):
         workers()

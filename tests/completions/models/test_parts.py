@@ -11,7 +11,7 @@ from completions.models.parts import parts
     ("items", "expected"),
     [([], []), ([1], [[1]]), ([1, 2, 3, 4], [[1, 2], [3, 4]]), ([1, 2, 3], [[1, 2], [3]])],
 )
-def test_parts(items, expected):
+def test_parts_have_the_given_size_but_the_last(items, expected):
     assert list(parts(items, 2)) == expected
 
 

@@ -1,4 +1,4 @@
-"""The body of a chat completion: its prompt, its limits, and the grammar that comes of it."""
+"""The body of a chat completion: its prompt, its limits and its grammar."""
 
 import shutil
 from pathlib import Path
@@ -15,10 +15,12 @@ from completions.catalog.model_files import ModelFiles
 from completions.chat.grammar import Thoughts
 from completions.chat.thinking import Marks
 from completions.chat.tools import ToolChoice
-from completions.errors import APIError
+from completions.exceptions import APIError
 from completions.grammars.structural_tag import ANSWER
-from completions.requests.chat import ChatRequestSerializer
+from completions.requests.chat import ChatRequestObject
 from completions.requests.generation import GenerationRequest
+from completions.requests.judging import judge
+from completions.requests.preparation import Prepared, prepare
 from tests.completions.conftest import TINY_CONTEXT
 
 ANYONE = Principal(1, 1, "abcdef", (), None)
@@ -55,7 +57,7 @@ def models(served: None, tiny_model: Path, tmp_path: Path, settings: Settings) -
 
 def validate(body: dict[str, Any]) -> Any:
     full = {"model": "tiny", "messages": HI, **body}
-    return async_to_sync(ChatRequestSerializer.validate_request)(full, ANYONE)
+    return async_to_sync(ChatRequestObject.validate_request)(full, ANYONE)
 
 
 def refusal(body: dict[str, Any]) -> tuple[str, str | None]:
@@ -96,7 +98,7 @@ def test_raw_prompts_do_not() -> None:
         ({"max_tokens": 7, "max_completion_tokens": 7}, 7),
     ],
 )
-def test_lengths(body: dict[str, Any], max_tokens: int) -> None:
+def test_each_field_of_length_sets_max_tokens(body: dict[str, Any], max_tokens: int) -> None:
     assert validate(body).sampling.max_tokens == max_tokens
 
 
@@ -175,7 +177,9 @@ def test_lengths(body: dict[str, Any], max_tokens: int) -> None:
         ),
     ],
 )  # fmt: skip
-def test_refusals(body: dict[str, Any], error: tuple[str, str]) -> None:
+def test_a_bad_body_is_refused_by_code_and_field(
+    body: dict[str, Any], error: tuple[str, str]
+) -> None:
     assert refusal(body) == error
 
 
@@ -233,14 +237,14 @@ def test_variables_of_the_template() -> None:
     assert request.ignored == ()
 
 
-def test_variables_that_the_template_does_not_read_are_told() -> None:
-    """They are for other models' templates, so a request is not refused for them."""
+def test_variables_that_the_template_does_not_read_are_listed() -> None:
+    """Other models' templates may read them, so they are no error."""
     body = {"model": "caller", "chat_template_kwargs": {"extra": "!", "nobody": 1}}
     assert validate(body).ignored == ("chat_template_kwargs.nobody",)
 
 
 def test_a_message_of_an_earlier_answer_can_be_sent_back() -> None:
-    """As clients dump it, with what was empty."""
+    """Clients send back the whole message, null fields included."""
     said = {
         "role": "assistant", "content": "a", "refusal": None, "annotations": [], "audio": None,
         "function_call": None, "tool_calls": None, "reasoning_content": None,
@@ -274,7 +278,7 @@ def test_a_budget_that_the_length_leaves_unused_is_none(budget: int) -> None:
         {"messages": None, "prompt": "x" * 100 * TINY_CONTEXT},
     ],
 )
-def test_what_never_fits_is_refused_before_it_is_tokenized(
+def test_a_text_too_long_for_the_context_is_refused_before_it_is_tokenized(
     body: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def never(*_: Any, **_options: Any) -> None:
@@ -285,3 +289,53 @@ def test_what_never_fits_is_refused_before_it_is_tokenized(
     code, param = refusal(body)
     assert code == "context_length_exceeded"
     assert param in body
+
+
+def tool(schema: dict[str, Any], **options: Any) -> dict[str, Any]:
+    return {"type": "function", "function": {"name": "f", "parameters": schema, **options}}
+
+
+UNKNOWN = {"properties": {"a": {"extends": {}}}}
+PLACE = "tools[0].function.parameters"
+
+
+def prepare_chat(**body: Any) -> Prepared:
+    full = {"model": "caller", "messages": HI, "max_tokens": 8, **body}
+    return async_to_sync(prepare)("/v1/chat/completions", full, ANYONE)
+
+
+@pytest.mark.parametrize("choice", ["auto", "required"])
+def test_schemas_that_are_not_enforced_are_named(choice: str) -> None:
+    for given, ignored in (
+        (tool(UNKNOWN), (PLACE,)),
+        (tool(UNKNOWN, strict=False), ()),
+        (tool(SCHEMA), ()),
+    ):
+        assert prepare_chat(tools=[given], tool_choice=choice).request.ignored == ignored
+
+
+def test_a_strict_schema_that_cannot_be_enforced_is_refused() -> None:
+    with pytest.raises(APIError, match="/properties/a/extends") as caught:
+        prepare_chat(tools=[tool(UNKNOWN, strict=True)])
+    assert (caught.value.code, caught.value.param) == ("invalid_grammar", PLACE)
+
+
+def test_a_grammar_that_fails_as_a_whole_gives_way_to_the_looser_one() -> None:
+    request = validate({"model": "caller", "tools": [tool(SCHEMA)]})
+    assert request.looser is not None
+    assert request.looser.places == (PLACE,)
+    assert request.constraint is not None
+    tree = {"type": "regex", "pattern": "("}
+    bad = request.constraint._replace(value={**request.constraint.value, "format": tree})
+    judged = async_to_sync(judge)(bad, request.model.files, request.looser)
+    assert judged.ignored == (PLACE,)
+    assert (
+        judged.grammar
+        == async_to_sync(judge)(request.looser.constraint, request.model.files).grammar
+    )
+
+
+def test_a_fault_of_the_constraint_beside_tools_is_still_an_error() -> None:
+    with pytest.raises(APIError) as caught:
+        prepare_chat(tools=[tool(SCHEMA)], regex="(")
+    assert (caught.value.code, caught.value.param) == ("invalid_grammar", "regex")

@@ -1,4 +1,4 @@
-"""The rules between fields, and the job that comes out."""
+"""The rules between fields, and the resulting job."""
 
 import dataclasses
 from dataclasses import replace
@@ -10,9 +10,9 @@ from hypothesis import given
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
-from completions.errors import APIError
+from completions.exceptions import APIError
 from completions.grammars import Constraint
-from completions.requests.completion import CompletionRequestSerializer
+from completions.requests.completion import CompletionRequestObject
 from completions.requests.fields.logprobs import LogprobSettings
 from completions.requests.fields.returns import ReturnSettings, StreamOptions
 from completions.requests.fields.routing import RoutingSettings
@@ -29,12 +29,13 @@ from tests.completions.requests.validating import (
     refusal,
     validate,
 )
-from workers.engine.request import Request, SamplingParams
+from workers.engine.request import Request
+from workers.engine.sampling.params import SamplingParams
 
 pytestmark = pytest.mark.usefixtures("served")
 
 
-def test_defaults() -> None:
+def test_the_least_body_gets_the_documented_defaults() -> None:
     request = validate(LEAST)
     model = request.model
     assert (model.name, model.entry.id, model.adapter) == ("tiny", "tiny", None)
@@ -68,7 +69,7 @@ def seeded(request: GenerationRequest) -> GenerationRequest:
 
 
 def test_null_means_the_default() -> None:
-    nulls = dict.fromkeys(CompletionRequestSerializer().fields.keys() - LEAST.keys())
+    nulls = dict.fromkeys(CompletionRequestObject().fields.keys() - LEAST.keys())
     assert seeded(validate({**LEAST, **nulls})) == seeded(validate(LEAST))
 
 
@@ -103,13 +104,11 @@ def test_unknown_parameters_suggest_the_nearest_name() -> None:
         ("max_new_tokens", "max_tokens"),
         ("text", "prompt"),
         ("input_ids", "prompt"),
-        ("guided_regex", "regex"),
-        ("guided_json", "json_schema"),
         ("messages", "/v1/chat/completions"),
     ],
 )
-def test_names_of_other_systems_are_told_apart_from_typos(name: str, advice: str) -> None:
-    """A client that was written for another route or server hears what to send instead."""
+def test_names_of_other_systems_get_advice(name: str, advice: str) -> None:
+    """The error for a name of another route or server says what to send instead."""
     with pytest.raises(APIError, match=f"{name}: not supported here.*{advice}") as caught:
         validate({**LEAST, name: "x"})
     assert (caught.value.code, caught.value.param) == ("unsupported_parameter", name)
@@ -123,6 +122,7 @@ BANNED = {"custom_logit_processor": "disallowed_tokens"}
     [
         ({"best_of": 2, "n": 3}, "invalid_value", "best_of"),
         ({"best_of": 2, "stream": True}, "invalid_value", "best_of"),
+        ({"best_of": 3, "n": 2, "stream": True}, "invalid_value", "best_of"),
         ({"best_of": 129}, "integer_above_max_value", "best_of"),
         ({"best_of": 128, "prompt": [[1]] * 9}, "integer_above_max_value", "best_of"),
         ({"dry_multiplier": -1}, "decimal_below_min_value", "dry_multiplier"),
@@ -138,7 +138,6 @@ BANNED = {"custom_logit_processor": "disallowed_tokens"}
             "unsupported_value",
             "custom_logit_processor",
         ),
-        ({"custom_params": {}}, "invalid_value", "custom_params"),
         ({**BANNED, "custom_params": {"__a": 1}}, "invalid_value", "custom_params.__a"),
         ({**BANNED, "custom_params": {"a": 2**64}}, "invalid_value", "custom_params"),
         ({**BANNED, "custom_params": {"a": [[1]]}}, "invalid_value", "custom_params.a"),
@@ -146,9 +145,7 @@ BANNED = {"custom_logit_processor": "disallowed_tokens"}
         ({**BANNED, "custom_params": {"a": "x" * 2**14}}, "invalid_value", "custom_params"),
     ],
 )
-def test_what_best_of_dry_and_processors_refuse(
-    fields: dict[str, Any], code: str, param: str
-) -> None:
+def test_refused_best_of_dry_and_processors(fields: dict[str, Any], code: str, param: str) -> None:
     assert refusal({**LEAST, **fields}) == (code, param)
 
 
@@ -164,13 +161,60 @@ def test_best_of_dry_and_processors_reach_the_worker() -> None:
     assert tuple(default["dry_sequence_breakers"]) == SamplingParams().dry_sequence_breakers
 
 
+def test_as_many_candidates_as_choices_may_stream() -> None:
+    for n in (1, 2):
+        request = validate({**LEAST, "best_of": n, "n": n, "stream": True})
+        assert (request.returns.stream, request.sampling.best_of) == (True, n)
+
+
+@pytest.mark.parametrize(
+    ("fields", "names"),
+    [
+        ({"custom_params": {"a": 1}}, ("custom_params",)),
+        ({"top_logprobs_num": 2, "token_ids_logprob": [5]}, ("top_logprobs_num",)),
+        ({"logprob_start_len": 9000}, ("logprob_start_len",)),
+        ({"return_logprob": False, "top_logprobs_num": 2}, ("top_logprobs_num",)),
+        ({"routed_experts_start_len": 1}, ("routed_experts_start_len",)),
+        ({"user": "a", "custom_params": {}}, ("user", "custom_params")),
+        ({"return_logprob": True, "top_logprobs_num": 2, "logprob_start_len": 0}, ()),
+        ({"token_ids_logprob": [5], "logprob_start_len": 0}, ()),
+    ],
+)
+def test_a_field_without_the_one_it_belongs_to_is_named(fields: Any, names: Any) -> None:
+    request = validate({**LEAST, **fields})
+    assert request.ignored == names
+    if names:
+        alone = validate({**LEAST, **{k: v for k, v in fields.items() if k not in names}})
+        assert seeded(replace(request, ignored=alone.ignored)) == seeded(alone)
+
+
+def test_a_field_without_effect_is_still_checked() -> None:
+    assert refusal({**LEAST, "top_logprobs_num": 21}) == (
+        "integer_above_max_value", "top_logprobs_num",
+    )  # fmt: skip
+    assert refusal({**LEAST, "custom_params": {"__a": 1}}) == (
+        "invalid_value", "custom_params.__a",
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("given", [{}, {"model": None}, {"model": "default"}])
+def test_the_only_model_needs_no_name(given: dict[str, Any]) -> None:
+    body = {"prompt": [1, 2], **given}
+    only = dataclasses.replace(ANYONE, allowed_models=("tiny",))
+    assert validate(body, only).model.name == "tiny"
+    code = "invalid_value" if given.get("model") else "missing_required_parameter"
+    with pytest.raises(APIError, match=r"tiny, .*org/slashed") as caught:
+        validate(body)
+    assert (caught.value.code, caught.value.param) == (code, "model")
+
+
 def test_the_first_error_in_field_order_is_reported() -> None:
     body = {"n": 0, "temperature": "hot", "prompt": [999], "model": "tiny"}
     assert refusal(body) == ("invalid_type", "temperature")
     assert refusal({**body, "model": "none"}) == ("model_not_found", "model")
 
 
-def test_models() -> None:
+def test_a_model_must_exist_and_be_allowed() -> None:
     allowed = dataclasses.replace(ANYONE, allowed_models=("org/slashed",))
     assert validate({**LEAST, "model": "org/slashed"}, allowed).model.name == "org/slashed"
     assert refusal(LEAST, allowed) == ("permission_denied", "model")
@@ -200,7 +244,7 @@ def test_an_adapter_is_named_by_any_of_three_fields() -> None:
     assert validate({**body, "lora_path": "polite"}).routing.adapters == ["polite", "polite"]
 
 
-def test_a_key_may_be_allowed_to_hurry() -> None:
+def test_a_key_may_have_a_maximum_priority() -> None:
     hasty = dataclasses.replace(ANYONE, max_priority=5)
     assert validate({**LEAST, "priority": 5}, hasty).routing.priority == 5
     assert refusal({**LEAST, "priority": 6}, hasty) == ("permission_denied", "priority")
@@ -244,7 +288,7 @@ def test_sglangs_log_probabilities_may_differ_by_prompt(fields: Any, expected: A
     assert validate({**LEAST, "prompt": [[1], [2, 3]], **fields}).logprobs.sglang == expected
 
 
-def test_what_cannot_be_asked_per_prompt() -> None:
+def test_fields_that_take_no_value_per_prompt() -> None:
     two = {**LEAST, "prompt": [[1], [2, 3]], "return_logprob": True}
     assert refusal({**two, "logprob_start_len": 2}) == (
         "integer_above_max_value", "logprob_start_len",
@@ -339,7 +383,9 @@ def test_context_length() -> None:
         ),
     ],
 )
-def test_constraint(fields: dict[str, Any], constraint: Constraint | None) -> None:
+def test_each_form_of_a_constraint_is_read(
+    fields: dict[str, Any], constraint: Constraint | None
+) -> None:
     assert validate({**LEAST, **fields}).constraint == constraint
 
 
@@ -350,7 +396,7 @@ def test_only_one_constraint() -> None:
     assert refusal(body) == ("conflicting_constraints", "response_format")
 
 
-def test_a_body_that_is_no_object() -> None:
+def test_a_body_must_be_an_object() -> None:
     assert refusal([]) == ("invalid_type", None)
 
 
@@ -383,16 +429,15 @@ values = st.recursive(
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner),
     max_leaves=6,
 )
-names = st.sampled_from([*CompletionRequestSerializer().fields]) | st.text(max_size=5)
+names = st.sampled_from([*CompletionRequestObject().fields]) | st.text(max_size=5)
 
 
 @hypothesis_settings(deadline=None)
 @given(st.dictionaries(names, values))
 def test_any_body_is_valid_or_an_api_error(body: dict[str, Any]) -> None:
     data = {**LEAST, **body}
-    serializer = CompletionRequestSerializer.of(data, ANYONE)
     try:
-        assert serializer.run_validation(data)
+        assert CompletionRequestObject.of(data, ANYONE).validate(data)
     except APIError as error:
         refused = error
     else:

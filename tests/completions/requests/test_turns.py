@@ -1,4 +1,4 @@
-"""Checks by turns: none of the organizations waits for all that another has sent."""
+"""Organizations take turns: none waits for all requests of another."""
 
 import asyncio
 import threading
@@ -13,7 +13,7 @@ async def settled(rounds=10):
 
 
 class Crowd:
-    """Requests of owners that each hold their turn until they are told to go."""
+    """Requests of owners that each hold their turn until the test releases them."""
 
     def __init__(self, turns):
         self.turns, self.running, self.began, self.tasks = turns, [], [], {}
@@ -34,7 +34,7 @@ class Crowd:
         await settled()
 
 
-async def test_one_owner_never_has_all_turns_and_others_come_first():
+async def test_one_owner_never_takes_all_turns():
     crowd = Crowd(Turns(3, 2))
     for number in range(5):
         await crowd.send(1, f"a{number}")
@@ -47,7 +47,7 @@ async def test_one_owner_never_has_all_turns_and_others_come_first():
     assert crowd.began == ["a0", "a1", "b0", "a2", "b1", "a3", "a4"]
 
 
-async def test_who_hangs_up_leaves_its_place_to_others():
+async def test_a_cancelled_waiter_leaves_its_turn_to_others():
     crowd = Crowd(Turns(1, 1))
     for owner, name in ((1, "first"), (2, "leaving"), (3, "last")):
         await crowd.send(owner, name)
@@ -60,7 +60,7 @@ async def test_who_hangs_up_leaves_its_place_to_others():
     assert crowd.began[-1] == "again"
 
 
-async def test_a_turn_that_came_too_late_is_given_back():
+async def test_a_turn_granted_after_a_cancellation_is_returned():
     crowd = Crowd(Turns(1, 1))
     await crowd.send(1, "first")
     await crowd.send(2, "leaving")
@@ -73,7 +73,7 @@ async def test_a_turn_that_came_too_late_is_given_back():
 
 
 async def test_a_thread_stays_taken_while_its_function_runs():
-    """Even if nobody waits for it any more."""
+    """Even after the caller was cancelled."""
     checks, end = Checks(), threading.Event()
     crowd = [asyncio.create_task(checks.run(1, end.wait)) for _ in range(turns.THREADS)]
     await asyncio.sleep(0.05)

@@ -7,8 +7,8 @@ import pytest
 from asgiref.sync import async_to_sync
 
 from completions.accounts.keys import Principal
-from completions.errors import APIError
-from completions.requests.completion import CompletionRequestSerializer
+from completions.exceptions import APIError
+from completions.requests.completion import CompletionRequestObject
 from completions.requests.generation import GenerationRequest
 from completions.requests.preparation import Prepared, prepare
 
@@ -17,19 +17,19 @@ LEAST = {"model": "tiny", "prompt": [1, 2]}
 OF_THE_WORKER = ("request_id", "organization", "deadline", "published", "published_ends")
 
 
-class _FieldValues(CompletionRequestSerializer):
+class _FieldValues(CompletionRequestObject):
     def check(self, values: Mapping[str, Any]) -> Any:
         return values
 
 
 def field_values(body: Any) -> Mapping[str, Any]:
     """The value of every field, without the rules between fields."""
-    values: Mapping[str, Any] = _FieldValues.of(body, ANYONE).run_validation(body)
+    values: Mapping[str, Any] = _FieldValues.of(body, ANYONE).validate(body)
     return values
 
 
 def validate(body: Any, principal: Principal = ANYONE) -> GenerationRequest:
-    request: GenerationRequest = async_to_sync(CompletionRequestSerializer.validate_request)(
+    request: GenerationRequest = async_to_sync(CompletionRequestObject.validate_request)(
         body, principal
     )
     return request

@@ -136,7 +136,7 @@ def test_thoughts_and_their_tokens() -> None:
     assert [frame["usage"]["reasoning_tokens"] for frame in found] == [1, 2, 3, 3, 3]
 
 
-def test_tokens_of_thoughts_are_told_from_an_answer_in_the_same_event() -> None:
+def test_reasoning_tokens_exclude_an_answer_in_the_same_event() -> None:
     together = ChoiceEvent(1, 0, [1, 2, 3, 4], "<think>a b</think>\nyes", "stop", None)
     usage = answer(thinking_view(), [together])["usage"]
     assert usage["reasoning_tokens"] == 3

@@ -101,14 +101,14 @@ def test_continuous_usage_counts_the_choice_so_far():
 
 def test_the_usage_chunk_has_no_choices():
     ((number, chunk),) = Chunks(make_view(include_usage=True)).end(END)
-    assert (number, chunk["choices"], chunk["usage"]["total_tokens"]) == (7, [], 14)
+    assert (number, chunk["choices"], chunk["usage"]["total_tokens"]) == (1, [], 14)
     assert list(Chunks(make_view()).end(END)) == []
 
 
 def test_a_failed_job_ends_in_an_error_frame():
-    end = EndEvent(3, "failed", JobError("generation_timeout", ""), Usage(7, 1))
+    end = EndEvent(1, "failed", JobError("generation_timeout", ""), Usage(7, 1))
     ((number, frame),) = Chunks(make_view(include_usage=True)).end(end)
-    assert number == frame["sequence_number"] == 3
+    assert number == frame["sequence_number"] == 1
     assert frame["error"]["code"] == "generation_timeout"
 
 
@@ -132,7 +132,7 @@ def test_a_polled_job_has_no_choices_before_its_end(state, status):
     assert body["expires_at"] == 110
 
 
-def test_a_polled_failure_carries_its_error_and_what_there_was():
+def test_a_polled_failure_has_its_error_and_partial_choices():
     collected = Collected(make_view(n=1, prompt_lengths=[3]))
     collected.add([event(1, 0, "part", [1])])
     failed = record("failed", finished=50.0, error=JobError("worker_error", "boom"))
@@ -146,7 +146,7 @@ def test_a_polled_failure_carries_its_error_and_what_there_was():
 @pytest.mark.parametrize(
     ("code", "reason"), [("queue_timeout", "expired"), ("generation_timeout", "deadline")]
 )
-def test_a_job_whose_time_was_up_is_incomplete(code, reason):
+def test_a_job_past_its_deadline_is_incomplete(code, reason):
     job = record("failed", finished=50.0, error=JobError(code, ""))
     body = Collected(make_view()).polled(job)
     assert (body["status"], body["incomplete_details"]) == ("incomplete", {"reason": reason})
@@ -233,7 +233,7 @@ def test_hidden_states_and_the_extension_follow_the_text():
     assert usage["usage"]["completion_tokens"] == 2
 
 
-def test_continuous_usage_tells_the_cached_tokens():
+def test_continuous_usage_has_the_cached_tokens():
     frames = Chunks(make_view(**ONE, continuous_usage_stats=True)).of(TOLD)
     cached = [c["usage"]["prompt_tokens_details"]["cached_tokens"] for _, c in frames]
     assert cached == [2, 2]

@@ -3,8 +3,9 @@
 import pytest
 
 from completions.jobs.events import ChoiceEvent
+from completions.responses import token_texts
 from completions.responses.completion import Chunks, Collected, View
-from completions.responses.logprobs import CompletionLogprobs, rows
+from completions.responses.logprobs import CompletionLogprobs, chat_logprobs, rows
 from completions.responses.sglang import SGLangLogprobs, logprob_arrays
 from tests.completions.responses.test_completion import make_view
 
@@ -46,6 +47,16 @@ def test_a_row_without_scores_is_the_first_of_a_prompt():
     shown = CompletionLogprobs(1, letter).push(list(found), 2)
     assert shown["token_logprobs"] == [None, -1.0]
     assert shown["top_logprobs"] == [None, {"b": -1.0}]
+
+
+def test_tokens_that_were_forced():
+    scored = scores(-1.0, -2.0, offsets=(0, 1)) | {"forced": [False, True]}
+    shown = CompletionLogprobs(0, letter).push(list(rows([A, B], scored, [0, 1])), 2)
+    assert shown["forced"] == [False, True]
+    chat = chat_logprobs([A, B], scored, 0, token_texts.of("tiny"))
+    assert [each["forced"] for each in chat["content"]] == [False, True]
+    plain = chat_logprobs([A], scores(-1.0, offsets=(0,)), 0, token_texts.of("tiny"))
+    assert "forced" not in plain["content"][0]
 
 
 def test_tokens_wait_for_their_text_and_trimmed_ones_never_show():
@@ -109,7 +120,7 @@ def joined(pieces):
     return together
 
 
-def test_only_tokens_of_the_text_are_listed_streamed_or_not():
+def test_log_probabilities_list_only_tokens_of_the_text():
     choice = whole(view(logprobs=1))
     assert choice["logprobs"] == {
         "tokens": ["a", "b"], "token_logprobs": [-1.0, -2.0], "text_offset": [0, 1],

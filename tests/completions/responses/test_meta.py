@@ -1,4 +1,4 @@
-"""How a request was run, for who asks."""
+"""The `meta` of responses."""
 
 import pytest
 
@@ -37,7 +37,7 @@ def test_unknown_times_are_null():
         (False, False, ["length"], []),
     ],
 )
-def test_warnings(constrained, by_default, ends, warnings):
+def test_warnings_say_what_cut_the_answer_short(constrained, by_default, ends, warnings):
     view = View(
         "cmpl-1", "m", 0, 1, [3], constrained=constrained, default_length=by_default,
         grammar_compile_ms=1.5,

@@ -1,9 +1,9 @@
-"""Chunks whose size does not tell their text's."""
+"""Padding of chunks, so that their sizes hide the lengths of texts."""
 
 import orjson
 import pytest
 
-from completions.responses.obfuscation import BLOCK, obfuscation
+from completions.responses.sse import BLOCK, obfuscation
 
 
 @pytest.mark.parametrize("text", ["", "a", "é", "x" * 63, "x" * 64, "long " * 100])

@@ -5,7 +5,7 @@ import openai
 from completions.responses import sse
 
 
-def test_a_frame_has_an_id_only_when_asked():
+def test_a_frame_has_an_id_only_on_request():
     assert sse.frame({"a": "ü"}) == 'data: {"a":"ü"}\n\n'.encode()
     assert sse.frame({}, 7) == b"id: 7\ndata: {}\n\n"
 

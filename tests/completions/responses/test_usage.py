@@ -1,4 +1,4 @@
-"""What a usage tells, and what it costs."""
+"""The usage object and its cost."""
 
 from completions.jobs.events import Usage
 from completions.responses.usage import usage_object

@@ -13,6 +13,7 @@ from completions.jobs import events, kept
 from completions.jobs.execute import Ending, Execution
 from completions.jobs.record import NewJob
 from completions.jobs.settle import read_ended
+from completions.jobs.store import JobStore
 from completions.jobs.submit import submit_kept
 from completions.models import Job, UsageRecord
 from completions.upkeep import settlement
@@ -30,8 +31,8 @@ def run_job(client, tenant, job_id, state="completed", error=None, kind="backgro
         time.time() + 60, 60,
         request_id=f"req_{job_id}",
     )  # fmt: skip
-    submit_kept(client, PREFIX, [job])
-    worker = Execution(client, PREFIX, "w")
+    submit_kept(JobStore(client, PREFIX), [job])
+    worker = Execution(JobStore(client, PREFIX), "w")
     worker.beat("m", {})
     (claim,) = worker.claim([job_id])
     ending = Ending(job_id, claim.attempt, 1, state, error, events.Usage(3, 5, 1))
@@ -39,7 +40,7 @@ def run_job(client, tenant, job_id, state="completed", error=None, kind="backgro
 
 
 def settle(client):
-    return settlement.settle(client, PREFIX)
+    return settlement.settle(JobStore(client, PREFIX))
 
 
 def test_ended_jobs_become_records(owner, redis_client):
@@ -57,16 +58,16 @@ def test_ended_jobs_become_records(owner, redis_client):
 
 
 def test_a_record_holds_no_character_that_postgresql_refuses(owner, redis_client):
-    """One such record would hold up all that end after it."""
+    """Such a record would hold up all jobs that end after it."""
     run_job(redis_client, owner, "a", request={"prompts": [[1]], "sampling": {"stop": ["\0"]}})
     assert settle(redis_client) == 1
     assert UsageRecord.objects.get().parameters["stop"] == ["\N{SYMBOL FOR NULL}"]
 
 
 def test_a_clock_that_jumped_makes_no_number_that_postgresql_refuses(owner, redis_client):
-    """Redis's host began in 1970 and learned the date while the job waited."""
+    """The clock of Redis's host was at 1970, and was set while the job waited."""
     run_job(redis_client, owner, "a")
-    (job,), _ = read_ended(redis_client, PREFIX, 1)
+    (job,), _ = read_ended(JobStore(redis_client, PREFIX), 1)
     ledger.record([replace(job, created=1.0)])
     assert UsageRecord.objects.get().queued_ms == 2**31 - 1
 
@@ -111,7 +112,7 @@ def test_a_job_that_cannot_be_stored_holds_nothing_up_and_is_tried_again(
     assert UsageRecord.objects.count() == 3
 
 
-def test_a_database_that_is_away_is_no_fault_of_a_job(owner, redis_client, monkeypatch):
+def test_an_unreachable_database_does_not_drop_jobs(owner, redis_client, monkeypatch):
     run_job(redis_client, owner, "a")
     run_job(redis_client, owner, "b")
     with monkeypatch.context() as patch:

@@ -9,6 +9,7 @@ from django.utils import timezone
 from completions.jobs import events
 from completions.jobs.execute import Ending, Execution
 from completions.jobs.record import NewJob
+from completions.jobs.store import JobStore
 from completions.jobs.submit import submit_kept
 from completions.models import UsageHour
 from completions.upkeep import settlement
@@ -24,8 +25,8 @@ def run_job(client, tenant, job_id):
     """It uses 3 + 5 tokens, for 53."""
     owner = tenant.organization.pk, tenant.key.pk
     job = NewJob(job_id, "sync", "m", *owner, {}, {}, time.time() + 60, 60, prices=PRICES)
-    submit_kept(client, PREFIX, [job])
-    worker = Execution(client, PREFIX, "w")
+    submit_kept(JobStore(client, PREFIX), [job])
+    worker = Execution(JobStore(client, PREFIX), "w")
     worker.beat("m", {})
     (claim,) = worker.claim([job_id])
     ending = Ending(job_id, claim.attempt, 1, "completed", None, events.Usage(3, 5, 1))
@@ -33,28 +34,28 @@ def run_job(client, tenant, job_id):
 
 
 def seeded(client, scope):
-    budgets.seed_from(client, PREFIX, scope)
+    budgets.seed_from(JobStore(client, PREFIX), scope)
     fields = ("day_tokens", "month_tokens", "day_cost", "month_cost")
     return [int(client.hget(f"{PREFIX}spent:{scope}", field)) for field in fields]
 
 
 def test_settled_and_unsettled_jobs_count_once(owner, stranger, redis_client) -> None:
     run_job(redis_client, owner, "a")
-    settlement.settle(redis_client, PREFIX)
+    settlement.settle(JobStore(redis_client, PREFIX))
     run_job(redis_client, owner, "b")
     run_job(redis_client, stranger, "c")
     for scope in (f"k{owner.key.pk}", f"o{owner.organization.pk}"):
         assert seeded(redis_client, scope) == [16, 16, 106, 106]
 
 
-def test_an_emptied_redis_is_told(owner, redis_client) -> None:
+def test_an_emptied_redis_gets_the_sums_again(owner, redis_client) -> None:
     run_job(redis_client, owner, "a")
-    settlement.settle(redis_client, PREFIX)
+    settlement.settle(JobStore(redis_client, PREFIX))
     redis_client.flushall()
     assert seeded(redis_client, f"k{owner.key.pk}") == [8, 8, 53, 53]
 
 
-def test_earlier_periods_do_not_count(owner, redis_client) -> None:
+def test_spending_of_earlier_periods_does_not_count(owner, redis_client) -> None:
     today = timezone.now().replace(hour=0, minute=0, second=0, microsecond=0)
     common = {"organization": owner.organization, "api_key": owner.key, "model": "m"}
     for hour, tokens in (
@@ -72,10 +73,10 @@ def test_earlier_periods_do_not_count(owner, redis_client) -> None:
 def test_a_job_that_ends_meanwhile_is_not_forgotten(owner, redis_client, monkeypatch) -> None:
     reads, read = [], budgets.unsettled
 
-    def and_another_ends(client, prefix):
-        found = read(client, prefix)
+    def and_another_ends(store):
+        found = read(store)
         if not reads:
-            run_job(client, owner, "late")
+            run_job(redis_client, owner, "late")
         reads.append(found)
         return found
 

@@ -31,7 +31,7 @@ def ended(tenant: Tenant, job_id: str, **changes: object) -> EndedJob:
     return EndedJob(**{**fields, **changes})  # type: ignore[arg-type]
 
 
-def test_a_record_tells_all(owner: Tenant) -> None:
+def test_a_record_has_every_field(owner: Tenant) -> None:
     ledger.record([ended(owner, "a", adapter="polite")])
     row = UsageRecord.objects.get()
     assert (row.queued_ms, row.first_token_ms, row.run_ms) == (1000, 1500, 2000)

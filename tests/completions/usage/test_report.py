@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from completions.models import ApiKey, UsageHour
 from completions.models.usage import BOUNDS_MS
-from completions.usage.histograms import quantile
+from completions.usage.report import quantile
 from tests.completions.conftest import Tenant
 
 DAY = datetime(2026, 3, 1, tzinfo=UTC)

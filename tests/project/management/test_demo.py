@@ -30,7 +30,7 @@ def run_demo(home: Path, model_folder: Path) -> subprocess.CompletedProcess[str]
     """The command from its start to its end."""
     with started_demo(home, model_folder) as demo:
         try:
-            output, error = demo.communicate(timeout=240)
+            output, error = demo.communicate(timeout=500)
         finally:
             demo.kill()
     return subprocess.CompletedProcess(demo.args, demo.returncode, output, error)
@@ -70,16 +70,13 @@ def test_a_model_that_is_not_there_is_a_reason(tmp_path):
 
 
 @pytest.mark.integration
-def test_a_service_that_does_not_start_is_a_reason_with_the_log(tmp_path):
-    folder = tmp_path / "broken"
-    folder.mkdir()
-    for name in ("config.json", "tokenizer.json", "model.safetensors"):
-        (folder / name).write_text("{}")
-    done = run_demo(tmp_path, folder)
+def test_a_service_that_does_not_start_is_a_reason_with_the_log(tmp_path, monkeypatch):
+    monkeypatch.setenv("QUIRE_DEVICE", "cuda:99")
+    done = run_demo(tmp_path, MODEL_FOLDER)
     assert done.returncode == 1
     assert "the service did not start" in done.stderr
     assert f"the end of {tmp_path}/log/worker.log" in done.stderr
-    assert f"{MODEL} cannot be served" in done.stderr
+    assert "device 'cuda:99'" in done.stderr
     assert "Traceback" not in done.stderr
     assert processes_of(tmp_path) == []
 
@@ -92,7 +89,7 @@ def test_an_interrupted_demo_stops_what_it_started(tmp_path):
             assert demo.poll() is None
             time.sleep(0.05)
         demo.send_signal(signal.SIGINT)
-        _, error = demo.communicate(timeout=60)
+        _, error = demo.communicate(timeout=240)
     assert demo.returncode == 130
     assert "interrupted; everything was stopped" in error
     assert processes_of(tmp_path) == []

@@ -3,7 +3,7 @@
 import pytest
 from django.core.management import CommandError, call_command
 
-from workers import checkpoints
+from workers import model_preparation
 
 
 @pytest.fixture
@@ -40,6 +40,6 @@ def test_a_failed_step_is_a_message(catalogue):
 
 
 def test_damage_is_found_on_request(catalogue, monkeypatch):
-    monkeypatch.setattr(checkpoints, "verify", lambda entry: ["model.safetensors"])
+    monkeypatch.setattr(model_preparation, "verify", lambda entry: ["model.safetensors"])
     with pytest.raises(CommandError, match=r"one: damaged: model\.safetensors"):
         call_command("prepare_model", "one", "--verify")

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[3]
-PATIENCE = 30.0
+PATIENCE = 240.0
 
 pytestmark = pytest.mark.integration
 
@@ -52,7 +52,7 @@ def refused(environment: dict[str, str], *arguments: str) -> str:
 def running(
     environment: dict[str, str], *arguments: str, limit: int | None = None
 ) -> Iterator[subprocess.Popen[str]]:
-    """`up`, from when the database is migrated until it is told to stop. `limit` is of open files,
+    """`up`, from when the database is migrated until it is stopped. `limit` is of open files,
     which it may raise."""
     shell = ["sh", "-c", f'ulimit -S -n {limit}; exec "$@"', "sh"] if limit else []
     with subprocess.Popen(
@@ -163,7 +163,7 @@ def test_a_taken_port_is_named_before_anything_starts(environment, tmp_path):
 
 
 def test_an_unknown_service_is_refused(environment):
-    assert "'wbe' is none of valkey, worker, cpu-worker, web" in refused(
+    assert "'wbe' is not a service; use some of valkey, worker, cpu-worker, web" in refused(
         environment, "--only", "wbe"
     )
 

@@ -47,7 +47,7 @@ def test_ready_is_what_readyz_says(status, expected):
 
 
 @pytest.mark.integration
-def test_nobody_listening_is_not_ready():
+def test_a_closed_port_is_not_ready():
     assert not Endpoint("127.0.0.1", free_port()).is_ready()
 
 

@@ -2,6 +2,7 @@
 
 import contextlib
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -21,7 +22,7 @@ from project.processes.supervisor import (
 )
 
 FOREVER = ("sleep", "1000")
-PATIENCE = 10.0
+PATIENCE = 120.0
 
 pytestmark = pytest.mark.integration
 
@@ -31,7 +32,7 @@ def shell(name: str, script: str, grace: float = 5.0, stage: int = 0) -> Service
 
 
 def noting_its_end(name: str, order: Path, stage: int) -> Service:
-    """A child that says when it runs and notes its name in `order` when told to stop."""
+    """A child that says when it runs and writes its name to `order` when it is stopped."""
     script = (
         f'trap "echo {name} >> {order}; exit 0" TERM; echo running; while :; do sleep 0.02; done'
     )
@@ -39,7 +40,7 @@ def noting_its_end(name: str, order: Path, stage: int) -> Service:
 
 
 def is_alive(pid: int) -> bool:
-    """Running, and not merely a zombie that nobody collected yet."""
+    """Running, and not merely a zombie that was not reaped yet."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
     except OSError:
@@ -112,12 +113,12 @@ def test_stops_stage_by_stage(supervisor, tmp_path):
 
 def test_those_of_one_stage_stop_together(supervisor):
     for name in ("one", "two", "three"):
-        supervisor.start(shell(name, "trap '' TERM; echo running; exec sleep 1000", grace=1.5))
+        supervisor.start(shell(name, "trap '' TERM; echo running; exec sleep 1000", grace=3))
         log = supervisor.log(name)
         assert supervisor.wait_until(lambda log=log: "running" in log.read_text(), PATIENCE)
     started = time.monotonic()
     supervisor.stop()
-    assert 1.5 <= time.monotonic() - started < 3  # one after the other: 4.5 s
+    assert 3 <= time.monotonic() - started < 9  # one after the other: 9 s
 
 
 def test_a_stubborn_child_is_killed_after_its_grace(supervisor, lines):
@@ -146,7 +147,7 @@ def test_a_killed_child_comes_back(supervisor, tmp_path, lines):
     os.kill(first, signal.SIGKILL)
     assert supervisor.wait_until(lambda: supervisor.pid("one") not in (None, first), PATIENCE)
     assert int((tmp_path / "run/one.pid").read_text()) == supervisor.pid("one")
-    assert lines[0].startswith("one was killed by SIGKILL after 0.")
+    assert re.match(r"one was killed by SIGKILL after \d", lines[0])
     assert f"log: {tmp_path}/log/one.log" in lines[0]
 
 
@@ -183,7 +184,7 @@ def test_a_child_that_waits_for_its_restart_is_not_started_by_stop(tmp_path, lin
         assert supervisor.wait_until(lambda: bool(lines), PATIENCE)
         assert not (tmp_path / "run/one.pid").exists()
         started = time.monotonic()
-    assert time.monotonic() - started < 5
+    assert time.monotonic() - started < 40
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])

@@ -49,7 +49,7 @@ async def start_up(monkeypatch):
     monkeypatch.setattr(gateway, "_drain_on_sigterm", lambda here: None)
 
     async def current():
-        return None
+        return SimpleNamespace(spawn=lambda work: work.close())
 
     async def send(message):
         sent.set()
@@ -134,14 +134,17 @@ def good_key(fake_runtime, monkeypatch):
 
 
 async def test_uploads_have_a_limit_of_their_own():
-    uploads = {"/v1/files": 20}
+    uploads = {"/v1/files": 20, "/v1/uploads/[^/]+/parts": 18}
     status, _, body = await call([b"x" * 15], path="/v1/files", uploads=uploads)
     assert (status, body) == (200, b"15")
     status, _, body = await call([b"x" * 21], path="/v1/files", uploads=uploads)
     assert status == 413
     assert b"20 bytes" in body
-    status, _, _ = await call([b"x" * 15], path="/v1/other", uploads=uploads)
-    assert status == 413
+    status, _, _ = await call([b"x" * 18], path="/v1/uploads/u/parts", uploads=uploads)
+    assert status == 200
+    for other in ("/v1/other", "/v1/files/f", "/v1/uploads/u/x/parts", "/v1/uploads//parts"):
+        status, _, _ = await call([b"x" * 15], path=other, uploads=uploads)
+        assert status == 413
 
 
 @pytest.mark.parametrize("declared", [True, False])
@@ -164,7 +167,7 @@ async def test_only_holders_of_a_key_may_send_a_large_body(good_key, monkeypatch
         assert headers[b"connection"] == b"close"
 
 
-async def test_a_body_that_trickles_is_not_waited_for(monkeypatch):
+async def test_a_slow_body_is_refused(monkeypatch):
     monkeypatch.setattr(gateway, "BODY_SECONDS", 0.05)
     parts = [{"type": "http.request", "body": b"x", "more_body": True}]
     sent = []
@@ -182,8 +185,8 @@ async def test_a_body_that_trickles_is_not_waited_for(monkeypatch):
     assert orjson.loads(sent[1]["body"])["error"]["code"] == "request_timeout"
 
 
-async def test_the_answer_to_a_whole_body_takes_its_time(monkeypatch):
-    """The application listens for the client's hanging up meanwhile, which is no body."""
+async def test_no_time_limit_applies_after_the_body(monkeypatch):
+    """After the body, the application waits for a hang-up."""
     parts = [{"type": "http.request", "body": b"x"}]
     sent = []
 
@@ -205,7 +208,7 @@ async def test_the_answer_to_a_whole_body_takes_its_time(monkeypatch):
     assert sent[0]["status"] == 200
 
 
-async def test_who_is_cut_because_the_server_stops_is_told():
+async def test_a_request_cut_by_shutdown_gets_an_error():
     begun = asyncio.Event()
 
     async def application(scope, receive, send):

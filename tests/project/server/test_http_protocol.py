@@ -1,4 +1,4 @@
-"""A connection whose head never ends, never comes, or is none; and one that ends too early."""
+"""Endless, late and malformed heads; hang-ups."""
 
 import asyncio
 import json
@@ -53,7 +53,7 @@ REQUEST = b"GET /a HTTP/1.1\r\nHost: a\r\n\r\n"
 @pytest.mark.parametrize("piece", [b"x" * 1000, b"a: b\r\n" * 200])
 async def test_a_head_without_end_is_refused(connection, piece):
     connection.protocol.data_received(b"GET /" if piece[:1] == b"x" else b"GET / HTTP/1.1\r\n")
-    for _ in range(2 * http_protocol.MOST_HEAD_BYTES // len(piece)):
+    for _ in range(2 * http_protocol.MAX_HEAD_BYTES // len(piece)):
         if connection.transport.ended:
             break
         connection.protocol.data_received(piece)
@@ -67,20 +67,20 @@ CHUNKED = b"POST /a HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n"
 async def test_trailers_and_chunk_extensions_without_end_are_refused(connection, begun):
     piece = b"x" * 1000 if begun[-1:] in b" ;" else b"a: b\r\n" * 200
     connection.protocol.data_received(CHUNKED + begun)
-    for _ in range(2 * http_protocol.MOST_HEAD_BYTES // len(piece)):
+    for _ in range(2 * http_protocol.MAX_HEAD_BYTES // len(piece)):
         if connection.transport.ended:
             break
         connection.protocol.data_received(piece)
     assert refusal(connection.transport) == (431, "headers_too_large")
 
 
-async def test_a_chunk_that_is_none_is_refused_in_words(connection):
+async def test_a_malformed_chunk_is_refused(connection):
     connection.protocol.data_received(CHUNKED + b"-5\r\n")
     assert refusal(connection.transport) == (400, "invalid_request")
 
 
-async def test_trailers_are_no_headers():
-    """A proxy does not look into them, and what it vouches for would come from its client."""
+async def test_trailers_are_not_added_to_headers():
+    """A proxy does not check trailers, so a client could forge the headers that it sets."""
     seen = []
 
     async def app(scope, receive, send):
@@ -100,8 +100,8 @@ async def test_trailers_are_no_headers():
     protocol.connection_lost(None)
 
 
-async def test_bodies_and_many_requests_do_not_count_as_heads(connection):
-    long = b"x" * 4 * http_protocol.MOST_HEAD_BYTES
+async def test_bodies_and_further_requests_do_not_count_as_heads(connection):
+    long = b"x" * 4 * http_protocol.MAX_HEAD_BYTES
     chunk = b"%x\r\n%b\r\n" % (len(long), long)
     for part in (CHUNKED, chunk, chunk + b"1", b"\r\nx\r\n", b"0\r\n\r\n"):
         connection.protocol.data_received(part)
@@ -118,7 +118,7 @@ async def test_bodies_and_many_requests_do_not_count_as_heads(connection):
 
 
 @pytest.mark.parametrize("begun", [b"", b"\r\n", b"GET /a HTTP/1.1\r\nHost:"])
-async def test_a_head_that_does_not_come_is_not_waited_for(monkeypatch, begun):
+async def test_a_slow_head_is_refused(monkeypatch, begun):
     monkeypatch.setattr(http_protocol, "HEAD_SECONDS", 0.05)
     config = Config(application, lifespan="off", log_config=None)
     config.load()
@@ -131,8 +131,8 @@ async def test_a_head_that_does_not_come_is_not_waited_for(monkeypatch, begun):
     protocol.connection_lost(None)
 
 
-async def test_a_late_head_never_stands_in_a_response(connection, monkeypatch):
-    """The first answer takes longer than the second request's head may."""
+async def test_a_refusal_of_a_late_head_never_interrupts_a_response(connection, monkeypatch):
+    """The first response takes longer than the limit for the second head."""
     monkeypatch.setattr(http_protocol, "HEAD_SECONDS", 0.02)
     connection.may_end.clear()
     connection.protocol.data_received(REQUEST + b"GET /b")
@@ -146,7 +146,7 @@ async def test_a_late_head_never_stands_in_a_response(connection, monkeypatch):
     assert b"request_timeout" in second
 
 
-async def test_a_kept_connection_that_sends_a_blank_line_does_not_stay(connection, monkeypatch):
+async def test_a_blank_line_does_not_keep_an_idle_connection_open(connection, monkeypatch):
     connection.protocol.data_received(REQUEST)
     await until(lambda: b"done" in connection.transport.written)
     monkeypatch.setattr(http_protocol, "HEAD_SECONDS", 0.02)
@@ -154,12 +154,12 @@ async def test_a_kept_connection_that_sends_a_blank_line_does_not_stay(connectio
     await until(lambda: connection.transport.closed)
 
 
-async def test_what_is_not_http_gets_an_envelope(connection):
+async def test_malformed_http_gets_an_error_object(connection):
     connection.protocol.data_received(b"\x16\x03\x01\x02\x00\r\n\r\n")
     assert refusal(connection.transport) == (400, "invalid_request")
 
 
-async def test_rubbish_after_a_request_only_ends_its_connection(connection):
+async def test_garbage_after_a_request_only_ends_its_connection(connection):
     connection.may_end.clear()
     connection.protocol.data_received(REQUEST + b"\x00\x01\r\n\r\n")
     assert connection.transport.closed
@@ -168,52 +168,52 @@ async def test_rubbish_after_a_request_only_ends_its_connection(connection):
 
 @pytest.fixture
 async def unanswered():
-    """A connection whose first request is never answered, and what becomes of its requests."""
-    told = []
+    """A connection whose first request is never answered, and the events of its requests."""
+    received = []
 
     async def app(scope, receive, _send):
         await receive()
-        told.append((scope["path"], "begun"))
-        told.append((scope["path"], (await receive())["type"]))
+        received.append((scope["path"], "begun"))
+        received.append((scope["path"], (await receive())["type"]))
 
     config = Config(app, lifespan="off", log_config=None)
     config.load()
     protocol, transport = Protocol(config, ServerState(), {}), Transport()
     protocol.connection_made(transport)
     protocol.data_received(REQUEST)
-    await until(lambda: told == [("/a", "begun")])
-    return SimpleNamespace(protocol=protocol, transport=transport, told=told)
+    await until(lambda: received == [("/a", "begun")])
+    return SimpleNamespace(protocol=protocol, transport=transport, received=received)
 
 
-async def test_a_hang_up_is_told_to_the_request_that_runs_not_to_the_one_behind_it(unanswered):
+async def test_a_hang_up_reaches_the_running_request_not_the_pipelined_one(unanswered):
     unanswered.protocol.data_received(REQUEST.replace(b"/a", b"/b"))
-    assert unanswered.transport.reading  # or nobody would notice
+    assert unanswered.transport.reading  # otherwise the hang-up would not be noticed
     unanswered.protocol.connection_lost(None)
-    await until(lambda: len(unanswered.told) > 1)
-    assert unanswered.told[1:] == [("/a", "http.disconnect")]
+    await until(lambda: len(unanswered.received) > 1)
+    assert unanswered.received[1:] == [("/a", "http.disconnect")]
 
 
-async def test_what_is_sent_ahead_is_not_read_without_end(unanswered):
-    most = http_protocol.MOST_AHEAD_BYTES // len(REQUEST) + 1
+async def test_reading_ahead_is_bounded(unanswered):
+    most = http_protocol.MAX_PIPELINED_BYTES // len(REQUEST) + 1
     for _ in range(most):
         assert unanswered.transport.reading
         unanswered.protocol.data_received(REQUEST)
     assert not unanswered.transport.reading
     unanswered.protocol.connection_lost(None)
-    await until(lambda: len(unanswered.told) > 1)
+    await until(lambda: len(unanswered.received) > 1)
 
 
-async def test_requests_sent_ahead_are_answered_in_their_order(connection):
+async def test_pipelined_requests_are_answered_in_order(connection):
     connection.may_end.clear()
-    ahead = 2 * http_protocol.MOST_AHEAD_BYTES // len(REQUEST)
+    ahead = 2 * http_protocol.MAX_PIPELINED_BYTES // len(REQUEST)
     connection.protocol.data_received(REQUEST * ahead)
     connection.may_end.set()
     await until(lambda: connection.transport.written.count(b"done") == ahead)
     assert connection.transport.reading
 
 
-async def test_a_request_knows_nothing_of_the_one_that_it_waited_behind():
-    """Else it would run in a database thread of that one, which nobody ends."""
+async def test_a_pipelined_request_has_a_context_of_its_own():
+    """Otherwise it would use the other request's database thread, which nobody would end."""
     mark, seen = ContextVar("mark", default=None), []
 
     async def app(scope, receive, send):

@@ -72,7 +72,7 @@ def test_methods_take_these_parameters(method: Any) -> None:
     ],
 )  # fmt: skip
 def test_middleware_does_all_its_work_in_call_and_process_view(middleware: type) -> None:
-    """What `_BypassApi` skips is `__call__`; Django calls other hooks past it."""
+    """What `_bypassing` skips is `__call__`; Django calls other hooks past it."""
     assert middleware.__call__ is MiddlewareMixin.__call__
     hooks = {"process_view", "process_exception", "process_template_response"}
     found = {name for name in hooks if hasattr(middleware, name)}

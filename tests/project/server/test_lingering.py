@@ -1,4 +1,4 @@
-"""A request that is refused while it is still being sent: its client reads the answer after all."""
+"""A client reads the refusal of a request even while it is still sending it."""
 
 import asyncio
 import socket
@@ -37,7 +37,7 @@ def connect(app):
 
 
 async def refused(sent=HEAD % 10_000_000):
-    """A connection whose request was refused, with what was sent of it until then."""
+    """A connection whose request was refused after `sent`."""
     protocol, transport = connect(refusing)
     protocol.data_received(sent)
     await until(lambda: transport.ended)
@@ -45,7 +45,7 @@ async def refused(sent=HEAD % 10_000_000):
     return protocol, transport
 
 
-async def test_what_comes_after_a_refusal_is_thrown_away():
+async def test_data_after_a_refusal_is_discarded():
     protocol, transport = await refused()
     assert not transport.closed
     written, held = transport.written, len(protocol.cycle.body)
@@ -64,7 +64,7 @@ async def test_a_refusal_reads_on_where_reading_was_paused():
     protocol.connection_lost(None)
 
 
-async def test_nobody_holds_a_refused_connection_for_long(monkeypatch):
+async def test_a_refused_connection_is_closed_after_a_limit(monkeypatch):
     monkeypatch.setattr(http_protocol, "LINGER_SECONDS", 0.05)
     protocol, transport = await refused()
     while not transport.closed:
@@ -72,8 +72,8 @@ async def test_nobody_holds_a_refused_connection_for_long(monkeypatch):
         await asyncio.sleep(0.005)
 
 
-async def test_nobody_sends_without_end_to_a_refused_connection(monkeypatch):
-    monkeypatch.setattr(http_protocol, "MOST_THROWN_AWAY", 100_000)
+async def test_a_refused_connection_that_sends_endlessly_is_aborted(monkeypatch):
+    monkeypatch.setattr(http_protocol, "MAX_DISCARDED_BYTES", 100_000)
     protocol, transport = await refused()
     protocol.data_received(b"x" * 100_000)
     assert not transport.closed
@@ -81,8 +81,8 @@ async def test_nobody_sends_without_end_to_a_refused_connection(monkeypatch):
     assert transport.closed
 
 
-async def test_an_unused_connection_is_not_waited_for_instead():
-    """uvicorn's own timer, of connections that are kept, does not run."""
+async def test_a_refused_connection_has_no_keep_alive_timer():
+    """uvicorn's keep-alive timer does not run."""
     protocol, _transport = await refused()
     assert protocol.timeout_keep_alive_task is None
     protocol.connection_lost(None)
@@ -91,34 +91,34 @@ async def test_an_unused_connection_is_not_waited_for_instead():
 @pytest.mark.parametrize(
     "sent", [HEAD % 3 + b"xxx", CHUNKED + b"0\r\n\r\n", b"GET / HTTP/1.0\r\n\r\n"]
 )
-async def test_a_request_that_was_read_is_not_waited_for(sent):
+async def test_a_request_that_was_read_is_refused_without_lingering(sent):
     _protocol, transport = await refused(sent)
     assert transport.closed
 
 
 async def test_a_refusal_of_the_body_ends_the_request_that_reads_it():
-    told = []
+    received = []
 
     async def app(_scope, receive, send):
-        while not told or told[-1] != "http.disconnect":
-            told.append((await receive())["type"])
+        while not received or received[-1] != "http.disconnect":
+            received.append((await receive())["type"])
         await refusing(_scope, receive, send)
 
     protocol, transport = connect(app)
     protocol.data_received(CHUNKED + b"1\r\nx\r\n")
-    await until(lambda: told == ["http.request"])
+    await until(lambda: received == ["http.request"])
     protocol.data_received(b"-5\r\n")
     assert transport.ended
     assert not transport.closed
     assert transport.written.startswith(b"HTTP/1.1 400")
     await until(lambda: not protocol.tasks)
-    assert told[-1] == "http.disconnect"
+    assert received[-1] == "http.disconnect"
     assert ANSWER not in transport.written
     assert not transport.closed
     protocol.connection_lost(None)
 
 
-async def test_who_waits_to_be_told_to_go_on_is_not_after_a_refusal():
+async def test_expect_continue_gets_no_100_after_a_refusal():
     may_go_on = asyncio.Event()
 
     async def app(_scope, receive, _send):
@@ -135,13 +135,13 @@ async def test_who_waits_to_be_told_to_go_on_is_not_after_a_refusal():
     protocol.connection_lost(None)
 
 
-async def test_a_server_that_stops_waits_for_no_refused_client():
+async def test_shutdown_closes_a_refused_connection():
     protocol, transport = await refused()
     protocol.shutdown()
     assert transport.closed
 
 
-async def test_a_server_that_stops_waits_for_nobody_whom_it_refuses_itself():
+async def test_shutdown_closes_a_connection_refused_in_its_body():
     async def app(_scope, receive, _send):
         await receive()
 
@@ -152,7 +152,7 @@ async def test_a_server_that_stops_waits_for_nobody_whom_it_refuses_itself():
     assert transport.closed
 
 
-async def test_who_is_refused_by_a_server_that_stops_is_not_waited_for():
+async def test_shutdown_closes_after_the_response_without_lingering():
     protocol, transport = connect(refusing)
     protocol.data_received(HEAD % 10_000_000)
     protocol.shutdown()
@@ -161,7 +161,7 @@ async def test_who_is_refused_by_a_server_that_stops_is_not_waited_for():
 
 
 def send_all_and_read(port):
-    """As a client that reads no answer before it has sent its request."""
+    """Send the whole request before reading the response."""
     with socket.create_connection(("127.0.0.1", port), timeout=30) as client:
         client.sendall(HEAD % 30_000_000)
         for _ in range(300):
@@ -175,7 +175,7 @@ def send_all_and_read(port):
 
 @pytest.mark.integration
 @pytest.mark.parametrize("new_loop", [uvloop.new_event_loop, asyncio.new_event_loop])
-def test_a_client_that_first_sends_everything_meets_no_reset(new_loop):
+def test_a_client_that_sends_everything_first_reads_the_refusal(new_loop):
     async def main():
         state, loop = ServerState(), asyncio.get_running_loop()
         config = config_of(refusing)

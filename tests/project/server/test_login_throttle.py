@@ -1,4 +1,4 @@
-"""Guessing the admin's password is stopped, in all web processes together."""
+"""Failed logins are limited over all web processes."""
 
 import pytest
 from django.contrib.auth import authenticate, get_user_model
@@ -16,7 +16,7 @@ PASSWORD = "correct horse battery"
 def login(valkey, redis_client, settings, monkeypatch):
     settings.REDIS_URL = valkey.url
     settings.PASSWORD_HASHERS = ["django.contrib.auth.hashers.MD5PasswordHasher"]
-    login_throttle._client.cache_clear()
+    login_throttle.client.cache_clear()
     get_user_model().objects.create_superuser("root", password=PASSWORD)
 
     def attempt(password, address="10.0.0.1", name="root") -> bool:
@@ -24,10 +24,10 @@ def login(valkey, redis_client, settings, monkeypatch):
         return authenticate(request, username=name, password=password) is not None
 
     yield attempt
-    login_throttle._client.cache_clear()
+    login_throttle.client.cache_clear()
 
 
-def test_after_five_failures_the_right_password_does_not_help_there(login):
+def test_after_five_failures_even_the_right_password_is_refused(login):
     assert login(PASSWORD)
     for _ in range(5):
         assert not login("guess")
@@ -35,21 +35,21 @@ def test_after_five_failures_the_right_password_does_not_help_there(login):
     assert login(PASSWORD, address="10.0.0.2")
 
 
-def test_who_gets_in_starts_anew(login):
+def test_a_login_resets_the_count(login):
     for _ in range(3):
         for _ in range(4):
             assert not login("guess")
         assert login(PASSWORD)
 
 
-def test_an_address_cannot_try_many_names(login):
+def test_an_address_has_a_limit_over_all_users(login):
     for number in range(30):
         assert not login("guess", name=f"user-{number}")
     assert not login(PASSWORD)
 
 
-def test_many_tries_at_once_are_no_more_than_many_in_a_row(login, monkeypatch):
-    """All of them come before the first password has been found wrong."""
+def test_concurrent_attempts_count_like_sequential_ones(login, monkeypatch):
+    """All attempts arrive before the first password check ends."""
     looked_at = 0
 
     def check(*_args, **_options):
@@ -84,8 +84,8 @@ def test_refused_tries_and_logins_do_not_add_up(login, redis_client):
     assert all(redis_client.ttl(key) > 0 for key in redis_client.keys("*login:*"))
 
 
-def test_without_redis_the_operator_gets_in(login, settings, tmp_path):
+def test_logins_work_without_redis(login, settings, tmp_path):
     settings.REDIS_URL = f"unix://{tmp_path}/nobody.sock"
-    login_throttle._client.cache_clear()
+    login_throttle.client.cache_clear()
     assert not login("guess")
     assert login(PASSWORD)

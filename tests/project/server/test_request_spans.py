@@ -1,4 +1,4 @@
-"""A request's span: whose child it is, what it says, and that the job carries its headers."""
+"""A request's span: its parent, its attributes, and the trace headers of the job."""
 
 from types import SimpleNamespace
 
@@ -76,7 +76,7 @@ async def test_it_is_a_child_of_the_clients_span_and_the_job_carries_it(spans, s
     }
 
 
-async def test_nonsense_begins_a_trace_of_its_own(spans):
+async def test_an_invalid_traceparent_starts_a_new_trace(spans):
     await call(headers=[(b"traceparent", b"\xff-no"), (b"tracestate", b"=,=")])
     (span,) = spans()
     assert span.parent is None

@@ -1,4 +1,4 @@
-"""How many requests may begin in a turn of the event loop, and in which order."""
+"""Number and order of the requests that begin in one iteration of the event loop."""
 
 import asyncio
 
@@ -6,7 +6,7 @@ from project.server.turnstile import Turnstile
 
 
 async def burst(turnstile, count):
-    """Which requests began in which turn."""
+    """The requests that began in each iteration."""
     turn, began = 0, {}
 
     async def request(number):
@@ -20,7 +20,7 @@ async def burst(turnstile, count):
     return began
 
 
-async def test_a_burst_is_let_in_bit_by_bit_and_in_order():
+async def test_a_burst_is_admitted_in_portions_and_in_order():
     began = await burst(Turnstile(3), 10)
     turns = list(began.values())
     assert list(began) == list(range(10))
@@ -28,7 +28,7 @@ async def test_a_burst_is_let_in_bit_by_bit_and_in_order():
     assert max(turns.count(turn) for turn in turns) == 3
 
 
-async def test_few_do_not_wait():
+async def test_a_few_requests_do_not_wait():
     turnstile = Turnstile(3)
     for _ in range(5):
         began = await burst(turnstile, 2)
@@ -37,7 +37,7 @@ async def test_few_do_not_wait():
             await asyncio.sleep(0)
 
 
-async def test_who_hangs_up_takes_nobodys_place():
+async def test_a_cancelled_waiter_takes_no_slot():
     turnstile = Turnstile(1)
     entered = []
 

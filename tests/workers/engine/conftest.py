@@ -1,5 +1,6 @@
 """Tiny models on disk, built once per run, and engines over them."""
 
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -43,7 +44,7 @@ def tiny_llama(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def make_engine(tiny_llama: Path) -> Callable[..., Engine]:
     """An engine over the tiny model, small enough that chunks, queues and blocks all matter."""
 
-    def make(**settings: Any) -> Engine:
+    def make(clock: Callable[[], float] = time.monotonic, **settings: Any) -> Engine:
         config = {
             "dtype": "float32",
             "max_num_seqs": 8,
@@ -51,7 +52,7 @@ def make_engine(tiny_llama: Path) -> Callable[..., Engine]:
             "block_size": 4,
             "kv_cache_bytes": 2**22,
         }
-        return Engine.from_pretrained(tiny_llama, EngineConfig(**{**config, **settings}))
+        return Engine.from_pretrained(tiny_llama, EngineConfig(**{**config, **settings}), clock)
 
     return make
 

@@ -4,13 +4,8 @@ from collections.abc import Callable
 from typing import Any
 
 from workers.engine.engine import Engine
-from workers.engine.request import (
-    ChoiceDelta,
-    Completion,
-    Request,
-    RequestOutput,
-    SamplingParams,
-)
+from workers.engine.request import ChoiceDelta, Completion, Request, RequestOutput
+from workers.engine.sampling.params import SamplingParams
 
 MakeEngine = Callable[..., Engine]
 
@@ -47,6 +42,4 @@ def steps(engine: Engine, *requests: Request, count: int) -> list[list[RequestOu
 
 
 def advance(engine: Engine) -> list[RequestOutput]:
-    """One turn of the engine's thread, in this one."""
-    engine._take_inbox(wait=False)
-    return engine.step()
+    return engine.turn(wait=False)

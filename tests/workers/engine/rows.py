@@ -5,7 +5,7 @@ from typing import Any
 from unittest.mock import Mock
 
 from workers.engine.choice import Choice
-from workers.engine.request import SamplingParams
+from workers.engine.sampling.params import SamplingParams
 from workers.engine.sequence import Sequence
 from workers.engine.text.stop_checker import StopChecker
 

@@ -8,17 +8,18 @@ import pytest
 
 from tests.workers.engine import greedy
 from workers.engine.engine import Engine
-from workers.engine.request import ChoiceDelta, Completion, LogprobParams, Request, SamplingParams
+from workers.engine.request import ChoiceDelta, Completion, LogprobParams, Request
+from workers.engine.sampling.params import SamplingParams
 
 PROMPTS = greedy.prompt(9), greedy.prompt(21, salt=1)
 
 
-def ask(n: int, best_of: int | None, told: bool = True, **fields: Any) -> Request:
+def ask(n: int, best_of: int | None, scored: bool = True, **fields: Any) -> Request:
     outer = {k: fields.pop(k) for k in ("published", "grammar") if k in fields}
     params = SamplingParams(
         **{"temperature": 1.2, "max_tokens": 14, "seed": 3, "n": n, "best_of": best_of, **fields}
     )
-    logprobs = (LogprobParams(2, 0),) * 2 if told else ()
+    logprobs = (LogprobParams(2, 0),) * 2 if scored else ()
     return Request("r", PROMPTS, params, logprobs=logprobs, **outer)
 
 
@@ -49,13 +50,13 @@ def test_the_likeliest_of_all_candidates_come_best_first(engine: Engine) -> None
         assert want.logprobs is not None
         np.testing.assert_allclose(got.logprobs.chosen, want.logprobs.chosen, atol=1e-4)
         assert got.logprobs.offsets == want.logprobs.offsets
-    told = [choice.prompt_logprobs is not None for choice in chosen.choices]
-    assert told == [True, False, True, False]
+    scored = [choice.prompt_logprobs is not None for choice in chosen.choices]
+    assert scored == [True, False, True, False]
 
 
 def test_usage_counts_every_candidate(engine: Engine) -> None:
     everyone = said(engine, ask(5, None, ignore_eos=True))
-    chosen = said(engine, ask(1, 5, told=False, ignore_eos=True))
+    chosen = said(engine, ask(1, 5, scored=False, ignore_eos=True))
     assert everyone.usage is not None
     assert chosen.usage is not None
     assert chosen.usage.completion_tokens == everyone.usage.completion_tokens == 2 * 5 * 14
@@ -71,12 +72,12 @@ def test_as_many_candidates_as_choices_are_all_of_them(engine: Engine) -> None:
 def test_forced_tokens_count(engine: Engine) -> None:
     grammar = 'start: ("the quick" | "a" | "naive") " brown fox"'
     everyone = said(engine, ask(6, None, grammar=grammar, max_tokens=20))
-    chosen = said(engine, ask(1, 6, told=False, grammar=grammar, max_tokens=20))
+    chosen = said(engine, ask(1, 6, scored=False, grammar=grammar, max_tokens=20))
     expected = best(everyone.choices[:6], 1) + best(everyone.choices[6:], 1)
     assert [c.text for c in chosen.choices] == [c.text for c in expected]
 
 
-def test_prompts_that_were_told_before_are_not_told_again(engine: Engine) -> None:
+def test_published_prompt_scores_are_not_returned_again(engine: Engine) -> None:
     whole = said(engine, ask(2, 4))
     published = {i: tuple(whole.choices[i].token_ids) for i in (0, 1)}
     rest = said(engine, ask(2, 4, published=published))

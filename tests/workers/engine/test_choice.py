@@ -7,7 +7,8 @@ from hypothesis import strategies as st
 from tests.workers.engine import tiny_models
 from workers.engine.choice import Choice
 from workers.engine.exceptions import GrammarError
-from workers.engine.request import ChoiceDelta, FinishReason, SamplingParams
+from workers.engine.request import ChoiceDelta, FinishReason
+from workers.engine.sampling.params import SamplingParams
 from workers.engine.text.detokenizer import Vocabulary
 from workers.engine.text.stop_checker import Finish, StopChecker
 

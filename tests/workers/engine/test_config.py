@@ -19,6 +19,7 @@ from workers.engine.config import EngineConfig
         {"max_model_len": 0},
         {"kv_cache_bytes": 0},
         {"num_threads": 0},
+        {"tensor_parallel_size": 0},
         {"repetition_penalty_scope": "prompt"},
         {"max_num_batched_tokens": 64, "max_num_seqs": 64},
     ],

@@ -21,12 +21,8 @@ from workers.engine.engine import Engine
 from workers.engine.exceptions import (
     GrammarError,
 )
-from workers.engine.request import (
-    ChoiceDelta,
-    FinishReason,
-    Request,
-    SamplingParams,
-)
+from workers.engine.request import ChoiceDelta, FinishReason, Request
+from workers.engine.sampling.params import SamplingParams
 
 
 class TestGreedy:
@@ -52,7 +48,7 @@ class TestGreedy:
         steps(engine, request("first", greedy.prompt(40), max_tokens=30), count=5)
         engine.submit(request("late", greedy.prompt(33, 1), max_tokens=12))
         tokens: dict[str, list[int]] = {"first": [], "late": []}
-        while "late" in engine._live:
+        while "late" in engine.live:
             for output in advance(engine):
                 tokens[output.request_id] += output.deltas[0].token_ids
         assert tokens["late"] == greedy.generate(tiny_llama, greedy.prompt(33, 1), 12)
@@ -194,12 +190,12 @@ class TestGrammar:
         for r in requests:
             engine.submit(r)
         while engine.stats().waiting < 2:  # both are compiled before either begins
-            engine._take_inbox(wait=True)
+            engine.receive(wait=True)
         engine.step()
-        broken: Any = engine._live["bad"].sequences[0].choice.grammar
+        broken: Any = engine.live["bad"].sequences[0].choice.grammar
         broken.matcher.consume_token(tokenizer.token_to_id("x"))
         outputs = []
-        while engine._live:
+        while engine.live:
             outputs += advance(engine)
         ended = {o.request_id: o for o in outputs if o.finished}
         assert isinstance(ended["bad"].error, GrammarError)

@@ -15,7 +15,8 @@ from tests.workers.engine.tiny_models import LLAMA, save_model
 from workers.engine.config import EngineConfig
 from workers.engine.engine import Engine
 from workers.engine.exceptions import EngineOverloaded, InvalidLogits, InvalidRequest
-from workers.engine.request import Completion, Request, SamplingParams
+from workers.engine.request import Completion, Request
+from workers.engine.sampling.params import SamplingParams
 
 MakeEngine = Callable[..., Engine]
 
@@ -176,29 +177,29 @@ class TestPrefixCache:
         self, make_engine: MakeEngine, tiny_llama: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         engine, prompt = make_engine(), greedy.prompt(21)
-        forward = engine._runner.forward
+        forward = engine.runner.forward
 
         def spoilt(batch: Any) -> torch.Tensor:
             logits: torch.Tensor = forward(batch)
             for row, seq in enumerate(batch.sampled):
                 if (
-                    engine._live.owner(seq).request.request_id == "bad"
+                    engine.live.owner(seq).request.request_id == "bad"
                     and seq.num_output_tokens == 6
                 ):
                     logits[row] = torch.nan
                     own = seq.block_ids[-1]  # what it shares is as good as its neighbour's tokens
-                    for layer in engine._runner.cache.layers.values():
+                    for layer in engine.runner.cache.layers.values():
                         heads = layer.shape.num_kv_heads
                         layer.key.view(heads, layer.num_blocks, -1)[:, own] = torch.nan
             return logits
 
-        monkeypatch.setattr(engine._runner, "forward", spoilt)
+        monkeypatch.setattr(engine.runner, "forward", spoilt)
         good, bad = engine.generate([request(n, prompt, max_tokens=12) for n in ("good", "bad")])
         monkeypatch.undo()
         assert isinstance(bad.error, InvalidLogits)
         expected = greedy.generate(tiny_llama, prompt, 12)
         assert tokens([good]) == [expected]
-        assert engine._pool._tainted
+        assert engine.pool.tainted
         calls = [request(str(i), greedy.prompt(60, salt=i), max_tokens=40) for i in range(8)]
         assert tokens(engine.generate(calls)) == [
             greedy.generate(tiny_llama, c.prompts[0], 40) for c in calls
@@ -260,10 +261,10 @@ def test_memory_is_flat_over_many_requests(make_engine: MakeEngine) -> None:
 
 
 def _containers(engine: Engine) -> list[Any]:
-    """The containers in the engine's own objects."""
-    owners = [engine, engine._scheduler, engine._scheduler._queue, engine._pool,
-              engine._prefix_cache, engine._sampler, engine._structured_output,
-              *engine._sampler._processors]  # fmt: skip
+    """The containers in the engine's own objects, private ones too: whatever grows is a leak."""
+    owners = [engine, engine.scheduler, engine.scheduler._queue, engine.pool,
+              engine._prefix_cache, engine.sampler, engine.structured_output,
+              *engine.sampler._processors]  # fmt: skip
     return [x for o in owners for x in vars(o).values() if isinstance(x, dict | list | set)]
 
 

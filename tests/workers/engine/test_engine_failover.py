@@ -11,16 +11,12 @@ from workers.engine.engine import Engine
 from workers.engine.exceptions import (
     GrammarError,
 )
-from workers.engine.request import (
-    ChoiceDelta,
-    FinishReason,
-    Request,
-    SamplingParams,
-)
+from workers.engine.request import ChoiceDelta, FinishReason, Request
+from workers.engine.sampling.params import SamplingParams
 
 
 class TestFailover:
-    """A run that goes on from what another published says the rest, and only the rest."""
+    """A run that continues after published tokens returns the remaining tokens, and only those."""
 
     @settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
     @given(
@@ -43,7 +39,7 @@ class TestFailover:
         whole = Request("r", ((5, 6, 7),), SamplingParams(**params), grammar)
         parts: list[list[ChoiceDelta]] = [[], []]
         engine.submit(whole)
-        while engine._live:
+        while engine.live:
             for output in advance(engine):
                 for delta in output.deltas:
                     parts[delta.index].append(delta)
@@ -76,7 +72,7 @@ class TestFailover:
         assert choice(engine, broken) == ChoiceDelta(0, [], "", FinishReason.LENGTH)
         assert engine.stats().steps == before
 
-    def test_an_end_that_was_published_is_not_told_again(self, engine: Engine) -> None:
+    def test_an_end_that_was_published_is_not_emitted_again(self, engine: Engine) -> None:
         params = SamplingParams(max_tokens=6, temperature=1, seed=3, n=3, ignore_eos=True)
         whole = Request("r", ((5, 6, 7),), params)
         [expected] = run(engine, whole)
@@ -85,9 +81,9 @@ class TestFailover:
         }
         again = replace(whole, published=published, published_ends=frozenset({0}))
         outputs = list(chain.from_iterable(steps(engine, again, count=9)))
-        told = [delta for output in outputs for delta in output.deltas]
-        assert [delta.index for delta in told if delta.finish_reason] == [2, 1]
-        assert {delta.index for delta in told} == {1, 2}
+        seen = [delta for output in outputs for delta in output.deltas]
+        assert [delta.index for delta in seen if delta.finish_reason] == [2, 1]
+        assert {delta.index for delta in seen} == {1, 2}
         assert outputs[-1].finished
         assert outputs[-1].usage == expected.usage
         everything = replace(whole, published={0: published[0]}, published_ends=frozenset({0}))

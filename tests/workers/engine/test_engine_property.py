@@ -26,7 +26,8 @@ from workers.engine.exceptions import DeadlineExceeded, GrammarError, InvalidLog
 from workers.engine.grammar.structured_output import GrammarMatcher
 from workers.engine.model.attention_backend import CudaBackend
 from workers.engine.model.loader import LoadedModel, load_model, wrap_model
-from workers.engine.request import ChoiceDelta, Completion, Request, RequestOutput, SamplingParams
+from workers.engine.request import ChoiceDelta, Completion, Request, RequestOutput
+from workers.engine.sampling.params import SamplingParams
 
 BLOCK_BYTES = 4 * 2 * 2 * 2 * 16 * 4
 """Of the tiny model in float32: 4 tokens, 2 layers, key and value, 2 heads of 16."""
@@ -72,8 +73,8 @@ class EngineMachine(RuleBasedStateMachine):
         self.now = 0.0
         self.engine = Engine(self.loaded, CONFIG, clock=lambda: self.now)
         self.compiling: list[Callable[[], None]] = []
-        self.engine._structured_output.compile = self._compile_later  # type: ignore[method-assign]
-        self.engine._runner.forward = self._forward  # type: ignore[method-assign]
+        self.engine.structured_output.compile = self._compile_later  # type: ignore[method-assign]
+        self.engine.runner.forward = self._forward  # type: ignore[method-assign]
         self.requests: dict[str, tuple[str, int, int, int]] = {}
         self.live: dict[str, Completion] = {}
         self.ended: dict[str, Completion] = {}
@@ -84,14 +85,14 @@ class EngineMachine(RuleBasedStateMachine):
     def _compile_later(
         self, grammar: str, count: int, done: Callable[[list[GrammarMatcher] | Any], None]
     ) -> None:
-        compiled = self.engine._structured_output._compile
+        compiled = self.engine.structured_output.compile_now
         self.compiling.append(lambda: done(compiled(grammar, count)))
 
     def _forward(self, batch: Any) -> torch.Tensor:
-        logits: torch.Tensor = type(self.engine._runner).forward(self.engine._runner, batch)
+        logits: torch.Tensor = type(self.engine.runner).forward(self.engine.runner, batch)
         if self.spoils_next and batch.sampled:
             logits[0] = torch.nan
-            self.spoilt.add(self.engine._live.owner(batch.sampled[0]).request.request_id)
+            self.spoilt.add(self.engine.live.owner(batch.sampled[0]).request.request_id)
             self.spoils_next = False
         return logits
 
@@ -155,8 +156,7 @@ class EngineMachine(RuleBasedStateMachine):
 
     def step(self) -> None:
         self.now += 1
-        self.engine._take_inbox(wait=False)
-        outputs = self.engine.step()
+        outputs = self.engine.turn(wait=False)
         assert len({output.request_id for output in outputs}) == len(outputs)
         for output in outputs:
             self._take(output)
@@ -170,25 +170,25 @@ class EngineMachine(RuleBasedStateMachine):
 
     @invariant()
     def blocks_are_held_as_often_as_counted(self) -> None:
-        pool, scheduler = self.engine._pool, self.engine._scheduler
-        held = [block for seq in scheduler._running for block in seq.block_ids]
+        pool, scheduler = self.engine.pool, self.engine.scheduler
+        held = [block for seq in scheduler.running for block in seq.block_ids]
         for block in range(1, NUM_BLOCKS + 1):
-            assert pool._references[block] == held.count(block)
-        slots = [seq.slot for seq in scheduler._running] + scheduler._free_slots
+            assert pool.references[block] == held.count(block)
+        slots = [seq.slot for seq in scheduler.running] + scheduler.free_slots
         assert sorted(slots) == list(range(CONFIG.max_num_seqs))
-        assert not any(seq.finished for seq in scheduler._running)
+        assert not any(seq.finished for seq in scheduler.running)
 
     def teardown(self) -> None:
         for _ in range(3000):
             while self.compiling:
                 self.compiling.pop()()
             self.step()
-            if not (self.live or self.engine._live):
+            if not (self.live or self.engine.live):
                 break
         self.step()  # what was aborted last leaves with the next step
         assert not self.live, "everybody ends"
-        assert not self.engine._live
-        assert not self.engine._scheduler.has_work
+        assert not self.engine.live
+        assert not self.engine.scheduler.has_work
         assert self.engine.stats().kv_blocks_used == 0
         for name, completion in self.ended.items():
             self._check(name, completion)

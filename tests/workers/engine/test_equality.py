@@ -15,7 +15,8 @@ from tests.workers.engine import greedy
 from workers.engine.config import EngineConfig
 from workers.engine.engine import Engine
 from workers.engine.model.loader import LoadedModel, load_model
-from workers.engine.request import Completion, Request, SamplingParams
+from workers.engine.request import Completion, Request
+from workers.engine.sampling.params import SamplingParams
 
 DEMO = Path(__file__).resolve().parents[3] / "var/models/smollm2-135m-instruct"
 LENGTHS = (1, 17, 300, 2000)
@@ -111,7 +112,7 @@ def assert_ties(path: Path, prompts: list[tuple[int, ...]]) -> None:
         # Either of two logits may be off by the largest error, in both implementations.
         assert (gap <= 4 * error).all()
         likely += int((logits >= (logits.amax(-1) - 4 * error)[:, None]).sum())
-    # The tolerance tells the likely from the others: few tokens would have passed.
+    # The tolerance is narrow: few tokens of the vocabulary are within it.
     assert likely < 0.02 * sum(map(len, said)) * engine.vocab_size
 
 

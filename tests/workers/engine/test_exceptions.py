@@ -1,6 +1,6 @@
 import inspect
 
-from completions.contract.errors import ERRORS
+from completions.contract.error_codes import ERRORS
 from workers.engine import exceptions
 from workers.engine.exceptions import EngineError
 

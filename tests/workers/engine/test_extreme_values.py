@@ -1,4 +1,4 @@
-"""No value that a parameter may have ends more than its own request."""
+"""An extreme value of a parameter can fail its own request only."""
 
 import math
 from contextlib import suppress
@@ -23,7 +23,7 @@ LARGE = (0.5, math.nextafter(1, 0), 1.0, 3.4e38, 1.7e308)
 
 
 def extremes(range: Range[float]) -> st.SearchStrategy[float]:
-    """The bounds of a range, and what in it is very small or very large."""
+    """The bounds of a range, and the very small and very large values in it."""
     values = (*TINY, *LARGE, range.low, range.high)
     return st.sampled_from([value for value in values if value is not None and value in range])
 
@@ -62,7 +62,7 @@ def test_the_others_do_not_notice(make_engine: MakeEngine, tiny_llama: Path) -> 
         engine.submit(request("good", NEIGHBOUR, max_tokens=5))
         outputs = []
         try:
-            while engine._live:
+            while engine.live:
                 outputs += advance(engine)
         finally:
             engine.abort("extreme")

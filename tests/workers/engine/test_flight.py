@@ -1,7 +1,7 @@
 """Steps that are launched before the tokens of the one before are known, by the GPU's code on the
 CPU. ``test_engine_property`` has them among all other events."""
 
-from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,26 +12,28 @@ from torch import Tensor
 from tests.workers.engine import greedy
 from tests.workers.engine.cuda.test_model_runner import EagerGraphs, make_engine
 from workers.engine.cuda import model_runner
-from workers.engine.cuda.inputs import TABLE
 from workers.engine.cuda.model_runner import CudaModelRunner
 from workers.engine.engine import Engine
 from workers.engine.exceptions import InvalidLogits
-from workers.engine.flight import Flight, PendingTokens
-from workers.engine.request import LogprobParams, Request, SamplingParams
+from workers.engine.flight import PendingTokens
+from workers.engine.grammar.jump_rate import JumpRate
+from workers.engine.request import LogprobParams, Request
+from workers.engine.sampling.logprobs import PendingScores
+from workers.engine.sampling.params import SamplingParams
+from workers.engine.sampling.sampler import Launched
 
 
 def watch(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """The number of rows of each step that is launched ahead, from now on."""
     launched: list[int] = []
-    launch: Callable[..., Flight | None] = engine._launch_ahead
+    prepare = engine.runner.prepare
 
-    def watched(flight: Flight, lap: Any) -> Flight | None:
-        ahead = launch(flight, lap)
-        if ahead is not None:
-            launched.append(len(ahead.batch.sampled))
-        return ahead
+    def watched(scheduled: Any, last_tokens: Tensor | None = None) -> Any:
+        if last_tokens is not None:
+            launched.append(len(last_tokens))
+        return prepare(scheduled, last_tokens)
 
-    monkeypatch.setattr(engine, "_launch_ahead", watched)
+    monkeypatch.setattr(engine.runner, "prepare", watched)
     return launched
 
 
@@ -63,10 +65,10 @@ def test_the_same_is_said_as_step_by_step(
     monkeypatch.setattr(model_runner, "DecodeGraphs", EagerGraphs)
     engines = [make_engine(tiny_llama, async_scheduling=ahead) for ahead in (False, True)]
     for engine in engines:
-        runner = engine._runner
+        runner = engine.runner
         assert isinstance(runner, CudaModelRunner)
         if graphs:
-            runner._graphs = runner._capture(6, TABLE + runner._block_tables.shape[1])
+            runner.graphs = runner.capture()
     expected = said(engines[0], MIXED)
     launched = watch(engines[1], monkeypatch)
     assert said(engines[1], MIXED) == expected
@@ -79,35 +81,106 @@ def test_the_same_is_said_as_step_by_step(
     "neighbour",
     [
         {"top_p": 0.9},
-        {"frequency_penalty": 0.5},
-        {"dry_multiplier": 0.8},
-        {"logit_bias": {9: 2.0}},
+        {"top_k": 7, "top_p": 0.8},
+        {"min_p": 0.05},
+        {"frequency_penalty": 0.5, "temperature": 0.0},
+        {"presence_penalty": 1.5, "repetition_penalty": 1.3},
+        {"logit_bias": {9: 2.0}, "min_tokens": 5},
     ],
 )
-def test_who_depends_on_the_text_is_waited_for(
+def test_rows_are_launched_ahead_whatever_they_filter_or_change(
     tiny_llama: Path, monkeypatch: pytest.MonkeyPatch, neighbour: dict[str, Any]
 ) -> None:
-    requests = [ask(1, ignore_eos=True), ask(2, ignore_eos=True, **neighbour)]
+    requests = [ask(1, ignore_eos=True), ask(2, max_tokens=40, **neighbour)]
     expected = said(make_engine(tiny_llama, async_scheduling=False), requests)
     engine = make_engine(tiny_llama)
     launched = watch(engine, monkeypatch)
     assert said(engine, requests) == expected
-    assert not launched
+    assert len(launched) > 5
 
 
-def test_grammars_and_logprobs_are_waited_for(
+def test_log_probabilities_come_with_tokens_that_were_launched_ahead(
     tiny_llama: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    sampling = SamplingParams(max_tokens=12, temperature=0.0)
+    sampling = SamplingParams(max_tokens=12, seed=3, top_k=9)
     requests = [
-        Request("grammar", (greedy.prompt(4),), sampling, "start: /[a-z]{40}/"),
-        Request("logprobs", (greedy.prompt(5),), sampling, logprobs=(LogprobParams(2, 0, ()),)),
+        Request(str(i), (greedy.prompt(5 + i),), sampling, logprobs=(LogprobParams(i, 0, (4, 7)),))
+        for i in range(3)
     ]
-    for request in requests:
-        engine = make_engine(tiny_llama)
-        launched = watch(engine, monkeypatch)
-        assert said(engine, [request])
-        assert not launched
+    expected = make_engine(tiny_llama, async_scheduling=False).generate(requests)
+    engine = make_engine(tiny_llama)
+    launched = watch(engine, monkeypatch)
+    for ours, theirs in zip(engine.generate(requests), expected, strict=True):
+        [here], [there] = ours.choices, theirs.choices
+        assert here.token_ids == there.token_ids
+        assert here.logprobs is not None
+        assert there.logprobs is not None
+        assert here.logprobs.chosen.tolist() == there.logprobs.chosen.tolist()
+        assert here.logprobs.top.tolist() == there.logprobs.top.tolist()
+        assert here.logprobs.top_ids.tolist() == there.logprobs.top_ids.tolist()
+        assert here.logprobs.named.tolist() == there.logprobs.named.tolist()
+    assert len(launched) > 5
+
+
+def constrained(index: int, grammar: str, **params: Any) -> Request:
+    return replace(ask(index, **params), grammar=f"start: {grammar}")
+
+
+OPEN, FORCED = "/[a-z]{40}/", '/[a-c]/ " the quick brown fox " /[0-9]{2}/ "; the end" /[a-z ]{40}/'
+
+
+@pytest.mark.parametrize(
+    "requests",
+    [
+        [constrained(1, OPEN, temperature=0.0), ask(2, ignore_eos=True, temperature=0.0)],
+        [constrained(1, OPEN), constrained(2, OPEN, top_k=9, max_tokens=20)],
+        [ask(1, ignore_eos=True), ask(2, ignore_eos=True, dry_multiplier=0.8, temperature=0.0)],
+        [constrained(1, OPEN, dry_multiplier=0.8), ask(2, ignore_eos=True, frequency_penalty=0.5)],
+    ],
+)
+def test_rows_whose_tokens_depend_on_the_text_are_computed_ahead(
+    tiny_llama: Path, monkeypatch: pytest.MonkeyPatch, requests: list[Request]
+) -> None:
+    expected = said(make_engine(tiny_llama, async_scheduling=False), requests)
+    engine = make_engine(tiny_llama)
+    launched = watch(engine, monkeypatch)
+    assert said(engine, requests) == expected
+    assert len(launched) > 5
+
+
+@pytest.mark.parametrize("neighbours", [0, 1, 3])
+@pytest.mark.parametrize("is_low", [True, False])
+def test_tokens_that_a_grammar_forces_meanwhile_take_the_place_of_sampled_ones(
+    tiny_llama: Path, monkeypatch: pytest.MonkeyPatch, neighbours: int, is_low: bool
+) -> None:
+    monkeypatch.setattr(JumpRate, "is_low", is_low)
+    others = [ask(i, ignore_eos=True, max_tokens=30) for i in range(neighbours)]
+    requests = [constrained(9, FORCED, max_tokens=50, temperature=0.0), *others]
+    expected = said(make_engine(tiny_llama, async_scheduling=False), requests)
+    engine = make_engine(tiny_llama)
+    launched = watch(engine, monkeypatch)
+    assert said(engine, requests) == expected
+    if is_low or not neighbours:  # a neighbour may run alone while the grammar is compiled
+        assert bool(launched) is is_low
+    assert engine.stats().generated_tokens == sum(len(ids) for ids, _ in expected)
+    assert engine.stats().forced_tokens > 0
+
+
+class Waits:
+    """A custom processor, which may wait for the device."""
+
+    def __init__(self, _params: Any, _context: Any) -> None: ...
+
+    def __call__(self, token_ids: Any, logits: Tensor) -> None: ...
+
+
+def test_custom_processors_and_reports_are_waited_for(
+    tiny_llama: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine = make_engine(tiny_llama, logit_processors={"waits": f"{__name__}:Waits"})
+    launched = watch(engine, monkeypatch)
+    assert said(engine, [ask(1, ignore_eos=True, custom_logit_processor="waits")])
+    assert not launched
 
 
 def test_a_row_without_a_distribution_harms_nobody_else(
@@ -117,50 +190,54 @@ def test_a_row_without_a_distribution_harms_nobody_else(
     expected = said(make_engine(tiny_llama, async_scheduling=False), requests)
     engine = make_engine(tiny_llama)
     launched = watch(engine, monkeypatch)
-    forward = engine._runner.forward
+    forward = engine.runner.forward
 
     def spoiled(batch: Any) -> Tensor:
         logits = forward(batch)
         for row, seq in enumerate(batch.sampled):
-            if engine._live.owner(seq).request.request_id == "1" and len(launched) >= 4:
+            if engine.live.owner(seq).request.request_id == "1" and len(launched) >= 4:
                 logits[row] = torch.nan
         return logits
 
-    monkeypatch.setattr(engine._runner, "forward", spoiled)
+    monkeypatch.setattr(engine.runner, "forward", spoiled)
     completions = engine.generate(requests)
     assert isinstance(completions[1].error, InvalidLogits)
     others = [completion.choices[0].token_ids for completion in completions if not completion.error]
     assert others == [ids for i, (ids, _) in enumerate(expected) if i != 1]
 
 
-def test_an_abort_or_an_arrival_finds_a_step_under_way(tiny_llama: Path) -> None:
+def test_an_abort_or_an_arrival_finds_a_step_under_way(
+    tiny_llama: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     first, second, third = (ask(i, temperature=0.0, ignore_eos=True) for i in (1, 2, 3))
     expected = said(make_engine(tiny_llama, async_scheduling=False), [first, second, third])
     engine = make_engine(tiny_llama)
+    launched = watch(engine, monkeypatch)
     engine.submit(first)
     engine.submit(second)
     tokens: dict[str, list[int]] = {"1": [], "2": [], "3": []}
     turns = 0
-    while engine._live:
-        engine._take_inbox(wait=False)
-        for output in engine.step():
+    while engine.live:
+        launches = len(launched)
+        for output in engine.turn():
             for delta in output.deltas:
                 tokens[output.request_id] += delta.token_ids
         turns += 1
         if turns == 4:
-            assert engine._ahead is not None
+            assert len(launched) > launches
             engine.abort("1")
             engine.submit(third)
     assert tokens["2"] == expected[1][0]
     assert tokens["3"] == expected[2][0]
     assert 0 < len(tokens["1"]) < 12
-    engine._take_inbox(wait=False)
-    engine.step()
+    engine.turn(wait=False)
     assert engine.stats().kv_blocks_used == 0
 
 
 def test_pending_tokens_say_which_rows_were_invalid() -> None:
-    pending = PendingTokens.send(torch.tensor([5, 6, 7]), torch.tensor([True, False, True]))
+    pending = PendingTokens.send(
+        Launched(torch.tensor([5, 6, 7]), torch.tensor([True, False, True]), PendingScores())
+    )
     assert pending.token_ids.tolist() == [5, 6, 7]
     output = pending.wait()
     assert output.invalid == [1]

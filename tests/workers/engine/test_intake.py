@@ -6,7 +6,8 @@ import pytest
 from tests.workers.engine import tiny_models
 from workers.engine.exceptions import ContextLengthExceeded, InvalidRequest
 from workers.engine.intake import Intake
-from workers.engine.request import Request, SamplingParams
+from workers.engine.request import Request
+from workers.engine.sampling.params import SamplingParams
 from workers.engine.text.detokenizer import Vocabulary
 
 TOKENIZER = tiny_models.byte_level_tokenizer()
@@ -60,7 +61,9 @@ def test_the_prompt_is_penalised_if_engine_and_request_ask_for_it(
     ("length", "max_tokens", "fits"),
     [(24, 16, True), (24, 17, False), (39, 1, True), (49, 1, False), (50, 1, False)],
 )
-def test_lengths(length: int, max_tokens: int, fits: bool) -> None:
+def test_prompt_and_max_tokens_must_fit_the_context(
+    length: int, max_tokens: int, fits: bool
+) -> None:
     candidate = request((1,) * length, max_tokens=max_tokens)
     if fits:
         [seq] = INTAKE.accept(candidate).sequences

@@ -1,6 +1,6 @@
 """Tokens that a grammar forces are appended without a step each, and change nothing but the time.
 
-The reference is the same engine told to sample at every position, where the mask leaves nothing
+The reference is the same engine, which samples at every position, where the mask leaves nothing
 but the forced token.
 """
 
@@ -19,7 +19,8 @@ from tests.workers.engine import greedy
 from workers.engine.engine import Engine
 from workers.engine.exceptions import GrammarError
 from workers.engine.model import runner
-from workers.engine.request import ChoiceDelta, Completion, FinishReason, Request, SamplingParams
+from workers.engine.request import ChoiceDelta, Completion, FinishReason, Request
+from workers.engine.sampling.params import SamplingParams
 
 MakeEngine = Callable[..., Engine]
 
@@ -68,12 +69,11 @@ def run(engine: Engine, request: Request) -> ChoiceDelta:
 def run_every_position(engine: Engine, request: Request) -> ChoiceDelta:
     """Without a jump, but the same engine otherwise."""
     engine.submit(request)
-    [seq] = engine._live[request.request_id].sequences
+    [seq] = engine.live[request.request_id].sequences
     seq.every_position = True
     whole = ChoiceDelta(0)
-    while engine._live:
-        engine._take_inbox(wait=not engine._scheduler.has_work)
-        for output in engine.step():
+    while engine.live:
+        for output in engine.turn():
             assert output.error is None
             for delta in output.deltas:
                 whole.token_ids += delta.token_ids
@@ -123,8 +123,8 @@ class TestForcedText:
         engine = make_engine(max_num_batched_tokens=9)
         params = SamplingParams(max_tokens=20)
         engine.submit(Request("r", (greedy.prompt(40),), params, 'start: "the quick " /[a-c]/'))
-        while not engine._scheduler.has_work:
-            engine._take_inbox(wait=True)
+        while not engine.scheduler.has_work:
+            engine.receive(wait=True)
         [output] = engine.step()
         assert output.deltas[0].text.startswith("the quick")
         assert not output.finished
@@ -265,8 +265,8 @@ class TestNeighbours:
         for each in (request("bad"), request("good"), free):
             engine.submit(each)
         while engine.stats().waiting < 3:
-            engine._take_inbox(wait=True)
-        broken: Any = engine._live["bad"].sequences[0].choice.grammar
+            engine.receive(wait=True)
+        broken: Any = engine.live["bad"].sequences[0].choice.grammar
         consume, consumed = broken.consume, []
 
         def fail_in_the_run(token_id: int) -> bool:
@@ -287,9 +287,8 @@ class TestNeighbours:
 
 def _drain(engine: Engine, names: Sequence[str]) -> dict[str, Completion]:
     completions = {name: Completion(name, [ChoiceDelta(0)]) for name in names}
-    while engine._live:
-        engine._take_inbox(wait=False)
-        for output in engine.step():
+    while engine.live:
+        for output in engine.turn():
             completion = completions[output.request_id]
             completion.error = output.error
             for delta in output.deltas:

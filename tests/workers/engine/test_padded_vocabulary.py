@@ -1,4 +1,4 @@
-"""Output layers with more rows than the tokenizer has tokens, as of Qwen, GLM, Gemma and Phi."""
+"""Output layers with more rows than the tokenizer has tokens, as Qwen, GLM, Gemma and Phi have."""
 
 import json
 from pathlib import Path
@@ -10,7 +10,8 @@ from tests.workers.engine import tiny_models
 from tests.workers.engine.driving import choice, request, run
 from workers.engine.config import EngineConfig
 from workers.engine.engine import Engine
-from workers.engine.request import LogprobParams, Request, SamplingParams
+from workers.engine.request import LogprobParams, Request
+from workers.engine.sampling.params import SamplingParams
 
 NUM_TOKENS = tiny_models.byte_level_tokenizer().get_vocab_size(with_added_tokens=True)
 SCHEMA = {
@@ -32,19 +33,19 @@ def padded(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
 
 
 def _prefer_padding(path: Path) -> Engine:
-    """An engine whose model finds the extra ids likelier than all tokens, so that an unmasked one
-    is drawn at once."""
+    """Make an engine whose model prefers the extra ids to all tokens. A draw without a mask takes
+    one of them at once."""
     engine = Engine.from_pretrained(
         path, EngineConfig(dtype="float32", max_num_seqs=8, block_size=4, kv_cache_bytes=2**22)
     )
-    forward = engine._runner.forward
+    forward = engine.runner.forward
 
     def raised(batch: object) -> torch.Tensor:
         logits: torch.Tensor = forward(batch)  # type: ignore[arg-type]
         logits[:, NUM_TOKENS:] += 100
         return logits
 
-    engine._runner.forward = raised  # type: ignore[method-assign, assignment]
+    engine.runner.forward = raised  # type: ignore[method-assign, assignment]
     return engine
 
 

@@ -11,9 +11,10 @@ from tests.workers.engine.adapters import save_adapter
 from tests.workers.engine.cpu.test_decoder import engine_of, save, skip_without
 from workers.engine.cpu.library import load_library
 from workers.engine.engine import Engine
-from workers.engine.request import ChoiceDelta, Completion, LogprobParams, Request, SamplingParams
+from workers.engine.request import ChoiceDelta, Completion, LogprobParams, Request
+from workers.engine.sampling.params import SamplingParams
 
-pytestmark = pytest.mark.skipif(load_library() is None, reason="needs AVX512 and a C compiler")
+pytestmark = pytest.mark.skipif(load_library() is None, reason="needs the C kernels")
 
 SEEDS = 24
 TOKENS = 48
@@ -83,7 +84,7 @@ def test_all_seeds_repeat(path: Path, dtype: str, temperature: float) -> None:
 @pytest.mark.parametrize("temperature", [0, 1])
 @pytest.mark.parametrize("dtype", ["bfloat16", "int8"])
 def test_all_seeds_repeat_after_a_failover(path: Path, dtype: str, temperature: float) -> None:
-    """Another worker goes on from what was published, which is part of its prompt to it."""
+    """Another worker continues after the published tokens, which are a part of its prompt."""
     skip_without(dtype)
     expected = alone(engine_of(path, dtype=dtype), temperature)
     cuts = [seed % (TOKENS - 1) + 1 for seed in range(SEEDS)]
@@ -99,13 +100,25 @@ def test_all_seeds_repeat_after_a_failover(path: Path, dtype: str, temperature: 
     ]
 
 
+@pytest.mark.long
+@pytest.mark.parametrize("dtype", ["bfloat16", "float32"])
+def test_all_seeds_repeat_through_modules_one_sequence_at_a_time(path: Path, dtype: str) -> None:
+    """The modules' kernels order sums by the shape of a step, which is always the same here."""
+    settings = {"dtype": dtype, "block_size": 4, "num_threads": 1, "speculation": False}
+    expected = alone(engine_of(path, **settings, enable_prefix_caching=False), 1)
+    engine = engine_of(path, **settings, enable_prefix_caching=False, max_num_seqs=1)
+    assert engine.forward == "torch"
+    requests = [ask(seed, 1) for seed in range(SEEDS)]
+    assert said(engine.generate([*neighbours(4), *requests])[4:]) == expected
+
+
 @pytest.mark.parametrize("dtype", ["bfloat16", "int8"])
 def test_greedy_choices_of_one_request_say_the_same(path: Path, dtype: str) -> None:
     skip_without(dtype)
     params = SamplingParams(max_tokens=TOKENS, temperature=0, n=4, ignore_eos=True)
     wanted = (LogprobParams(),)
     request = Request("four", (greedy.prompt(2),), params, logprobs=wanted)
-    # With its choices 33 rows, one more than the matrix kernels take at once.
+    # With the 4 choices, a step has 33 rows, one more than the matrix kernels take at once.
     first, *_ = engine_of(path, dtype=dtype).generate([request, *neighbours(29)])
     assert len(first.choices) == 4
     assert len({tuple(tokens) for tokens, _ in map(said_by, first.choices)}) == 1
@@ -116,8 +129,8 @@ def test_greedy_choices_of_one_request_say_the_same(path: Path, dtype: str) -> N
 def test_requests_that_need_the_modules_change_no_others(
     path: Path, tmp_path: Path, dtype: str
 ) -> None:
-    """One with an adapter and one whose hidden states are recorded, with the same prompts: the
-    modules compute them in steps of their own, and they leave nothing in the prefix cache."""
+    """Requests with an adapter or recorded hidden states have the same prompts as others. The
+    modules compute them separately, and they leave nothing in the prefix cache."""
     skip_without(dtype)
     expected = alone(engine_of(path, dtype=dtype), temperature=1)
     adapters = {"a": save_adapter(tmp_path, path)}

@@ -1,10 +1,12 @@
 import json
 
-from workers.engine.stats import EngineStats
+from tests.workers.engine.stats_making import engine_stats
 
 
 def test_counters_are_plain_numbers_by_name() -> None:
-    stats = EngineStats(running=2, generated_tokens=9, last_step_at=1.5, step_seconds={"mask": 1.0})
+    stats = engine_stats(
+        running=2, generated_tokens=9, last_step_at=1.5, step_seconds={"mask": 1.0}
+    )
     counters = json.loads(json.dumps(stats.counters()))
     assert counters["running"] == 2
     assert counters["generated_tokens"] == 9
@@ -13,5 +15,5 @@ def test_counters_are_plain_numbers_by_name() -> None:
 
 
 def test_the_forced_share_is_of_all_generated_tokens() -> None:
-    assert EngineStats(generated_tokens=8, forced_tokens=6).forced_share == 0.75
-    assert EngineStats().forced_share == 0.0
+    assert engine_stats(generated_tokens=8, forced_tokens=6).forced_share == 0.75
+    assert engine_stats().forced_share == 0.0

@@ -1,83 +1,74 @@
-"""Recognises decoders whose forward the C library computes as a whole, by their structure.
-
-What a module is called says what it should be; that it is so is checked like everything else at
-load, by comparing logits with the model's own.
-"""
+"""The forward of a recognised decoder, computed by the C library as a whole."""
 
 import ctypes
+import logging
+from dataclasses import dataclass
 from typing import Any, Self
 
 import torch
-from torch import Tensor, nn
-from torch.nn.functional import silu
+from torch import Tensor
 
 from workers.engine.cpu.library import load_library
-from workers.engine.cpu.linear import (
-    Int8Linear,
-    LinearStruct,
-    QuantizedRows,
-    QuantizedStruct,
-    TiledLinear,
+from workers.engine.cpu.linear import LinearStruct, PreparedRows, PreparedStruct
+from workers.engine.cpu.parts import NormParts, Unrecognised
+from workers.engine.cpu.recognition import (
+    MAX_QUERIES,
+    ROW_BLOCK,
+    Columns,
+    DecoderParts,
+    ExpertsParts,
+    LayerParts,
+    MlpParts,
+    read_decoder,
+)
+from workers.engine.cpu.structs import (
+    BatchStruct,
+    ExpertsStruct,
+    LayerStruct,
+    MlpStruct,
+    ModelStruct,
+    NormStruct,
 )
 from workers.engine.model.attention import AttentionMetadata
-from workers.engine.model.kv_cache import AttentionRule, CacheProbe, KVCache
+from workers.engine.model.kv_cache import CacheProbe, KVCache
 
-_ROW_BLOCK = 32
-_MAX_QUERIES = 16
-_MAX_HEAD_DIM = 256
-_HEAD_MULTIPLE = 64
+logger = logging.getLogger(__name__)
+
 _BLOCK_MULTIPLE = 16
-_STATIC_ROTARY = ("default", "linear", "llama3", "yarn")
-"""Kinds of rotary positions whose angles depend on the position alone."""
-
-_LAYER = {"input_layernorm", "self_attn", "post_attention_layernorm", "mlp"}
-_ATTENTION = {"q_proj", "k_proj", "v_proj", "o_proj"}
-_HEAD_NORMS = {"q_norm", "k_norm"}
-_MLP = {"gate_proj", "up_proj", "down_proj", "act_fn"}
-
 _UNLIMITED = 2**62
 
 
-class _LayerStruct(ctypes.Structure):
-    """``Layer`` of decoder.c."""
+@dataclass(frozen=True, slots=True)
+class _Room:
+    """The scratch sizes of MLPs and experts: the widest over all layers."""
 
-    _fields_ = [
-        *((name, LinearStruct) for name in ("query", "key", "value", "output")),
-        *((name, LinearStruct) for name in ("gate", "up", "down")),
-        *((name, ctypes.c_void_p) for name in ("attention_norm", "mlp_norm")),
-        *((name, ctypes.c_void_p) for name in ("query_norm", "key_norm", "keys", "values")),
-        ("window", ctypes.c_int64),
-        ("scale", ctypes.c_float),
-    ]
+    dense: int
+    mixed: int
+    experts: int
+    chosen: int
 
+    @classmethod
+    def of(cls, parts: DecoderParts) -> Self:
+        mixtures = [x.mlp for x in parts.layers if isinstance(x.mlp, ExpertsParts)]
+        mlps = [x.mlp for x in parts.layers if isinstance(x.mlp, MlpParts)]
+        mlps += [x.shared for x in mixtures if x.shared is not None]
+        return cls(
+            dense=max((x.up.size for x in mlps), default=0),
+            mixed=max((x.mlps[0].up.size for x in mixtures), default=0),
+            experts=max((len(x.mlps) for x in mixtures), default=0),
+            chosen=max((x.router.chosen for x in mixtures), default=1),
+        )
 
-class _ModelStruct(ctypes.Structure):
-    """``Model`` of decoder.c."""
+    @property
+    def widest(self) -> int:
+        return max(self.dense, self.mixed)
 
-    _fields_ = [
-        *((name, ctypes.c_int32) for name in ("hidden", "heads", "kv_heads", "head_dim")),
-        *((name, ctypes.c_int32) for name in ("intermediate", "num_layers", "block_size")),
-        ("epsilon", ctypes.c_float),
-        ("num_blocks", ctypes.c_int64),
-        *((name, ctypes.c_void_p) for name in ("embedding", "cosine", "sine", "norm")),
-        ("head", LinearStruct),
-        ("layers", ctypes.POINTER(_LayerStruct)),
-    ]
+    def slots(self, rows: int) -> int:
+        """Slots for each row and each of its experts, and the padding that is read after them."""
+        return rows * self.chosen + (ROW_BLOCK if self.experts else 0)
 
-
-class _BatchStruct(ctypes.Structure):
-    """``Batch`` of decoder.c."""
-
-    _fields_ = [
-        *((name, ctypes.c_int32) for name in ("rows", "num_logits", "num_threads")),
-        *((name, ctypes.c_void_p) for name in ("ids", "positions", "slots", "owners", "tables")),
-        ("table_width", ctypes.c_int64),
-        *((name, ctypes.c_void_p) for name in ("logits_rows", "logits", "residual", "normed")),
-        *((name, ctypes.c_void_p) for name in ("projected", "queries", "activated")),
-        ("quantized", QuantizedStruct),
-        *((name, ctypes.c_void_p) for name in ("scores", "weights")),
-        ("max_tokens", ctypes.c_int64),
-    ]
+    def activated(self, rows: int) -> int:
+        return max(rows * self.dense, self.slots(rows) * self.mixed)
 
 
 class NativeDecoder:
@@ -87,40 +78,40 @@ class NativeDecoder:
     The logits are valid until the next forward.
     """
 
-    def __init__(self, model: Any, rules: dict[nn.Module, AttentionRule], max_len: int) -> None:
-        """``rules`` are those of the attention layers, in the order in which they ran."""
+    def __init__(self, parts: DecoderParts, max_len: int) -> None:
         self._library: Any = load_library()
-        self._decoder = model.get_decoder()
-        self._head: TiledLinear = model.get_output_embeddings()
-        self._rules = rules
-        self._max_len = max_len
-        # Not a power of two, whose multiples would share the same few lines of the cache.
+        self._parts = parts
+        # Not a power of two: its multiples would map to the same few cache sets.
         self._stride = -(-max_len // _BLOCK_MULTIPLE) * _BLOCK_MULTIPLE + 5 * _BLOCK_MULTIPLE
-        self._kept: list[Tensor] = []  # what the structures point to
+        self._kept: dict[int, Tensor] = {}  # the tensors that the structures point to
         self._scratch: dict[str, Tensor] = {}
-        self._quantized = QuantizedRows(0, 0)
+        self._prepared = PreparedRows(0, 0)
         self._cache: KVCache | None = None
-        first = self._decoder.layers[0]
-        self._head_dim = first.self_attn.head_dim
-        self._heads = first.self_attn.q_proj.out_features // self._head_dim
-        self._kv_heads = first.self_attn.k_proj.out_features // self._head_dim
-        self._intermediate = first.mlp.gate_proj.out_features
-        self._cosine, self._sine = self._angles()
+        self._heads = parts.layers[0].heads
+        self._room = _Room.of(parts)
         self._model = self._model_struct()
 
     @classmethod
     def recognise(cls, model: Any, probe: CacheProbe, max_len: int) -> Self | None:
-        """None if the library is not there, or the model is not of the form that it computes."""
+        """None if there is no library, or if the library does not support the model's form."""
         if load_library() is None or model.dtype != torch.bfloat16:
             return None
-        is_one = _is_decoder(model, probe.rules)
-        return cls(model, probe.rules, max_len) if is_one else None
+        try:
+            return cls(read_decoder(model, probe.rules, max_len), max_len)
+        except Unrecognised as reason:
+            logger.info("%s is not computed in C: %s", type(model).__name__, reason)
+            return None
+
+    @staticmethod
+    def takes_blocks(block_size: int) -> bool:
+        """Whether it can read a cache with blocks of this many tokens."""
+        return block_size % _BLOCK_MULTIPLE == 0
 
     def takes(self, metadata: AttentionMetadata) -> bool:
         """Whether this batch may bypass the model's modules."""
         return (
             isinstance(metadata.cache, KVCache)
-            and metadata.cache.block_size % _BLOCK_MULTIPLE == 0
+            and self.takes_blocks(metadata.cache.block_size)
             and not metadata.through_modules
         )
 
@@ -132,169 +123,176 @@ class NativeDecoder:
         if metadata.cache is not self._cache:
             self._bind(metadata.cache)
         rows, num_logits = len(ids), len(logits_rows)
-        padded = -(-max(rows, num_logits) // _ROW_BLOCK) * _ROW_BLOCK
+        padded = -(-max(rows, num_logits) // ROW_BLOCK) * ROW_BLOCK
         threads = torch.get_num_threads()
-        heads = self._heads + 2 * self._kv_heads
-        logits = self._buffer("logits", num_logits, self._head.out_features)
+        heads, hidden = self._heads, self._model.hidden
+        logits = self._buffer("logits", num_logits, self._parts.head.out_features)
         given = (ids, positions, metadata.slots, metadata.owners, metadata.tables, logits_rows)
         ids, positions, slots, owners, tables, logits_rows = (x.contiguous() for x in given)
-        batch = _BatchStruct(
+        batch = BatchStruct(
             rows, num_logits, threads,
             *(x.data_ptr() for x in (ids, positions, slots, owners, tables)),
             tables.shape[1], logits_rows.data_ptr(), logits.data_ptr(),
-            self._buffer("residual", padded, self._model.hidden).data_ptr(),
-            self._buffer("normed", padded, self._model.hidden).data_ptr(),
-            self._buffer("projected", padded, heads * self._head_dim).data_ptr(),
-            self._buffer("queries", padded, self._heads * self._head_dim).data_ptr(),
-            self._buffer("activated", padded, self._intermediate).data_ptr(),
-            self._quantized_rows(padded),
-            self._buffer("scores", threads * _MAX_QUERIES, self._stride).data_ptr(),
-            self._buffer("weights", threads * _MAX_QUERIES, self._stride).data_ptr(),
+            self._buffer("residual", padded, hidden).data_ptr(),
+            self._buffer("branch", padded, hidden).data_ptr(),
+            self._buffer("normed", padded, hidden).data_ptr(),
+            self._buffer("projected", padded, heads.width).data_ptr(),
+            self._buffer("queries", padded, heads.heads * heads.dim).data_ptr(),
+            self._buffer("activated", 1, self._room.activated(padded)).data_ptr(),
+            self._prepared_rows(padded),
+            *self._experts_buffers(padded),
+            self._buffer("scores", threads * MAX_QUERIES, self._stride).data_ptr(),
+            self._buffer("weights", threads * MAX_QUERIES, self._stride).data_ptr(),
             self._stride,
         )  # fmt: skip
         self._library.quire_forward(ctypes.byref(self._model), ctypes.byref(batch))
         return logits
 
     def _buffer(self, name: str, rows: int, columns: int) -> Tensor:
-        """Memory that is kept from step to step, as wide as the largest step so far needed."""
+        """Memory that is kept from step to step, as large as the largest step so far required."""
         size = rows * columns
         if name not in self._scratch or self._scratch[name].numel() < size:
             dtype = (
                 torch.bfloat16
-                if name in ("normed", "queries", "activated", "weights")
+                if name in ("normed", "queries", "activated", "gathered", "weights")
                 else torch.float32
             )
             self._scratch[name] = torch.zeros(size, dtype=dtype)
         return self._scratch[name][:size].view(rows, columns)
 
-    def _quantized_rows(self, rows: int) -> QuantizedStruct:
-        if not isinstance(self._head, Int8Linear):
-            return QuantizedStruct()
-        if self._quantized.rows < rows:
-            widest = max(self._model.hidden, self._heads * self._head_dim, self._intermediate)
-            self._quantized = QuantizedRows(rows, widest)
-        return self._quantized.struct
+    def _prepared_rows(self, rows: int) -> PreparedStruct:
+        if not self._parts.head.prepares_rows:
+            return PreparedStruct()
+        rows = self._room.slots(rows)
+        if self._prepared.rows < rows:
+            heads = self._heads
+            widest = max(self._model.hidden, heads.heads * heads.dim, self._room.widest)
+            self._prepared = PreparedRows(rows, widest)
+        return self._prepared.struct
 
-    def _model_struct(self) -> _ModelStruct:
-        layers = self._decoder.layers
-        structs = (_LayerStruct * len(layers))(
-            *(
-                self._layer_struct(layer, rule)
-                for layer, rule in zip(layers, self._rules.values(), strict=True)
-            )
-        )
-        return _ModelStruct(
-            hidden=self._decoder.embed_tokens.weight.shape[1],
-            heads=self._heads,
-            kv_heads=self._kv_heads,
-            head_dim=self._head_dim,
-            intermediate=self._intermediate,
-            num_layers=len(layers),
-            epsilon=self._decoder.norm.variance_epsilon,
-            embedding=self._decoder.embed_tokens.weight.data_ptr(),
-            cosine=self._cosine.data_ptr(),
-            sine=self._sine.data_ptr(),
-            norm=self._single(self._decoder.norm.weight),
-            head=self._head.struct,
+    def _experts_buffers(self, rows: int) -> list[int | None]:
+        """The scratch of experts: the fields from ``routing`` to ``gathered``."""
+        room = self._room
+        if not room.experts:
+            return [None] * 7
+        slots = room.slots(rows)
+        sizes = {
+            "routing": (rows, room.experts),
+            "chosen": (slots, 1),
+            "expert_weights": (slots, 1),
+            "expert_starts": (room.experts + 2, 1),
+            "routes": (slots, 2),
+            "shared_routes": (rows, 2),
+            "gathered": (slots, self._model.hidden),
+        }
+        return [self._buffer(name, *size).data_ptr() for name, size in sizes.items()]
+
+    def _model_struct(self) -> ModelStruct:
+        parts, heads = self._parts, self._heads
+        first = parts.layers[0]
+        structs = (LayerStruct * len(parts.layers))(*map(self._layer_struct, parts.layers))
+        return ModelStruct(
+            hidden=parts.embedding.shape[1],
+            heads=heads.heads,
+            kv_heads=heads.kv_heads,
+            head_dim=heads.dim,
+            num_layers=len(parts.layers),
+            width=heads.width,
+            query_step=heads.query_step,
+            kv_step=heads.kv_step,
+            key_begin=heads.key_begin,
+            value_begin=heads.value_begin,
+            query_span=first.query_norm[1] if first.query_norm else 0,
+            key_span=first.key_norm[1] if first.key_norm else 0,
+            rotary_dim=first.rotation.dim if first.rotation else 0,
+            interleaved=first.rotation is not None and first.rotation.interleaved,
+            parallel=first.parallel,
+            embedding_scale=parts.embedding_scale,
+            residual_scale=parts.residual_scale,
+            logits_scale=parts.logits_scale,
+            logits_softcap=parts.logits_softcap,
+            embedding=parts.embedding.data_ptr(),
+            norm=self._norm_struct(parts.norm),
+            head=parts.head.struct,
             layers=structs,
         )
 
-    def _layer_struct(self, layer: Any, rule: AttentionRule) -> _LayerStruct:
-        attention, mlp = layer.self_attn, layer.mlp
-        has_norms = hasattr(attention, "q_norm")
-        return _LayerStruct(
-            query=attention.q_proj.struct,
-            key=attention.k_proj.struct,
-            value=attention.v_proj.struct,
-            output=attention.o_proj.struct,
-            gate=mlp.gate_proj.struct,
-            up=mlp.up_proj.struct,
-            down=mlp.down_proj.struct,
-            attention_norm=self._single(layer.input_layernorm.weight),
-            mlp_norm=self._single(layer.post_attention_layernorm.weight),
-            query_norm=self._single(attention.q_norm.weight) if has_norms else None,
-            key_norm=self._single(attention.k_norm.weight) if has_norms else None,
-            window=rule.window or _UNLIMITED,
-            scale=rule.scale,
+    def _layer_struct(self, layer: LayerParts) -> LayerStruct:
+        query, *others = (linear.struct for linear in layer.projections)
+        key, value = others or (LinearStruct(), LinearStruct())
+        cosine, sine = map(self._address, layer.angles or (None, None))
+        sinks = layer.rule.sinks
+        if isinstance(layer.mlp, ExpertsParts):
+            mlp, experts = MlpStruct(), self._experts_struct(layer.mlp)
+        else:
+            mlp, experts = self._mlp_struct(layer.mlp), None
+        return LayerStruct(
+            query=query,
+            key=key,
+            value=value,
+            output=layer.output.struct,
+            mlp=mlp,
+            experts=experts,
+            attention_norm=self._norm_struct(layer.attention_norm),
+            mlp_norm=self._norm_struct(layer.mlp_norm),
+            attention_out_norm=self._norm_struct(layer.attention_out_norm),
+            mlp_out_norm=self._norm_struct(layer.mlp_out_norm),
+            query_norm=self._norm_struct(layer.query_norm and layer.query_norm[0]),
+            key_norm=self._norm_struct(layer.key_norm and layer.key_norm[0]),
+            cosine=cosine,
+            sine=sine,
+            sinks=None if sinks is None else self._address(sinks.detach().float()),
+            window=layer.rule.visible.window or _UNLIMITED,
+            scale=layer.rule.scale,
+            softcap=layer.rule.softcap or 0,
         )
 
-    def _single(self, weight: Tensor) -> int:
-        """The address of a float32 copy."""
-        self._kept.append(weight.detach().float().contiguous())
-        return self._kept[-1].data_ptr()
+    def _experts_struct(self, experts: ExpertsParts) -> Any:
+        router = experts.router
+        mlps = [self._mlp_struct(mlp, experts.limit) for mlp in experts.mlps]
+        shared = MlpStruct() if experts.shared is None else self._mlp_struct(experts.shared)
+        struct = ExpertsStruct(
+            router=self._address(router.weight.to(torch.bfloat16)),
+            bias=self._address(router.bias),
+            correction=self._address(router.correction),
+            mlps=(MlpStruct * len(mlps))(*mlps),
+            shared=shared,
+            shared_gate=self._address(experts.shared_gate),
+            count=len(mlps),
+            chosen=router.chosen,
+            sigmoid=router.sigmoid,
+            normalizes=router.normalizes,
+            scale=router.scale,
+        )
+        return ctypes.pointer(struct)
 
-    @torch.inference_mode()
-    def _angles(self) -> tuple[Tensor, Tensor]:
-        """Cosines and sines [positions, head_dim], as the model's own module says."""
-        positions = torch.arange(self._max_len)[None]
-        cosine, sine = self._decoder.rotary_emb(torch.empty(0), positions)
-        return cosine[0].contiguous(), sine[0].contiguous()
+    def _mlp_struct(self, mlp: MlpParts, limit: float = 0) -> MlpStruct:
+        def struct(columns: Columns | None) -> LinearStruct:
+            if columns is None:
+                return LinearStruct()
+            return columns.linear.columns(columns.begin, columns.end)
+
+        parts = (struct(mlp.gate), struct(mlp.up), struct(mlp.down))
+        return MlpStruct(*parts, mlp.activation, limit)
+
+    def _norm_struct(self, norm: NormParts | None) -> NormStruct:
+        if norm is None:
+            return NormStruct()
+        weight, bias = self._address(norm.weight), self._address(norm.bias)
+        return NormStruct(weight, bias, norm.epsilon, norm.centers)
+
+    def _address(self, numbers: Tensor | None) -> int | None:
+        """The address of a tensor, which is kept alive."""
+        if numbers is None:
+            return None
+        kept = self._kept.setdefault(id(numbers), numbers.contiguous())
+        return kept.data_ptr()
 
     def _bind(self, cache: KVCache) -> None:
         """Point the layers at the pages of ``cache``."""
         self._cache = cache
         self._model.num_blocks, self._model.block_size = cache.num_blocks, cache.block_size
-        for i, module in enumerate(self._rules):
-            pages = cache.layers[module]
+        for i, layer in enumerate(self._parts.layers):
+            pages = cache.layers[layer.attention]
             self._model.layers[i].keys = pages.key.data_ptr()
             self._model.layers[i].values = pages.value.data_ptr()
-
-
-def _is_decoder(model: Any, rules: dict[nn.Module, AttentionRule]) -> bool:
-    decoder = model.get_decoder()
-    parts = ("embed_tokens", "layers", "norm", "rotary_emb")
-    if {name for name, _ in decoder.named_children()} != set(parts):
-        return False
-    embedding, layers, norm, rotary = (getattr(decoder, part) for part in parts)
-    attentions = [getattr(layer, "self_attn", None) for layer in layers]
-    return (
-        type(embedding) is nn.Embedding
-        and embedding.weight.shape[1] % _ROW_BLOCK == 0
-        and isinstance(model.get_output_embeddings(), TiledLinear)
-        and getattr(rotary, "rope_type", None) in _STATIC_ROTARY
-        and _is_norm(norm)
-        and attentions == list(rules)
-        and all(_is_layer(layer, norm.variance_epsilon) for layer in layers)
-        and all(rule.softcap is None for rule in rules.values())
-        and len({_shape(layer) for layer in layers}) == 1
-    )
-
-
-def _is_layer(layer: Any, epsilon: float) -> bool:
-    if {name for name, _ in layer.named_children()} != _LAYER:
-        return False
-    attention, mlp = layer.self_attn, layer.mlp
-    children = {name for name, _ in attention.named_children()}
-    if children not in (_ATTENTION, _ATTENTION | _HEAD_NORMS):
-        return False
-    if {name for name, _ in mlp.named_children()} != _MLP or not _is_silu(mlp.act_fn):
-        return False
-    norms = [layer.input_layernorm, layer.post_attention_layernorm]
-    norms += [getattr(attention, name) for name in children & _HEAD_NORMS]
-    linears = [getattr(attention, name) for name in _ATTENTION]
-    linears += [mlp.gate_proj, mlp.up_proj, mlp.down_proj]
-    dim = getattr(attention, "head_dim", 0)
-    return (
-        all(isinstance(linear, TiledLinear) for linear in linears)
-        and all(_is_norm(norm) and norm.variance_epsilon == epsilon for norm in norms)
-        and 0 < dim <= _MAX_HEAD_DIM
-        and dim % _HEAD_MULTIPLE == 0
-        and attention.q_proj.out_features // attention.k_proj.out_features <= _MAX_QUERIES
-    )
-
-
-def _is_silu(module: Any) -> bool:
-    x = torch.linspace(-9, 9, 64)
-    return torch.equal(module(x), silu(x))
-
-
-def _is_norm(module: Any) -> bool:
-    return hasattr(module, "variance_epsilon") and [n for n, _ in module.named_parameters()] == [
-        "weight"
-    ]
-
-
-def _shape(layer: Any) -> tuple[int, ...]:
-    attention, mlp = layer.self_attn, layer.mlp
-    linears = (attention.q_proj, attention.k_proj, attention.v_proj, mlp.gate_proj)
-    return (attention.head_dim, *(linear.out_features for linear in linears))

@@ -1,4 +1,4 @@
-"""Compiles the C sources beside this file for this CPU, once, and loads them.
+"""Compiles the C sources in kernels/ for this CPU, once, and loads them.
 
 Without a C compiler or the instructions there is no library, and the engine computes with torch.
 """
@@ -11,35 +11,56 @@ import platform
 import shutil
 import subprocess
 import tempfile
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
 logger = logging.getLogger(__name__)
 
-_FOLDER = Path(__file__).parent
-_SOURCES = (
-    "decoder.c", "attention.h", "bfloat16.h", "int8.h", "logits.h", "matmul.h", "project.h",
-)  # fmt: skip
-_NEEDED = {
-    "avx512f": "-mavx512f",
-    "avx512bw": "-mavx512bw",
-    "avx512vl": "-mavx512vl",
-    "avx512dq": "-mavx512dq",
-    "fma": "-mfma",
-}
-FASTER = {"avx512_bf16": "-mavx512bf16", "avx512_vnni": "-mavx512vnni"}
-TILES = {"amx_tile": "-mamx-tile", "amx_bf16": "-mamx-bf16"}
-"""Instructions by their names in /proc/cpuinfo, and what makes a compiler use them."""
+_FOLDER = Path(__file__).parent / "kernels"
 
+
+@dataclass(frozen=True, slots=True)
+class InstructionSet:
+    """Instructions by their names in /proc/cpuinfo, and the compiler flags that enable them."""
+
+    needed: dict[str, str]
+    faster: dict[str, str]
+
+    def flags(self, features: frozenset[str]) -> list[str] | None:
+        if not features.issuperset(self.needed):
+            return None
+        faster = (flag for feature, flag in self.faster.items() if feature in features)
+        return [*self.needed.values(), *faster]
+
+
+AMX = {"amx_tile": "-mamx-tile", "amx_bf16": "-mamx-bf16"}
+AVX512 = InstructionSet(
+    needed={
+        "avx512f": "-mavx512f",
+        "avx512bw": "-mavx512bw",
+        "avx512vl": "-mavx512vl",
+        "avx512dq": "-mavx512dq",
+        "fma": "-mfma",
+    },
+    faster={"avx512_bf16": "-mavx512bf16", "avx512_vnni": "-mavx512vnni"},
+)
+AVX2 = InstructionSet(needed={"avx2": "-mavx2", "fma": "-mfma"}, faster={"avx_vnni": "-mavxvnni"})
+_NEON = {"asimddp": "+dotprod", "bf16": "+bf16", "i8mm": "+i8mm"}
+
+LIMITS = ("amx", "avx512", "avx2", "none")
+"""The values of ``QUIRE_INSTRUCTIONS`` on x86, from everything that a CPU has down to nothing."""
+
+_NEEDED = "AVX512, AVX2 with FMA, or NEON in the instructions of this CPU"
 _TIMEOUT_S = 120
 
 
 @cache
 def load_library() -> ctypes.CDLL | None:
-    """The compiled library, or None where it cannot be had; why is logged once."""
+    """The compiled library, or None where it is not available; the reason is logged once."""
     flags = compiler_flags(cpu_features())
     if flags is None:
-        logger.info("this CPU has no AVX512: the engine computes with torch")
+        logger.info("there is no %s: the engine computes with torch", _NEEDED)
         return None
     try:
         return open_library(flags)
@@ -48,18 +69,17 @@ def load_library() -> ctypes.CDLL | None:
         return None
 
 
-def why_no_int8() -> str | None:
-    """What keeps this machine from computing with weights in int8."""
-    features = cpu_features()
-    if compiler_flags(features) is None or "avx512_vnni" not in features:
-        return "this CPU has no AVX512-VNNI"
+def why_no_kernels() -> str | None:
+    """Why this machine cannot use the C kernels, which alone compute with rounded weights."""
+    if compiler_flags(cpu_features()) is None:
+        return f"there is no {_NEEDED}"
     if load_library() is None:
         return "the C kernels could not be compiled (Debian: apt install gcc libc6-dev)"
     return None
 
 
 def open_library(flags: list[str]) -> ctypes.CDLL:
-    """Compiled if need be. Raises OSError and SubprocessError."""
+    """Load the library, compiled if necessary. Raises OSError and SubprocessError."""
     library = ctypes.CDLL(str(_compiled(flags)))
     if library.quire_prepare() != 0:
         raise OSError("the system does not let this process use AMX")
@@ -67,51 +87,70 @@ def open_library(flags: list[str]) -> ctypes.CDLL:
 
 
 def compiler_flags(features: frozenset[str]) -> list[str] | None:
-    """What to compile with for a CPU of these features; None if it lacks what is needed."""
-    if not features.issuperset(_NEEDED):
+    """The compiler flags for a CPU with these features; None if it lacks a required one."""
+    if "asimd" in features:
+        base = "armv8.2-a" if "asimddp" in features else "armv8-a"
+        extensions = (x for feature, x in _NEON.items() if feature in features)
+        chosen = ["-march=" + "".join([base, *extensions])]
+    elif (vectors := AVX512.flags(features)) is not None:
+        chosen = [*vectors, *(AMX.values() if features.issuperset(AMX) else ())]
+    elif (vectors := AVX2.flags(features)) is not None:
+        chosen = vectors
+    else:
         return None
-    faster = [flag for feature, flag in FASTER.items() if feature in features]
-    tiles = TILES.values() if features.issuperset(TILES) else ()
-    # Were products and sums contracted where the compiler likes, two copies of one function could
-    # round differently, and a row's result would depend on which of them computed it.
-    plain = ["-O3", "-std=gnu11", "-ffp-contract=off", "-shared", "-fPIC", "-fopenmp"]
-    return [*plain, *_NEEDED.values(), *faster, *tiles]
+    # If the compiler were free to fuse products and sums, two copies of one function could round
+    # differently, and a row's result would depend on which copy computed it.
+    return ["-O3", "-std=gnu11", "-ffp-contract=off", "-shared", "-fPIC", "-fopenmp", *chosen]
 
 
 def cpu_features() -> frozenset[str]:
-    """This CPU's instruction sets by their names in /proc/cpuinfo; none where they are unknown."""
-    if platform.machine() != "x86_64":
-        return frozenset()
+    """This CPU's instruction sets by their names in /proc/cpuinfo, as far as
+    ``QUIRE_INSTRUCTIONS`` allows them; none where they are unknown. Raises ValueError."""
+    field = {"x86_64": "flags", "aarch64": "Features"}.get(platform.machine())
     try:
         lines = Path("/proc/cpuinfo").read_text().splitlines()
     except OSError:
         return frozenset()
-    return frozenset(next((x for x in lines if x.startswith("flags")), "").split())
+    found = next((x for x in lines if field and x.startswith(field)), "")
+    limit = os.environ.get("QUIRE_INSTRUCTIONS")
+    features = frozenset(found.partition(":")[2].split())
+    return limited(features, limit) if limit else features
+
+
+def limited(features: frozenset[str], limit: str) -> frozenset[str]:
+    """``features`` without the instruction sets beyond ``limit``. Raises ValueError."""
+    allowed = ("none",) if "asimd" in features else LIMITS
+    if limit not in allowed:
+        raise ValueError(f"QUIRE_INSTRUCTIONS is {limit!r}: use {', '.join(allowed)}, or unset it")
+    if limit == "none":
+        return frozenset()
+    left = features if limit == "amx" else features - set(AMX)
+    return left if limit != "avx2" else left - {x for x in left if x.startswith("avx512")}
 
 
 def _compiled(flags: list[str]) -> Path:
-    """The library's file, named by what it was made from, compiled if it is not there."""
+    """The library's file, named by a hash of its inputs; compiled if it does not exist."""
     compiler = shutil.which(os.environ.get("CC", "cc"))
     if compiler is None:
         raise OSError("there is no C compiler (Debian: apt install gcc libc6-dev)")
     digest = hashlib.sha256("\0".join([compiler, *flags]).encode())
-    for source in _SOURCES:
-        digest.update((_FOLDER / source).read_bytes())
+    for source in sorted([*_FOLDER.glob("*.[ch]"), *_FOLDER.glob("isa/*.h")]):
+        digest.update(source.read_bytes())
     target = _cache_folder() / f"decoder-{digest.hexdigest()[:16]}.so"
     if not target.exists():
         target.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=target.parent) as folder:
             made = Path(folder) / target.name
-            command = [compiler, *flags, str(_FOLDER / _SOURCES[0]), "-o", str(made), "-lm"]
+            command = [compiler, *flags, str(_FOLDER / "decoder.c"), "-o", str(made), "-lm"]
             result = subprocess.run(  # noqa: S603 - our own sources, the user's own compiler
                 command, capture_output=True, text=True, timeout=_TIMEOUT_S, check=False
             )
             if result.returncode != 0:
                 raise OSError(f"{compiler} failed: {result.stderr.strip()[-500:]}")
-            made.replace(target)  # whole or not at all, whoever else compiles it
+            made.replace(target)  # atomic: others may compile it too
     return target
 
 
 def _cache_folder() -> Path:
     home = os.environ.get("QUIRE_HOME")
-    return (Path(home) if home else _FOLDER.parents[2] / "var") / "native"
+    return (Path(home) if home else _FOLDER.parents[3] / "var") / "native"

@@ -27,11 +27,11 @@ class _ChoicesStruct(ctypes.Structure):
 def choose(
     logits: Tensor, rows: list[int], allowed: NDArray[np.int32]
 ) -> tuple[Tensor, Tensor] | None:
-    """The highest of each row of ``logits`` [n, vocabulary] and the first token that has it, after
-    what the bits of ``allowed`` [len(rows), words] leave out of ``rows`` became impossible.
+    """The highest logit of each row of ``logits`` [n, vocabulary] and the first token that has it.
+    First, tokens whose bit in ``allowed`` [len(rows), words] is 0 become impossible in ``rows``.
 
-    NaN where a row holds one. None, and nothing done, where there is no library or the logits are
-    not float32 in a row on the CPU.
+    The highest logit is NaN if a row contains one. Returns None and changes nothing if there is no
+    library or the logits are not contiguous float32 on the CPU.
     """
     library = load_library()
     if library is None or logits.dtype != torch.float32 or not logits.is_contiguous():

@@ -1,15 +1,34 @@
-"""Linear layers whose bfloat16 weights are laid out once for the CPU's matrix kernels: ours in C
-where they can be had, for which they may be rounded to int8, else oneDNN's."""
+"""Linear layers whose bfloat16 weights are laid out once for the CPU's matrix kernels: our own in
+C where available, which also take weights rounded to int8 or int4, else oneDNN's."""
+
+from collections.abc import Collection
 
 import torch
 from torch import Tensor, nn
 
-from workers.engine.cpu.linear import Int8Linear, TiledLinear
+from workers.engine.cpu.direct_weights import LayerName
+from workers.engine.cpu.experts import PackedExperts
+from workers.engine.cpu.library import load_library
+from workers.engine.cpu.linear import Int4Linear, Int8Linear, TiledLinear
+
+_ROUNDED = {"int8": Int8Linear, "int4": Int4Linear}
+_BYTES = {"int8": 1.0, "int4": 0.5 + 2 / 32}
+"""Bytes per weight, with its part of the scales and minima of its group."""
+
+
+def packed_bytes(dtype: str, is_head: bool) -> float:
+    """Bytes per weight in a layer that is packed as int8 or int4."""
+    return _BYTES[_kind(dtype, is_head)]
+
+
+def _kind(dtype: str, is_head: bool) -> str:
+    """Where other layers get int4, the output layer gets int8: rounding it harms text more."""
+    return "int8" if dtype == "int4" and is_head else dtype
 
 
 class PackedLinear(nn.Module):
-    """``nn.Linear`` over a weight reordered by oneDNN; 1.5 to 3 times faster at few rows, where
-    the reordering that every plain call repeats costs as much as the product."""
+    """``nn.Linear`` over a weight reordered by oneDNN. A plain call repeats the reordering, which
+    for few rows costs as much as the product; without it, they run 1.5 to 3 times faster."""
 
     def __init__(self, linear: nn.Linear) -> None:
         super().__init__()
@@ -17,6 +36,8 @@ class PackedLinear(nn.Module):
         self.out_features = linear.out_features
         self.bias = linear.bias
         self._packed = torch.ops.mkldnn._reorder_linear_weight(linear.weight.detach(), None)
+        self.weight = linear.weight.detach().to("meta")
+        """Only for models that ask for the type of a layer's weight."""
 
     def forward(self, hidden: Tensor) -> Tensor:
         output: Tensor = torch.ops.mkldnn._linear_pointwise(
@@ -25,25 +46,45 @@ class PackedLinear(nn.Module):
         return output
 
 
-def pack_linears(model: nn.Module, quantize: bool = False) -> int:
-    """Replace every bfloat16 ``nn.Linear`` of ``model`` in place; return how many.
+def pack_linears(
+    model: nn.Module, dtype: str = "bfloat16", kept: Collection[LayerName] = ()
+) -> int:
+    """Replace every bfloat16 ``nn.Linear`` of ``model``, and experts, in place; return how many.
+    The ``kept`` ones stay.
 
-    None where neither library has a kernel for this CPU. A subclass of ``nn.Linear`` may compute
-    something else and is left alone. ``quantize`` rounds the weights that fit to int8.
+    Replaces none if neither library has a kernel for this CPU. A subclass of ``nn.Linear`` may
+    compute something else and is left alone. With ``dtype`` int8 or int4, the weights of layers
+    whose shape allows it are rounded; with int4, those of the output layer only to int8.
     """
     count = 0
+    get_head = getattr(model, "get_output_embeddings", lambda: None)
+    head = get_head()
     for parent in model.modules():
         for name, child in parent.named_children():
-            if type(child) is nn.Linear and (packed := _pack(child, quantize)) is not None:
+            if (experts := _pack_experts(child, dtype)) is not None:
+                setattr(parent, name, experts)
+                count += 1
+                continue
+            if type(child) is not nn.Linear or (type(parent), name) in kept:
+                continue
+            if (packed := pack_linear(child, dtype, child is head)) is not None:
                 setattr(parent, name, packed)
                 count += 1
     return count
 
 
-def _pack(linear: nn.Linear, quantize: bool) -> PackedLinear | TiledLinear | None:
-    if linear.weight.dtype != torch.bfloat16:
+def _pack_experts(module: nn.Module, dtype: str) -> PackedExperts | None:
+    if load_library() is None:
         return None
-    if (tiled := (Int8Linear if quantize else TiledLinear).pack(linear)) is not None:
+    return PackedExperts.pack(module, _ROUNDED.get(dtype, TiledLinear))
+
+
+def pack_linear(linear: nn.Linear, dtype: str, is_head: bool) -> PackedLinear | TiledLinear | None:
+    """Pack one layer as :func:`pack_linears` does; None for a layer that it leaves alone."""
+    dtype = _kind(dtype, is_head)
+    if linear.weight.dtype != torch.bfloat16 or linear.out_features == 1:  # such as a gate
+        return None
+    if (tiled := _ROUNDED.get(dtype, TiledLinear).pack(linear)) is not None:
         return tiled
     has_kernel = torch._C._has_mkldnn and torch.ops.mkldnn._is_mkldnn_bf16_supported()
     return PackedLinear(linear) if has_kernel else None

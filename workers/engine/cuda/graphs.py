@@ -1,22 +1,20 @@
 """Decode steps captured as CUDA graphs, one per number of rows: a step of hundreds of small kernels
-costs one launch."""
+takes one launch."""
 
 import logging
 from bisect import bisect_left
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
 import torch
 from torch import Tensor
 
-from workers.engine.cuda.inputs import LENGTH
+from workers.engine.cuda.inputs import COLUMNS, LENGTH, ROW
 
 logger = logging.getLogger(__name__)
 
-_WARM_UP_RUNS = 2
-"""Runs before a capture: libraries allocate and choose kernels in the first ones."""
-
 Decode = Callable[[Tensor], Tensor]
-"""A decode table [rows, 4 + blocks] on the device to logits [rows, vocabulary]."""
+"""A decode table [rows, COLUMNS] on the device to logits [rows, vocabulary]."""
 
 
 def buckets(max_rows: int) -> list[int]:
@@ -27,15 +25,16 @@ def buckets(max_rows: int) -> list[int]:
 
 
 class DecodeGraphs:
-    """Replays ``decode`` over static buffers: one input, whose first rows each graph reads, and one
-    output per graph. All graphs share one memory pool, since only one runs at a time."""
+    """Replays ``decode`` over static buffers: one input and one output, whose first rows each graph
+    uses. All graphs share one memory pool, since only one runs at a time."""
 
-    def __init__(self, max_rows: int, table_width: int, device: torch.device) -> None:
+    def __init__(self, max_rows: int, device: torch.device) -> None:
         self._sizes = buckets(max_rows)
-        self._table = torch.zeros((max_rows, table_width), dtype=torch.int64, device=device)
-        self._table[:, LENGTH] = 1
+        self.table = torch.zeros((max_rows, COLUMNS), dtype=torch.int64, device=device)
+        self.table[:, LENGTH] = 1
+        self.table[:, ROW] = max_rows  # the row of the block tables without blocks
         self._graphs: dict[int, torch.cuda.CUDAGraph] = {}
-        self._logits: dict[int, Tensor] = {}
+        self._logits: Tensor | None = None
 
     def num_rows(self, count: int) -> int | None:
         """The number of rows that a batch of ``count`` is padded to, or None if it is too large."""
@@ -44,22 +43,61 @@ class DecodeGraphs:
 
     @torch.inference_mode()
     def capture(self, decode: Decode) -> None:
-        """Capture every size, the largest first: the others share its memory."""
-        with torch.cuda.device(self._table.device):  # whose stream is captured
+        """Capture every size, the largest first: smaller ones share its memory.
+
+        Raises RuntimeError for a ``decode`` that cannot be captured. The device is then as it was.
+        """
+        with torch.cuda.device(self.table.device):  # whose stream is captured
             pool = torch.cuda.graph_pool_handle()
             for size in reversed(self._sizes):
-                table = self._table[:size]
-                for _ in range(_WARM_UP_RUNS):
+                table = self.table[:size]
+                logits = decode(table)  # a warm-up: libraries allocate and choose kernels
+                if self._logits is None:
+                    self._logits = torch.empty_like(logits)
+                with _refusing_to_wait():
                     decode(table)
                 graph = torch.cuda.CUDAGraph()
-                with torch.cuda.graph(graph, pool=pool):
-                    self._logits[size] = decode(table)
+                with (
+                    _undone_on_failure(pool),
+                    torch.cuda.graph(
+                        graph,
+                        pool=pool,
+                        capture_error_mode="thread_local",  # NCCL has a thread
+                    ),
+                ):
+                    self._logits[:size].copy_(decode(table))
                 self._graphs[size] = graph
         logger.info("captured decode graphs of %s rows", ", ".join(map(str, self._sizes)))
 
     def replay(self, table: Tensor) -> Tensor:
         """Logits of a decode table padded to :meth:`num_rows`; valid until the next replay."""
+        assert self._logits is not None
         size = len(table)
-        self._table[:size].copy_(table)
+        self.table[:size].copy_(table)
         self._graphs[size].replay()
-        return self._logits[size]
+        return self._logits[:size]
+
+
+@contextmanager
+def _refusing_to_wait() -> Iterator[None]:
+    """Inside this context, an operation that waits for the device raises RuntimeError. In a capture
+    it would too, but torch does not recover from that by itself."""
+    before = torch.cuda.get_sync_debug_mode()
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        yield
+    finally:
+        torch.cuda.set_sync_debug_mode(before)
+
+
+@contextmanager
+def _undone_on_failure(pool: tuple[int, int]) -> Iterator[None]:
+    """Clean up after a failed capture inside the context: torch leaves its side stream current, and
+    its allocator keeps allocating from the graph's pool."""
+    stream = torch.cuda.current_stream()
+    try:
+        yield
+    except BaseException:
+        torch.cuda.set_stream(stream)
+        torch._C._cuda_endAllocateToPool(stream.device_index, pool)
+        raise

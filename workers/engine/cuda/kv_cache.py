@@ -1,21 +1,33 @@
 """The paged K and V tensors in the layout of GPU kernels: token-major, heads innermost."""
 
 from collections.abc import Callable
+from enum import StrEnum
 
 from torch import Tensor, nn
 
 from workers.engine.model.kv_cache import LayerShape
 
 
+class Way(StrEnum):
+    """How a layer attends."""
+
+    SPLIT = "split decode kernel"
+    """Single tokens by the kernel in Triton, prompts by FlashAttention over gathered pages."""
+    FLASH = "FlashAttention over pages"
+    """Everything by ``varlen_attn``."""
+    GATHERED = "gathered pages"
+    """Everything by torch operations over gathered pages."""
+
+
 class TokenMajorLayer:
     """One layer's pages: ``key`` [blocks, block_size, heads, key_dim], ``value`` likewise."""
 
     def __init__(
-        self, shape: LayerShape, num_blocks: int, block_size: int, like: Tensor, paged_kernel: bool
+        self, shape: LayerShape, num_blocks: int, block_size: int, like: Tensor, way: Way
     ) -> None:
         pages = (num_blocks, block_size, shape.num_kv_heads)
         self.shape = shape
-        self.paged_kernel = paged_kernel
+        self.way = way
         self.key = like.new_zeros(*pages, shape.key_dim)
         self.value = like.new_zeros(*pages, shape.value_dim)
 
@@ -43,8 +55,8 @@ class TokenMajorLayer:
 class TokenMajorCache:
     """The pages of all layers; block ``b`` of every layer belongs to the same tokens.
 
-    ``like`` is a tensor of the wanted dtype and device; ``takes`` says of a layer's shape whether
-    the attention kernel can read these pages.
+    ``like`` is a tensor of the wanted dtype and device; ``way_of`` returns how a layer of a given
+    shape attends.
     """
 
     def __init__(
@@ -53,21 +65,22 @@ class TokenMajorCache:
         num_blocks: int,
         block_size: int,
         like: Tensor,
-        takes: Callable[[LayerShape], bool],
+        way_of: Callable[[LayerShape], Way],
     ) -> None:
         self.num_blocks = num_blocks
         self.block_size = block_size
         self.layers = {
-            module: TokenMajorLayer(shape, num_blocks, block_size, like, takes(shape))
+            module: TokenMajorLayer(shape, num_blocks, block_size, like, way_of(shape))
             for module, shape in shapes.items()
         }
 
     @property
-    def paged_kernel(self) -> bool:
-        """Whether the kernel takes every layer."""
-        return all(layer.paged_kernel for layer in self.layers.values())
+    def is_bounded(self) -> bool:
+        """Whether every layer decodes by a kernel that reads pages in place. Gathering would copy
+        the longest context of every row within a captured step."""
+        return all(layer.way is not Way.GATHERED for layer in self.layers.values())
 
     def scrub(self, blocks: list[int]) -> None:
-        """Set blocks to zero: a fault may have left values in them that are not finite."""
+        """Set blocks to zero, where a fault may have left values that are not finite."""
         for layer in self.layers.values():
             layer.scrub(blocks)

@@ -1,8 +1,46 @@
-"""Computes the size of the KV cache on a GPU."""
+"""The memory of a GPU: how much of it weights and the KV cache may take."""
 
-from collections.abc import Callable
+import fcntl
+import logging
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
 
 import torch
+
+from workers.engine.exceptions import UnsupportedModel
+
+logger = logging.getLogger(__name__)
+
+
+def refuse_too_large(needed: int, what: str, device: torch.device) -> None:
+    """Raises UnsupportedModel if ``needed`` bytes are not free on a GPU."""
+    free, total = torch.cuda.mem_get_info(device)
+    if needed > free:
+        raise UnsupportedModel(
+            f"{what} take {needed / 2**30:.1f} GiB, and {free / 2**30:.1f} of the "
+            f"{total / 2**30:.1f} GiB of {device} ({torch.cuda.get_device_name(device)}) are free: "
+            "use a GPU with more memory, a smaller model, or device cpu"
+        )
+
+
+@contextmanager
+def taking_turns(device: torch.device) -> Iterator[None]:
+    """Let one process of this host at a time load a model onto a GPU and measure what is left: two
+    at once would both count the same memory as free."""
+    if device.type != "cuda":
+        yield
+        return
+    name = torch.cuda.get_device_properties(device).uuid
+    path = Path(tempfile.gettempdir()) / f"quire-gpu-{name}.lock"
+    with path.open("w") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            logger.info("waiting until another worker has loaded its model onto %s", device)
+            fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
 
 
 def kv_cache_budget(device: torch.device, utilization: float, profile: Callable[[], object]) -> int:

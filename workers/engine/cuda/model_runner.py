@@ -1,29 +1,35 @@
 """Runs a step of the scheduler on the GPU: tokens to logits."""
 
 import logging
+from collections.abc import Sequence as Rows
+from dataclasses import replace
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from workers.engine.config import EngineConfig
+from workers.engine.cuda.block_tables import BlockTables
+from workers.engine.cuda.experts import experts_that_do_not_wait
 from workers.engine.cuda.graphs import DecodeGraphs
 from workers.engine.cuda.inputs import (
     POSITION,
-    TABLE,
+    ROW,
     TOKEN,
     DecodeTable,
     decode_metadata,
     decode_table,
     mixed_metadata,
-    slots,
-    to_device,
 )
 from workers.engine.cuda.kv_cache import TokenMajorCache
 from workers.engine.cuda.memory import kv_cache_budget
+from workers.engine.cuda.transfers import Ints, to_device
+from workers.engine.model.attention_backend import Metadata, Part
+from workers.engine.model.batch import ModelInput, scored_pieces
 from workers.engine.model.loader import LoadedModel
-from workers.engine.model.runner import ModelInput, scored_pieces
-from workers.engine.scheduling.block_pool import NULL_BLOCK
+from workers.engine.model.paged import PagedModel
+from workers.engine.model.plan import BatchPlan, Placed
+from workers.engine.sampling.filters import draw_from_all
 from workers.engine.scheduling.scheduler import SchedulerOutput
 from workers.engine.sequence import Piece, Sequence
 
@@ -31,18 +37,25 @@ logger = logging.getLogger(__name__)
 
 
 _MAX_DECODE_TOKENS = 8
-"""Tokens of a sequence beyond the cached ones that are rows of a decode table each, as those are
-which a grammar forced; a longer chunk is prefilled."""
+"""Up to this many tokens of a sequence, such as tokens that a grammar forced, become one row each
+of a decode table; a longer chunk is prefilled."""
 
 
 class CudaModelRunner:
     """The GPU's counterpart of ``ModelRunner``: launches a step and returns before it has run.
 
-    A step of few tokens per sequence is laid out as a decode table and replayed as a graph, where
-    the kernel takes every layer and no row has an adapter; all else runs eagerly, as a flat batch.
+    A step of few tokens per sequence is laid out as a decode table and replayed as a graph, if the
+    kernel supports every layer and no row has an adapter. Any other step runs eagerly, as a flat
+    batch.
     """
 
+    shares_blocks = True
+    repeats_steps = True
+    """A step that failed for lack of memory can run again: it only writes the same into blocks."""
+
     def __init__(self, loaded: LoadedModel, config: EngineConfig) -> None:
+        assert isinstance(loaded.model, PagedModel)
+        self._model = loaded.model
         self._loaded = loaded
         self._adapters = loaded.adapters
         self._device = loaded.device
@@ -50,116 +63,136 @@ class CudaModelRunner:
         self.looks_ahead = config.async_scheduling
         self._max_k = loaded.max_model_len
         width = -(-loaded.max_model_len // config.block_size)
-        self._block_tables = np.full((config.max_num_seqs, width), NULL_BLOCK, dtype=np.int64)
-        self.cache = self._make_cache(self._num_blocks(config, width))
-        self._graphs: DecodeGraphs | None = None
-        if self._device.type == "cuda" and self.cache.paged_kernel and not config.enforce_eager:
-            self._graphs = self._capture(config.max_num_seqs, TABLE + width)
+        self._tables = BlockTables(config.max_num_seqs, width, self._device)
+        self.cache = self._make_cache(loaded.agreed(self._num_blocks(config, width)))
+        self.graphs: DecodeGraphs | None = None
+        if self._device.type == "cuda" and not config.enforce_eager:
+            self.graphs = self.capture_with_others()
 
     def prepare(self, output: SchedulerOutput, last_tokens: Tensor | None = None) -> ModelInput:
         """Lay out a step. Does not change the sequences.
 
-        ``last_tokens`` [chunks], on the device, are what the step in flight samples. Each
-        sequence then computes that token before its id is known here.
+        ``last_tokens`` [chunks], on the device, are the samples of the step in flight. Each
+        sequence then computes that token before its id is known on the host.
         """
-        if output.tainted:
-            self.cache.scrub(output.tainted)
-        for seq in (*output.admitted, *output.grown):
-            table = self._block_tables[seq.slot]
-            table[: len(seq.block_ids)] = seq.block_ids
-            table[len(seq.block_ids) :] = NULL_BLOCK
+        self.follow(output.tainted, output.admitted, output.grown)
         first = [
             seq.num_computed if last_tokens is None else seq.num_tokens for seq, _ in output.chunks
         ]
         pieces = [(seq, at, n) for (seq, n), at in zip(output.chunks, first, strict=True)]
-        if self._graphs is not None and (rows := _decode_rows(pieces)) is not None:
-            num_rows = self._graphs.num_rows(len(rows))
-            if num_rows is not None and not self._needs_hooks(output.chunks):
-                return self._prepare_decode(rows, num_rows, last_tokens)
-        return self._prepare_mixed(pieces, last_tokens)
+        rows = None if self._needs_hooks(output.chunks) else _decode_rows(pieces)
+        as_graph = rows is not None and self._graph_rows(len(rows)) is not None
+        if as_graph and rows is not None:
+            layout = [(seq, position, 1) for seq, position in rows]
+        else:
+            layout = sorted(pieces, key=lambda piece: piece[2] > 1)  # single tokens first
+        sequences = [seq for seq, _, _ in layout]
+        sizes = np.array([size for _, _, size in layout])
+        ends = sizes.cumsum()
+        sampled = [i for i, (seq, at, n) in enumerate(layout) if at + n >= seq.num_tokens]
+        scored, scored_rows = scored_pieces(layout)
+        plan = BatchPlan(
+            slots=np.array([seq.slot for seq in sequences]),
+            first=np.array([position for _, position, _ in layout]),
+            sizes=sizes,
+            token_ids=_token_ids(layout, last_tokens),
+            logits_rows=np.concatenate([ends[sampled] - 1, scored_rows]),
+            as_graph=as_graph,
+            ahead=last_tokens is not None,
+        )
+        owner = np.repeat(np.arange(len(sizes)), sizes)
+        return replace(
+            self.lay_out(plan, last_tokens),
+            layout=layout,
+            sampled=[sequences[i] for i in sampled],
+            scored=scored,
+            adapter_rows=self._adapters.rows_of(sequences, owner, self._device),
+        )
+
+    def follow(self, tainted: list[int], admitted: Rows[Placed], grown: Rows[Placed]) -> None:
+        """Scrub blocks, and note the blocks of slots with a new sequence or with more blocks."""
+        if tainted:
+            self.cache.scrub(tainted)
+        self._tables.follow(admitted, grown)
+
+    def lay_out(self, plan: BatchPlan, last_tokens: Tensor | None = None) -> ModelInput:
+        """The tensors of a planned batch, for sequences that only another process may know."""
+        lay_out = self._lay_out_graph if plan.as_graph else self._lay_out_mixed
+        return lay_out(plan, last_tokens)
 
     def forward(self, model_input: ModelInput) -> Tensor:
         """Logits [len(logits_rows), vocabulary] in the model's dtype; valid until the next
         step."""
-        if self._graphs is not None and isinstance(model_input.metadata, DecodeTable):
-            logits = self._graphs.replay(model_input.metadata.rows)
+        if self.graphs is not None and isinstance(model_input.metadata, DecodeTable):
+            logits = self.graphs.replay(model_input.metadata.rows)
             return logits.index_select(0, model_input.logits_rows)
+        try:
+            return self._run_eagerly(model_input)
+        except torch.OutOfMemoryError as error:
+            if self._loaded.ranks is not None or model_input.is_recorded:
+                raise  # other ranks are amid this step; a record would get some tokens twice
+            # Free memory may be fragmented: release it, and repeat the step with the same writes.
+            logger.warning("a step runs again after memory was returned to the GPU: %s", error)
+        torch.cuda.empty_cache()
+        return self._run_eagerly(model_input)
+
+    def _run_eagerly(self, model_input: ModelInput) -> Tensor:
+        assert model_input.metadata is not None
         with self._adapters.active(model_input.adapter_rows):
-            return self._loaded.model(
+            return self._model(
                 model_input.input_ids,
                 model_input.position_ids,
                 model_input.metadata,
                 model_input.logits_rows,
             )
 
-    def _prepare_decode(
-        self, rows: list[tuple[Sequence, int]], num_rows: int, last_tokens: Tensor | None
-    ) -> ModelInput:
-        """A step for a graph: each row one token of a sequence, at a position."""
-        positions = np.array([position for _, position in rows])
-        table = decode_table(
-            token_ids=_token_ids(rows, last_tokens),
-            positions=positions,
-            block_tables=self._block_tables[[seq.slot for seq, _ in rows]],
-            block_size=self._block_size,
-            num_rows=num_rows,
-        )
-        layout = [(seq, position, 1) for seq, position in rows]
-        sampled = [i for i, (seq, position) in enumerate(rows) if position + 1 >= seq.num_tokens]
-        scored, scored_rows = scored_pieces(layout)
-        wanted = np.concatenate([np.array(sampled, dtype=np.int64), scored_rows])
-        moved, logits_rows = to_device([table, wanted], self._device)
-        if last_tokens is not None:
-            moved[: len(rows), TOKEN] = last_tokens
-        return ModelInput(
-            input_ids=moved[:, TOKEN],
-            position_ids=moved[:, POSITION],
-            metadata=DecodeTable(moved),
-            logits_rows=logits_rows,
-            layout=layout,
-            sampled=[rows[i][0] for i in sampled],
-            scored=scored,
-            adapter_rows=[],
-        )
+    def _graph_rows(self, count: int) -> int | None:
+        """The rows of the graph for ``count`` tokens; None if there is none."""
+        return None if self.graphs is None else self.graphs.num_rows(count)
 
-    def _prepare_mixed(self, layout: list[Piece], last_tokens: Tensor | None) -> ModelInput:
+    def _lay_out_graph(self, plan: BatchPlan, last_tokens: Tensor | None) -> ModelInput:
+        """A step for a graph: each row is one token of a sequence, at a position."""
+        num_rows = self._graph_rows(len(plan.slots))
+        assert num_rows is not None
+        table = decode_table(
+            token_ids=plan.token_ids,
+            positions=plan.first,
+            slots=self._tables.places(plan.slots, plan.first, self._block_size),
+            rows=plan.slots,
+            num_rows=num_rows,
+            null_row=self._tables.num_slots,
+        )
+        moved, logits_rows = to_device([table, plan.logits_rows], self._device)
+        if last_tokens is not None:
+            moved[: len(plan.slots), TOKEN] = last_tokens
+        ids, places = moved[:, TOKEN], moved[:, POSITION]
+        return _input(plan, ids, places, DecodeTable(moved), logits_rows)
+
+    def _lay_out_mixed(self, plan: BatchPlan, last_tokens: Tensor | None) -> ModelInput:
         """A step as one flat batch, for any mixture of chunks."""
-        layout = sorted(layout, key=lambda piece: piece[2] > 1)  # single tokens first
-        sequences = [seq for seq, _, _ in layout]
-        sizes = np.array([size for _, _, size in layout])
-        first = np.array([position for _, position, _ in layout])
+        sizes, first = plan.sizes, plan.first
         ends = sizes.cumsum()
-        owner = np.repeat(np.arange(len(sequences)), sizes)
+        owner = np.repeat(np.arange(len(sizes)), sizes)
         positions = np.arange(ends[-1]) + np.repeat(first - (ends - sizes), sizes)
         width = int((first + sizes - 1).max()) // self._block_size + 1
-        tables = self._block_tables[[seq.slot for seq in sequences], :width]
-        rows = [(seq, at + i) for seq, at, size in layout for i in range(size)]
-        sampled = [i for i, (seq, at, n) in enumerate(layout) if at + n >= seq.num_tokens]
-        scored, scored_rows = scored_pieces(layout)
-        ids, places, logits_rows, *tensors = to_device(
+        ids, places, logits_rows, slots, starts, lengths, of_sequences = to_device(
             [
-                np.array(_token_ids(rows, last_tokens)),
+                plan.token_ids,
                 positions,
-                np.concatenate([ends[sampled] - 1, scored_rows]),
-                slots(positions, tables[owner], self._block_size),
+                plan.logits_rows,
+                self._tables.places(plan.slots[owner], positions, self._block_size),
                 np.concatenate([[0], ends]),
                 first + sizes,
-                tables,
+                plan.slots,
             ],
             self._device,
         )
-        return ModelInput(
-            input_ids=ids if last_tokens is None else last_tokens,
-            position_ids=places,
-            metadata=mixed_metadata(
-                self.cache, sizes.tolist(), first.tolist(), tensors, self._block_size
-            ),
-            logits_rows=logits_rows,
-            layout=layout,
-            sampled=[sequences[i] for i in sampled],
-            scored=scored,
-            adapter_rows=self._adapters.rows_of(sequences, owner, self._device),
+        tensors = [slots, starts, lengths, self._tables.rows(of_sequences, width)]
+        metadata = mixed_metadata(
+            self.cache, sizes.tolist(), first.tolist(), tensors, self._block_size
         )
+        ids = ids if last_tokens is None else last_tokens
+        return _input(plan, ids, places, metadata, logits_rows)
 
     def _needs_hooks(self, chunks: list[tuple[Sequence, int]]) -> bool:
         """Whether a step needs adapters or recorded states, which graphs lack."""
@@ -175,8 +208,8 @@ class CudaModelRunner:
         return cache
 
     def _num_blocks(self, config: EngineConfig, table_width: int) -> int:
-        """The configured number of blocks, or what fits into memory; never more than the longest
-        sequences in every slot can fill."""
+        """The configured number of blocks, or as many as fit into memory; never more than the
+        longest sequences in every slot can fill."""
         loaded = self._loaded
         block_bytes = self._block_size * sum(
             shape.token_bytes(loaded.dtype) for shape in loaded.layer_shapes.values()
@@ -186,7 +219,7 @@ class CudaModelRunner:
             available = kv_cache_budget(
                 self._device,
                 config.gpu_memory_utilization,
-                lambda: self._profile(config.max_num_batched_tokens, config.max_num_seqs),
+                lambda: self.profile(config.max_num_batched_tokens, config.max_num_seqs),
             )
         num_blocks = min(available // block_bytes, config.max_num_seqs * table_width)
         if num_blocks < 1:
@@ -197,31 +230,40 @@ class CudaModelRunner:
         logger.info("KV cache of %d blocks of %d tokens", num_blocks, self._block_size)
         return 1 + num_blocks
 
+    def capture_with_others(self) -> DecodeGraphs | None:
+        """Capture the decode step if every rank can: all must run a step in the same way."""
+        graphs = self.capture() if self.cache.is_bounded else None
+        return graphs if self._loaded.agreed(int(graphs is not None)) else None
+
     @torch.inference_mode()
-    def _profile(self, max_tokens: int, max_rows: int) -> None:
-        """Run the largest step: the whole token budget with logits for every token, as when a
-        prompt is scored, and the sampler's float32 copy and cumulative sum for every slot. One
-        sequence uses the whole budget, even beyond the context."""
-        blocks = torch.arange(1, 2 + (max_tokens - 1) // self._block_size)[None]
-        cache = self._make_cache(blocks.shape[1] + 1)
-        metadata = self._loaded.backend.piece(cache, 0, max_tokens, blocks, self._block_size)
+    def profile(self, max_tokens: int, max_rows: int) -> None:
+        """Run the largest step: the whole token budget with logits for every token, as in scoring
+        a prompt, and a draw from the widest nucleus for every slot. One sequence uses the whole
+        budget, even beyond the context."""
+        blocks = list(range(1, 2 + (max_tokens - 1) // self._block_size))
+        cache = self._make_cache(len(blocks) + 1)
+        part = Part(0, max_tokens, blocks)
+        metadata = self._loaded.backend.batch(cache, [part], self._block_size)
         ids = torch.zeros(max_tokens, dtype=torch.int64, device=self._device)
         places = torch.arange(max_tokens, device=self._device)
-        logits: Tensor = self._loaded.model(ids, places % self._max_k, metadata, places)
-        logits[:1].expand(max_rows, -1).float().double().cumsum(-1)
+        logits: Tensor = self._model(ids, places % self._max_k, metadata, places)
+        draw_from_all(logits.shape[1], max_rows, self._device)
 
-    def _capture(self, max_rows: int, table_width: int) -> DecodeGraphs | None:
+    def capture(self) -> DecodeGraphs | None:
         """Capture the decode step. Return None for a model that cannot be captured."""
-        graphs = DecodeGraphs(max_rows, table_width, self._device)
+        max_rows = self._tables.num_slots
+        graphs = DecodeGraphs(max_rows, self._device)
         all_rows = torch.arange(max_rows, device=self._device)
 
         def decode(table: Tensor) -> Tensor:
-            metadata = decode_metadata(self.cache, table, self._max_k)
+            blocks = self._tables.rows(table[:, ROW])
+            metadata = decode_metadata(self.cache, table, blocks, self._max_k)
             rows = all_rows[: len(table)]
-            return self._loaded.model(table[:, TOKEN], table[:, POSITION], metadata, rows)
+            return self._model(table[:, TOKEN], table[:, POSITION], metadata, rows)
 
         try:
-            graphs.capture(decode)
+            with experts_that_do_not_wait(self._model.model, self._device, self._loaded.dtype):
+                graphs.capture(decode)
         except RuntimeError as error:
             logger.warning("decoding without CUDA graphs: the model cannot be captured: %s", error)
             return None
@@ -235,8 +277,24 @@ def _decode_rows(pieces: list[Piece]) -> list[tuple[Sequence, int]] | None:
     return [(seq, position + i) for seq, position, size in pieces for i in range(size)]
 
 
-def _token_ids(rows: list[tuple[Sequence, int]], last_tokens: Tensor | None) -> list[int]:
-    """A sequence's tokens at the positions; zeros for those that only the device knows."""
+def _token_ids(layout: list[Piece], last_tokens: Tensor | None) -> Ints:
+    """The tokens of a flat batch; zeros for those that only the device knows."""
     if last_tokens is not None:
-        return [0] * len(rows)
-    return [seq.token_ids[position] for seq, position in rows]
+        return np.zeros(sum(size for _, _, size in layout), dtype=np.int64)
+    return np.array([id for seq, at, size in layout for id in seq.token_ids[at : at + size]])
+
+
+def _input(
+    plan: BatchPlan, ids: Tensor, places: Tensor, metadata: Metadata, logits_rows: Tensor
+) -> ModelInput:
+    return ModelInput(
+        input_ids=ids,
+        position_ids=places,
+        metadata=metadata,
+        logits_rows=logits_rows,
+        layout=[],
+        sampled=[],
+        scored=[],
+        adapter_rows=[],
+        plan=plan,
+    )

@@ -1,4 +1,4 @@
-"""What the grammars of a step's rows let them sample."""
+"""The tokens that the grammars of a step's rows allow."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -10,31 +10,36 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from workers.engine.cuda.masks import forbidden_tokens
+from workers.engine.cuda.transfers import to_device
 
 Bits = NDArray[np.int32]
 
 
 @dataclass(frozen=True, slots=True)
 class GrammarMask:
-    """What the constrained rows of a step may sample; valid until the next is filled.
+    """The tokens that the constrained rows of a step may sample; valid until the next fill.
 
-    ``allowed`` [len(rows), words], a bit for each token, is for logits rows ``rows``; ``faults``
-    names the rows whose matcher failed, whose mask then means nothing. ``moved`` is the opposite
-    of ``allowed``, unpacked, on the device of the logits if that is not the CPU.
+    ``allowed`` [len(rows), words], one bit per token, applies to the logits rows ``rows``;
+    ``faults`` holds the rows whose matcher failed and whose mask is meaningless. If the logits are
+    not on the CPU, ``moved`` is the inverse of ``allowed``, unpacked, and ``places`` are the rows,
+    both on that device.
     """
 
     rows: list[int]
     allowed: Bits
     faults: dict[int, Exception]
     moved: Tensor | None = None
+    places: Tensor | None = None
 
     @classmethod
     def on(
         cls, device: torch.device, rows: list[int], allowed: Bits, faults: dict[int, Exception]
     ) -> "GrammarMask":
-        """Begin to move the mask to where the logits will be."""
-        moved = None if device.type == "cpu" else forbidden_tokens(allowed, device)
-        return cls(rows, allowed, faults, moved)
+        """Begin to copy the mask to the device of the logits."""
+        if device.type == "cpu":
+            return cls(rows, allowed, faults)
+        [places] = to_device([np.array(rows)], device)
+        return cls(rows, allowed, faults, forbidden_tokens(allowed, device), places)
 
     @property
     def forbidden(self) -> Tensor:
@@ -44,13 +49,22 @@ class GrammarMask:
         unpacked = np.unpackbits(~self.allowed.view(np.uint8), axis=1, bitorder="little")
         return torch.from_numpy(unpacked).view(torch.bool)
 
+    def forbidden_in(self, lines: list[int]) -> Tensor:
+        """The same for some rows of the mask."""
+        if self.moved is not None:
+            return self.moved[lines]
+        chosen = np.ascontiguousarray(self.allowed[lines])
+        unpacked = np.unpackbits(~chosen.view(np.uint8), axis=1, bitorder="little")
+        return torch.from_numpy(unpacked).view(torch.bool)
+
     def apply(self, logits: Tensor) -> None:
-        """Make what is not allowed impossible, in place."""
+        """Set the logits of forbidden tokens to -inf, in place, without waiting for a device."""
         forbidden = self.forbidden[:, : logits.shape[1]]
         if len(self.rows) == len(logits):
             logits.masked_fill_(forbidden, -torch.inf)
         else:
-            logits[self.rows] = logits[self.rows].masked_fill_(forbidden, -torch.inf)
+            rows = self.rows if self.places is None else self.places
+            logits[rows] = logits[rows].masked_fill_(forbidden, -torch.inf)
 
 
 def allow_only(row: Bits, token_id: int) -> None:
@@ -59,7 +73,7 @@ def allow_only(row: Bits, token_id: int) -> None:
 
 
 def forbid(allowed: Bits, avoided: Iterable[tuple[int, frozenset[int]]]) -> None:
-    """Clear bits of lines of ``allowed``, except where that would leave nothing: a complete
+    """Clear bits in rows of ``allowed``, except where that would leave no token: a complete
     grammar may end at any time."""
     lines_by_ids: dict[frozenset[int], list[int]] = {}
     for line, token_ids in avoided:

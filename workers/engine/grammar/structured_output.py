@@ -1,12 +1,10 @@
-"""Grammars to token masks, through llguidance: compile, mask, advance, and tell errors apart."""
+"""Turns grammars into token masks with llguidance: compile, mask and advance."""
 
-import os
-import sys
-import threading
 import time
 from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
+from typing import NamedTuple
 
 import llguidance
 import numpy as np
@@ -19,34 +17,33 @@ from completions.contract.llguidance_limits import (
     TOO_MANY_ITEMS,
     TOO_MANY_STATES,
 )
+from completions.contract.llguidance_threads import big_stack_threads
 from workers.engine.exceptions import EngineError, GrammarError
 from workers.engine.grammar.mask import Bits, GrammarMask, allow_only, forbid
 from workers.engine.sequence import Sequence
+from workers.engine.speculation.rows import rows_of
 from workers.engine.text.detokenizer import Vocabulary
 
-_COMPILE_STACK_BYTES = 256 * 2**20
-"""llguidance compiles recursively; a long chain of references overflows an ordinary stack."""
-
 _COMPILERS = 2
-"""Threads, so that a grammar that takes half a second to compile does not hold up all others."""
+"""Threads, so that a grammar that takes half a second to compile does not delay the others."""
 _QUICK_FILL_SECONDS = 0.001
-"""Of the processor, for the masks of a step that are not worth a thread beside the forward's."""
+"""CPU seconds. When a step's masks take longer, the next steps fill theirs beside the forward."""
 _SLOW_STEPS = 16
-"""After masks that took longer, how many steps fill theirs beside the forward."""
+"""How many steps after a slow one do so."""
 _SLOW_FILL_SECONDS = 0.01
-"""After a mask of a step that took longer, each row's is timed."""
+"""When a step's masks take longer, the next step times each row's mask."""
 _SLOW_SECONDS = 0.005
+"""A mask that takes longer is slow."""
 _PATIENCE_SECONDS = 0.25
-"""Of one processor, that masks slower than the above may take a choice in all: the whole batch
-waits for them."""
+"""CPU seconds that the slow masks of one choice may take in all: the whole batch waits for them."""
 
 
 class GrammarMatcher:
     """A choice's position in its grammar. Used by one thread at a time.
 
-    Where only one text may come next, its tokens are planned as a whole, cut as the model's
-    tokenizer cuts that text; the last token is left open if what follows could merge with it. The
-    plan depends on the tokens consumed alone, so that a run which resumes inside it goes on alike.
+    Where only one text may come next, its tokens are planned as the model's tokenizer splits that
+    text; the last token stays open if what follows could merge with it. The plan depends on the
+    consumed tokens alone, so a run that resumes inside it continues the same way.
     """
 
     def __init__(
@@ -56,11 +53,11 @@ class GrammarMatcher:
         self._only_empty = only_empty
         self._plans = plans and not only_empty
         self._planned: deque[int] | None = None  # unknown since the last token
-        self._slow_seconds = 0.0
+        self.slow_seconds = 0.0
 
     @property
     def forced(self) -> int | None:
-        """The token that the grammar leaves no choice about, if it is so."""
+        """The only token that the grammar allows next, or None if there are several."""
         if self._planned is None:
             self._planned = deque(self._plan() if self._plans else ())
         return self._planned[0] if self._planned else None
@@ -71,22 +68,38 @@ class GrammarMatcher:
         self._spend(time.thread_time() - began)
         return planned
 
+    def copy(self) -> "GrammarMatcher":
+        """An independent copy of the matcher at the same position."""
+        other = GrammarMatcher(self.matcher.deep_copy(), self._only_empty, self._plans)
+        other._planned = None if self._planned is None else self._planned.copy()
+        other.slow_seconds = self.slow_seconds
+        return other
+
+    @property
+    def is_slow(self) -> bool:
+        """Whether one of its masks was slow, so that needless ones would delay other requests."""
+        return self.slow_seconds > 0
+
+    def allows(self, token_id: int) -> bool:
+        """Whether the token may come next."""
+        return bool(self.matcher.validate_tokens([token_id]) == 1)
+
     def fill(self, address: int, num_bytes: int) -> None:
-        """Write the mask there, and note how long it took."""
+        """Write the mask to the given memory, and record how long it took."""
         began = time.thread_time()
         self.matcher.unsafe_compute_mask_ptr(address, num_bytes)
         self._spend(time.thread_time() - began)
 
     def _spend(self, seconds: float) -> None:
         if seconds > _SLOW_SECONDS:
-            self._slow_seconds += seconds
+            self.slow_seconds += seconds
 
     @property
     def is_complete(self) -> bool:
-        """Whether nothing more may follow. Raises GrammarError: a matcher in error, or one that
-        gave up, says so too."""
+        """Whether nothing more may follow. Raises GrammarError if the matcher failed or gave up,
+        since llguidance then reports the same."""
         stopped = self.matcher.is_stopped()
-        if stopped or self._slow_seconds:
+        if stopped or self.slow_seconds:
             self.check()
         if self._only_empty:
             return True
@@ -106,28 +119,36 @@ class GrammarMatcher:
         return self.is_complete
 
     def check(self) -> None:
-        """Raise GrammarError if the matcher is in its error state, which it never leaves, or took
-        too much time from others."""
+        """Raise GrammarError if the matcher is in its error state, which it never leaves, or has
+        delayed other requests for too long."""
         if (fault := self.fault()) is not None:
             raise fault
 
     def fault(self) -> GrammarError | None:
         if self.matcher.is_error():
             return GrammarError(_explain(self.matcher.get_error()))
-        if self._slow_seconds > _PATIENCE_SECONDS:
+        if self.slow_seconds > _PATIENCE_SECONDS:
             return GrammarError("The grammar takes too long to follow: it is too ambiguous")
         return None
+
+
+class _Line(NamedTuple):
+    """A row of logits under a grammar, and its row of the mask."""
+
+    row: int
+    sequence: Sequence
+    matcher: GrammarMatcher
+    num_drafted: int
 
 
 class StructuredOutput:
     """Compiles grammars on threads of its own, and fills masks.
 
-    Masks that take long are filled while the model runs. Where it runs on the CPU, quick ones are
-    filled before, by the step's own thread: another would take a core away from the forward, whose
-    threads wait for each other.
+    Slow masks are filled while the model runs. On a CPU, the step's own thread fills quick ones
+    before the forward: another thread would take a core from it.
 
     Matchers of different requests share nothing: llguidance lets copies share a lexer, and a
-    lexer that runs into a limit fails for all of them.
+    lexer that reaches a limit fails for all of them.
     """
 
     def __init__(
@@ -147,12 +168,12 @@ class StructuredOutput:
         )
         self._executor = llguidance.LLExecutor(num_threads=num_threads)
         self._words = -(-vocabulary.size // 32)
-        self._filler = ThreadPoolExecutor(1, thread_name_prefix="grammar-mask")
+        self.filler = ThreadPoolExecutor(1, thread_name_prefix="grammar-mask")
         self._times_rows = False
         self._slow_steps = 0
         self._bits: Bits = np.empty((0, self._words), dtype=np.int32)
         self._real = _real_tokens(vocabulary, self._words)
-        self._compiler = _big_stack_threads(_COMPILERS)
+        self.compiler = big_stack_threads(_COMPILERS, "grammar-compile")
 
     def compile(
         self,
@@ -160,21 +181,24 @@ class StructuredOutput:
         count: int,
         done: Callable[[list[GrammarMatcher] | EngineError], None],
     ) -> None:
-        """Compile elsewhere and hand ``done`` that many matchers, or the error."""
-        self._compiler.submit(lambda: done(self._compile(grammar, count)))
+        """Compile on another thread, which calls ``done`` with ``count`` matchers or the error."""
+        self.compiler.submit(lambda: done(self.compile_now(grammar, count)))
 
-    def start_mask(self, rows: list[Sequence]) -> "Future[GrammarMask] | None":
-        """Fill masks for those of a step's rows that have a grammar, if any does, or begin to."""
+    def start_mask(
+        self, rows: list[Sequence], only_if: Callable[[Sequence], bool] | None = None
+    ) -> "Future[GrammarMask] | None":
+        """Begin to fill the masks of a step's rows, or of those that ``only_if`` accepts. Return
+        None if none of them has a grammar."""
         constrained = [
-            (row, seq, seq.choice.grammar)
-            for row, seq in enumerate(rows)
-            if isinstance(seq.choice.grammar, GrammarMatcher)
+            _Line(row, seq, matcher, num_drafted)
+            for row, (seq, num_drafted, matcher) in enumerate(rows_of(rows))
+            if isinstance(matcher, GrammarMatcher) and (only_if is None or only_if(seq))
         ]
         if not constrained:
             return None
         if self._device.type != "cpu" or self._slow_steps:
             self._slow_steps = max(0, self._slow_steps - 1)
-            return self._filler.submit(self._fill, constrained, self._executor)
+            return self.filler.submit(self._fill, constrained, self._executor)
         filled: Future[GrammarMask] = Future()
         began = time.thread_time()
         filled.set_result(self._fill(constrained))
@@ -183,15 +207,15 @@ class StructuredOutput:
         return filled
 
     def close(self) -> None:
-        self._filler.shutdown(wait=False)
-        self._compiler.shutdown(wait=False, cancel_futures=True)
+        self.filler.shutdown(wait=False)
+        self.compiler.shutdown(wait=False, cancel_futures=True)
 
-    def _compile(self, grammar: str, count: int) -> list[GrammarMatcher] | EngineError:
+    def compile_now(self, grammar: str, count: int) -> list[GrammarMatcher] | EngineError:
         try:
             first = llguidance.LLMatcher(
                 self._tokenizer, grammar, log_level=0, limits=ENGINE_LIMITS
             )
-            # The first mask is the dearest, and shows grammars too complex.
+            # The first mask costs most, and shows that a grammar is too complex.
             allowed = np.frombuffer(first.compute_bitmask(), dtype=np.uint8)
             only_empty = first.is_accepting() and self._is_eos_only(allowed)
             matchers = [first, *(first.deep_copy() for _ in range(count - 1))]
@@ -199,7 +223,7 @@ class StructuredOutput:
             wrapped[0].check()
         except GrammarError as error:
             return error
-        except Exception as error:  # noqa: BLE001 - whatever it is, it is this request's fault
+        except Exception as error:  # noqa: BLE001 - ends this request, not the engine
             return GrammarError(str(error))
         return wrapped
 
@@ -211,28 +235,30 @@ class StructuredOutput:
 
     def _fill(
         self,
-        constrained: list[tuple[int, Sequence, GrammarMatcher]],
+        constrained: list[_Line],
         executor: llguidance.LLExecutor | None = None,
     ) -> GrammarMask:
         bits = self._cleared_bits(len(constrained))
-        faults = self._compute([matcher for _, _, matcher in constrained], bits, executor)
+        faults = self._compute([line.matcher for line in constrained], bits, executor)
         avoided = []
-        for i, (_, seq, matcher) in enumerate(constrained):
+        for i, line in enumerate(constrained):
             try:
-                if (token_id := matcher.forced) is not None:
+                if (token_id := line.matcher.forced) is not None:
                     allow_only(bits[i], token_id)
                 else:
-                    avoided.append((i, seq.choice.stop_checker.ids_to_avoid()))
+                    checker = line.sequence.choice.stop_checker
+                    avoided.append((i, checker.ids_to_avoid(line.num_drafted)))
             except Exception as error:  # noqa: BLE001 - ends this row's request, not the step
                 faults[i] = error
         forbid(bits, avoided)
-        rows = [row for row, _, _ in constrained]
+        rows = [line.row for line in constrained]
         return GrammarMask.on(
             self._device, rows, bits, {rows[i]: error for i, error in faults.items()}
         )
 
     def _cleared_bits(self, num_rows: int) -> Bits:
-        """The same memory each time: fresh pages in every step would cost more than the masks."""
+        """Reused memory: page faults on fresh memory in every step would cost more than the
+        masks."""
         if len(self._bits) < num_rows:
             self._bits = np.empty((num_rows, self._words), dtype=np.int32)
         bits = self._bits[:num_rows]
@@ -285,8 +311,8 @@ class StructuredOutput:
 
 
 def _real_tokens(vocabulary: Vocabulary, num_words: int) -> Bits | None:
-    """The ids that stand for something, if not all do: a grammar's wildcard means the model's
-    padding too."""
+    """The bits of ids that are tokens, or None if all ids are: a grammar's wildcard allows the
+    model's padding too."""
     real = np.zeros(num_words * 32, dtype=np.uint8)
     real[list(vocabulary.tokenizer.get_vocab(with_added_tokens=True).values())] = 1
     if real[: vocabulary.size].all():
@@ -294,30 +320,8 @@ def _real_tokens(vocabulary: Vocabulary, num_words: int) -> Bits | None:
     return np.packbits(real, bitorder="little").view(np.int32)
 
 
-def _big_stack_threads(count: int) -> ThreadPoolExecutor:
-    """The size of a stack can only be set for threads yet to start."""
-    executor = ThreadPoolExecutor(
-        count, thread_name_prefix="grammar-compile", initializer=_step_back
-    )
-    started = threading.Barrier(count + 1)
-    previous = threading.stack_size(_COMPILE_STACK_BYTES)
-    try:
-        for _ in range(count):
-            executor.submit(started.wait)
-        started.wait()
-    finally:
-        threading.stack_size(previous)
-    return executor
-
-
-def _step_back() -> None:
-    """Lower the priority of this thread; elsewhere than on Linux it would be the process's."""
-    if sys.platform == "linux":
-        os.setpriority(os.PRIO_PROCESS, 0, min(os.getpriority(os.PRIO_PROCESS, 0) + 10, 19))
-
-
 def _explain(message: str) -> str:
-    """What llguidance says, but for advice about limits that a client cannot raise."""
+    """llguidance's message without its advice on limits, which a client cannot raise."""
     if TOO_MANY_ITEMS.search(message) or TOO_MANY_STATES.search(message):
         return "The grammar became too complex on the way: it allows too much at once"
     return message

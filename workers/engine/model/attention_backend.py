@@ -1,27 +1,44 @@
-"""What the loader needs of a device's attention: its name, its cache, and one piece of a sequence.
+"""What the loader needs from a device's attention: name, cache, and one piece of a sequence.
 
-A model runs through one of two attention functions, the CPU's or the GPU's; each has a layout of
-the cache and a kind of metadata of its own.
+A model runs through one of two attention functions, the CPU's or the GPU's; each has its own cache
+layout and its own kind of metadata.
 """
 
-from typing import Any, Protocol
+from itertools import accumulate
+from typing import Any, NamedTuple, Protocol
 
 import torch
 from torch import Tensor, nn
 
 from workers.engine.cuda import attention as cuda_attention
 from workers.engine.cuda.inputs import DecodeTable, mixed_metadata
-from workers.engine.cuda.kv_cache import TokenMajorCache
+from workers.engine.cuda.kernel_check import why_no_split_kernel
+from workers.engine.cuda.kv_cache import TokenMajorCache, Way
 from workers.engine.model.attention import ATTENTION, AttentionMetadata, DecodeGroup, PrefillChunk
 from workers.engine.model.kv_cache import CacheProbe, KVCache, LayerShape
+from workers.engine.scheduling.block_pool import NULL_BLOCK
 
 Metadata = AttentionMetadata | cuda_attention.PagedMetadata | DecodeTable
+
+
+class Part(NamedTuple):
+    """``size`` tokens of one sequence from ``position`` on, and its blocks up to the last."""
+
+    position: int
+    size: int
+    blocks: list[int]
 
 
 class AttentionBackend(Protocol):
     """``attention`` is the name under which transformers knows the function."""
 
     attention: str
+
+    def on_cpu(self) -> "AttentionBackend":
+        """The same attention for tensors in main memory."""
+
+    def simplify(self) -> bool:
+        """Make later caches without the currently preferred kernel. False if none is left."""
 
     def make_cache(
         self,
@@ -30,13 +47,10 @@ class AttentionBackend(Protocol):
         block_size: int,
         dtype: torch.dtype,
     ) -> Any:
-        """A cache for these layers, empty."""
+        """An empty cache for these layers."""
 
-    def piece(
-        self, cache: Any, position: int, size: int, blocks: Tensor, block_size: int
-    ) -> Metadata:
-        """A flat batch of ``size`` tokens of one sequence, the first at ``position``, that lives
-        in ``blocks`` [1, blocks]."""
+    def batch(self, cache: Any, parts: list[Part], block_size: int) -> Metadata:
+        """A flat batch of these parts, single tokens first."""
 
 
 def backend_for(device: torch.device) -> AttentionBackend:
@@ -45,6 +59,12 @@ def backend_for(device: torch.device) -> AttentionBackend:
 
 class CpuBackend:
     attention = ATTENTION
+
+    def on_cpu(self) -> "CpuBackend":
+        return self
+
+    def simplify(self) -> bool:
+        return False
 
     def make_cache(
         self,
@@ -55,27 +75,46 @@ class CpuBackend:
     ) -> KVCache:
         return KVCache(shapes, num_blocks, block_size, dtype)
 
-    def piece(
-        self, cache: KVCache | CacheProbe, position: int, size: int, blocks: Tensor, block_size: int
+    def batch(
+        self, cache: KVCache | CacheProbe, parts: list[Part], block_size: int
     ) -> AttentionMetadata:
-        places = torch.arange(position, position + size)
-        slots = blocks[0, places // block_size] * block_size + places % block_size
-        metadata = AttentionMetadata(cache, slots, [], [], blocks, torch.zeros_like(places))
-        if size == 1 and position:
-            metadata.groups.append(DecodeGroup(0, 1, blocks, places))
-        else:
-            metadata.chunks.append(PrefillChunk(0, size, position, blocks))
+        slots, starts, tables = _layout(parts, block_size)
+        owners = torch.arange(len(parts)).repeat_interleave(starts.diff())
+        metadata = AttentionMetadata(cache, slots, [], [], tables, owners)
+        num_singles = sum(part.size == 1 and part.position > 0 for part in parts)
+        if num_singles:
+            positions = torch.tensor([part.position for part in parts[:num_singles]])
+            metadata.groups.append(DecodeGroup(0, num_singles, tables[:num_singles], positions))
+        for i, part in enumerate(parts[num_singles:], num_singles):
+            start, end = starts[i : i + 2].tolist()
+            used = -(-(part.position + part.size) // block_size)
+            table = tables[i : i + 1, :used]
+            metadata.chunks.append(PrefillChunk(start, end, part.position, table))
         return metadata
 
 
 class CudaBackend:
-    """Also runs on the CPU, without the kernel, for tests."""
+    """The GPU's attention. For tests, it also runs on the CPU, without the kernel."""
 
     attention = cuda_attention.ATTENTION
 
     def __init__(self, device: torch.device) -> None:
         self._device = device
-        self._has_kernel = cuda_attention.has_paged_kernel(device)
+        self.ways = [Way.GATHERED]
+        """The ways that this device supports, the preferred one first."""
+        if cuda_attention.has_paged_kernel(device):
+            self.ways.insert(0, Way.FLASH)
+        if device.type == "cuda" and why_no_split_kernel(device) is None:
+            self.ways.insert(0, Way.SPLIT)
+
+    def on_cpu(self) -> "CudaBackend":
+        return CudaBackend(torch.device("cpu"))
+
+    def simplify(self) -> bool:
+        if self.ways[0] is Way.GATHERED:
+            return False
+        del self.ways[0]
+        return True
 
     def make_cache(
         self,
@@ -89,21 +128,30 @@ class CudaBackend:
             num_blocks,
             block_size,
             torch.empty(0, dtype=dtype, device=self._device),
-            lambda shape: (
-                self._has_kernel and cuda_attention.kernel_takes(shape, dtype, block_size)
+            lambda shape: next(
+                way for way in self.ways if cuda_attention.takes(way, shape, dtype, block_size)
             ),
         )
 
-    def piece(
-        self,
-        cache: TokenMajorCache | CacheProbe,
-        position: int,
-        size: int,
-        blocks: Tensor,
-        block_size: int,
+    def batch(
+        self, cache: TokenMajorCache | CacheProbe, parts: list[Part], block_size: int
     ) -> cuda_attention.PagedMetadata:
-        places = torch.arange(position, position + size)
-        slots = blocks[0, places // block_size] * block_size + places % block_size
-        starts, lengths = torch.tensor([0, size]), torch.tensor([position + size])
-        tensors = [tensor.to(self._device) for tensor in (slots, starts, lengths, blocks)]
-        return mixed_metadata(cache, [size], [position], tensors, block_size)
+        slots, starts, tables = _layout(parts, block_size)
+        first, sizes = [part.position for part in parts], [part.size for part in parts]
+        lengths = torch.tensor(first) + torch.tensor(sizes)
+        tensors = [tensor.to(self._device) for tensor in (slots, starts, lengths, tables)]
+        return mixed_metadata(cache, sizes, first, tensors, block_size)
+
+
+def _layout(parts: list[Part], block_size: int) -> tuple[Tensor, Tensor, Tensor]:
+    """The slots [tokens] of a flat batch, where its parts begin and end [parts + 1], and their
+    block tables [parts, blocks], padded with the null block."""
+    slots = []
+    for part in parts:
+        places = torch.arange(part.position, part.position + part.size)
+        blocks = torch.tensor(part.blocks)
+        slots.append(blocks[places // block_size] * block_size + places % block_size)
+    starts = torch.tensor([0, *accumulate(part.size for part in parts)])
+    width = max(len(part.blocks) for part in parts)
+    padded = [[*part.blocks, *[NULL_BLOCK] * (width - len(part.blocks))] for part in parts]
+    return torch.cat(slots), starts, torch.tensor(padded)

@@ -1,5 +1,6 @@
 """The paged K and V tensors of every attention layer."""
 
+import math
 from dataclasses import dataclass
 from typing import Any, Self
 
@@ -8,15 +9,21 @@ import torch
 from torch import Tensor, nn
 
 from workers.engine.exceptions import UnsupportedModel
+from workers.engine.model.visibility import EVERYTHING, Visible
 
 
 @dataclass(frozen=True, slots=True)
 class LayerShape:
-    """Heads and sizes of one attention layer's keys and values."""
+    """Heads and sizes of one attention layer's keys and values, and its attention rule."""
 
     num_kv_heads: int
     key_dim: int
     value_dim: int
+    visible: Visible = EVERYTHING
+    has_sinks: bool = False
+    """Each head's weights include one for a sink, which is no token."""
+    is_capped: bool = False
+    """Scores are capped before they become weights."""
 
     def token_bytes(self, dtype: torch.dtype) -> int:
         return self.num_kv_heads * (self.key_dim + self.value_dim) * dtype.itemsize
@@ -27,33 +34,46 @@ class AttentionRule:
     """How one layer turns scores into weights."""
 
     scale: float
-    window: int | None
+    visible: Visible
     softcap: float | None
+    sinks: Tensor | None = None
+    """A score per head [heads] that counts in the sum of weights and has no value (Xiao et al.,
+    "Efficient streaming language models with attention sinks", 2023)."""
 
     @classmethod
-    def pop(cls, options: dict[str, Any], head_dim: int) -> Self:
-        """Take what concerns the rule out of an attention layer's arguments."""
+    def pop(cls, options: dict[str, Any], head_dim: int, visible: Visible | None) -> Self:
+        """Read the rule from an attention layer's arguments. ``visible`` is the model's mask;
+        without a mask, the arguments alone define the rule."""
         scaling = options.pop("scaling", None)
+        window = options.pop("sliding_window", None)
         return cls(
             scale=head_dim**-0.5 if scaling is None else scaling,
-            window=options.pop("sliding_window", None),
+            visible=Visible(window) if visible is None else visible,
             softcap=options.pop("softcap", None),
+            sinks=options.pop("s_aux", None),
         )
 
 
 class CacheProbe:
-    """Stands in for the cache in a first forward of one short prompt, and learns from the model
-    itself which modules attend, by which rules, and what shapes they store."""
+    """Stands in for the cache in a first forward of one short prompt, and records which modules
+    attend, by which rules, and which shapes they store."""
 
     def __init__(self) -> None:
         self.shapes: dict[nn.Module, LayerShape] = {}
         self.rules: dict[nn.Module, AttentionRule] = {}
 
     def note(self, module: nn.Module, key: Tensor, value: Tensor, rule: AttentionRule) -> None:
-        """What would be stored: ``key`` and ``value`` [tokens, heads, dim]."""
+        """Record ``key`` and ``value`` [tokens, heads, dim], which a cache would store."""
         if module in self.shapes:
             raise UnsupportedModel(f"{type(module).__name__} attends more than once per forward")
-        self.shapes[module] = LayerShape(key.shape[1], key.shape[2], value.shape[2])
+        self.shapes[module] = LayerShape(
+            key.shape[1],
+            key.shape[2],
+            value.shape[2],
+            rule.visible,
+            rule.sinks is not None,
+            rule.softcap is not None,
+        )
         self.rules[module] = rule
 
 
@@ -65,8 +85,8 @@ class LayerCache:
         self.shape = shape
         self.num_blocks = num_blocks
         self.block_size = block_size
-        self.key = _lazy_zeros((shape.num_kv_heads * num_blocks, block_size * shape.key_dim), dtype)
-        self.value = _lazy_zeros(
+        self.key = lazy_zeros((shape.num_kv_heads * num_blocks, block_size * shape.key_dim), dtype)
+        self.value = lazy_zeros(
             (shape.num_kv_heads * num_blocks, block_size * shape.value_dim), dtype
         )
 
@@ -118,7 +138,7 @@ class KVCache:
             layer.scrub(blocks)
 
 
-def _lazy_zeros(shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
+def lazy_zeros(shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
     """Zeros whose memory the system provides page by page, as they are first written."""
-    raw = np.zeros(shape[0] * shape[1] * dtype.itemsize, dtype=np.uint8)
+    raw = np.zeros(math.prod(shape) * dtype.itemsize, dtype=np.uint8)
     return torch.from_numpy(raw).view(dtype).view(shape)

@@ -1,132 +1,123 @@
-"""A model folder or hub name to a model that runs over the paged cache, or a clear refusal.
+"""Loads a folder or hub name as a model that runs over the paged cache, or else the general way.
 
-Nothing here knows an architecture. Which modules attend, and to what shapes, is learnt from a
-first forward; whether the result is right, from a comparison with the model's own attention.
+Nothing here knows an architecture. A first forward shows which modules attend, and with what
+shapes; a comparison with the model's own attention shows whether the result is right. A model that
+does not pass runs as in transformers, one sequence at a time.
 """
 
-import inspect
 import logging
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
-from torch import Tensor, nn
-from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
+from torch import nn
+from transformers import AutoTokenizer
 
 from workers.engine.config import EngineConfig
 from workers.engine.cpu.decoder import NativeDecoder
-from workers.engine.cpu.library import why_no_int8
+from workers.engine.cpu.library import why_no_kernels
 from workers.engine.cpu.packed_linear import pack_linears
 from workers.engine.exceptions import UnsupportedModel
-from workers.engine.model.attention import AttentionMetadata
-from workers.engine.model.attention_backend import (
-    AttentionBackend,
-    CpuBackend,
-    Metadata,
-    backend_for,
-)
+from workers.engine.general.model import TRIED_TOKENS, GeneralModel, use_own_attention
+from workers.engine.model.attention_backend import AttentionBackend, CpuBackend, backend_for
+from workers.engine.model.check import PROBED_TOKENS, OwnAttention, Proof, find_states, probe
+from workers.engine.model.checkpoint import read_model
 from workers.engine.model.kv_cache import CacheProbe, LayerShape
 from workers.engine.model.lora import Adapters
+from workers.engine.model.paged import PagedModel
 from workers.engine.model.recorder import Recorder, finding_routed_modules
+from workers.engine.ranks.group import Ranks
+from workers.engine.recurrent.mixers import Mixers
 from workers.engine.text.detokenizer import Vocabulary
 
 logger = logging.getLogger(__name__)
-
-_PROBED_TOKENS = 2
-_CHECKED_TOKENS = 24
-_CHECKED_PIECES = (11, 12, 1)
-"""The check's tokens as a first chunk, a chunk that follows, and one decoded token."""
-
-_TOLERANCE = {torch.float32: 1e-3, torch.bfloat16: 0.1, torch.float16: 0.05}
-"""Relative error of logits that rounding alone explains; a wrong mask is off by far more."""
-
-_TOLERANCE_INT8 = 0.2
-"""Activations that differ by their last bit may be rounded to other bytes: 7 % of random models."""
-
-
-class PagedModel:
-    """A causal language model as the engine calls it: on flat batches, over the paged cache.
-
-    ``native`` computes batches that nobody watches without running the model's modules.
-    """
-
-    def __init__(self, model: nn.Module) -> None:
-        self.model = model
-        self.native: NativeDecoder | None = None
-        # Most models can leave rows out of their output layer, the largest product of a step.
-        self._selects_rows = "logits_to_keep" in inspect.signature(model.forward).parameters
-
-    def __call__(
-        self,
-        input_ids: Tensor,
-        position_ids: Tensor,
-        metadata: Metadata,
-        logits_rows: Tensor,
-    ) -> Tensor:
-        """One forward over a flat batch [tokens]; logits [len(logits_rows), vocabulary], valid
-        until the next."""
-        if self.native is not None:
-            assert isinstance(metadata, AttentionMetadata)
-            if self.native.takes(metadata):
-                return self.native(input_ids, position_ids, metadata, logits_rows)
-        options: dict[str, Any] = {"attention_metadata": metadata, "use_cache": False}
-        if self._selects_rows:
-            options["logits_to_keep"] = logits_rows
-        output = self.model(input_ids=input_ids[None], position_ids=position_ids[None], **options)
-        logits: Tensor = output.logits[0]
-        return logits if self._selects_rows else logits[logits_rows]
 
 
 @dataclass(frozen=True, slots=True)
 class LoadedModel:
     """A model ready to run, with what the engine needs to know about it."""
 
-    model: PagedModel
+    model: PagedModel | GeneralModel
     vocabulary: Vocabulary
     vocab_size: int
     eos_token_ids: frozenset[int]
     max_model_len: int
     layer_shapes: dict[nn.Module, LayerShape]
+    """What each attention layer stores in the paged cache; empty for the general way."""
     dtype: torch.dtype
     device: torch.device
     backend: AttentionBackend
     adapters: Adapters
     recorder: Recorder
+    ranks: Ranks | None = None
+    """The processes that each have a part of the model; None if this one has all of it."""
+
+    def agreed(self, number: int) -> int:
+        """The smallest of the numbers that the ranks give: blocks that each has memory for, or 0
+        for what one of them cannot do."""
+        return number if self.ranks is None else self.ranks.smallest(number)
+
+    @property
+    def forward(self) -> str:
+        """What computes the model: ``c``, ``torch``, ``cuda`` or ``general``."""
+        if isinstance(self.model, GeneralModel):
+            return "general"
+        if not isinstance(self.backend, CpuBackend):
+            return "cuda"
+        return "torch" if self.model.native is None else "c"
 
 
-def load_model(path: str | Path, config: EngineConfig) -> LoadedModel:
-    """Load weights, tokenizer and adapters. Raises UnsupportedModel and UnsupportedAdapter."""
-    model_config = AutoConfig.from_pretrained(path)
-    dtype = _weights_dtype(config)
-    backend = backend_for(torch.device(config.device))
-    try:
-        model: Any = AutoModelForCausalLM.from_pretrained(
-            path, dtype=dtype, attn_implementation=backend.attention
-        )
-    except (ValueError, KeyError) as error:  # an architecture without the attention interface
-        raise UnsupportedModel(
-            f"{model_config.model_type} does not take an attention function: {error}"
-        ) from error
-    return wrap_model(model, AutoTokenizer.from_pretrained(path), backend, config)
+class _Forward(NamedTuple):
+    model: PagedModel | GeneralModel
+    vocab_size: int
+    adapters: Adapters
+    routed: list[nn.Module]
+    shapes: dict[nn.Module, LayerShape]
+
+
+def load_model(path: str | Path, config: EngineConfig, ranks: Ranks | None = None) -> LoadedModel:
+    """Load weights, tokenizer and adapters. With ``ranks``, each loads its part of the weights.
+    Raises UnsupportedModel and UnsupportedAdapter."""
+    device = torch.device(config.device)
+    backend = backend_for(device)
+
+    def read() -> Any:
+        packed = config.dtype if config.is_rounded else None
+        return read_model(path, _weights_dtype(config), backend.attention, device, packed, ranks)
+
+    model = read()
+    if ranks is not None:
+        ranks.meet()  # reading may take one of them much longer than another
+    return wrap_model(model, AutoTokenizer.from_pretrained(path), backend, config, read, ranks)
 
 
 def _weights_dtype(config: EngineConfig) -> torch.dtype | str:
-    """What weights are read as. Raises UnsupportedModel."""
+    """The dtype that weights are read as. Raises UnsupportedModel."""
     if config.dtype == "auto":
         return config.dtype
-    if config.dtype == "int8" and (reason := why_no_int8()) is not None:
-        raise UnsupportedModel(f"dtype int8 is not to be had: {reason}")
-    named = "bfloat16" if config.dtype == "int8" else config.dtype
+    if config.is_rounded and (reason := why_no_kernels()) is not None:
+        raise UnsupportedModel(f"dtype {config.dtype} needs C kernels: {reason}")
+    named = "bfloat16" if config.is_rounded else config.dtype
     dtype: torch.dtype = getattr(torch, named)
     return dtype
 
 
 def wrap_model(
-    model: Any, tokenizer: Any, backend: AttentionBackend, config: EngineConfig
+    model: Any,
+    tokenizer: Any,
+    backend: AttentionBackend,
+    config: EngineConfig,
+    read_again: Callable[[], Any] | None = None,
+    ranks: Ranks | None = None,
 ) -> LoadedModel:
     """Prepare a causal model of transformers, made with the backend's attention, to run on the
-    device of ``config``. Raises UnsupportedModel and UnsupportedAdapter."""
+    device of ``config``. Raises UnsupportedModel and UnsupportedAdapter.
+
+    ``read_again`` returns a fresh copy of the model: the general way cannot use linear layers that
+    were packed for the paged forwards.
+    """
     if not tokenizer.is_fast:
         raise UnsupportedModel("The model has no tokenizer.json")
     max_model_len = _max_model_len(model.config.get_text_config(), config)
@@ -134,43 +125,131 @@ def wrap_model(
     if not eos_token_ids:
         raise UnsupportedModel("The model names no end-of-sequence token")
     device = torch.device(config.device)
+    dtype = model.dtype
     model = model.to(device).eval()
-    if device.type == "cpu":
-        pack_linears(model, quantize=config.dtype == "int8")
-    vocab_size = model.get_output_embeddings().out_features
-    adapters = Adapters.load(model, config.adapters)
-    paged = PagedModel(model)
-    with adapters.checking(_PROBED_TOKENS), finding_routed_modules(model) as routed:
-        probe = _probe(paged, backend, config.block_size, device)
-    loaded = LoadedModel(
-        model=paged,
-        vocabulary=Vocabulary(tokenizer.backend_tokenizer, max(vocab_size, len(tokenizer))),
-        vocab_size=vocab_size,
+    packed = 0
+    try:
+        proof = Proof(model, backend, config.block_size, max_model_len)
+        if device.type == "cpu" and ranks is None:
+            packed = pack_linears(model, config.dtype, proof.direct_weights)
+        forward = _paged(model, proof, backend, max_model_len, config)
+    except UnsupportedModel as reason:
+        if config.is_rounded or (packed and read_again is None) or ranks is not None:
+            raise
+        logger.warning("each sequence runs by itself, as in generate, since: %s", reason)
+        model = read_again().to(device).eval() if packed and read_again is not None else model
+        forward = _general(model, max_model_len, config)
+    return LoadedModel(
+        model=forward.model,
+        vocabulary=Vocabulary(tokenizer.backend_tokenizer, max(forward.vocab_size, len(tokenizer))),
+        vocab_size=forward.vocab_size,
         eos_token_ids=eos_token_ids,
         max_model_len=max_model_len,
-        layer_shapes=probe.shapes,
-        dtype=model.dtype,
+        layer_shapes=forward.shapes,
+        dtype=dtype,
         device=device,
         backend=backend,
-        adapters=adapters,
-        recorder=Recorder(model.get_output_embeddings(), routed),
+        adapters=forward.adapters,
+        recorder=Recorder(model.get_output_embeddings(), forward.routed),
+        ranks=ranks,
     )
-    expected = _own_logits(loaded)
-    _check(loaded, expected, config)
-    if isinstance(backend, CpuBackend):
-        paged.native = NativeDecoder.recognise(model, probe, max_model_len)
-    if paged.native is not None:
-        _check_native(loaded, expected, config)
-    if config.dtype == "int8" and paged.native is None:
+
+
+def _paged(
+    model: Any, proof: Proof, backend: AttentionBackend, max_len: int, config: EngineConfig
+) -> _Forward:
+    """The model over pages, and in C where the C forward supports it. Raises UnsupportedModel."""
+    own = OwnAttention(model, backend, config)
+    paged = PagedModel(model)
+    adapters = Adapters.load(model, config.adapters)
+    if proof.continues is not None:
+        if config.tensor_parallel_size > 1:
+            raise UnsupportedModel(
+                f"{type(model).__name__} keeps states, which cannot be split among processes"
+            )
+        paged.mixers = _mixers(paged, proof.continues, backend, config, adapters)
+    with adapters.checking(PROBED_TOKENS), finding_routed_modules(model) as routed:
+        probed = probe(paged, backend, config.block_size, model.device)
+    _compare(own, paged, probed.shapes, backend)
+    c_may_run = isinstance(backend, CpuBackend) and config.tensor_parallel_size == 1
+    if c_may_run and paged.mixers is None and NativeDecoder.takes_blocks(config.block_size):
+        paged.native = _native(paged, own, proof, probed, max_len)
+    if config.is_rounded and paged.native is None:
         raise UnsupportedModel(
-            f"dtype int8 is not to be had: {type(model).__name__} is no decoder of the form that "
-            "the C kernels compute"
+            f"dtype {config.dtype} needs the C forward, which cannot compute "
+            f"{type(model).__name__}, or not with blocks of {config.block_size} tokens (it takes "
+            'multiples of 16): set dtype = "bfloat16"'
         )
-    return loaded
+    return _Forward(paged, own.vocab_size, adapters, routed, probed.shapes)
+
+
+def _mixers(
+    paged: PagedModel,
+    continues: bool,
+    backend: AttentionBackend,
+    config: EngineConfig,
+    adapters: Adapters,
+) -> Mixers:
+    """The model's modules that keep states, made to run on flat batches. Raises
+    UnsupportedModel."""
+    mixers = find_states(paged, backend, config.block_size, torch.device(config.device))
+    if mixers is None:
+        raise UnsupportedModel(f"{type(paged.model).__name__} shows no states, but its twin does")
+    mixers.continues, mixers.adapters = continues, adapters
+    mixers.wrap()
+    return mixers
+
+
+def _compare(
+    own: OwnAttention,
+    paged: PagedModel,
+    shapes: dict[nn.Module, LayerShape],
+    backend: AttentionBackend,
+) -> None:
+    """Check the forward over pages against the model's own attention; if the check fails, try
+    simpler kernels. Raises UnsupportedModel."""
+    while True:
+        try:
+            return own.compare(paged, shapes)
+        except UnsupportedModel as reason:
+            if not backend.simplify():
+                raise
+            logger.warning("attention falls back to a simpler kernel, since %s", reason)
+
+
+def _native(
+    paged: PagedModel, own: OwnAttention, proof: Proof, probed: CacheProbe, max_len: int
+) -> NativeDecoder | None:
+    """The C forward, if it supports the model and computes the same logits."""
+    native = NativeDecoder.recognise(paged.model, probed, max_len)
+    if native is None:
+        return None
+    in_c = PagedModel(paged.model)
+    in_c.native = native
+    try:
+        proof.check_native()
+        own.compare(in_c, probed.shapes)
+    except UnsupportedModel as reason:
+        logger.info("the C forward is not used: %s", reason)
+        return None
+    return native
+
+
+def _general(model: Any, max_len: int, config: EngineConfig) -> _Forward:
+    """The model as ``generate`` runs it. Raises UnsupportedModel."""
+    use_own_attention(model)
+    adapters = Adapters.load(model, config.adapters)
+    general = GeneralModel(model, adapters, max_len)
+    with adapters.checking(TRIED_TOKENS), finding_routed_modules(model) as routed:
+        vocab_size = general.try_out()
+    general.measure()
+    return _Forward(general, vocab_size, adapters, routed, {})
 
 
 def _max_model_len(text_config: Any, config: EngineConfig) -> int:
     limit: int | None = getattr(text_config, "max_position_embeddings", None)
+    if limit is not None and limit < 1:
+        limit = None  # XLNet has -1
     wanted = config.max_model_len or limit
     if wanted is None:
         raise ValueError("The model states no context length: set max_model_len")
@@ -187,78 +266,3 @@ def _eos_token_ids(model: Any, tokenizer: Any) -> frozenset[int]:
         ids = getattr(source, "eos_token_id", None)
         found.update([ids] if isinstance(ids, int) else ids or [])
     return frozenset(found)
-
-
-@torch.inference_mode()
-def _probe(
-    paged: PagedModel, backend: AttentionBackend, block_size: int, device: torch.device
-) -> CacheProbe:
-    """Run a few tokens and see what is stored where."""
-    probe = CacheProbe()
-    tokens = torch.arange(_PROBED_TOKENS, device=device)
-    blocks = torch.arange(-(-_PROBED_TOKENS // block_size))[None]
-    metadata = backend.piece(probe, 0, _PROBED_TOKENS, blocks, block_size)
-    try:
-        paged(tokens, tokens, metadata, tokens)
-    except (TypeError, KeyError, AttributeError, RuntimeError) as error:
-        name = type(paged.model).__name__
-        raise UnsupportedModel(f"{name} does not run over pages: {error!r}") from error
-    if not probe.shapes:
-        raise UnsupportedModel(f"{type(paged.model).__name__} stores no keys and values")
-    return probe
-
-
-def _checked_tokens(loaded: LoadedModel) -> Tensor:
-    tokens = torch.arange(_CHECKED_TOKENS, device=loaded.device)
-    return (tokens * 7919 + 11) % loaded.vocab_size
-
-
-@torch.inference_mode()
-def _own_logits(loaded: LoadedModel) -> Tensor:
-    """What the model says with its own attention."""
-    model: Any = loaded.model.model
-    model.set_attn_implementation("eager")
-    try:
-        logits: Tensor = model(input_ids=_checked_tokens(loaded)[None], use_cache=False).logits[0]
-    finally:
-        model.set_attn_implementation(loaded.backend.attention)
-    return logits.float()
-
-
-def _check(loaded: LoadedModel, expected: Tensor, config: EngineConfig) -> None:
-    """Compare with the model's own attention, so that what the pages cannot do is refused here
-    and not served as wrong text: positions inside attention, caches shared between layers."""
-    actual = _run_in_pieces(loaded, _checked_tokens(loaded), config.block_size)
-    tolerance = _TOLERANCE_INT8 if config.dtype == "int8" else _TOLERANCE[loaded.dtype]
-    error = ((actual - expected).norm() / expected.norm()).item()
-    if not error < tolerance:
-        raise UnsupportedModel(
-            f"{type(loaded.model.model).__name__} over pages differs from its own attention by "
-            f"{error:.1%}"
-        )
-
-
-def _check_native(loaded: LoadedModel, expected: Tensor, config: EngineConfig) -> None:
-    """Drop the native forward of a model that is not what its structure looks like."""
-    try:
-        _check(loaded, expected, config)
-    except UnsupportedModel as error:
-        logger.info("the C forward is not used: %s", error)
-        loaded.model.native = None
-
-
-@torch.inference_mode()
-def _run_in_pieces(loaded: LoadedModel, tokens: Tensor, block_size: int) -> Tensor:
-    blocks = torch.arange(1, 2 + len(tokens) // block_size)[None]
-    cache = loaded.backend.make_cache(
-        loaded.layer_shapes, blocks.shape[1] + 1, block_size, loaded.dtype
-    )
-    logits, position = [], 0
-    for size in _CHECKED_PIECES:
-        places = torch.arange(position, position + size, device=loaded.device)
-        metadata = loaded.backend.piece(cache, position, size, blocks, block_size)
-        rows = torch.arange(size, device=loaded.device)
-        part = loaded.model(tokens[places], places, metadata, rows)
-        logits.append(part.to(torch.float32, copy=True))
-        position += size
-    return torch.cat(logits)

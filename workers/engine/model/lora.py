@@ -24,6 +24,7 @@ from torch import Tensor, nn
 
 from workers.engine.cpu.linear import TiledLinear
 from workers.engine.cpu.packed_linear import PackedLinear
+from workers.engine.cuda.transfers import to_device
 from workers.engine.exceptions import UnsupportedAdapter
 from workers.engine.sequence import Sequence
 
@@ -34,21 +35,21 @@ _KEY = re.compile(r"base_model\.model\.(?P<module>.+)\.lora_(?P<part>[AB])\.weig
 _READ = frozenset({"peft_type", "r", "lora_alpha", "use_rslora", "alpha_pattern", "bias"})
 _WITHOUT_EFFECT = frozenset(
     {
-        # Of training, or already visible in the names and shapes of the weights.
+        # Settings of training, or already visible in the names and shapes of the weights.
         "target_modules", "exclude_modules", "layers_to_transform", "layers_pattern",
         "rank_pattern", "lora_dropout", "eva_config", "task_type", "inference_mode",
-        # Of origin.
+        # Settings that describe the origin.
         "base_model_name_or_path", "revision", "auto_mapping", "peft_version",
-        # Of other features, which have a switch of their own.
+        # Settings of other features, each of which has its own switch.
         "megatron_core", "qalora_group_size", "loftq_config", "corda_config", "lora_ga_config",
     }
 )  # fmt: skip
 _PLAIN_INITS = (None, True, False, "gaussian", "eva", "orthogonal")
-"""``init_lora_weights`` that leave the base model's weights as they are."""
+"""Values of ``init_lora_weights`` that leave the base model's weights unchanged."""
 
 
 _DEFAULT_ALPHA = 8
-"""PEFT's, for a configuration that does not say."""
+"""PEFT's default, for a configuration without a value."""
 
 
 class LowRank(NamedTuple):
@@ -69,7 +70,7 @@ class AdapterRows:
 
 
 class _Target:
-    """A forward hook of one linear layer: adds what the adapters of the current batch say."""
+    """A forward hook of one linear layer: adds the output of the current batch's adapters."""
 
     def __init__(self, adapters: "Adapters") -> None:
         self.deltas: dict[str, LowRank] = {}
@@ -79,8 +80,9 @@ class _Target:
         for group in self._adapters.batch:
             delta = self.deltas.get(group.adapter)
             if delta is not None:
-                hidden = inputs[0][0].index_select(0, group.rows)
-                output[0].index_add_(0, group.rows, hidden @ delta.down.T @ delta.up.T)
+                hidden = inputs[0].flatten(0, -2).index_select(0, group.rows)
+                rows = output.view(-1, output.shape[-1])
+                rows.index_add_(0, group.rows, hidden @ delta.down.T @ delta.up.T)
 
 
 @dataclass(slots=True)
@@ -89,13 +91,13 @@ class Adapters:
 
     names: frozenset[str] = frozenset()
     batch: list[AdapterRows] = field(default_factory=list)
-    """Of the forward that is running; each adapter at most once."""
+    """The rows of the running forward that use adapters; each adapter occurs at most once."""
     _targets: dict[nn.Module, _Target] = field(default_factory=dict)
 
     @classmethod
     def load(cls, model: Any, folders: Mapping[str, Path]) -> "Adapters":
         """Read PEFT folders by adapter name for a model of transformers. Raises UnsupportedAdapter,
-        which says what is wrong with which one."""
+        which names the adapter and its fault."""
         adapters = cls(frozenset(folders))
         for name, folder in folders.items():
             try:
@@ -121,14 +123,15 @@ class Adapters:
         for i, seq in enumerate(sequences if self.names else ()):
             if (adapter := seq.adapter) is not None:
                 members.setdefault(adapter, []).append(i)
-        return [
-            AdapterRows(name, torch.from_numpy(np.isin(owner, indices).nonzero()[0]).to(device))
-            for name, indices in members.items()
-        ]
+        rows = [np.isin(owner, indices).nonzero()[0] for indices in members.values()]
+        if not rows:
+            return []
+        moved = to_device(rows, device or torch.device("cpu"))
+        return [AdapterRows(name, part) for name, part in zip(members, moved, strict=True)]
 
     @contextmanager
     def active(self, batch: list[AdapterRows]) -> Iterator[None]:
-        """Add these adapters to the forwards within."""
+        """Add these adapters to the forwards inside the context."""
         self.batch = batch
         try:
             yield
@@ -136,10 +139,23 @@ class Adapters:
             self.batch = []
 
     @contextmanager
+    def narrowed(self, places: Tensor) -> Iterator[None]:
+        """Compute only these ``places`` of the flat batch inside the context, in this order."""
+        whole = self.batch
+        self.batch = [
+            AdapterRows(part.adapter, torch.isin(places, part.rows).nonzero()[:, 0])
+            for part in whole
+        ]
+        try:
+            yield
+        finally:
+            self.batch = whole
+
+    @contextmanager
     def checking(self, num_tokens: int) -> Iterator[None]:
-        """Run one forward of ``num_tokens`` within: every targeted layer must see the whole flat
-        batch, since one that sees some tokens only, as experts do, cannot tell whose they are.
-        Raises UnsupportedAdapter."""
+        """Check a forward of ``num_tokens`` inside the context: each targeted layer must receive
+        the whole flat batch. A layer that receives only some tokens, like an expert, cannot map
+        them to sequences. Raises UnsupportedAdapter."""
         seen: dict[nn.Module, bool] = {}
 
         def note(module: nn.Module, inputs: tuple[Tensor, ...]) -> None:
@@ -182,7 +198,7 @@ def _find_linear(model: Any, path: str) -> nn.Linear | PackedLinear | TiledLinea
 
 
 def _read_folder(folder: Path, dtype: torch.dtype, device: torch.device) -> dict[str, LowRank]:
-    """The weights by the layer's path in the base model, the scaling applied."""
+    """The weights by the layer's path in the base model, with the scaling applied."""
     try:
         config = json.loads((folder / _CONFIG_FILE).read_text("utf-8"))
         tensors: dict[str, Tensor] = load_file(folder / _WEIGHTS_FILE)
@@ -202,7 +218,7 @@ def _read_folder(folder: Path, dtype: torch.dtype, device: torch.device) -> dict
 
 
 def _refuse_unsupported(config: Mapping[str, Any]) -> None:
-    """Refuse what would be left out: any other feature that the adapter switches on."""
+    """Refuse any feature that the adapter switches on and that would be ignored."""
     if config.get("peft_type") != "LORA":
         raise UnsupportedAdapter(f"peft_type {config.get('peft_type')!r} is not supported")
     if config.get("bias", "none") != "none":
@@ -230,7 +246,7 @@ def _low_rank(path: str, pair: Mapping[str, Tensor], config: Mapping[str, Any]) 
 
 
 def _alpha(path: str, config: Mapping[str, Any]) -> float:
-    """``alpha_pattern`` maps ends of a layer's path, as regular expressions, to its alpha."""
+    """``alpha_pattern`` maps regular expressions for the end of a layer's path to its alpha."""
     for pattern, alpha in (config.get("alpha_pattern") or {}).items():
         if re.match(rf"(.*\.)?({pattern})$", path):
             return float(alpha)

@@ -1,4 +1,4 @@
-"""What a request may ask to be told of the forward passes that made one sequence. No torch."""
+"""What a request may record from the forward passes of one sequence. No torch."""
 
 from dataclasses import dataclass, field
 
@@ -10,7 +10,7 @@ from workers.engine.request import ChoiceDelta
 
 @dataclass(slots=True, eq=False)
 class Record:
-    """Filled step by step by the recorder, given out with the choice's last delta.
+    """Filled step by step by the recorder, and returned with the choice's last delta.
 
     ``experts_from`` is the first position whose routed experts are wanted, None if none are;
     ``capacity`` the most tokens that the sequence can have.
@@ -27,8 +27,8 @@ class Record:
         self._hidden = hidden
 
     def note_experts(self, position: int, experts: NDArray[np.int32]) -> None:
-        """Experts [tokens, layers, top_k] of tokens from ``position`` on; what a preempted
-        sequence computes again replaces what was there."""
+        """Record the experts [tokens, layers, top_k] of tokens from ``position`` on. When a
+        preempted sequence computes tokens again, the new values replace the old ones."""
         if self._experts is None:
             self._experts = np.zeros((self.capacity, *experts.shape[1:]), dtype=np.int32)
         self._experts[position : position + len(experts)] = experts

@@ -1,28 +1,25 @@
-"""Watches what passes between a model's modules, for the sequences that want it recorded.
+"""Records values that pass between a model's modules, for the sequences that ask for them.
 
-Nothing here knows an architecture: the final hidden state is what enters the output head, and
-which modules are told the experts of each token is learnt from a first forward. Hooks are there
-only during the forward of a step in which somebody asks.
+Nothing here knows an architecture. The final hidden state is what enters the output head. A first
+forward shows which modules receive the experts of each token. Hooks exist only during the forward
+of a step in which a sequence wants a record.
 """
-
-from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-if TYPE_CHECKING:
-    from workers.engine.model.runner import ModelInput
+from workers.engine.model.batch import ModelInput
 
 
 @contextmanager
 def finding_routed_modules(model: nn.Module) -> Iterator[list[nn.Module]]:
-    """The modules that are told which experts each token goes to, once a forward of two or more
-    tokens has run inside: none if they differ in top_k. Of modules inside each other only the
+    """Yield a list that a forward of two or more tokens fills: the modules that receive the experts
+    of each token. It stays empty if the modules differ in top_k. Of nested modules, only the
     outermost counts."""
     modules: list[nn.Module] = []
     names: list[str] = []
@@ -61,20 +58,20 @@ class Recorder:
 
     @contextmanager
     def watching(self, batch: ModelInput) -> Iterator[None]:
-        """Record what the forward of ``batch`` inside the context computes, if anybody asked."""
+        """Record what the forward of ``batch`` inside the context computes, if a sequence asks."""
         batch = batch.apart or batch
         if not batch.is_recorded:
             yield
             return
         hidden: list[Tensor] = []
-        experts: list[Tensor] = []
+        experts: dict[nn.Module, list[Tensor]] = {}
 
         def note_hidden(module: nn.Module, args: tuple[Tensor, ...]) -> None:
             hidden.append(args[0].flatten(0, -2))
 
         def note_experts(module: nn.Module, args: Any, kwargs: Mapping[str, Any]) -> None:
             if (ids := _expert_ids(args, kwargs)) is not None:
-                experts.append(ids)
+                experts.setdefault(module, []).append(ids)
 
         hooks = [self._head.register_forward_pre_hook(note_hidden)]
         if any(seq.record and seq.record.experts_from is not None for seq, _, _ in batch.layout):
@@ -87,9 +84,12 @@ class Recorder:
         finally:
             for hook in hooks:
                 hook.remove()
-        _store_hidden(batch, hidden[0])
+        if not hidden:
+            return  # no forward: all chunks of the step are prompts that are computed later
+        _store_hidden(batch, torch.cat(hidden))
         if experts:
-            _store_experts(batch, torch.stack(experts, dim=1))
+            layers = [torch.cat(parts) for parts in experts.values()]
+            _store_experts(batch, torch.stack(layers, dim=1))
 
 
 def _store_hidden(batch: ModelInput, hidden: Tensor) -> None:
@@ -113,8 +113,8 @@ def _store_experts(batch: ModelInput, experts: Tensor) -> None:
 
 
 def _expert_ids(args: Any, kwargs: Mapping[str, Any]) -> Tensor | None:
-    """The integers [tokens, top_k] that a module got along with the hidden states of as many
-    tokens: nothing but a choice of experts looks like that."""
+    """The integers [tokens, top_k] that a module received with the hidden states of as many tokens:
+    only a choice of experts has this form."""
     given = [x for x in (*args, *kwargs.values()) if isinstance(x, Tensor) and x.dim() == 2]
     ids = [x for x in given if not x.is_floating_point() and x.dtype != torch.bool]
     if len(ids) != 1 or len(ids) == len(given) or any(len(x) != len(ids[0]) for x in given):

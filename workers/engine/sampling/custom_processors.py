@@ -4,8 +4,8 @@ request.
 A name stands for ``module:attribute`` of a :data:`Factory`. It makes one processor per choice from
 the request's ``custom_params``, and refuses what it cannot use with a ValueError whose message the
 client reads. The processor is called before each token, after the penalties and ``logit_bias`` and
-before ``min_tokens`` and the grammar. What it does must depend on its arguments alone, so that a
-run that another worker goes on with makes the same tokens.
+before ``min_tokens`` and the grammar. Its result must depend on its arguments alone, so that a run
+that continues on another worker produces the same tokens.
 """
 
 from collections.abc import Callable, Mapping
@@ -20,11 +20,12 @@ from torch import Tensor
 
 from workers.engine.exceptions import EngineError, InvalidRequest, ProcessorError
 from workers.engine.sequence import Processor, Sequence
+from workers.engine.speculation.rows import Row
 
 
 @dataclass(frozen=True, slots=True)
 class ChoiceContext:
-    """What a processor may know of its model and its choice."""
+    """What a processor may know about its model and its choice."""
 
     tokenizer: Tokenizer
     vocab_size: int
@@ -34,15 +35,15 @@ class ChoiceContext:
 
 class CustomProcessor(Protocol):
     def __call__(self, token_ids: Rows[int], logits: Tensor) -> None:
-        """Change the choice's float32 ``logits`` [vocabulary] in place. ``token_ids``, prompt and
-        output so far, are not to be changed."""
+        """Change the choice's float32 ``logits`` [vocabulary] in place. ``token_ids``, the prompt
+        and output so far, must not be changed."""
 
 
 Factory = Callable[[Mapping[str, Any], ChoiceContext], CustomProcessor]
 
 
 def load_processors(paths: Mapping[str, str]) -> dict[str, Factory]:
-    """The factories of registered names. Raises ValueError for one that cannot be had."""
+    """The factories of registered names. Raises ValueError for one that cannot be imported."""
     return {name: _factory(name, path) for name, path in paths.items()}
 
 
@@ -64,9 +65,11 @@ class CustomProcessors:
         self._rows: list[tuple[int, Sequence, Processor]] = []
         self.faults: dict[int, EngineError] = {}
 
-    def set_rows(self, rows: Rows[Sequence]) -> None:
+    def set_rows(self, rows: Rows[Row]) -> None:
         self._rows = [
-            (row, seq, seq.processor) for row, seq in enumerate(rows) if seq.processor is not None
+            (row, seq, seq.processor)
+            for row, (seq, _, _) in enumerate(rows)
+            if seq.processor is not None
         ]
         self.faults = {}
 
@@ -81,6 +84,15 @@ class CustomProcessors:
                 self.faults[row] = _processor_error(seq, error)
                 logits[row] = 0
 
+    def can_launch(self) -> bool:
+        return not self._rows  # they may wait for the device
+
+    def needs_tokens(self) -> bool:
+        return bool(self._rows)
+
+    def launch(self, logits: Tensor, pending: Tensor | None) -> None:
+        assert self.can_launch()
+
     def blame(self, highest: Tensor) -> None:
         """Fault the rows that have a processor and no token left, now that every mask is applied:
         ``highest`` [rows] of their logits is -inf."""
@@ -92,8 +104,8 @@ class CustomProcessors:
 
 
 def _processor_error(seq: Sequence, cause: Exception) -> ProcessorError:
-    """The error for a processor that raised. Clients see its message, so that names the processor
-    only; the cause goes to the log."""
+    """The error for a processor that raised. Clients see its message, which therefore names only
+    the processor; the cause goes to the log."""
     error = ProcessorError(
         f"custom_logit_processor: {seq.sampling.custom_logit_processor!r} raised an exception on "
         "this request and would raise it again. Ask your administrator: the worker's log has the "
@@ -104,7 +116,7 @@ def _processor_error(seq: Sequence, cause: Exception) -> ProcessorError:
 
 
 class DisallowedTokens:
-    """``disallowed_tokens``: the ids in ``token_ids`` never come."""
+    """``disallowed_tokens``: the ids in ``token_ids`` are never sampled."""
 
     def __init__(self, params: Mapping[str, Any], context: ChoiceContext) -> None:
         _check_names(params, {"token_ids"})
@@ -122,8 +134,8 @@ class DisallowedTokens:
 class ThinkingBudget:
     """``thinking_budget``: after that many tokens of thinking, in prompt and output, it ends.
 
-    Thinking is what stands between ``start_token`` and ``end_token``, which are single tokens of
-    the model, ``<think>`` and ``</think>`` if not named.
+    Thinking is the text between ``start_token`` and ``end_token``, which are single tokens of the
+    model, by default ``<think>`` and ``</think>``.
     """
 
     def __init__(self, params: Mapping[str, Any], context: ChoiceContext) -> None:
@@ -135,7 +147,7 @@ class ThinkingBudget:
         self._start = _token(params.get("start_token", "<think>"), context)
         self._end = _token(params.get("end_token", "</think>"), context)
         self._num_seen = 0
-        self._thought: int | None = None  # tokens since thinking began, if it goes on
+        self._thought: int | None = None  # tokens since thinking began; None outside it
 
     def __call__(self, token_ids: Rows[int], logits: Tensor) -> None:
         for token_id in token_ids[self._num_seen :]:

@@ -4,12 +4,13 @@ from collections.abc import Iterable
 from collections.abc import Sequence as Rows
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 from tokenizers import Tokenizer
 from torch import Tensor
 
+from workers.engine.cuda.transfers import floats_to_device, to_device
 from workers.engine.sequence import Sequence
+from workers.engine.speculation.rows import Row
 
 _LONGEST = 50
 """The longest repetition that counts, as in mistral.rs."""
@@ -39,35 +40,48 @@ class Dry:
     """
 
     def __init__(self) -> None:
-        self._rows: list[tuple[int, Repetitions]] = []
+        self._rows: list[tuple[int, Repetitions, int]] = []
         self._repetitions: dict[Sequence, Repetitions] = {}
 
-    def set_rows(self, rows: Rows[Sequence]) -> None:
-        wanted = [(row, seq) for row, seq in enumerate(rows) if seq.sampling.dry_multiplier > 0]
+    def set_rows(self, rows: Rows[Row]) -> None:
+        wanted = [
+            (row, seq, num_drafted)
+            for row, (seq, num_drafted, _) in enumerate(rows)
+            if seq.sampling.dry_multiplier > 0
+        ]
         self._repetitions = {s: r for s, r in self._repetitions.items() if not s.finished}
-        for _, seq in wanted:
+        for _, seq, _ in wanted:
             if seq not in self._repetitions:
                 self._repetitions[seq] = Repetitions(seq)
-        self._rows = [(row, self._repetitions[seq]) for row, seq in wanted]
+        self._rows = [(row, self._repetitions[seq], drafted) for row, seq, drafted in wanted]
 
     def apply(self, logits: Tensor) -> None:
         if not self._rows:
             return
-        found = [repetitions.penalties() for _, repetitions in self._rows]
-        rows = np.repeat([row for row, _ in self._rows], [len(ids) for ids, _ in found])
-        index = (
-            torch.from_numpy(rows),
-            torch.from_numpy(np.concatenate([ids for ids, _ in found])),
-        )
+        found = [repetitions.after(num_drafted) for _, repetitions, num_drafted in self._rows]
+        rows = np.repeat([row for row, _, _ in self._rows], [len(ids) for ids, _ in found])
+        ids = np.concatenate([ids for ids, _ in found])
         penalties = np.concatenate([penalties for _, penalties in found])
-        logits[index] -= torch.from_numpy(penalties).to(logits.device)
+        placed_rows, placed_ids = to_device([rows, ids], logits.device)
+        placed = floats_to_device(penalties.astype(np.float64), logits.device).float()
+        logits[placed_rows, placed_ids] -= placed
+
+    def can_launch(self) -> bool:
+        return True
+
+    def needs_tokens(self) -> bool:
+        return bool(self._rows)  # repetitions are looked for here, up to the last token
+
+    def launch(self, logits: Tensor, pending: Tensor | None) -> None:
+        assert pending is None or not self._rows
+        self.apply(logits)
 
 
 class Repetitions:
     """Earlier occurrences of a sequence's end, and how long each of them is.
 
-    The common length at a place is one more than at the place before it a step earlier, so a
-    step costs one comparison with each token and an addition for each occurrence of the last one.
+    The length of the match at a position is one more than at the position before it, one step
+    earlier. So a step compares each token with the last one, and adds 1 for each that is equal.
     """
 
     def __init__(self, sequence: Sequence) -> None:
@@ -75,13 +89,26 @@ class Repetitions:
         self._tokens: Ints = np.empty(sequence.max_total_tokens, dtype=np.int64)
         self._num_tokens = 0
         self._breakers: Ints = np.array(sorted(sequence.dry_breakers), dtype=np.int64)
-        # lengths[i]: how many tokens up to i equal those at the end; nonzero at places only.
+        # _lengths[i]: how many tokens up to i equal those at the end; 0 except at _places.
         self._lengths = np.zeros(sequence.max_total_tokens, dtype=np.int64)
         self._places: Ints = np.empty(0, dtype=np.int64)
 
-    def penalties(self) -> tuple[Ints, NDArray[np.float32]]:
-        """Read the sequence's new tokens. Return ids to penalise and the penalty of each."""
+    def after(self, num_drafted: int) -> tuple[Ints, NDArray[np.float32]]:
+        """Return the ids to penalise after the sequence and its first ``num_drafted`` drafted
+        tokens, and the penalty of each."""
         self._update()
+        if not num_drafted:
+            return self._penalties()
+        end, places = self._num_tokens, self._places
+        lengths = self._lengths[places]
+        self._read(self._sequence.draft.token_ids[:num_drafted])
+        found = self._penalties()
+        self._lengths[self._places] = 0
+        self._lengths[places] = lengths
+        self._places, self._num_tokens = places, end
+        return found
+
+    def _penalties(self) -> tuple[Ints, NDArray[np.float32]]:
         params = self._sequence.sampling
         following = self._tokens[self._places + 1]
         lengths = self._lengths[self._places]
@@ -95,8 +122,11 @@ class Repetitions:
         return ids, penalties.astype(np.float32)
 
     def _update(self) -> None:
-        first, end = self._num_tokens, self._sequence.num_tokens
-        self._tokens[first:end] = self._sequence.token_ids[first:end]
+        self._read(self._sequence.token_ids[self._num_tokens :])
+
+    def _read(self, token_ids: Rows[int]) -> None:
+        first, end = self._num_tokens, self._num_tokens + len(token_ids)
+        self._tokens[first:end] = token_ids
         self._num_tokens = end
         if end - first > _LONGEST:  # tokens further back no longer matter
             self._lengths[self._places] = 0
@@ -106,7 +136,7 @@ class Repetitions:
             self._extend(last)
 
     def _extend(self, last: int) -> None:
-        """Update the common lengths for the tokens up to ``last``."""
+        """Update the lengths of all matches for the tokens up to ``last``."""
         places = np.flatnonzero(self._tokens[:last] == self._tokens[last])
         lengths = np.ones(len(places), dtype=np.int64)
         if last > 0 and self._tokens[last - 1] not in self._breakers:

@@ -1,6 +1,7 @@
 """Changes to the logits of the rows that ask for them. Other rows stay untouched.
 
-The sampler calls ``set_rows`` when the rows of a step change, and ``apply`` in every step.
+The sampler calls ``set_rows`` when the rows of a step change, and in every step ``apply``, or
+``launch`` if all its processors can. It lists the processors in the order in which they run.
 """
 
 from collections.abc import Sequence as Rows
@@ -11,21 +12,35 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from workers.engine.cuda.transfers import floats_to_device, to_device
 from workers.engine.sequence import Sequence
+from workers.engine.speculation.draft import NO_DRAFT
+from workers.engine.speculation.rows import Row
 
 
 class LogitsProcessor(Protocol):
-    def set_rows(self, rows: Rows[Sequence]) -> None:
-        """Row ``i`` of the logits that follow belongs to ``rows[i]``."""
+    def set_rows(self, rows: Rows[Row]) -> None:
+        """Declare that row ``i`` of later logits is ``rows[i]``: its token follows the sequence's
+        tokens and some drafted ones, which count like the sequence's own."""
 
     def apply(self, logits: Tensor) -> None:
         """Change float32 ``logits`` [rows, vocabulary] in place."""
 
+    def can_launch(self) -> bool:
+        """Whether :meth:`launch` can change the logits of the rows set last."""
+
+    def needs_tokens(self) -> bool:
+        """Whether :meth:`launch` needs all tokens of the rows set last on the host."""
+
+    def launch(self, logits: Tensor, pending: Tensor | None) -> None:
+        """As :meth:`apply`, without waiting for the device of ``logits``. ``pending`` [rows] holds,
+        on that device, the tokens that follow the ones known on the host."""
+
 
 class Penalties:
     """Frequency and presence as OpenAI's API defines them, over the tokens of the output so far,
-    then repetition as in CTRL (Keskar et al., 2019, section 4.1), over the same tokens or, where
-    the engine is set so, those of the prompt too:
+    then repetition as in CTRL (Keskar et al., 2019, section 4.1), over the same tokens and, if the
+    engine is configured so, the prompt's tokens too:
 
     z -= frequency * count + presence;  z = z / repetition if z > 0 else z * repetition
 
@@ -33,43 +48,85 @@ class Penalties:
     """
 
     def __init__(self) -> None:
-        self._rows: list[tuple[int, TokenCounts]] = []
+        self._rows: list[tuple[int, TokenCounts, int]] = []
         self._counts: dict[Sequence, TokenCounts] = {}
         self._factors = np.empty((0, 3), dtype=np.float32)
 
-    def set_rows(self, rows: Rows[Sequence]) -> None:
-        penalised = [(row, seq) for row, seq in enumerate(rows) if seq.sampling.penalizes]
+    def set_rows(self, rows: Rows[Row]) -> None:
+        penalised = [
+            (row, seq, num_drafted)
+            for row, (seq, num_drafted, _) in enumerate(rows)
+            if seq.sampling.penalizes
+        ]
         # The rows of a step can leave out a sequence that comes back: keep counts until it ends.
         self._counts = {seq: c for seq, c in self._counts.items() if not seq.finished}
-        for _, seq in penalised:
+        for _, seq, _ in penalised:
             self._counts.setdefault(seq, TokenCounts(seq))
-        self._rows = [(row, self._counts[seq]) for row, seq in penalised]
+        self._rows = [(row, self._counts[seq], drafted) for row, seq, drafted in penalised]
         self._factors = np.array(
             [
                 (p.frequency_penalty, p.presence_penalty, p.repetition_penalty)
-                for p in (seq.sampling for _, seq in penalised)
+                for p in (seq.sampling for _, seq, _ in penalised)
             ],
             dtype=np.float32,
         ).reshape(-1, 3)
 
+    def can_launch(self) -> bool:
+        return True
+
+    def needs_tokens(self) -> bool:
+        return False
+
+    def launch(self, logits: Tensor, pending: Tensor | None) -> None:
+        if not self._rows:
+            return
+        device = logits.device
+        found = [counts.after(num_drafted) for _, counts, num_drafted in self._rows]
+        sizes = [len(ids) for ids, _ in found]
+        owners = np.repeat(np.arange(len(sizes)), sizes)
+        ids, counts = (np.concatenate(parts) for parts in zip(*found, strict=True))
+        row_of, owner, token, count = to_device(
+            [np.array([row for row, _, _ in self._rows]), owners, ids, counts.astype(np.int64)],
+            device,
+        )
+        factors = floats_to_device(self._factors.astype(np.float64), device).float()
+        if pending is not None:
+            last = pending[row_of]
+            again = token == last[owner]
+            count = count + again
+            is_new = torch.zeros_like(last).index_add_(0, owner, again.long()) == 0
+            new = penalised(logits[row_of, last], torch.ones_like(last), factors)
+        changed = penalised(logits[row_of[owner], token], count, factors[owner])
+        logits[row_of[owner], token] = changed
+        if pending is not None:
+            logits[row_of, last] = torch.where(is_new, new, logits[row_of, last])
+
     def apply(self, logits: Tensor) -> None:
         if not self._rows:
             return
-        for _, counts in self._rows:
-            counts.update()
-        sizes = [counts.size for _, counts in self._rows]
-        rows = np.repeat([row for row, _ in self._rows], sizes)
+        found = [counts.after(num_drafted) for _, counts, num_drafted in self._rows]
+        sizes = [len(ids) for ids, _ in found]
+        rows = np.repeat([row for row, _, _ in self._rows], sizes)
         index = (
             torch.from_numpy(rows),
-            torch.from_numpy(np.concatenate([c.ids[: c.size] for _, c in self._rows])),
+            torch.from_numpy(np.concatenate([ids for ids, _ in found])),
         )
-        occurrences = np.concatenate([c.counts[: c.size] for _, c in self._rows])
+        occurrences = np.concatenate([counts for _, counts in found])
         frequency, presence, repetition = np.repeat(self._factors, sizes, axis=0).T
-        with np.errstate(all="ignore"):  # what overflows ends its own request
+        with np.errstate(all="ignore"):  # an overflow ends its own request
             values = logits[index].cpu().numpy() - frequency * occurrences
             values -= np.where(occurrences > 0, presence, np.float32(0))
             values = np.where(values > 0, values / repetition, values * repetition)
         logits[index] = torch.from_numpy(values).to(logits.device)
+
+
+def penalised(logits: Tensor, counts: Tensor, factors: Tensor) -> Tensor:
+    """Logits [n] of tokens that occurred, with the penalties applied. ``factors`` [n, 3] are the
+    frequency, presence and repetition penalties."""
+    frequency, presence, repetition = factors.unbind(-1)
+    values = logits - frequency * counts
+    values = values - torch.where(counts > 0, presence, 0.0)
+    return torch.where(values > 0, values / repetition, values * repetition)
 
 
 class TokenCounts:
@@ -91,14 +148,34 @@ class TokenCounts:
     def size(self) -> int:
         return len(self._columns)
 
+    def after(self, num_drafted: int) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
+        """The distinct tokens [n] of the sequence and of the beginning of its draft, and how often
+        each occurs [n]. Valid until the next :meth:`update`."""
+        self.update()
+        draft = self._sequence.draft
+        if draft is NO_DRAFT:
+            return self.ids[: self.size], self.counts[: self.size]
+        size = self.size
+        drafted = draft.token_ids[:num_drafted]
+        self._count(drafted)
+        found = self.ids[: self.size].copy(), self.counts[: self.size].copy()
+        for token_id in drafted:
+            self.counts[self._columns[token_id]] -= 1
+        while self.size > size:
+            self._columns.popitem()
+        return found
+
     def update(self) -> None:
         """Count the tokens that the sequence gained since the last call."""
-        for token_id in self._sequence.token_ids[self._num_seen :]:
+        self._count(self._sequence.token_ids[self._num_seen :])
+        self._num_seen = self._sequence.num_tokens
+
+    def _count(self, token_ids: Rows[int]) -> None:
+        for token_id in token_ids:
             column = self._columns.get(token_id)
             if column is None:
                 column = self._add(token_id)
             self.counts[column] += 1
-        self._num_seen = self._sequence.num_tokens
 
     def _add(self, token_id: int) -> int:
         column = self._columns[token_id] = len(self._columns)
@@ -113,25 +190,36 @@ class LogitBias:
     """OpenAI's ``logit_bias``: z[id] += value."""
 
     def __init__(self) -> None:
-        self._index: tuple[Tensor, Tensor] | None = None
-        self._values = torch.empty(0)
+        self._entries: list[tuple[int, int, float]] = []
+        self._placed: tuple[Tensor, Tensor, Tensor] | None = None
 
-    def set_rows(self, rows: Rows[Sequence]) -> None:
-        entries = [
+    def set_rows(self, rows: Rows[Row]) -> None:
+        self._entries = [
             (row, token_id, value)
-            for row, seq in enumerate(rows)
+            for row, (seq, _, _) in enumerate(rows)
             for token_id, value in seq.sampling.logit_bias.items()
         ]
-        if not entries:
-            self._index = None
-            return
-        row_ids, token_ids, values = zip(*entries, strict=True)
-        self._index = (torch.tensor(row_ids), torch.tensor(token_ids))
-        self._values = torch.tensor(values, dtype=torch.float32)
+        self._placed = None
 
     def apply(self, logits: Tensor) -> None:
-        if self._index is not None:
-            logits[self._index] += self._values.to(logits.device)
+        if not self._entries:
+            return
+        if self._placed is None:
+            rows, ids, values = map(np.array, zip(*self._entries, strict=True))
+            row_ids, token_ids = to_device([rows, ids], logits.device)
+            added = floats_to_device(values.astype(np.float64), logits.device).float()
+            self._placed = row_ids, token_ids, added
+        row_ids, token_ids, biases = self._placed
+        logits[row_ids, token_ids] += biases
+
+    def can_launch(self) -> bool:
+        return True
+
+    def needs_tokens(self) -> bool:
+        return False
+
+    def launch(self, logits: Tensor, pending: Tensor | None) -> None:
+        self.apply(logits)  # the pending token makes no difference
 
 
 class MinTokens:
@@ -141,16 +229,40 @@ class MinTokens:
     """
 
     def __init__(self) -> None:
-        self._rows: list[tuple[int, Sequence]] = []
+        self._rows: list[tuple[int, Sequence, int]] = []
+        self._below: list[int] = []
+        self._placed: list[Tensor] = []
 
-    def set_rows(self, rows: Rows[Sequence]) -> None:
+    def set_rows(self, rows: Rows[Row]) -> None:
         self._rows = [
-            (row, seq)
-            for row, seq in enumerate(rows)
-            if seq.below_min_tokens and seq.choice.grammar is None
+            (row, seq, num_drafted)
+            for row, (seq, num_drafted, grammar) in enumerate(rows)
+            if seq.is_below_min_tokens(num_drafted)
+            and grammar is None
+            and seq.choice.stop_checker.end_ids
         ]
+        self._below = []
 
     def apply(self, logits: Tensor) -> None:
-        for row, seq in self._rows:
-            if seq.below_min_tokens:
-                logits[row, list(seq.choice.stop_checker.end_ids)] = -torch.inf
+        if not self._rows:
+            return
+        below = [(row, seq) for row, seq, drafted in self._rows if seq.is_below_min_tokens(drafted)]
+        if not below:
+            return
+        if self._below != [row for row, _ in below]:
+            pairs = [(row, id) for row, seq in below for id in seq.choice.stop_checker.end_ids]
+            self._placed = to_device(
+                [np.array(part) for part in zip(*pairs, strict=True)], logits.device
+            )
+            self._below = [row for row, _ in below]
+        rows, ids = self._placed
+        logits[rows, ids] = -torch.inf
+
+    def can_launch(self) -> bool:
+        return True
+
+    def needs_tokens(self) -> bool:
+        return False
+
+    def launch(self, logits: Tensor, pending: Tensor | None) -> None:
+        self.apply(logits)  # a sequence counts its tokens in flight

@@ -43,7 +43,7 @@ class LogprobRecord:
 
     params: LogprobParams
     prompt: PromptLogprobs | None = None
-    """Until the first delta takes it."""
+    """The prompt's record, until the first delta takes it."""
     is_returned: bool = True
     """False if the request wants only ``total``, to select the best candidates."""
     total: float = 0.0
@@ -60,11 +60,15 @@ class LogprobRecord:
         self.total += float(scores.chosen[0])
 
     def note_offset(self, num_characters: int) -> None:
-        """Set how many characters of the text precede that token."""
+        """Set how many characters of the text precede the token added last."""
         self._untaken[-1].offsets = [num_characters]
 
+    def note_forced(self, forced: bool) -> None:
+        """Set whether the grammar allowed no other token than the one added last."""
+        self._untaken[-1].forced = [forced]
+
     def write(self, delta: ChoiceDelta) -> None:
-        """Move what was collected into the delta; the prompt's scores go into the first one."""
+        """Move the collected scores into the delta; the prompt's scores go into the first delta."""
         if delta.token_ids and self.is_returned:
             delta.logprobs = TokenLogprobs.joined(self._untaken)
         self._untaken = []

@@ -2,16 +2,19 @@
 
 from collections.abc import Iterable
 from collections.abc import Sequence as Rows
+from dataclasses import dataclass, field
+from typing import NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from workers.engine.cuda.transfers import to_device, wait_for
 from workers.engine.request import LogprobParams, TokenLogprobs
 from workers.engine.sampling.chunks import CHUNK, chunk_sums, in_chunks
-from workers.engine.sampling.logprob_record import LogprobRecord
 from workers.engine.sampling.single_buffer import SingleBuffer
-from workers.engine.sequence import Piece, Sequence
+from workers.engine.sequence import Piece
+from workers.engine.speculation.rows import Row
 
 _LOWEST = -9999.0
 """Replaces the logarithm of zero, as in OpenAI's API."""
@@ -21,25 +24,22 @@ _ROWS = 64
 
 
 class Scorer:
-    """Records the log probabilities of a step's tokens for the rows that want them."""
+    """Computes the log probabilities of a step's tokens for the rows that want them."""
 
     def __init__(self) -> None:
-        self._groups: list[tuple[LogprobParams, list[int], list[LogprobRecord]]] = []
+        self._groups: list[tuple[LogprobParams, list[int]]] = []
         self._num_rows = 0
         self._kept = SingleBuffer()
         self._single = SingleBuffer()
 
-    def set_rows(self, rows: Rows[Sequence]) -> None:
+    def set_rows(self, rows: Rows[Row]) -> None:
         """Set the owners of the logits' rows. Rows with equal parameters are scored together, so
         that no row pays for the parameters of another."""
-        groups: dict[LogprobParams, list[tuple[int, LogprobRecord]]] = {}
-        for row, seq in enumerate(rows):
+        groups: dict[LogprobParams, list[int]] = {}
+        for row, (seq, _, _) in enumerate(rows):
             if seq.logprobs is not None:
-                groups.setdefault(seq.logprobs.params, []).append((row, seq.logprobs))
-        self._groups = [
-            (params, [row for row, _ in group], [record for _, record in group])
-            for params, group in groups.items()
-        ]
+                groups.setdefault(seq.logprobs.params, []).append(row)
+        self._groups = list(groups.items())
         self._num_rows = len(rows)
 
     def keep(self, logits: Tensor) -> Tensor:
@@ -48,15 +48,24 @@ class Scorer:
             return self._kept.copy(logits)
         return logits
 
-    def note(self, raw: Tensor, token_ids: Tensor) -> None:
-        """Record each row's token under the logits that :meth:`keep` returned."""
-        for params, rows, records in self._groups:
-            everyone = len(rows) == self._num_rows
-            scores = self.score(
-                raw if everyone else raw[rows], token_ids if everyone else token_ids[rows], params
-            )
-            for i, record in enumerate(records):
-                record.note(scores.rows(i, i + 1))
+    def score_rows(self, raw: Tensor, token_ids: Tensor) -> dict[int, TokenLogprobs]:
+        """Score each row's token under the logits that :meth:`keep` returned, for the rows whose
+        sequence records log probabilities."""
+        pending = self.launch_rows(raw, token_ids)
+        wait_for(raw.device)
+        return pending.wait()
+
+    def launch_rows(self, raw: Tensor, token_ids: Tensor) -> "PendingScores":
+        """The same without waiting for the device."""
+        pending = PendingScores()
+        for params, rows in self._groups:
+            if len(rows) < self._num_rows:
+                (index,) = to_device([np.array(rows)], raw.device)
+                some, ids = raw.index_select(0, index), token_ids.index_select(0, index)
+            else:
+                some, ids = raw, token_ids
+            pending.groups.append((rows, self._launch(some, ids, params)))
+        return pending
 
     def score_prompts(self, pieces: Iterable[Piece], logits: Tensor) -> None:
         """Record the prompt tokens that follow those of ``pieces``. ``logits``
@@ -74,22 +83,61 @@ class Scorer:
     def score(self, logits: Tensor, token_ids: Tensor, params: LogprobParams) -> TokenLogprobs:
         """The log probabilities of ``token_ids`` [n] under ``logits`` [n, vocabulary]."""
         token_ids = token_ids.to(logits.device)
+        arriving = self._launch(logits, token_ids, params)
+        wait_for(logits.device)
+        return _joined(arriving)
+
+    def _launch(
+        self, logits: Tensor, token_ids: Tensor, params: LogprobParams
+    ) -> list["_Arriving"]:
         pieces = zip(torch.split(logits, _ROWS), torch.split(token_ids, _ROWS), strict=True)
-        return TokenLogprobs.joined(
-            [_score(self._single.copy(some), ids, params) for some, ids in pieces]
-        )
+        return [_score(self._single.copy(some), ids, params) for some, ids in pieces]
 
 
-def _score(logits: Tensor, token_ids: Tensor, params: LogprobParams) -> TokenLogprobs:
+class _Arriving(NamedTuple):
+    """Scores on their way to main memory."""
+
+    logprobs: Tensor
+    """[n, 1 + top + named]."""
+    top_ids: Tensor
+    """[n, top]."""
+
+
+@dataclass(frozen=True, slots=True)
+class PendingScores:
+    """Scores of a step's rows, group by group. They may be read once the device has come past
+    what was launched."""
+
+    groups: list[tuple[list[int], list[_Arriving]]] = field(default_factory=list)
+
+    def wait(self) -> dict[int, TokenLogprobs]:
+        """The scores by row."""
+        scored: dict[int, TokenLogprobs] = {}
+        for rows, pieces in self.groups:
+            scores = _joined(pieces)
+            scored.update((row, scores.rows(i, i + 1)) for i, row in enumerate(rows))
+        return scored
+
+
+def _joined(pieces: list[_Arriving]) -> TokenLogprobs:
+    parts = []
+    for logprobs, top_ids in pieces:
+        columns = [1, 1 + top_ids.shape[1]]
+        chosen, top, named = np.split(logprobs.numpy(), columns, axis=1)
+        parts.append(TokenLogprobs(chosen[:, 0], top_ids.numpy(), top, named))
+    return TokenLogprobs.joined(parts)
+
+
+def _score(logits: Tensor, token_ids: Tensor, params: LogprobParams) -> _Arriving:
     """Score, and overwrite ``logits``."""
     top, top_ids = likeliest(logits, params.top_logprobs_num)
-    named = logits[:, list(params.token_ids_logprob)]
+    (wanted,) = to_device([np.array(params.token_ids_logprob, dtype=np.int64)], logits.device)
+    named = logits.index_select(1, wanted)
     found = torch.cat([logits.gather(1, token_ids[:, None]), top, named], dim=1)
     highest = logits.amax(dim=-1, keepdim=True)
     total = chunk_sums(logits.sub_(highest).exp_()).sum(dim=-1, keepdim=True)
-    logprobs = found.sub_(highest + total.log().float()).clamp_(min=_LOWEST).cpu().numpy()
-    chosen, top_rows, named_rows = np.split(logprobs, [1, 1 + top.shape[1]], axis=1)
-    return TokenLogprobs(chosen[:, 0], top_ids.cpu().numpy(), top_rows, named_rows)
+    logprobs = found.sub_(highest + total.log().float()).clamp_(min=_LOWEST)
+    return _Arriving(*(x.to("cpu", non_blocking=True) for x in (logprobs, top_ids)))
 
 
 def likeliest(logits: Tensor, count: int) -> tuple[Tensor, Tensor]:
@@ -100,7 +148,7 @@ def likeliest(logits: Tensor, count: int) -> tuple[Tensor, Tensor]:
     outside has a larger one, or an equal one with a lower id, in each of those chunks.
     """
     if not count:
-        return logits[:, :0], torch.empty((len(logits), 0), dtype=torch.int64)
+        return logits[:, :0], logits.new_empty((len(logits), 0), dtype=torch.int64)
     chunked = in_chunks(logits, filler=-torch.inf)
     maxima = chunked.amax(-1)
     columns = torch.arange(max(maxima.shape[1], CHUNK), device=logits.device)

@@ -19,10 +19,10 @@ class BlockPool:
 
     def __init__(self, num_blocks: int) -> None:
         self._free = list(range(num_blocks - 1, NULL_BLOCK, -1))
-        self._references = [0] * num_blocks
+        self.references = [0] * num_blocks
         self._kept: set[int] = set()
         self._idle: OrderedDict[int, None] = OrderedDict()
-        self._tainted: set[int] = set()
+        self.tainted: set[int] = set()
         self.num_blocks = num_blocks - 1
         self.on_evict: Callable[[int], None] = lambda block: None
         """Called with each kept block that is evicted."""
@@ -52,23 +52,23 @@ class BlockPool:
         blocks = self._free[keep:][::-1]
         del self._free[keep:]
         for block in blocks:
-            self._references[block] = 1
+            self.references[block] = 1
         return blocks
 
     def share(self, blocks: Iterable[int]) -> None:
         """Add a holder to blocks that have one or that are kept."""
         for block in blocks:
-            if self._references[block] == 0:
+            if self.references[block] == 0:
                 assert block in self._kept, f"block {block} is free"
                 del self._idle[block]
-            self._references[block] += 1
+            self.references[block] += 1
 
     def free(self, blocks: Sequence[int]) -> None:
         """Remove a holder from blocks. A sequence's last block becomes the first to evict."""
         for block in reversed(blocks):
-            assert self._references[block] > 0, f"block {block} is not held"
-            self._references[block] -= 1
-            if self._references[block] == 0:
+            assert self.references[block] > 0, f"block {block} is not held"
+            self.references[block] -= 1
+            if self.references[block] == 0:
                 if block in self._kept:
                     self._idle[block] = None
                 else:
@@ -76,7 +76,7 @@ class BlockPool:
 
     def keep(self, block: int) -> None:
         """Keep a held block's contents beyond its last holder."""
-        assert self._references[block] > 0, f"block {block} is not held"
+        assert self.references[block] > 0, f"block {block} is not held"
         self._kept.add(block)
 
     def unkeep(self, block: int) -> None:
@@ -88,15 +88,15 @@ class BlockPool:
 
     def taint(self, blocks: Iterable[int]) -> None:
         """Mark held blocks whose contents must not reach another holder."""
-        self._tainted.update(blocks)
+        self.tainted.update(blocks)
 
     def take_tainted(self, blocks: Iterable[int]) -> list[int]:
         """Return the tainted ones among newly allocated blocks, which must be scrubbed, and
         unmark them."""
-        if not self._tainted:
+        if not self.tainted:
             return []
-        tainted = [block for block in blocks if block in self._tainted]
-        self._tainted.difference_update(tainted)
+        tainted = [block for block in blocks if block in self.tainted]
+        self.tainted.difference_update(tainted)
         return tainted
 
     def _evict(self) -> None:

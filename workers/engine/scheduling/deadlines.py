@@ -6,11 +6,11 @@ from itertools import count
 from workers.engine.request_state import RequestState
 
 _MAX_ENDED = 64
-"""How many entries of ended requests may stay, beside as many as there are live ones."""
+"""How many entries of ended requests may stay, in addition to the number of live requests."""
 
 
 class Deadlines:
-    """The deadlines of live requests. ``now`` is on their clock, that of ``time.monotonic()``."""
+    """The deadlines of live requests. ``now`` is on the same clock, ``time.monotonic()``."""
 
     def __init__(self) -> None:
         self._heap: list[tuple[float, int, RequestState]] = []

@@ -20,8 +20,8 @@ def chain_salt(
     """The salt of a request's hashes. Requests with different salts never share a block.
 
     An adapter changes a block's contents. A request that is recorded runs through the model's
-    modules, which round otherwise than the C forward. Organization and ``cache_salt`` keep a client
-    from learning what another one has sent from the time its own answer takes.
+    modules, which round differently from the C forward. Organization and ``cache_salt`` keep a
+    client from inferring another client's prompts from its own response times.
     """
     salt = repr((organization, cache_salt, adapter, is_recorded))
     return hashlib.sha256(salt.encode()).digest()
@@ -36,9 +36,9 @@ class PrefixCache:
         self._blocks: dict[bytes, int] = {}
         self._hashes: dict[int, bytes] = {}
         self.queries = 0
-        """Tokens that were looked up."""
+        """The number of tokens looked up."""
         self.hits = 0
-        """Tokens that were found."""
+        """The number of tokens found."""
         pool.on_evict = self._forget
 
     def hashes(self, sequence: Sequence) -> list[bytes]:
@@ -67,8 +67,19 @@ class PrefixCache:
             blocks.append(block)
         return blocks
 
+    def begin(self, sequence: Sequence, num_matched: int) -> None:
+        """Note that a sequence starts with ``num_matched`` of these blocks."""
+
+    def num_shareable(self, leader: Sequence, num_tokens: int) -> int:
+        """Return how many of the first ``num_tokens`` tokens, which ``leader`` is computing,
+        another sequence will find here."""
+        return num_tokens
+
+    def abandon(self, sequence: Sequence) -> None:
+        """Note that a sequence stops, and what it has computed since :meth:`store` is lost."""
+
     def store(self, sequence: Sequence) -> None:
-        """Add the sequence's computed full blocks. Of equal blocks the first one stays."""
+        """Add the sequence's computed full blocks. Of equal blocks the first one is kept."""
         hashes = self.hashes(sequence)
         num_full = sequence.num_computed // self._block_size
         for index in range(sequence.num_stored, num_full):
@@ -80,7 +91,7 @@ class PrefixCache:
         sequence.num_stored = num_full
 
     def discard(self, blocks: list[int]) -> None:
-        """Remove blocks from the cache. Their holders keep them."""
+        """Remove blocks from the cache. Sequences that hold them keep them."""
         for block in blocks:
             if block in self._hashes:
                 self._forget(block)

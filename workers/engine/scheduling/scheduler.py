@@ -7,12 +7,14 @@ from itertools import count
 
 from workers.engine.scheduling.block_pool import BlockPool
 from workers.engine.scheduling.prefix_cache import PrefixCache
+from workers.engine.scheduling.saved_states import StatefulPrefixCache, StateSave
 from workers.engine.scheduling.waiting_queue import MAX_PASSED_OVER, WaitingQueue
 from workers.engine.sequence import UNPLACED, Sequence
+from workers.engine.speculation.draft import NO_DRAFT, Draft
 
 _PAID_AHEAD = 64
 """Output tokens that a sequence is charged for in advance, when it starts and whenever it has used
-them up. Many sequences that start at once must count before they generate anything."""
+them up. So sequences that start together are charged before they generate anything."""
 
 
 @dataclass(slots=True)
@@ -28,14 +30,16 @@ class SchedulerOutput:
     """Running sequences with additional blocks."""
     tainted: list[int] = field(default_factory=list)
     """Blocks to scrub before the step."""
+    saves: list[StateSave] = field(default_factory=list)
+    """States to save while the step computes them."""
 
 
 class Scheduler:
     """Continuous batching under a token budget.
 
-    Every running sequence with one token left computes it. The rest of the budget goes to tokens
-    that a grammar forced, then to prompts, in chunks if necessary, then to waiting sequences in
-    the order of :class:`WaitingQueue`.
+    Every running sequence with one token left to compute does so. The rest of the budget goes to
+    tokens that a grammar forced, then to prompts, in chunks if necessary, then to waiting
+    sequences in the order of :class:`WaitingQueue`.
 
     Seniority is rank, then arrival. Rank is the priority, except for a promoted sequence. A
     sequence starts with the blocks for the tokens it has and gets more as it grows. When the pool
@@ -44,9 +48,9 @@ class Scheduler:
     no sequence needs more than the whole pool, every sequence ends.
 
     Smaller sequences that would fit do not overtake the head of the queue. A sequence of a higher
-    priority takes slot and blocks from lower ones. However many of these arrive, a lower priority
-    still has its turn to start, as :class:`WaitingQueue` describes, and to compute a chunk of its
-    prompt.
+    priority takes its slot and blocks from lower-priority ones. However many high-priority
+    sequences arrive, a lower priority still gets its turn to start, as :class:`WaitingQueue`
+    describes, and to compute a chunk of its prompt.
 
     A sequence whose prompt begins like one that is being computed waits for it, then shares its
     blocks.
@@ -64,18 +68,19 @@ class Scheduler:
         self._cache = prefix_cache
         self._block_size = block_size
         self._budget = max_num_batched_tokens
-        self._free_slots = list(range(max_num_seqs - 1, -1, -1))
-        self._running: list[Sequence] = []  # most senior first
+        self._least_budget = 2 * max_num_seqs
+        self.free_slots = list(range(max_num_seqs - 1, -1, -1))
+        self.running: list[Sequence] = []  # most senior first
         self._queue = WaitingQueue(self._cached_tokens)
         self._arrivals = count()
-        self._computing: dict[bytes, Sequence] = {}  # who computes a block that will be cached
+        self._computing: dict[bytes, Sequence] = {}  # by block hash: who computes it
         self._followers: dict[Sequence, list[Sequence]] = {}  # of each sequence in _computing
         self._following: dict[Sequence, Sequence] = {}
         self.preemptions = 0
 
     @property
     def num_running(self) -> int:
-        return len(self._running)
+        return len(self.running)
 
     @property
     def num_waiting(self) -> int:
@@ -83,7 +88,7 @@ class Scheduler:
 
     @property
     def has_work(self) -> bool:
-        return bool(self._running or self._queue)
+        return bool(self.running or self._queue)
 
     def add(self, sequence: Sequence) -> None:
         sequence.arrival = next(self._arrivals)
@@ -94,13 +99,13 @@ class Scheduler:
         output = SchedulerOutput()
         preemptions = self.preemptions
         self._grow(output)
-        crowded = self.preemptions > preemptions  # what was freed is for those that still run
+        crowded = self.preemptions > preemptions  # freed blocks go to running sequences
         if not crowded:
             self._make_way()
             output.grown = [seq for seq in output.grown if seq.slot != UNPLACED]
         chunks = output.chunks
         unfinished = []
-        for sequence in self._running:
+        for sequence in self.running:
             if len(sequence.token_ids) - sequence.num_computed == 1:
                 chunks.append((sequence, 1))
             else:
@@ -115,28 +120,81 @@ class Scheduler:
                 budget -= placed
         if not crowded:
             self._admit(output, budget)
+        if isinstance(self._cache, StatefulPrefixCache):
+            output.saves = self._cache.plan(chunks)
         return output
 
-    def look_ahead(self, rows: list[Sequence]) -> SchedulerOutput | None:
-        """Decide the step after the one in flight, which adds a token to each of ``rows``: every
-        running sequence computes that token, whatever it will be.
+    def look_ahead(self, flying: SchedulerOutput, rows: list[Sequence]) -> SchedulerOutput | None:
+        """Decide the step after the one ``flying``, which adds a token to each of ``rows``. In the
+        new step, every running sequence computes that token, whatever it turns out to be.
 
         Returns None if the step needs a real decision: a sequence could be admitted, is at its
-        last token, has more to compute, or needs a block that others hold.
+        last token, has more to compute, or needs a block that is not free.
         """
-        if len(rows) != len(self._running) or (self._queue and self._free_slots):
+        if len(rows) != len(self.running) or (self._queue and self.free_slots):
             return None
-        ends = any(s.finished or s.num_tokens + 1 >= s.max_total_tokens for s in rows)
-        short = [s for s in rows if s.num_tokens >= len(s.block_ids) * self._block_size]
-        if ends or len(short) > self._pool.num_free:
+        short = []
+        for sequence, size in flying.chunks:
+            num_tokens = len(sequence.token_ids)
+            if (
+                sequence.finished
+                or num_tokens + 1 >= sequence.max_total_tokens
+                or num_tokens - sequence.num_computed != size
+            ):
+                return None
+            if num_tokens >= len(sequence.block_ids) * self._block_size:
+                short.append(sequence)
+        if len(short) > self._pool.num_free:
             return None
-        output = SchedulerOutput(chunks=[(sequence, 1) for sequence in rows], grown=short)
+        output = SchedulerOutput(chunks=[(sequence, 1) for sequence in rows])
         for sequence in short:
-            blocks = self._pool.allocate(1)
-            assert blocks is not None
-            sequence.block_ids += blocks
-            output.tainted += self._pool.take_tainted(blocks)
+            self._lengthen(sequence, 1, output)
         return output
+
+    def halve_budget(self) -> int | None:
+        """Let later steps have half as many tokens. Return how many, or None if prompts would
+        hardly advance beside a full batch; then nothing changes."""
+        if self._budget // 2 < self._least_budget:
+            return None
+        self._budget //= 2
+        return self._budget
+
+    def extend(self, output: SchedulerOutput, index: int, draft: Draft) -> bool:
+        """Let the step compute a draft after its ``index``-th chunk, which must reach the end of
+        its sequence. Return False if no block remains for it after reserving one for the next
+        token of each running sequence: a draft never preempts a sequence."""
+        sequence, size = output.chunks[index]
+        num_tokens = len(sequence.token_ids) + len(draft.token_ids)
+        missing = -(-num_tokens // self._block_size) - len(sequence.block_ids)
+        if missing > 0:
+            if missing > self._pool.num_free - len(self.running):
+                return False
+            self._lengthen(sequence, missing, output)
+        sequence.draft = draft
+        output.chunks[index] = (sequence, size + len(draft.token_ids))
+        return True
+
+    def settle(self, sequence: Sequence, spoilt: bool) -> int:
+        """Drop a sequence's draft, except for accepted tokens. Return how many were accepted.
+
+        If its keys and values are ``spoilt``, the sequence computes all its tokens again.
+        """
+        draft, sequence.draft = sequence.draft, NO_DRAFT
+        gained = sequence.token_ids[sequence.num_computed :]
+        kept = 0
+        for drafted, actual in zip(draft.token_ids, gained, strict=False):
+            if drafted != actual:
+                break
+            kept += 1
+        if sequence.finished:
+            return kept
+        if spoilt:
+            self._preempt(sequence)
+            return kept
+        # The last token is computed even if it was before: its logits are needed.
+        sequence.num_computed += min(kept, len(gained) - 1) if gained else 0
+        self._confirm(sequence)
+        return kept
 
     def advance(self, output: SchedulerOutput, faulty: Collection[Sequence] = ()) -> None:
         """Record that the step's tokens are in the KV cache.
@@ -147,13 +205,20 @@ class Scheduler:
         for sequence, num_tokens in output.chunks:
             if sequence.finished:  # while the step was under way
                 continue
-            sequence.num_computed += num_tokens
+            sequence.num_computed += num_tokens - len(sequence.draft.token_ids)
             if sequence.num_computed == len(sequence.token_ids) and sequence not in faulty:
                 self._confirm(sequence)
         for sequence in faulty:
             self._pool.taint(sequence.block_ids)
             if self._cache is not None:
                 self._cache.discard(sequence.block_ids)
+
+    def taint_drafts(self, sequences: Collection[Sequence]) -> None:
+        """Have the blocks that hold drafted tokens of ``sequences`` scrubbed before they are
+        allocated again."""
+        for sequence in sequences:
+            first = sequence.num_computed // self._block_size
+            self._pool.taint(sequence.block_ids[first:])
 
     def finish(self, sequence: Sequence) -> None:
         """Drop a sequence in any state and free what it holds at once. Idempotent."""
@@ -177,30 +242,34 @@ class Scheduler:
     def _grow(self, output: SchedulerOutput) -> None:
         """Give running sequences the blocks that their tokens need, the most senior first. When
         none is left, the most junior sequences lose theirs."""
-        for sequence in tuple(self._running):
+        for sequence in tuple(self.running):
             if sequence.slot == UNPLACED:
-                return  # preempted, like all after it
+                return  # preempted, like all sequences after it
             missing = self._blocks_needed(sequence) - len(sequence.block_ids)
             if missing <= 0:
                 continue
-            while sequence.slot != UNPLACED:
-                if (blocks := self._pool.allocate(missing)) is not None:
-                    sequence.block_ids += blocks
-                    output.grown.append(sequence)
-                    output.tainted += self._pool.take_tainted(blocks)
-                    break
-                self._preempt(self._running[-1])
+            while sequence.slot != UNPLACED and not self._lengthen(sequence, missing, output):
+                self._preempt(self.running[-1])
+
+    def _lengthen(self, sequence: Sequence, missing: int, output: SchedulerOutput) -> bool:
+        """Give a sequence that many more blocks. Return False if too few are free."""
+        if (blocks := self._pool.allocate(missing)) is None:
+            return False
+        sequence.block_ids += blocks
+        output.grown.append(sequence)
+        output.tainted += self._pool.take_tainted(blocks)
+        return True
 
     def _make_way(self) -> None:
         """Preempt sequences whose slot or blocks a waiting sequence of a higher priority needs."""
-        while self._running and (top := self._queue.top_priority) is not None:
-            if self._running[-1].rank >= top:
+        while self.running and (top := self._queue.top_priority) is not None:
+            if self.running[-1].rank >= top:
                 return
             head = self._queue.peek()
             assert head is not None
-            if self._free_slots and self._has_room(head, self._match(head)):
+            if self.free_slots and self._has_room(head, self._match(head)):
                 return
-            self._preempt(self._running[-1])
+            self._preempt(self.running[-1])
 
     def _preempt(self, sequence: Sequence) -> None:
         self._release(sequence)
@@ -209,10 +278,12 @@ class Scheduler:
         self.preemptions += 1
 
     def _release(self, sequence: Sequence) -> None:
-        self._running.remove(sequence)
+        self.running.remove(sequence)
         self._pool.free(sequence.block_ids)
-        self._free_slots.append(sequence.slot)
+        self.free_slots.append(sequence.slot)
         sequence.block_ids, sequence.slot = [], UNPLACED
+        if self._cache is not None:
+            self._cache.abandon(sequence)
         self._dismiss_followers(sequence)
 
     def _confirm(self, sequence: Sequence) -> None:
@@ -241,8 +312,8 @@ class Scheduler:
     # Waiting ------------------------------------------------------------------------------------
 
     def _admit(self, output: SchedulerOutput, budget: int, above: float | None = None) -> int:
-        """Start waiting sequences, only of ranks ``above`` one if given. Return the budget left."""
-        while budget > 0 and self._free_slots:
+        """Start waiting sequences, only those ranked ``above`` if given. Return the budget left."""
+        while budget > 0 and self.free_slots:
             sequence = self._next(above)
             if sequence is None:
                 break
@@ -272,23 +343,23 @@ class Scheduler:
     def _has_room(self, sequence: Sequence, matched: list[int]) -> bool:
         """Whether the pool has blocks for a sequence's tokens and one more for each running one."""
         self._pool.share(matched)
-        needed = self._blocks_needed(sequence) - len(matched) + len(self._running)
+        needed = self._blocks_needed(sequence) - len(matched) + len(self.running)
         has_room = needed <= self._pool.num_free
         self._pool.free(matched)
         return has_room
 
     def _start(self, sequence: Sequence, matched: list[int]) -> None:
         self._queue.start(sequence)
-        for other in self._running:
+        for other in self.running:
             other.passed_over += other.rank < sequence.rank
         self._pool.share(matched)
         blocks = self._pool.allocate(self._blocks_needed(sequence) - len(matched))
         assert blocks is not None
         sequence.block_ids = matched + blocks
-        sequence.slot = self._free_slots.pop()
+        sequence.slot = self.free_slots.pop()
         sequence.num_computed = len(matched) * self._block_size
         sequence.num_stored = len(matched)
-        insort(self._running, sequence, key=_seniority)
+        insort(self.running, sequence, key=_seniority)
         if not sequence.num_charged:  # it starts for the first time
             sequence.cached_tokens = min(sequence.num_computed, sequence.prompt_len)
             sequence.num_charged = sequence.num_computed
@@ -297,6 +368,7 @@ class Scheduler:
                 self._cache.hits += sequence.num_computed
         self._charge(sequence)
         if self._cache is not None:
+            self._cache.begin(sequence, len(matched))
             self._followers[sequence] = []
             for digest in self._cache.hashes(sequence)[len(matched) :]:
                 self._computing.setdefault(digest, sequence)
@@ -315,11 +387,13 @@ class Scheduler:
             if self._computing.get(digest) is not leader:
                 break
             shared += self._block_size
-        to_do = sequence.num_tokens - num_matched * self._block_size
+        start = num_matched * self._block_size
+        shared = self._cache.num_shareable(leader, start + shared) - start
+        to_do = sequence.num_tokens - start
         return leader if 2 * shared >= max(to_do, leader.num_uncomputed) else None
 
     def _dismiss_followers(self, leader: Sequence) -> None:
-        """Put sequences back that wait for a leader's blocks: these are cached now or never."""
+        """Put back the sequences that wait for a leader's blocks: they are cached now or never."""
         if leader not in self._followers:
             return
         for sequence in reversed(self._followers.pop(leader)):
@@ -344,8 +418,8 @@ def _seniority(sequence: Sequence) -> tuple[float, int]:
 
 
 def _turn(sequence: Sequence) -> tuple[bool, bool]:
-    """Sort key: sequences that decode forced tokens come before prompts, and among prompts those
-    that others passed too often come first."""
+    """Sort key: sequences that decode forced tokens come before prompts. Among prompts, the ones
+    that were overtaken too often come first."""
     is_prefill = sequence.num_computed < sequence.prompt_len
     return is_prefill, not _is_overdue(sequence)
 

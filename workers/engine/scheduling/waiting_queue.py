@@ -16,7 +16,7 @@ _LOOK_AHEAD = 8
 """How far into an organization's queue a longer cached prefix may overtake the head."""
 
 _MAX_OVERTAKEN = 16
-"""How often others overtake the head of an organization's queue before it must go first."""
+"""How often the head of an organization's queue is overtaken before it must go first."""
 
 MAX_PASSED_OVER = 32
 """How many sequences of higher priorities may start before a waiting one of a lower priority."""
@@ -32,7 +32,7 @@ class _Tenant:
     credit: int = 0
     """Tokens that it may still spend in this round; negative if its sequences took more."""
     overtaken: int = 0
-    """How often others overtook the head of its queue."""
+    """How often other sequences overtook the head of its queue."""
 
 
 @dataclass(slots=True)
@@ -41,7 +41,7 @@ class _Level:
 
     tenants: dict[str, _Tenant] = field(default_factory=dict)
     ring: deque[_Tenant] = field(default_factory=deque)
-    """Tenants with waiting sequences, in the order of their turns."""
+    """Organizations with waiting sequences, in the order of their turns."""
     passed_over: int = 0
     """Sequences of higher priorities that started since its last turn."""
 
@@ -49,7 +49,7 @@ class _Level:
 class WaitingQueue:
     """Waiting sequences in the order of their turns.
 
-    A larger priority goes first. A priority that others passed too often gets a turn: one of its
+    A larger priority goes first. A priority that was overtaken too often gets a turn: one of its
     sequences starts next and is *promoted*, so that it keeps its slot and blocks until it ends. At
     most one sequence is promoted at a time, which bounds what the higher priorities lose.
 
@@ -59,8 +59,8 @@ class WaitingQueue:
     and pays for the tokens that they compute and generate, so that backlogged organizations get
     equal numbers of tokens.
 
-    Credit does not accumulate: an organization that begins to wait has no more than the best of
-    those already waiting.
+    Credit does not accumulate: an organization that begins to wait has no more than the highest
+    credit among the organizations already waiting.
     """
 
     def __init__(self, cached_tokens: Callable[[Sequence], int]) -> None:
@@ -155,7 +155,7 @@ class WaitingQueue:
         return max(islice(tenant.waiting, _LOOK_AHEAD), key=self._cached_tokens)
 
     def _overdue(self) -> _Level | None:
-        """The priority that others passed too often, if no sequence is promoted now."""
+        """The priority that was overtaken too often, if no sequence is promoted now."""
         if self._promoted is not None:
             return None
         overdue = [x for x in self._levels.values() if x.passed_over >= MAX_PASSED_OVER]
@@ -165,7 +165,7 @@ class WaitingQueue:
     def _turn(ring: deque[_Tenant]) -> _Tenant:
         best = max(tenant.credit for tenant in ring)
         if best <= 0:
-            rounds = -best // QUANTUM + 1  # fewer would leave every tenant without credit
+            rounds = -best // QUANTUM + 1  # fewer leave every organization without credit
             for tenant in ring:
                 tenant.credit += rounds * QUANTUM
         while ring[0].credit <= 0:

@@ -38,14 +38,14 @@ class Vocabulary:
     """A tokenizer's tokens as the engine reads them. Built once per model, then constant."""
 
     def __init__(self, tokenizer: Tokenizer, size: int) -> None:
-        """``size`` is the number of rows of the output layer, which may be more than there are
+        """``size`` is the number of rows of the output layer, which may exceed the number of
         tokens."""
         self.tokenizer = tokenizer
         self.size = max(size, num_ids(tokenizer))
-        """Ids below it are a token's, or nothing's."""
+        """The bound of all ids; an id below it may stand for no token."""
         self.bytes = TokenBytes(tokenizer)
         self.token_bytes = self.bytes.table(self.size)
-        """What each id contributes to a text."""
+        """The bytes that each id contributes to a text."""
         special = self.bytes.special_ids
         self._visible_bytes = [
             b"" if i in special else text for i, text in enumerate(self.token_bytes)

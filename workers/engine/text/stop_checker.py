@@ -6,7 +6,8 @@ The decision is a pure function of the choice's tokens.
 from typing import NamedTuple
 
 from completions.contract.stop_regex.automaton import RegexSearch, compile_all
-from workers.engine.request import FinishReason, SamplingParams
+from workers.engine.request import FinishReason
+from workers.engine.sampling.params import SamplingParams
 from workers.engine.text.stop_text import StopText, StringSearch, compile_string
 
 
@@ -48,9 +49,10 @@ class StopChecker:
     def may_end(self) -> bool:
         return self._num_tokens >= self._min_tokens
 
-    def ids_to_avoid(self) -> frozenset[int]:
-        """Ids that a grammar should not offer next, since any end of sequence ends its text."""
-        if self._num_tokens < self._min_tokens:
+    def ids_to_avoid(self, num_more: int = 0) -> frozenset[int]:
+        """Ids that a grammar should not offer after ``num_more`` further tokens, since any end of
+        sequence ends its text."""
+        if self._num_tokens + num_more < self._min_tokens:
             return self._early_ids
         return self._ignored_ids
 

@@ -89,7 +89,7 @@ class StopText:
     The first stop is the one whose last character comes first. If several end at one character,
     a string wins over a regex, the longest string over others, and the earlier regex over later
     ones. With ``trim``, the text ends before the stop, so it holds back exactly what may become
-    part of a stop. Without, the text ends after the stop, and nothing is held back.
+    part of a stop. Without it, the text ends after the stop, and nothing is held back.
     """
 
     def __init__(
@@ -135,7 +135,8 @@ class StopText:
 
     @property
     def _num_released(self) -> int:
-        """How much of the tail was shown already. It may still become part of a stop."""
+        """How many characters of the tail were shown already. They may still become part of a
+        stop."""
         return 0 if self._trim else len(self._tail)
 
     @property

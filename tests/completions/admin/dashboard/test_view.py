@@ -11,10 +11,9 @@ from django.utils import timezone
 
 from completions.admin import state
 from completions.admin.dashboard import figures
-from completions.admin.dashboard.figures import NOTHING, quantile
-from completions.admin.dashboard.periods import DAY, HOUR, MONTH, Period
+from completions.admin.dashboard.figures import DAY, HOUR, MONTH, NOTHING, Period, quantile
 from completions.management import example_data
-from completions.models import LoadSample, UsageHour, UsageRecord
+from completions.models import BudgetWarning, LoadSample, UsageHour, UsageRecord
 from completions.models.usage import FIRST_TOKEN, LATENCY
 from tests.completions.admin.test_tables import record
 from tests.completions.conftest import Tenant
@@ -28,7 +27,7 @@ def test_acting_while_redis_is_down_says_so(
     def client() -> None:
         raise state.UnreachableError(state.UNREACHABLE)
 
-    monkeypatch.setattr(state, "client", client)
+    monkeypatch.setattr(state, "store", client)
     for path in ("jobs/cmpl-1/cancel/", "jobs/cmpl-1/requeue/", "workers/w/drain/"):
         page = admin.post(f"/admin/{path}", follow=True).content.decode()
         assert "Nothing was done. Redis does not answer" in page
@@ -65,7 +64,7 @@ def test_quantiles_of_a_histogram(counts: dict[str, int], q: float, expected: fl
         (MONTH, "2026-10-22T00:00", "2026-11-20T00:00"),
     ],
 )
-def test_buckets(period: Period, first: str, last: str) -> None:
+def test_periods_are_cut_into_buckets(period: Period, first: str, last: str) -> None:
     buckets = [f"{bucket:%Y-%m-%dT%H:%M}" for bucket in period.buckets(NOW)]
     assert (buckets[0], buckets[-1]) == (first, last)
     assert len(buckets) == period.count
@@ -118,7 +117,7 @@ def test_load_is_a_mean_over_time_and_a_sum_over_models(db: None) -> None:
 
 
 @pytest.mark.parametrize("period", ["1h", "24h", "30d", "junk"])
-def test_the_page_without_any_use(admin: Client, unreachable: None, period: str) -> None:
+def test_the_dashboard_of_an_unused_service(admin: Client, unreachable: None, period: str) -> None:
     page = admin.get("/admin/", {"period": period}).content.decode()
     assert "No request has ended in this period" in page
     assert "Redis does not answer" in page
@@ -141,3 +140,12 @@ def test_the_charts_hold_what_was_used(admin: Client, unreachable: None) -> None
 
 def test_nothing_is_the_neutral_element() -> None:
     assert figures.total([]) == dict(NOTHING)
+
+
+def test_the_dashboard_warns_of_budgets(admin: Client, unreachable: None, owner: Tenant) -> None:
+    BudgetWarning.objects.create(
+        organization=owner.organization, scope=f"o{owner.organization.pk}",
+        budget="monthly_cost_budget", period=timezone.now().date().replace(day=1), percent=80,
+    )  # fmt: skip
+    text = admin.get("/admin/").content.decode()
+    assert f"{owner.organization.name} has used 80 % of its monthly cost budget." in text

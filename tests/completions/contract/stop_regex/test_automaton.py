@@ -87,7 +87,19 @@ def test_a_match_that_was_passed_over_does_not_hide_the_next() -> None:
     assert [found.step(char) for char in "xabbab"] == [0, 0, 2, 3, 0, 2]
 
 
-@pytest.mark.parametrize("pattern", ["a*", "", "^", "(?m)^", "(a|)", "(()*){1000}"])
+@pytest.mark.parametrize("pattern", ["ab$", r"ab\Z", "(?:b|ab$)", "^cab$", "a(?:b|$)", "c$|ab"])
+@given(texts)
+def test_the_end_is_that_of_the_text_so_far(pattern: str, text: str) -> None:
+    """As if SGLang searched after every character."""
+    assert search(compile_regex(pattern), text) == search_slowly(pattern, text)
+
+
+def test_the_beginning_is_that_of_the_text() -> None:
+    assert search(compile_regex("^ab"), "abab") == (0, 2)
+    assert search(compile_regex("^ab"), "cabab") is None
+
+
+@pytest.mark.parametrize("pattern", ["a*", "", "^", "(?m)^", "(a|)", "(()*){1000}", "$", "^$"])
 def test_the_empty_text_is_no_stop(pattern: str) -> None:
     with pytest.raises(RegexError, match="empty"):
         StopRegex(pattern)
@@ -119,6 +131,6 @@ def test_the_cache_is_bounded_and_starts_anew() -> None:
     for _ in range(6_000):
         number = number * 1103515245 + 12345 & 0x7FFFFFFF
         assert not found.step("ab"[number >> 16 & 1])
-        largest = max(largest, regex._cached)
+        largest = max(largest, regex.cached)
     assert 10_000 < largest < 30_000
     assert RegexSearch(regex).step("c") == 0

@@ -76,7 +76,8 @@ def _grammars(rng: random.Random) -> Iterator[tuple[str, list[str]]]:
 def _both_take(text: str) -> bool:
     try:
         ebnf.translate(text)
-        xgrammar.Grammar.from_ebnf(text)
+        # Patterns are read only when a text is tried.
+        _is_grammar_accept_string(xgrammar.Grammar.from_ebnf(text), "")
     except (GrammarError, RuntimeError):
         return False
     return True

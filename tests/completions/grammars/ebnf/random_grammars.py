@@ -7,6 +7,7 @@ _LITERALS = ('"a"', '"b"', '"ab"', '"ba"', '"aab"', '"c"', '"é"', '"è"', '""')
 _CLASSES = ("[a]", "[ab]", "[a-c]", "[^a]", "[^]", "[bé]")
 _CALLS = (
     'Regex("a+b?|c")', 'Regex("^(?:[^b]|bc){{1,2}}$")', 'Regex("A.", flags="i")',
+    'Regex("(?i)A[^B]", json_string=true)', 'Regex("a(?=b)c?|.", flags="u")',
     'Substring("a", "b", "ab")', 'TagDispatch(("ab", {}))', 'TagDispatch(("a", {}), ("cb", {}))',
     'TagDispatch(("bc", {}), loop_after_dispatch=false, excludes=("d",))',
 )  # fmt: skip

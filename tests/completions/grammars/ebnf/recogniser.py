@@ -17,7 +17,7 @@ from completions.grammars.ebnf.expressions import (
     Substring,
     walk,
 )
-from completions.grammars.ebnf.grammar import ROOT, Grammar
+from completions.grammars.ebnf.rules import ROOT, Grammar
 
 
 class Recogniser:

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from completions.grammars import ebnf
-from completions.grammars.limits import DEFAULT_LIMITS
+from completions.grammars import Constraint, ebnf, translate
+from completions.grammars.compiler import DEFAULT_COMPILER
 from tests.completions.grammars.byte_matcher import accepts
 
 SAMPLES = tomllib.loads(Path(__file__).with_name("samples.toml").read_text())
@@ -50,7 +50,7 @@ def test_look_ahead_restricts_nothing() -> None:
 
 
 def test_what_is_put_around_the_root_is_safe_beside_it() -> None:
-    grammar = ebnf.parse('root ::= [a-z]+ | "(" root ")"', DEFAULT_LIMITS)
+    grammar = ebnf.parse('root ::= [a-z]+ | "(" root ")"', DEFAULT_COMPILER)
     make = grammar.make
     grammar.start = make.concatenation([make.literal("x"), grammar.start, make.literal("end")])
     lark = ebnf.write(grammar)
@@ -65,3 +65,18 @@ def test_many_tags_are_written_once() -> None:
     assert accepts(lark, "so <017>(x) and <039>x")
     assert not accepts(lark, "so <017>(x) and <039>")
     assert lark.count("007") < 5
+
+
+def test_look_aheads_are_reported() -> None:
+    grammar = 'root ::= Regex("a(?=b)c") x\nx ::= "d" (= "e")'
+    places = [
+        each.message.partition(":")[0] for each in translate(Constraint("ebnf", grammar)).warnings
+    ]
+    assert places == ["line 2, column 11", "line 1, column 18"]
+
+
+def test_look_aheads_in_a_structural_tag_are_reported() -> None:
+    node = {"type": "grammar", "grammar": 'root ::= "d" (= "e")'}
+    tag = {"type": "structural_tag", "format": node}
+    (finding,) = translate(Constraint("structural_tag", tag)).warnings
+    assert (finding.keyword, finding.pointer) == ("lookahead", "/format/grammar")

@@ -6,8 +6,8 @@ from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
 from completions.grammars import ebnf
+from completions.grammars.compiler import DEFAULT_COMPILER
 from completions.grammars.exceptions import GrammarError
-from completions.grammars.limits import DEFAULT_LIMITS
 from tests.completions.grammars.byte_matcher import accepts
 from tests.completions.grammars.ebnf.random_grammars import random_grammar, random_text
 from tests.completions.grammars.ebnf.recogniser import Recogniser
@@ -59,7 +59,7 @@ def test_a_grammar_keeps_its_language(rng: random.Random) -> None:
     except GrammarError as error:
         assume("can never end" not in error.message)
         raise
-    grammar = ebnf.parse(text, DEFAULT_LIMITS)
+    grammar = ebnf.parse(text, DEFAULT_COMPILER)
     for _ in range(8):
         sample = random_text(rng)
         assert accepts(lark, sample) == Recogniser(grammar, sample).accepts(), sample

@@ -1,8 +1,7 @@
 import pytest
 
-from completions.grammars.ebnf.automata import Automaton
+from completions.grammars.ebnf.automata import Automaton, Crossing, Simulation, TooAmbiguousError
 from completions.grammars.ebnf.expressions import Expressions
-from completions.grammars.ebnf.simulation import Crossing, Simulation, TooAmbiguousError
 
 
 def test_crossings_of_a_word_and_letters() -> None:

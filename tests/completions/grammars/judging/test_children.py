@@ -1,12 +1,17 @@
 """Children that judge, die and are replaced."""
 
+import json
 import os
 import signal
+import subprocess
+import sys
 from collections.abc import Iterator
+from dataclasses import asdict
 from pathlib import Path
 
 import pytest
 
+from completions.contract.llguidance_threads import NICENESS
 from completions.grammars import Constraint, Limits, Question, TokenSource
 from completions.grammars.exceptions import (
     GrammarError,
@@ -14,7 +19,7 @@ from completions.grammars.exceptions import (
     GrammarTimeoutError,
 )
 from completions.grammars.judging import children as module
-from completions.grammars.judging.children import NICENESS, Child, Children
+from completions.grammars.judging.children import Child, Children
 from completions.grammars.judging.examination import examine
 from completions.grammars.judging.matching import Match
 
@@ -50,21 +55,19 @@ def test_one_child_serves_until_it_is_worn(
     monkeypatch.setattr(module, "MAX_QUESTIONS", 2)
     seen = []
     for _ in range(3):
-        child = children._take()
-        seen.append(child.pid)
-        assert child.ask(question("a")).error is None
-        children._give_back(child)
+        with children.borrowed() as child:
+            seen.append(child.pid)
+            assert child.ask(question("a")).error is None
     assert seen[0] == seen[1] != seen[2]
 
 
 def test_a_dying_child_is_a_refusal_and_is_replaced(children: Children) -> None:
-    child = children._take()
-    os.kill(child.pid, signal.SIGKILL)
-    composed = Constraint("regex", "a", place="tools")
-    verdict = child.ask(Question(composed))
+    with children.borrowed() as child:
+        os.kill(child.pid, signal.SIGKILL)
+        composed = Constraint("regex", "a", place="tools")
+        verdict = child.ask(Question(composed))
     with pytest.raises(GrammarError, match=r"^tools: too complex to check"):
         verdict.result()
-    children._give_back(child)
     assert children.ask(question("a")).error is None
 
 
@@ -88,18 +91,17 @@ def test_a_child_that_computes_too_long_is_ended(monkeypatch: pytest.MonkeyPatch
 
 
 def test_a_child_steps_back_behind_everything_else(children: Children) -> None:
-    child = children._take()
-    niceness = os.getpriority(os.PRIO_PROCESS, child.pid)
-    children._give_back(child)
+    with children.borrowed() as child:
+        niceness = os.getpriority(os.PRIO_PROCESS, child.pid)
     assert niceness == min(os.getpriority(os.PRIO_PROCESS, os.getpid()) + NICENESS, 19)
 
 
 def test_a_child_ends_with_its_parent() -> None:
-    child = Child(Limits())
-    assert child.ask(question("a")).error is None
-    child._process.stdin.close()
-    assert child._process.wait(10) == 0
-    child.close()
+    command = [sys.executable, "-m", module.CHILD, json.dumps(asdict(Limits()))]
+    with subprocess.Popen(command, cwd=module.ROOT, stdin=subprocess.PIPE) as child:
+        assert child.poll() is None
+        child.communicate(timeout=60)  # closes the child's input, as the end of a parent does
+    assert child.returncode == 0
 
 
 def test_a_child_has_no_secrets(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,9 +1,8 @@
 """Judged off the loop, within time, and remembered."""
 
 import asyncio
-import os
-import sys
 import threading
+import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -16,7 +15,7 @@ from completions.grammars.exceptions import (
     GrammarTimeoutError,
 )
 from completions.grammars.judging import judge as module
-from completions.grammars.judging.children import NICENESS
+from completions.grammars.judging.children import Children
 from completions.grammars.judging.judge import THREADS, VerdictCache, canonical, is_ordinary
 from tests.completions.grammars.hostile import rules
 from tests.completions.grammars.json_schema.test_schema import chain
@@ -112,7 +111,7 @@ async def test_waiting_for_a_processor_is_overload_not_the_clients_fault(hasty: 
 async def test_what_the_caps_refuse_takes_no_child(
     judge: Judge, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(judge._children, "ask", None)
+    monkeypatch.setattr(Children, "ask", None)
     for field, value, message in (
         ("json_schema", chain(1000), "ref chains lead through more than 500 levels"),
         ("ebnf", rules(3000, "::=", "root"), "a chain of more than 500 rules"),
@@ -125,12 +124,6 @@ async def test_what_the_caps_refuse_takes_no_child(
             await judge.judge(Constraint(field, value))
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="threads have no priority of their own")
-async def test_judging_steps_back_behind_everything_else(judge: Judge) -> None:
-    niceness = judge._threads.submit(os.getpriority, os.PRIO_PROCESS, 0).result()
-    assert niceness == min(os.getpriority(os.PRIO_PROCESS, os.getpid()) + NICENESS, 19)
-
-
 async def test_a_verdict_for_lack_of_time_is_not_remembered(
     hasty: Judge, spinning: threading.Event, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -140,7 +133,7 @@ async def test_a_verdict_for_lack_of_time_is_not_remembered(
     assert await hasty.judge(constraint) == "start: X"
 
 
-async def test_who_hangs_up_does_not_take_the_answer_from_others(
+async def test_a_hang_up_does_not_take_the_answer_from_others(
     judge: Judge, stuck: threading.Event
 ) -> None:
     constraint = Constraint("ebnf", "x")
@@ -161,6 +154,19 @@ async def test_deep_native_recursion_does_not_crash() -> None:
         judge.close()
 
 
+async def test_a_mask_without_end_leaves_nothing_running() -> None:
+    judge = Judge(Limits(seconds=0.5))
+    try:
+        endless = Constraint("grammar", {"type": "lark", "value": 'start: /a+/ "a"'})
+        verdict = await judge.ask(Question(endless))
+        assert isinstance(verdict.error, GrammarTimeoutError)
+        used = time.process_time()
+        await asyncio.sleep(0.5)
+        assert time.process_time() - used < 0.25
+    finally:
+        judge.close()
+
+
 @pytest.mark.parametrize(
     ("field", "value", "expected"),
     [
@@ -175,6 +181,8 @@ async def test_deep_native_recursion_does_not_crash() -> None:
         ("json_schema", r'{"multiple\u004ff": 9}', False),
         ("json_schema", {"description": "\u00e9"}, True),
         ("grammar", {"type": "lark", "value": 'start: %json {"multipleOf": 9}'}, False),
+        ("grammar", {"type": "lark", "value": 'start: "a"'}, False),
+        ("grammar", {"type": "regex", "value": "a+"}, True),
         ("ebnf", r'root ::= "\u00e9"', True),
         ("json_schema", {"patternProperties": {f"^k{i}": {} for i in range(9)}}, True),
         ("json_schema", {"patternProperties": {f"^k{i}": {} for i in range(200)}}, False),

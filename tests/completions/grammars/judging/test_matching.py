@@ -35,7 +35,9 @@ def compiler(tiny_model: Path) -> Compiler:
         ("grammar", {"type": "lark", "value": 'start: "<s>"'}, "<s>", Match(True, 3)),
     ],
 )
-def test_match(field: str, value: object, text: str, expected: Match, compiler: Compiler) -> None:
+def test_a_text_matches_up_to_its_first_wrong_character(
+    field: str, value: object, text: str, expected: Match, compiler: Compiler
+) -> None:
     grammar = translate(Constraint(field, value), compiler).grammar
     assert match(grammar, text, compiler) == expected
 

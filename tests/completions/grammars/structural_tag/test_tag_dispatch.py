@@ -8,7 +8,7 @@ import pytest
 from completions.grammars import Constraint, ebnf
 from completions.grammars.compiler import Compiler
 from completions.grammars.exceptions import GrammarError
-from completions.grammars.judging.rehearsal import rehearse
+from completions.grammars.judging.cost import check_cost
 from completions.grammars.tokens import TokenSource
 from completions.grammars.translation import translate
 from tests.completions.grammars.byte_matcher import accepts
@@ -42,7 +42,7 @@ def test_many_tags_with_a_models_tokens(tiny_model: Path) -> None:
     text = f"{dispatch([f'<t{number}>' for number in range(200)])}\n{NESTED}"
     compiler = Compiler(TokenSource(str(tiny_model / "tokenizer.json"), 260, (257,)))
     grammar = translate(Constraint("ebnf", text), compiler).grammar
-    rehearse(grammar, compiler)
+    check_cost(grammar, compiler)
     assert accepts(grammar, "so <t17>((ab)) and <t199>() end")
     assert not accepts(grammar, "so <t17>((ab) and")
 

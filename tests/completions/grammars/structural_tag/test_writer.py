@@ -16,7 +16,6 @@ from completions.grammars.structural_tag.parts import (
     chain,
     free_text,
     literal,
-    literals,
     loop,
 )
 from completions.grammars.structural_tag.writer import Writer
@@ -32,7 +31,14 @@ def lark(part: Part) -> list[str]:
 
 def test_regular_neighbours_fuse() -> None:
     assert chain([literal("a"), EMPTY, literal("b")]) == literal("ab")
-    whole = chain([literal("a"), literals(["b", "c"]), loop(literal("d"), 0, None), WORD])
+    whole = chain(
+        [
+            literal("a"),
+            alternatives([literal("b"), literal("c")]),
+            loop(literal("d"), 0, None),
+            WORD,
+        ]
+    )
     assert isinstance(whole, Terminal)
     assert lark(whole) == ["start: T0", 'T0: "a" ("b" | "c") ("d")* /[a-z]+/']
 
@@ -56,10 +62,10 @@ def test_a_lexeme_that_could_go_on_ends_at_its_literal() -> None:
 
 def test_a_lexeme_that_swallows_what_follows_is_refused() -> None:
     assert lark(chain([WORD, SYMBOL]))[0].startswith("start: T0 %json")
-    with pytest.raises(GrammarError, match="nothing tells where this text ends") as caught:
+    with pytest.raises(GrammarError, match="the end of this text is ambiguous") as caught:
         lark(chain([TEXT, SYMBOL]))
     assert caught.value.pointer == "/text"
-    with pytest.raises(GrammarError, match="nothing tells"):
+    with pytest.raises(GrammarError, match="is ambiguous"):
         lark(loop(chain([SYMBOL, WORD, TEXT]), 0, None))
 
 

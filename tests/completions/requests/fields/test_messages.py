@@ -2,14 +2,14 @@
 
 import pytest
 
-from completions.errors import FieldError
-from completions.requests.fields.messages import ChatMessageSerializer, check_answers
+from completions.exceptions import FieldError
+from completions.requests.fields.messages import ChatMessageObject, check_answers
 
 CALL = {"id": "c1", "type": "function", "function": {"name": "f", "arguments": '{"a": 1}'}}
 
 
 def read(message):
-    return ChatMessageSerializer().to_internal_value(message)
+    return ChatMessageObject().read(message)
 
 
 def refusal(message):
@@ -44,7 +44,7 @@ def refusal(message):
         ({"content": "x"}, {"role": "user", "content": "x"}),
     ],
 )  # fmt: skip
-def test_what_templates_see(message, expected):
+def test_messages_as_templates_see_them(message, expected):
     assert read(message) == expected
 
 

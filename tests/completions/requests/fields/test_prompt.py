@@ -1,4 +1,4 @@
-"""Every row of the contract's table of prompts, and that nothing else ever happens."""
+"""Every row of the contract's table of prompts, and arbitrary values."""
 
 import json
 from typing import Any
@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from completions.errors import FieldError
+from completions.exceptions import FieldError
 from completions.requests.fields.prompt import MAX_PROMPTS, parse_prompt
 
 VOCABULARY = 100
@@ -24,7 +24,7 @@ VOCABULARY = 100
         ([[1]] * MAX_PROMPTS, [[1]] * MAX_PROMPTS),
     ],
 )
-def test_accepted(prompt: Any, batch: list[list[int]]) -> None:
+def test_every_form_of_prompt_becomes_a_batch(prompt: Any, batch: list[list[int]]) -> None:
     assert parse_prompt(prompt, VOCABULARY) == batch
 
 
@@ -68,7 +68,7 @@ def test_accepted(prompt: Any, batch: list[list[int]]) -> None:
         ("[1,true,-1]", "invalid_type", "[1]"),  # only the first offender
     ],
 )
-def test_refused(prompt: str, code: str, path: str) -> None:
+def test_a_bad_prompt_is_refused_by_code_and_path(prompt: str, code: str, path: str) -> None:
     with pytest.raises(FieldError) as caught:
         parse_prompt(json.loads(prompt), VOCABULARY)
     assert (caught.value.code, caught.value.path) == (code, path)

@@ -1,10 +1,10 @@
-"""tools and tool_choice: what is understood, what goes together, what is refused and where."""
+"""tools and tool_choice: valid values, their combinations, and errors with their place."""
 
 import pytest
 
 from completions.chat.tools import Tool, ToolChoice
-from completions.errors import FieldError
-from completions.requests.fields.tools import ToolChoiceField, ToolSerializer, choice_of, placed
+from completions.exceptions import FieldError
+from completions.requests.fields.tools import ToolChoiceField, ToolObject, choice_of, placed
 
 F = {"type": "function", "function": {"name": "f", "parameters": {"type": "object"}}}
 TOOLS = (Tool("f"), Tool("g"))
@@ -14,11 +14,11 @@ for _ in range(300):
 
 
 def test_tools_keep_their_place():
-    given = [ToolSerializer().to_internal_value(each) for each in (
+    given = [ToolObject().read(each) for each in (
         F, {"type": "function", "function": {"name": "g", "description": "d", "strict": True}},
     )]  # fmt: skip
     assert placed(given) == (
-        Tool("f", None, {"type": "object"}, False, "tools[0]"),
+        Tool("f", None, {"type": "object"}, None, "tools[0]"),
         Tool("g", "d", None, True, "tools[1]"),
     )
     with pytest.raises(FieldError) as caught:
@@ -53,7 +53,7 @@ def test_tools_keep_their_place():
 )
 def test_bad_tools(tool, path):
     with pytest.raises(FieldError) as caught:
-        ToolSerializer().to_internal_value(tool)
+        ToolObject().read(tool)
     assert caught.value.path == path
 
 
@@ -75,8 +75,8 @@ NAMED_G = {"type": "function", "function": {"name": "g"}}
         ),
     ],
 )
-def test_choices(given, parallel, expected):
-    choice = None if given is None else ToolChoiceField().to_internal_value(given)
+def test_a_tool_choice_says_which_tools_may_be_called(given, parallel, expected):
+    choice = None if given is None else ToolChoiceField().read(given)
     assert choice_of(choice, parallel, TOOLS) == expected
 
 
@@ -97,7 +97,7 @@ def test_allowed_tools():
 )  # fmt: skip
 def test_bad_choices(given):
     with pytest.raises(FieldError):
-        ToolChoiceField().to_internal_value(given)
+        ToolChoiceField().read(given)
 
 
 def test_choices_that_need_tools():

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from completions.requests.fields.per_prompt import PerPrompt
+from completions.requests.fields.base import PerPrompt
 from tests.completions.requests.validating import LEAST, field_values, refusal
 
 pytestmark = pytest.mark.usefixtures("served")
@@ -151,9 +151,7 @@ def test_wrong_types_are_never_converted(field: str, value: Any) -> None:
         ("logprobs", 21, "integer_above_max_value", None),
         ("logprobs", -1, "integer_below_min_value", None),
         ("max_completion_tokens", 0, "integer_below_min_value", "max_tokens"),
-        ("top_logprobs_num", 5, "invalid_value", None),
         ("top_logprobs_num", 21, "integer_above_max_value", None),
-        ("logprob_start_len", 0, "invalid_value", None),
         ("logprob_start_len", -2, "integer_below_min_value", None),
         ("return_logprob", [True, False], "invalid_value", None),
         ("return_logprob", [1], "invalid_type", "return_logprob[0]"),
@@ -164,7 +162,7 @@ def test_wrong_types_are_never_converted(field: str, value: Any) -> None:
         ("token_ids_logprob", [1] * 129, "array_above_max_length", None),
         ("stop_regex", "", "invalid_value", None),
         ("stop_regex", "(", "invalid_value", None),
-        ("stop_regex", ["a", "b$"], "invalid_value", "stop_regex[1]"),
+        ("stop_regex", ["b$", "$b"], "invalid_value", "stop_regex[1]"),
         ("stop_regex", ["x"] * 33, "array_above_max_length", None),
         ("stop_regex", "é" * 129, "invalid_value", None),
         ("stop_regex", "a*", "invalid_value", None),
@@ -185,7 +183,6 @@ def test_wrong_types_are_never_converted(field: str, value: Any) -> None:
         ("adapter", {"generation": "0" * 64}, "unsupported_value", None),
         ("return_hidden_states", "first", "invalid_value", None),
         ("return_routed_experts", True, "unsupported_parameter", None),
-        ("routed_experts_start_len", 1, "invalid_value", None),
         ("tools", [{"type": "function"}], "unsupported_parameter", None),
         ("tool_choice", "auto", "unsupported_parameter", None),
         ("stop_token_ids", [1, 260], "invalid_token_id", "stop_token_ids[1]"),

@@ -5,8 +5,15 @@ from pathlib import Path
 import pytest
 
 from workers.engine.cpu import library
-from workers.engine.cpu.library import compiler_flags, load_library, why_no_int8
+from workers.engine.cpu.library import (
+    compiler_flags,
+    cpu_features,
+    limited,
+    load_library,
+    why_no_kernels,
+)
 
+SHORT = frozenset({"avx2", "fma", "avx"})
 VECTORS = frozenset({"avx512f", "avx512bw", "avx512vl", "avx512dq", "fma"})
 
 
@@ -19,7 +26,7 @@ def _fresh(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
 
 
 def test_what_the_cpu_can_do_decides() -> None:
-    assert compiler_flags(VECTORS - {"avx512dq"}) is None
+    assert compiler_flags(VECTORS - {"fma"}) is None
     vectors = compiler_flags(VECTORS | {"sse2"})
     assert vectors is not None
     assert "-mavx512dq" in vectors
@@ -29,23 +36,56 @@ def test_what_the_cpu_can_do_decides() -> None:
     assert tiles == [*vectors, "-mamx-tile", "-mamx-bf16"]
 
 
-def test_without_the_instructions_there_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_avx512_it_is_avx2() -> None:
+    for features in (SHORT, SHORT | VECTORS - {"avx512dq"}):
+        assert (compiler_flags(features) or [])[-2:] == ["-mavx2", "-mfma"]
+    laptop = compiler_flags(SHORT | {"avx_vnni"})
+    assert (laptop or [])[-3:] == ["-mavx2", "-mfma", "-mavxvnni"]
+
+
+def test_arm_processors_say_what_they_multiply() -> None:
+    for features, march in (
+        ({"asimd"}, "armv8-a"),
+        ({"asimd", "asimddp"}, "armv8.2-a+dotprod"),
+        ({"asimd", "asimddp", "i8mm", "bf16"}, "armv8.2-a+dotprod+bf16+i8mm"),
+    ):
+        assert f"-march={march}" in (compiler_flags(frozenset(features)) or [])
+
+
+def test_an_operator_can_limit_the_instructions(monkeypatch: pytest.MonkeyPatch) -> None:
+    everything = SHORT | VECTORS | {"avx512_vnni", "amx_tile", "amx_bf16"}
+    assert limited(everything, "amx") == everything
+    assert limited(everything, "avx512") == SHORT | VECTORS | {"avx512_vnni"}
+    assert limited(everything, "avx2") == SHORT
+    assert limited(everything, "none") == limited(frozenset({"asimd"}), "none") == frozenset()
+    monkeypatch.setenv("QUIRE_INSTRUCTIONS", "none")
+    assert cpu_features() == frozenset()
+    assert load_library() is None
+
+
+@pytest.mark.parametrize(("features", "limit"), [(SHORT, "sse2"), ({"asimd"}, "avx2")])
+def test_unknown_limits_are_refused(features: frozenset[str], limit: str) -> None:
+    with pytest.raises(ValueError, match=f"QUIRE_INSTRUCTIONS is '{limit}': use "):
+        limited(frozenset(features), limit)
+
+
+def test_without_the_instructions_there_is_no_library(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(library, "cpu_features", lambda: frozenset({"sse2"}))
     assert load_library() is None
 
 
 def test_why_there_is_no_int8(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(library, "cpu_features", lambda: frozenset({"sse2"}))
+    assert "no AVX512, AVX2 with FMA, or NEON" in str(why_no_kernels())
     monkeypatch.setattr(library, "cpu_features", lambda: VECTORS)
-    assert why_no_int8() == "this CPU has no AVX512-VNNI"
-    monkeypatch.setattr(library, "cpu_features", lambda: VECTORS | {"avx512_vnni"})
     monkeypatch.setenv("CC", "/nowhere/cc")
-    assert "could not be compiled" in str(why_no_int8())
+    assert "could not be compiled" in str(why_no_kernels())
     monkeypatch.setattr(library, "load_library", object)
-    assert why_no_int8() is None
+    assert why_no_kernels() is None
 
 
 @pytest.mark.parametrize("compiler", ["/nowhere/cc", "false"])
-def test_without_a_compiler_that_works_there_is_none(
+def test_without_a_compiler_that_works_there_is_no_library(
     compiler: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(library, "cpu_features", lambda: VECTORS)
@@ -55,11 +95,11 @@ def test_without_a_compiler_that_works_there_is_none(
     assert "computes with torch" in caplog.text
 
 
-@pytest.mark.skipif(compiler_flags(library.cpu_features()) is None, reason="needs AVX512")
+@pytest.mark.skipif(compiler_flags(library.cpu_features()) is None, reason="no instructions")
 def test_it_is_compiled_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert load_library() is not None
     [made] = (tmp_path / "native").iterdir()
     load_library.cache_clear()
-    monkeypatch.setattr(library.subprocess, "run", None)
+    monkeypatch.setattr("subprocess.run", None)
     assert load_library() is not None
     assert list((tmp_path / "native").iterdir()) == [made]

@@ -8,7 +8,7 @@ from tests.workers.engine.cpu.builds import BUILDS, build
 from workers.engine.cpu.library import load_library
 from workers.engine.cpu.linear import TiledLinear
 
-pytestmark = pytest.mark.skipif(load_library() is None, reason="needs AVX512 and a C compiler")
+pytestmark = pytest.mark.skipif(load_library() is None, reason="needs the C kernels")
 
 
 @pytest.fixture(params=BUILDS)

@@ -1,4 +1,5 @@
 import math
+from collections.abc import Iterator
 
 import numpy as np
 import pytest
@@ -7,11 +8,21 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
+from tests.workers.engine.cpu.builds import build
 from workers.engine.cpu import logits as native
 from workers.engine.cpu.library import load_library
 from workers.engine.grammar.mask import GrammarMask
 
-pytestmark = pytest.mark.skipif(load_library() is None, reason="needs AVX512 and a C compiler")
+pytestmark = pytest.mark.skipif(load_library() is None, reason="needs the C kernels")
+
+
+@pytest.fixture(autouse=True, params=["vectors", "avx2"], scope="module")
+def _kernels(request: pytest.FixtureRequest) -> Iterator[None]:
+    library = build(request.param)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(native, "load_library", lambda: library)
+        yield
+
 
 NO_BITS = np.empty((0, 0), dtype=np.int32)
 

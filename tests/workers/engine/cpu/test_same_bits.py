@@ -14,14 +14,14 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from tests.workers.engine.cpu.builds import BUILDS, build
-from tests.workers.engine.cpu.test_decoder import RECOGNISED, save, skip_without
+from tests.workers.engine.cpu.test_decoder import BY_DTYPE, RECOGNISED, SHAPES, save, skip_without
 from workers.engine.config import EngineConfig
 from workers.engine.cpu import decoder, linear
 from workers.engine.cpu.library import load_library
 from workers.engine.model.attention import AttentionMetadata
 from workers.engine.model.loader import load_model
 
-pytestmark = pytest.mark.skipif(load_library() is None, reason="needs AVX512 and a C compiler")
+pytestmark = pytest.mark.skipif(load_library() is None, reason="needs the C kernels")
 
 BLOCK = 16
 BLOCKS = 5
@@ -73,7 +73,7 @@ class Reference:
         self._tables = torch.arange(1, 1 + lines * BLOCKS).view(lines, BLOCKS)
         draw = torch.Generator().manual_seed(7)
         self._texts = torch.randint(VOCABULARY, (TEXTS, LENGTH), generator=draw)
-        self._logits = torch.stack(
+        self.logits = torch.stack(
             [
                 torch.cat([self._run([Piece(t, t, i, 1)], self._tables) for i in range(LENGTH)])
                 for t in range(TEXTS)
@@ -94,7 +94,7 @@ class Reference:
             pieces = [*step.before, own_piece, *step.after]
             logits, row = self._run(pieces, tables), 0
             for piece in pieces:
-                expected = self._logits[piece.text, piece.start : piece.start + piece.size]
+                expected = self.logits[piece.text, piece.start : piece.start + piece.size]
                 assert torch.equal(logits[row : row + piece.size], expected), piece
                 row += piece.size
             at += own_piece.size
@@ -133,7 +133,7 @@ def pieces(draw: st.DrawFn) -> Piece:
 
 
 def neighbours() -> st.SearchStrategy[list[Piece]]:
-    """Chunks, or up to 63 rows that decode."""
+    """Up to 4 chunks, or up to 63 single tokens."""
     row = st.builds(
         lambda text, start: Piece(text, text, start, 1),
         st.integers(0, TEXTS - 1),
@@ -156,7 +156,7 @@ cases = st.builds(
         min_size=1,
         max_size=5,
     ),
-    threads=st.sampled_from([1, 1, 1, 1, 1, 1, 1, 2]),  # two are slow on a busy machine
+    threads=st.sampled_from([1, 1, 1, 1, 1, 1, 1, 2]),  # two threads are slow on a busy machine
 )
 
 
@@ -167,7 +167,7 @@ def references() -> Iterator[dict[Any, Reference]]:
 
 
 def reference_of(known: dict[Any, Reference], model: str, dtype: str, name: str) -> Reference:
-    """For the build ``name`` of the library; "own" is the one that this processor gets."""
+    """Return a reference by the build ``name`` of the library, or by this processor's "own"."""
     skip_without(dtype)
     if (model, dtype, name) not in known:
         with tempfile.TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as patch:
@@ -176,7 +176,7 @@ def reference_of(known: dict[Any, Reference], model: str, dtype: str, name: str)
                 for module in (decoder, linear):
                     patch.setattr(module, "load_library", lambda: library)
             known[model, dtype, name] = Reference(
-                save(Path(folder), model, RECOGNISED[model]), dtype
+                save(Path(folder), model, {**RECOGNISED, **SHAPES}[model]), dtype
             )
     return known[model, dtype, name]
 
@@ -192,22 +192,45 @@ def check_many(reference: Reference, count: int) -> None:
     check()
 
 
-@pytest.mark.parametrize("dtype", ["bfloat16", "int8"])
-@pytest.mark.parametrize("model", sorted(RECOGNISED))
+@pytest.mark.parametrize(("model", "dtype"), BY_DTYPE)
 def test_a_row_has_the_same_bits(references: dict[Any, Reference], model: str, dtype: str) -> None:
-    check_many(reference_of(references, model, dtype, "own"), 30)
+    count = 30 if model in RECOGNISED else 10
+    check_many(reference_of(references, model, dtype, "own"), count)
 
 
+@pytest.mark.parametrize("dtype", ["bfloat16", "int8", "int4"])
 @pytest.mark.parametrize("name", BUILDS)
-def test_so_it_has_on_other_processors(references: dict[Any, Reference], name: str) -> None:
-    check_many(reference_of(references, "mistral", "bfloat16", name), 20)
+def test_a_row_has_the_same_bits_on_other_processors(
+    references: dict[Any, Reference], name: str, dtype: str
+) -> None:
+    check_many(reference_of(references, "mistral", dtype, name), 20)
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "int8", "int4"])
+@pytest.mark.parametrize("name", BUILDS)
+def test_processors_differ_by_rounding_alone(
+    references: dict[Any, Reference], name: str, dtype: str
+) -> None:
+    own = reference_of(references, "mistral", dtype, "own").logits
+    others = reference_of(references, "mistral", dtype, name).logits
+    assert (others - own).norm() < 0.02 * own.norm()
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("dtype", ["bfloat16", "int8"])
+@pytest.mark.parametrize("dtype", ["bfloat16", "int8", "int4"])
+@pytest.mark.parametrize("name", ["plain", "avx2"])
+@pytest.mark.parametrize("model", sorted(SHAPES))
+def test_rows_of_other_shapes_have_the_same_bits(
+    references: dict[Any, Reference], model: str, name: str, dtype: str
+) -> None:
+    check_many(reference_of(references, model, dtype, name), 10)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("dtype", ["bfloat16", "int8", "int4"])
 @pytest.mark.parametrize("model", sorted(RECOGNISED))
 def test_ten_thousand_rows_have_the_same_bits(
     references: dict[Any, Reference], model: str, dtype: str
 ) -> None:
-    """850 cases for each of twelve models."""
+    """850 cases for each model and type."""
     check_many(reference_of(references, model, dtype, "own"), 850)

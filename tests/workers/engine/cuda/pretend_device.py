@@ -1,8 +1,8 @@
-"""A device that is none: its tensors live on the CPU, and refuse what those of a GPU refuse.
+"""A pretended GPU: its tensors live on the CPU, but refuse to mix with tensors of the CPU.
 
-An operation over tensors of both devices raises RuntimeError, as it would on a GPU; a copy between
-them does not, nor a scalar, nor an index on the CPU. What reads values back, and so would wait for
-a GPU, is counted.
+An operation over tensors of both devices raises RuntimeError, as on a GPU. Copies between them are
+allowed, and so are scalars and indices on the CPU. Operations that read values back, and so would
+wait for a GPU, are counted.
 """
 
 from collections.abc import Iterator
@@ -32,11 +32,12 @@ _READS = {
     aten.nonzero.default,
     aten.equal.default,
     aten.masked_select.default,
+    aten.bincount.default,
 }
 
 
 class OnDevice(Tensor):
-    """A tensor that says it is on the device; ``on_cpu`` is where its values are."""
+    """A tensor that claims to be on the device. Its values are in ``on_cpu``."""
 
     on_cpu: Tensor
 
@@ -63,9 +64,11 @@ class OnDevice(Tensor):
 
 
 class PretendDevice(TorchDispatchMode):
-    """Within, tensors can be made on :data:`DEVICE`."""
+    """A mode in which tensors can be made on :data:`DEVICE`."""
 
     num_reads = 0
+    num_uploads = 0
+    """Copies from the CPU that wait for the device."""
 
     def __torch_dispatch__(
         self, operation: Any, _types: Any, args: Any = (), kwargs: Any = None
@@ -74,6 +77,7 @@ class PretendDevice(TorchDispatchMode):
         tensors = [x for x in leaves if isinstance(x, Tensor)]
         target = next((x for x in leaves if isinstance(x, torch.device)), None)
         PretendDevice.num_reads += operation in _READS
+        PretendDevice.num_uploads += _is_blocking_upload(operation, args, kwargs or {}, target)
         args, kwargs = tree_unflatten(map(_to_cpu, leaves), tree)
         result = operation(*args, **kwargs)
         if target is None and operation not in _COPIES:
@@ -88,7 +92,7 @@ class PretendDevice(TorchDispatchMode):
 
 
 class _ListsAsTensors(TorchFunctionMode):
-    """What makes tensors of lists inside torch, where no dispatch sees it, does so before."""
+    """Makes tensors of lists before torch does so itself, out of reach of a dispatch mode."""
 
     def __torch_function__(
         self, function: Any, _types: Any, args: Any = (), kwargs: Any = None
@@ -105,6 +109,17 @@ class _ListsAsTensors(TorchFunctionMode):
         return function(*args, **kwargs)
 
 
+def _is_blocking_upload(
+    operation: Any, args: Any, kwargs: dict[str, Any], target: torch.device | None
+) -> bool:
+    if operation is aten._to_copy.default:
+        to_device = target is not None and target.type != "cpu"
+        return to_device and not isinstance(args[0], OnDevice) and not kwargs.get("non_blocking")
+    if operation is aten.copy_.default and isinstance(args[0], OnDevice):
+        return not isinstance(args[1], OnDevice) and not (len(args) > 2 and args[2])
+    return False
+
+
 def _to_cpu(x: Any) -> Any:
     if isinstance(x, OnDevice):
         return x.on_cpu
@@ -114,7 +129,7 @@ def _to_cpu(x: Any) -> Any:
 
 def _refuse_mixtures(operation: Any, inputs: list[Tensor]) -> None:
     checked = [x for x in inputs if x.dim()]
-    if operation in _INDEXING:  # an index may be on the CPU, what is written may not
+    if operation in _INDEXING:  # indices may be on the CPU; written values may not
         checked = [x for x in checked if x.is_floating_point()]
     if len({isinstance(x, OnDevice) for x in checked}) > 1:
         raise RuntimeError(f"{operation}: tensors are on the CPU and on a device")
@@ -122,7 +137,7 @@ def _refuse_mixtures(operation: Any, inputs: list[Tensor]) -> None:
 
 @contextmanager
 def pretended() -> Iterator[type[PretendDevice]]:
-    PretendDevice.num_reads = 0
+    PretendDevice.num_reads = PretendDevice.num_uploads = 0
     with PretendDevice(), _ListsAsTensors():
         yield PretendDevice
 

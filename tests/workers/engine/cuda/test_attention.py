@@ -11,12 +11,19 @@ from torch import Tensor, nn
 
 from tests.workers.engine.model.test_attention import naive
 from workers.engine.cuda import attention
-from workers.engine.cuda.attention import kernel_takes, paged_attention_cuda
+from workers.engine.cuda.attention import (
+    PagedMetadata,
+    attend_gathered,
+    kernel_takes,
+    paged_attention_cuda,
+)
 from workers.engine.cuda.inputs import mixed_metadata
-from workers.engine.cuda.kv_cache import TokenMajorCache
+from workers.engine.cuda.kv_cache import TokenMajorCache, Way
 from workers.engine.exceptions import UnsupportedModel
-from workers.engine.model.attention_backend import CudaBackend
+from workers.engine.model.attention import attending
+from workers.engine.model.attention_backend import CudaBackend, Part
 from workers.engine.model.kv_cache import CacheProbe, LayerShape
+from workers.engine.model.visibility import Visible
 
 HEADS, KV_HEADS, DIM = 4, 2, 8
 BLOCK_SIZE, NUM_BLOCKS = 4, 32
@@ -70,9 +77,8 @@ def step(
         .transpose(0, 1)[None]
         for name in ("query", "key", "value")
     )  # fmt: skip
-    output, _ = paged_attention_cuda(
-        layer, query, key, value, None, attention_metadata=metadata, **options
-    )
+    with attending(metadata):
+        output, _ = paged_attention_cuda(layer, query, key, value, None, **options)
     for (talk, _), part in zip(pieces, output[0].split(sizes), strict=True):
         talk.output.append(part)
 
@@ -89,11 +95,11 @@ def converse(cache: TokenMajorCache, layer: nn.Module, value_dim: int, options: 
     return list(talks.values())
 
 
-def make_cache(layer: nn.Module, value_dim: int, paged_kernel: bool) -> TokenMajorCache:
-    shapes = {layer: LayerShape(KV_HEADS, DIM, value_dim)}
-    return TokenMajorCache(
-        shapes, NUM_BLOCKS, BLOCK_SIZE, torch.empty(0), lambda _shape: paged_kernel
-    )
+def make_cache(
+    layer: nn.Module, value_dim: int, way: Way, window: int | None = None
+) -> TokenMajorCache:
+    shapes = {layer: LayerShape(KV_HEADS, DIM, value_dim, Visible(window))}
+    return TokenMajorCache(shapes, NUM_BLOCKS, BLOCK_SIZE, torch.empty(0), lambda _shape: way)
 
 
 @pytest.mark.parametrize("window", [None, 1, 5, 100])
@@ -101,8 +107,7 @@ def make_cache(layer: nn.Module, value_dim: int, paged_kernel: bool) -> TokenMaj
 def test_gathered_pieces_equal_the_whole(window: int | None, cap: float | None) -> None:
     torch.manual_seed(0)
     layer = nn.Module()
-    options = {"sliding_window": window, "softcap": cap}
-    for talk in converse(make_cache(layer, 6, False), layer, 6, options):
+    for talk in converse(make_cache(layer, 6, Way.GATHERED, window), layer, 6, {"softcap": cap}):
         expected = naive(talk.query, talk.key, talk.value, window, cap)
         torch.testing.assert_close(torch.cat(talk.output), expected, rtol=1e-4, atol=1e-4)
 
@@ -157,18 +162,92 @@ def test_the_kernel_is_called_as_it_is_documented(
     torch.manual_seed(1)
     monkeypatch.setattr(attention, "_kernel", documented_kernel)
     layer = nn.Module()
-    options = {"sliding_window": window, "scaling": 0.3}
-    for talk in converse(make_cache(layer, DIM, True), layer, DIM, options):
+    for talk in converse(make_cache(layer, DIM, Way.FLASH, window), layer, DIM, {"scaling": 0.3}):
         query = talk.query * (0.3 * DIM**0.5)
         expected = naive(query, talk.key, talk.value, window, None)
         torch.testing.assert_close(torch.cat(talk.output), expected, rtol=1e-4, atol=1e-4)
 
 
-def test_this_torch_has_the_kernel_with_these_parameters() -> None:
-    if attention._kernel is None:
-        pytest.skip(f"torch {torch.__version__} has no varlen_attn with a block table")
-    theirs = inspect.signature(attention._kernel).parameters
-    assert set(inspect.signature(documented_kernel).parameters) <= set(theirs)
+def flat_kernel(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    cu_seq_q: Tensor,
+    cu_seq_k: Tensor,
+    max_q: int,
+    max_k: int,
+    *,
+    scale: float,
+    window_size: tuple[int, int],
+    enable_gqa: bool,
+) -> Tensor:
+    """``varlen_attn`` without a block table: keys and values of the sequences follow each other."""
+    for tensor in (cu_seq_q, cu_seq_k):
+        assert tensor.dtype == torch.int32
+        assert tensor.is_contiguous()
+    for tensor in (query, key, value):
+        assert tensor.stride(-1) == 1
+    assert len(cu_seq_k) == len(cu_seq_q)
+    assert (cu_seq_q[-1], cu_seq_k[-1]) == (len(query), len(key))
+    assert (max_q, max_k) == (cu_seq_q.diff().max(), cu_seq_k.diff().max())
+    output = []
+    for q, k in zip(pairwise(cu_seq_q.tolist()), pairwise(cu_seq_k.tolist()), strict=True):
+        length = k[1] - k[0]
+        output.append(
+            documented_kernel(
+                query[slice(*q)],
+                key[None, slice(*k)],
+                value[None, slice(*k)],
+                torch.tensor([0, q[1] - q[0]], dtype=torch.int32),
+                torch.tensor([0, length], dtype=torch.int32),
+                q[1] - q[0],
+                length,
+                scale=scale,
+                window_size=window_size,
+                enable_gqa=enable_gqa,
+                seqused_k=torch.tensor([length], dtype=torch.int32),
+                block_table=torch.zeros((1, 1), dtype=torch.int32),
+                num_splits=1,
+            )
+        )
+    return torch.cat(output)
+
+
+@pytest.mark.parametrize("prefill", ["flash", "gathered"])
+@pytest.mark.parametrize("window", [None, 1, 5, 100])
+def test_single_tokens_are_split_and_prompts_are_not(
+    window: int | None, prefill: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    torch.manual_seed(2)
+    decoded = []
+
+    def split(query: Tensor, *args: Any) -> Tensor:
+        layer, table, lengths, max_length, rule, processors = args
+        assert table.dtype == lengths.dtype == torch.int32
+        assert (len(table), len(lengths), processors) == (len(query), len(query), 7)
+        assert max_length >= lengths.max()
+        decoded.append(len(query))
+        metadata = PagedMetadata(
+            None, lengths, lengths, lengths, lengths, table, 1, 0, len(query), []  # type: ignore[arg-type]
+        )  # fmt: skip
+        return attend_gathered(query, layer, metadata, rule)
+
+    monkeypatch.setattr(attention, "_kernel", flat_kernel)
+    monkeypatch.setattr(attention, "_split", split)
+    monkeypatch.setattr(attention, "_processors", lambda _device: 7)
+    monkeypatch.setattr(attention, "_flash_takes", lambda *_: prefill == "flash")
+    layer = nn.Module()
+    for talk in converse(make_cache(layer, DIM, Way.SPLIT, window), layer, DIM, {}):
+        expected = naive(talk.query, talk.key, talk.value, window, None)
+        torch.testing.assert_close(torch.cat(talk.output), expected, rtol=1e-4, atol=1e-4)
+    assert decoded == [1, 2, 1, 1, 3]
+
+
+def test_this_torch_has_the_kernels_with_these_parameters() -> None:
+    for documented in (flat_kernel, documented_kernel):
+        names = inspect.signature(documented).parameters
+        if attention.find_kernel(*names) is None:
+            pytest.skip(f"torch {torch.__version__} has no such varlen_attn")
 
 
 @pytest.mark.parametrize(
@@ -181,6 +260,10 @@ def test_this_torch_has_the_kernel_with_these_parameters() -> None:
         (LayerShape(2, 64, 32), torch.bfloat16, 256, False),
         (LayerShape(2, 60, 60), torch.bfloat16, 256, False),
         (LayerShape(2, 288, 288), torch.bfloat16, 256, False),
+        (LayerShape(2, 64, 64, Visible(window=9)), torch.bfloat16, 256, True),
+        (LayerShape(2, 64, 64, Visible(chunk=16)), torch.bfloat16, 256, False),
+        (LayerShape(2, 64, 64, has_sinks=True), torch.bfloat16, 256, False),
+        (LayerShape(2, 64, 64, is_capped=True), torch.bfloat16, 256, False),
     ],
 )
 def test_what_the_kernel_takes(
@@ -189,9 +272,39 @@ def test_what_the_kernel_takes(
     assert kernel_takes(shape, dtype, block_size) is taken
 
 
+@pytest.mark.parametrize(
+    ("ways", "shape", "block_size", "chosen"),
+    [
+        ([Way.SPLIT, Way.FLASH], LayerShape(2, 64, 64), 16, Way.SPLIT),
+        ([Way.SPLIT, Way.FLASH], LayerShape(2, 192, 128, has_sinks=True), 16, Way.SPLIT),
+        ([Way.SPLIT, Way.FLASH], LayerShape(2, 512, 512), 16, Way.GATHERED),
+        ([Way.FLASH], LayerShape(2, 64, 64), 256, Way.FLASH),
+        ([Way.FLASH], LayerShape(2, 64, 64), 16, Way.GATHERED),
+        ([Way.FLASH], LayerShape(2, 64, 64, is_capped=True), 256, Way.GATHERED),
+        ([], LayerShape(2, 64, 64), 16, Way.GATHERED),
+    ],
+)
+def test_a_layer_attends_in_the_first_way_that_takes_it(
+    ways: list[Way], shape: LayerShape, block_size: int, chosen: Way
+) -> None:
+    backend = CudaBackend(torch.device("cpu"))
+    backend.ways[:0] = ways
+    layer = nn.Module()
+    cache = backend.make_cache({layer: shape}, 2, block_size, torch.bfloat16)
+    assert cache.layers[layer].way is chosen
+    assert cache.is_bounded is (chosen is not Way.GATHERED)
+    for _ in ways:
+        assert backend.simplify()
+    assert not backend.simplify()
+    assert (
+        backend.make_cache({layer: shape}, 2, 16, torch.bfloat16).layers[layer].way
+        == "gathered pages"
+    )
+
+
 def test_scrubbed_blocks_are_zero() -> None:
     layer = nn.Module()
-    cache = make_cache(layer, 6, False)
+    cache = make_cache(layer, 6, Way.GATHERED)
     pages = cache.layers[layer]
     pages.write(torch.tensor([4, 5, 9]), torch.ones(3, KV_HEADS, DIM), torch.ones(3, KV_HEADS, 6))
     cache.scrub([1])
@@ -206,10 +319,12 @@ def test_a_probe_learns_the_shapes_and_refuses_what_is_left_out() -> None:
 
     def probe(**options: Any) -> CacheProbe:
         seen = CacheProbe()
-        metadata = backend.piece(seen, 0, 2, torch.tensor([[0]]), BLOCK_SIZE)
-        paged_attention_cuda(layer, part, part, part, None, attention_metadata=metadata, **options)
+        metadata = backend.batch(seen, [Part(0, 2, [0])], BLOCK_SIZE)
+        with attending(metadata):
+            paged_attention_cuda(layer, part, part, part, None, **options)
         return seen
 
     assert probe().shapes == {layer: LayerShape(KV_HEADS, DIM, DIM)}
-    with pytest.raises(UnsupportedModel, match="s_aux"):
-        probe(s_aux=torch.zeros(2))
+    assert probe(s_aux=torch.zeros(2)).shapes[layer].has_sinks
+    with pytest.raises(UnsupportedModel, match="position_bias"):
+        probe(position_bias=torch.zeros(2))

@@ -18,12 +18,13 @@ from tests.workers.engine.cuda.pretend_device import DEVICE, PretendDevice, move
 from tests.workers.engine.cuda.test_model_runner import EagerGraphs
 from workers.engine.config import EngineConfig
 from workers.engine.cuda import model_runner
-from workers.engine.cuda.inputs import TABLE
 from workers.engine.cuda.model_runner import CudaModelRunner
 from workers.engine.engine import Engine
+from workers.engine.flight import PendingTokens
 from workers.engine.model.attention_backend import CudaBackend
 from workers.engine.model.loader import wrap_model
-from workers.engine.request import ChoiceDelta, Completion, LogprobParams, Request, SamplingParams
+from workers.engine.request import ChoiceDelta, Completion, LogprobParams, Request
+from workers.engine.sampling.params import SamplingParams
 
 CONFIG = {"max_num_seqs": 6, "max_num_batched_tokens": 24, "block_size": 4, "kv_cache_bytes": 2**22}
 KINDS: dict[str, dict[str, Any]] = {
@@ -41,10 +42,15 @@ KINDS: dict[str, dict[str, Any]] = {
     },
     "constrained": {"seed": 5, "grammar": "start: /[a-z]{4,12}/"},
     "jumping": {"temperature": 0.0, "grammar": 'start: /[0-9]/ " the quick brown " /[a-z]{3}/'},
+    "repeating": {"seed": 8, "dry_multiplier": 2.0, "dry_allowed_length": 1},
     "hidden": {"temperature": 0.0, "return_hidden_states": True},
     "scored": {"seed": 6, "logprobs": (LogprobParams(3, 0, (7, 8)),)},
     "adapted": {"temperature": 0.0, "adapter": "a"},
 }
+
+
+WAITING = {"constrained", "jumping", "repeating", "hidden"}
+"""Kinds whose next step needs their tokens here."""
 
 
 class Inline:
@@ -94,9 +100,9 @@ def make_engine(path: Path, adapter: Path, dtype: str, device: torch.device) -> 
         move(model)
         object.__setattr__(config, "device", str(device))  # no device that a user could name
     engine = Engine(wrap_model(model, AutoTokenizer.from_pretrained(path), backend, config), config)
-    engine._structured_output._filler = Inline()  # type: ignore[assignment]
+    engine.structured_output.filler = Inline()  # type: ignore[assignment]
     # How soon a grammar is compiled decides who shares a step, and so the last bits of floats.
-    engine._structured_output._compiler = Inline()  # type: ignore[assignment]
+    engine.structured_output.compiler = Inline()  # type: ignore[assignment]
     return engine
 
 
@@ -136,45 +142,65 @@ def test_all_kinds_in_one_batch_over_chunk_borders(
         assert list(map(plain, ours.choices)) == list(map(plain, theirs.choices))
 
 
-def test_a_step_is_launched_ahead_without_reading_back(
+def test_a_step_is_launched_ahead_without_waiting(
     make_pair: Callable[[str], Pair], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     engine = make_pair("bfloat16").there
-    launch = engine._launch_ahead
-    reads = []
+    prepare, send = engine.runner.prepare, PendingTokens.send
+    before: list[tuple[int, int]] = []
+    after: list[tuple[int, int]] = []
 
-    def watched(*args: Any) -> Any:
-        before = PretendDevice.num_reads
-        ahead = launch(*args)
-        if ahead is not None:
-            reads.append(PretendDevice.num_reads - before)
-        return ahead
+    def prepared(scheduled: Any, last_tokens: Any = None) -> Any:
+        if last_tokens is not None:
+            before.append((PretendDevice.num_reads, PretendDevice.num_uploads))
+        return prepare(scheduled, last_tokens)
 
-    monkeypatch.setattr(engine, "_launch_ahead", watched)
+    def sent(*args: Any) -> PendingTokens:
+        tokens = send(*args)
+        if len(after) < len(before):
+            after.append((PretendDevice.num_reads, PretendDevice.num_uploads))
+        return tokens
+
+    monkeypatch.setattr(engine.runner, "prepare", prepared)
+    monkeypatch.setattr(PendingTokens, "send", sent)
     with pretended():
-        engine.generate([ask(kind) for kind in ("greedy", "drawn", "adapted")])
-    assert len(reads) > 3
-    assert not any(reads)
+        engine.generate([ask(kind) for kind in KINDS if kind not in WAITING])
+    assert len(before) > 3
+    assert after == before
 
 
 def test_a_step_reads_nothing_back_before_it_samples(
     make_pair: Callable[[str], Pair], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     engine = make_pair("bfloat16").there
-    sample = engine._sampler.sample
-    reads = []
+    reads: list[int] = []
+    waits: list[tuple[int, int]] = []
 
-    def watched(*args: Any) -> Any:
-        reads.append(PretendDevice.num_reads)
-        result = sample(*args)
-        PretendDevice.num_reads = 0
-        return result
+    def watch(name: str) -> None:
+        choose = getattr(engine.sampler, name)
 
-    monkeypatch.setattr(engine._sampler, "sample", watched)
+        def watched(*args: Any, **options: Any) -> Any:
+            reads.append(PretendDevice.num_reads)
+            uploads = PretendDevice.num_uploads
+            result = choose(*args, **options)
+            if name == "launch":
+                waits.append(
+                    (PretendDevice.num_reads - reads[-1], PretendDevice.num_uploads - uploads)
+                )
+            PretendDevice.num_reads = 0
+            return result
+
+        monkeypatch.setattr(engine.sampler, name, watched)
+
+    watch("sample")
+    watch("launch")
+    kinds = ("greedy", "drawn", "constrained", "repeating", "adapted")
     with pretended():
-        engine.generate([ask(kind) for kind in ("greedy", "drawn", "constrained", "adapted")])
+        engine.generate([ask(kind) for kind in kinds])
     assert reads
     assert not any(reads)
+    assert len(waits) > 3
+    assert set(waits) == {(0, 0)}
 
 
 def test_the_pretended_device_refuses_what_a_device_refuses() -> None:
@@ -185,6 +211,11 @@ def test_the_pretended_device_refuses_what_a_device_refuses() -> None:
                 mixed()
         with pytest.raises(RuntimeError):
             there.numpy()
+        uploads = PretendDevice.num_uploads
+        there.copy_(here)
+        there.copy_(here, non_blocking=True)
+        here.to(DEVICE, non_blocking=True)
+        assert PretendDevice.num_uploads == uploads + 1
         there[torch.tensor([0, 1])] = 5.0
         assert (there + 1).cpu().tolist() == [6.0, 6.0, 2.0]
         assert there.device == DEVICE
@@ -195,13 +226,13 @@ def test_a_graph_reads_its_tables_on_the_device(
 ) -> None:
     monkeypatch.setattr(model_runner, "DecodeGraphs", EagerGraphs)
     pair = make_pair("float32")
-    runner = pair.there._runner
+    runner = pair.there.runner
     assert isinstance(runner, CudaModelRunner)
-    kinds = [kind for kind in KINDS if kind != "scored"]
+    kinds = [kind for kind in KINDS if kind not in ("scored", "repeating")]
     requests = [ask(kind, 5 + 7 * i) for i, kind in enumerate(kinds)]
     with pretended(), torch.inference_mode():
-        graphs = runner._capture(6, TABLE + runner._block_tables.shape[1])
-    monkeypatch.setattr(runner, "_graphs", graphs)
+        graphs = runner.capture()
+    monkeypatch.setattr(runner, "graphs", graphs)
     here, there = pair.generate(requests)
     for ours, theirs in zip(here, there, strict=True):
         assert [c.token_ids for c in ours.choices] == [c.token_ids for c in theirs.choices]

@@ -4,15 +4,12 @@ import torch
 from workers.engine.cuda.inputs import (
     LENGTH,
     POSITION,
+    ROW,
     SLOT,
-    TABLE,
     TOKEN,
     decode_table,
-    slots,
-    to_device,
 )
-
-TABLES = np.array([[5, 2, 0], [7, 0, 0]])
+from workers.engine.cuda.transfers import to_device
 
 
 def test_one_copy_keeps_shapes_and_values() -> None:
@@ -23,14 +20,11 @@ def test_one_copy_keeps_shapes_and_values() -> None:
     assert len({tensor.untyped_storage().data_ptr() for tensor in moved}) == 1
 
 
-def test_slots() -> None:
-    assert slots(np.array([6, 3]), TABLES, 4).tolist() == [2 * 4 + 2, 7 * 4 + 3]
-
-
 def test_a_decode_table_is_padded_at_the_null_block() -> None:
-    table = decode_table([11, 12], np.array([6, 3]), TABLES, block_size=4, num_rows=4)
+    positions, slots, rows = np.array([6, 3]), np.array([10, 31]), np.array([5, 2])
+    table = decode_table([11, 12], positions, slots, rows, num_rows=4, null_row=8)
     assert table[:, TOKEN].tolist() == [11, 12, 0, 0]
     assert table[:, POSITION].tolist() == [6, 3, 0, 0]
     assert table[:, SLOT].tolist() == [10, 31, 0, 0]
     assert table[:, LENGTH].tolist() == [7, 4, 1, 1]
-    assert table[:, TABLE:].tolist() == [[5, 2, 0], [7, 0, 0], [0, 0, 0], [0, 0, 0]]
+    assert table[:, ROW].tolist() == [5, 2, 8, 8]

@@ -11,15 +11,18 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 from tests.workers.engine import greedy
 from tests.workers.engine.adapters import merge, save_adapter
 from tests.workers.engine.model.test_loader import SUPPORTED, save
+from tests.workers.engine.tiny_models import LLAMA, save_model
 from workers.engine.config import EngineConfig
-from workers.engine.cuda import model_runner
+from workers.engine.cuda import attention, model_runner
 from workers.engine.cuda.graphs import DecodeGraphs, buckets
-from workers.engine.cuda.inputs import LENGTH, SLOT, TABLE
+from workers.engine.cuda.inputs import LENGTH, ROW, SLOT
+from workers.engine.cuda.kv_cache import TokenMajorCache, Way
 from workers.engine.cuda.model_runner import CudaModelRunner
 from workers.engine.engine import Engine
-from workers.engine.model.attention_backend import CudaBackend
-from workers.engine.model.loader import wrap_model
-from workers.engine.request import Request, SamplingParams
+from workers.engine.model.attention_backend import CpuBackend, CudaBackend
+from workers.engine.model.loader import LoadedModel, PagedModel, wrap_model
+from workers.engine.request import Request
+from workers.engine.sampling.params import SamplingParams
 
 
 def make_engine(path: Path, **settings: Any) -> Engine:
@@ -41,9 +44,9 @@ class EagerGraphs(DecodeGraphs):
         self.replayed: list[int] = []
 
     def replay(self, table: Tensor) -> Tensor:
-        self._table[: len(table)].copy_(table)
+        self.table[: len(table)].copy_(table)
         self.replayed.append(len(table))
-        return self.decode(self._table[: len(table)])  # type: ignore[no-any-return]
+        return self.decode(self.table[: len(table)])  # type: ignore[no-any-return]
 
 
 def mixed_requests(count: int) -> list[Request]:
@@ -60,7 +63,7 @@ def assert_greedy(engine: Engine, path: Path, requests: list[Request]) -> None:
 
 def test_greedy_equals_transformers_over_chunk_and_block_borders(tiny_llama: Path) -> None:
     engine = make_engine(tiny_llama)
-    assert isinstance(engine._runner, CudaModelRunner)
+    assert isinstance(engine.runner, CudaModelRunner)
     assert_greedy(engine, tiny_llama, mixed_requests(10))
 
 
@@ -84,13 +87,13 @@ def test_windows_caps_and_unequal_heads(tmp_path: Path, model_type: str) -> None
 def test_padded_tables_change_nothing(tiny_llama: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(model_runner, "DecodeGraphs", EagerGraphs)
     engine = make_engine(tiny_llama)
-    runner = engine._runner
+    runner = engine.runner
     assert isinstance(runner, CudaModelRunner)
-    runner._graphs = runner._capture(6, TABLE + runner._block_tables.shape[1])
+    runner.graphs = runner.capture()
     assert_greedy(engine, tiny_llama, mixed_requests(10))
-    assert isinstance(runner._graphs, EagerGraphs)
-    assert set(runner._graphs.replayed) >= {1, 6}
-    assert set(runner._graphs.replayed) <= {1, 2, 4, 6}
+    assert isinstance(runner.graphs, EagerGraphs)
+    assert set(runner.graphs.replayed) >= {1, 6}
+    assert set(runner.graphs.replayed) <= {1, 2, 4, 6}
 
 
 def test_forced_tokens_are_rows_of_a_graph(
@@ -103,14 +106,14 @@ def test_forced_tokens_are_rows_of_a_graph(
     plain = Engine.from_pretrained(tiny_llama, EngineConfig(dtype="float32", block_size=4))
     expected = [completion.choices[0].token_ids for completion in plain.generate(requests)]
     engine = make_engine(tiny_llama, max_num_seqs=16)
-    runner = engine._runner
+    runner = engine.runner
     assert isinstance(runner, CudaModelRunner)
-    runner._graphs = runner._capture(16, TABLE + runner._block_tables.shape[1])
+    runner.graphs = runner.capture()
     actual = [completion.choices[0].token_ids for completion in engine.generate(requests)]
     assert actual == expected
     assert engine.stats().forced_tokens > 0
-    assert isinstance(runner._graphs, EagerGraphs)
-    assert max(runner._graphs.replayed) > 2, "more rows than sequences"
+    assert isinstance(runner.graphs, EagerGraphs)
+    assert max(runner.graphs.replayed) > 2, "more rows than sequences"
 
 
 def test_a_graph_is_not_replayed_for_adapters(
@@ -121,9 +124,9 @@ def test_a_graph_is_not_replayed_for_adapters(
     merged = merge(tiny_llama, folder, scaling, tmp_path / "merged")
     monkeypatch.setattr(model_runner, "DecodeGraphs", EagerGraphs)
     engine = make_engine(tiny_llama, adapters={"a": folder})
-    runner = engine._runner
+    runner = engine.runner
     assert isinstance(runner, CudaModelRunner)
-    runner._graphs = runner._capture(6, TABLE + runner._block_tables.shape[1])
+    runner.graphs = runner.capture()
     params = SamplingParams(max_tokens=10, temperature=0)
     prompts = [greedy.prompt(9), greedy.prompt(20)]
     adapted, plain = engine.generate(
@@ -145,9 +148,133 @@ def test_a_model_that_cannot_be_captured_decodes_eagerly(
 
     monkeypatch.setattr(model_runner, "DecodeGraphs", Uncapturable)
     engine = make_engine(tiny_llama)
-    assert isinstance(engine._runner, CudaModelRunner)
-    assert engine._runner._capture(6, TABLE + 2) is None
+    assert isinstance(engine.runner, CudaModelRunner)
+    assert engine.runner.capture() is None
     assert "without CUDA graphs" in caplog.text
+
+
+def test_no_rank_replays_graphs_that_another_rank_lacks(
+    tiny_llama: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(model_runner, "DecodeGraphs", EagerGraphs)
+    runner = make_engine(tiny_llama).runner
+    assert isinstance(runner, CudaModelRunner)
+    given: list[int] = []
+
+    def agreed(_loaded: LoadedModel, number: int) -> int:
+        given.append(number)
+        return min(given)
+
+    monkeypatch.setattr(LoadedModel, "agreed", agreed)
+    monkeypatch.setattr(TokenMajorCache, "is_bounded", True)
+    assert runner.capture_with_others() is not None
+    monkeypatch.setattr(TokenMajorCache, "is_bounded", False)
+    assert runner.capture_with_others() is None
+    monkeypatch.setattr(TokenMajorCache, "is_bounded", True)
+    assert runner.capture_with_others() is None
+    assert given == [1, 0, 1], "each rank has to give a number"
+
+
+def test_a_kernel_that_spoils_a_model_gives_way_to_a_simpler_one(
+    tiny_llama: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def with_kernel(self: CudaBackend, _device: torch.device) -> None:
+        self._device = torch.device("cpu")
+        self.ways = [Way.SPLIT, Way.GATHERED]
+
+    monkeypatch.setattr(CudaBackend, "__init__", with_kernel)
+    monkeypatch.setattr(CudaBackend, "on_cpu", lambda _self: CpuBackend())
+    monkeypatch.setattr(attention, "takes", lambda *_: True)
+    monkeypatch.setattr(attention, "_split", lambda query, *_: torch.zeros_like(query))
+    monkeypatch.setattr(attention, "_processors", lambda _device: 1)
+    engine = make_engine(tiny_llama)
+    assert engine.forward == "cuda"
+    assert isinstance(engine.runner, CudaModelRunner)
+    assert {layer.way for layer in engine.runner.cache.layers.values()} == {Way.GATHERED}
+    assert "falls back to a simpler kernel" in caplog.text
+    assert_greedy(engine, tiny_llama, mixed_requests(3))
+
+
+def test_a_step_that_runs_out_of_memory_runs_once_more(
+    tiny_llama: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    emptied: list[bool] = []
+    monkeypatch.setattr(torch.cuda, "empty_cache", lambda: emptied.append(True))
+    engine = make_engine(tiny_llama)
+    run = PagedModel.__call__
+    failures = iter([True, False, False, True])
+
+    def scarce(*args: Any) -> Tensor:
+        if next(failures, False):
+            raise torch.OutOfMemoryError("CUDA out of memory")
+        return run(*args)
+
+    monkeypatch.setattr(PagedModel, "__call__", scarce)
+    assert_greedy(engine, tiny_llama, mixed_requests(3))
+    assert len(emptied) == 2
+    assert "runs again after memory was returned" in caplog.text
+
+
+def test_a_step_that_does_not_fit_is_done_in_smaller_ones(
+    tiny_llama: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(torch.cuda, "empty_cache", lambda: None)
+    engine = make_engine(tiny_llama, max_num_batched_tokens=64)
+    run = PagedModel.__call__
+    sizes: list[int] = []
+
+    def scarce(model: Any, ids: Tensor, *args: Any) -> Tensor:
+        if len(ids) > 40:
+            raise torch.OutOfMemoryError("CUDA out of memory")
+        sizes.append(len(ids))
+        return run(model, ids, *args)
+
+    monkeypatch.setattr(PagedModel, "__call__", scarce)
+    assert_greedy(engine, tiny_llama, mixed_requests(6))
+    assert max(sizes) == 32
+    assert "later ones have 32 tokens" in caplog.text
+
+
+def test_a_step_that_did_not_fit_leaves_nothing_in_a_record(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    options = {**LLAMA, "model_type": "mixtral", "num_local_experts": 4, "num_experts_per_tok": 2}
+    path = save_model(tmp_path, options)
+    params = SamplingParams(temperature=0, max_tokens=5, ignore_eos=True)
+    ask = Request("r", (greedy.prompt(30),), params, return_routed_experts=True)
+    engine = make_engine(path, max_num_batched_tokens=64)
+    [expected] = engine.generate([ask])
+    assert isinstance(engine.runner, CudaModelRunner)
+    model: Any = engine.runner._model.model
+    layer = model.model.layers[1]
+    forward = layer.forward
+    failures = iter([True])
+
+    def scarce(*args: Any, **kwargs: Any) -> Any:
+        if next(failures, False):
+            raise torch.OutOfMemoryError("CUDA out of memory")
+        return forward(*args, **kwargs)
+
+    monkeypatch.setattr(torch.cuda, "empty_cache", lambda: None)
+    monkeypatch.setattr(layer, "forward", scarce)
+    [found] = engine.generate([ask])
+    assert (there := expected.choices[0].routed_experts) is not None
+    assert (here := found.choices[0].routed_experts) is not None
+    assert here.tolist() == there.tolist()
+
+
+def test_steps_that_cannot_be_smaller_end_the_engine(
+    tiny_llama: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(torch.cuda, "empty_cache", lambda: None)
+    engine = make_engine(tiny_llama, max_num_batched_tokens=64)
+
+    def full(*_: Any) -> Tensor:
+        raise torch.OutOfMemoryError("CUDA out of memory")
+
+    monkeypatch.setattr(PagedModel, "__call__", full)
+    with pytest.raises(torch.OutOfMemoryError):
+        engine.generate(mixed_requests(2))
 
 
 def test_a_cache_too_small_for_a_block_is_refused(tiny_llama: Path) -> None:
@@ -158,23 +285,23 @@ def test_a_cache_too_small_for_a_block_is_refused(tiny_llama: Path) -> None:
 def test_the_profile_computes_a_whole_budget_even_past_the_context(
     tiny_llama: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    runner = make_engine(tiny_llama, max_model_len=40)._runner
+    runner = make_engine(tiny_llama, max_model_len=40).runner
     assert isinstance(runner, CudaModelRunner)
     seen: list[tuple[int, int, int]] = []
-    run = type(runner._loaded.model).__call__
+    run = PagedModel.__call__
 
     def watched(model: Any, ids: Tensor, positions: Tensor, metadata: Any, rows: Tensor) -> Tensor:
         seen.append((len(ids), int(positions.max()), len(rows)))
         return run(model, ids, positions, metadata, rows)
 
-    monkeypatch.setattr(type(runner._loaded.model), "__call__", watched)
-    runner._profile(max_tokens=100, max_rows=6)
+    monkeypatch.setattr(PagedModel, "__call__", watched)
+    runner.profile(max_tokens=100, max_rows=6)
     assert seen == [(100, 39, 100)]
 
 
 @pytest.mark.parametrize("max_rows", [1, 2, 3, 7, 8, 9, 64, 100])
 def test_buckets_bound_the_padding(max_rows: int) -> None:
-    graphs = DecodeGraphs(max_rows, TABLE + 1, torch.device("cpu"))
+    graphs = DecodeGraphs(max_rows, torch.device("cpu"))
     for count in range(1, max_rows + 1):
         padded = graphs.num_rows(count)
         assert padded is not None
@@ -186,7 +313,7 @@ def test_buckets_bound_the_padding(max_rows: int) -> None:
 
 
 def test_unused_rows_of_a_graph_point_at_the_null_block() -> None:
-    table = DecodeGraphs(4, TABLE + 3, torch.device("cpu"))._table
+    table = DecodeGraphs(4, torch.device("cpu")).table
     assert (table[:, LENGTH] == 1).all()
     assert not table[:, SLOT].any()
-    assert not table[:, TABLE:].any()
+    assert (table[:, ROW] == 4).all()

@@ -1,3 +1,4 @@
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -10,9 +11,11 @@ from workers.engine.model.attention import (
     AttentionMetadata,
     DecodeGroup,
     PrefillChunk,
+    attending,
     paged_attention,
 )
 from workers.engine.model.kv_cache import AttentionRule, CacheProbe, KVCache, LayerShape
+from workers.engine.model.visibility import EVERYTHING, Visible
 
 HEADS, KV_HEADS, KEY_DIM, VALUE_DIM = 4, 2, 8, 6
 BLOCK_SIZE, NUM_BLOCKS = 4, 32
@@ -83,9 +86,8 @@ def run_step(
         start += size
     metadata.slots = torch.cat(slots)
     query, key, value = (torch.cat(part).transpose(0, 1)[None] for part in zip(*parts, strict=True))
-    output, _ = paged_attention(
-        layer, query, key, value, None, attention_metadata=metadata, **options
-    )
+    with attending(metadata):
+        output, _ = paged_attention(layer, query, key, value, None, **options)
     start = 0
     for talk, size in pieces:
         talk.output.append(output[0, start : start + size])
@@ -98,10 +100,11 @@ def run_step(
 def test_pieces_in_mixed_batches_equal_the_whole(window: int | None, cap: float | None) -> None:
     torch.manual_seed(0)
     layer = Layer()
-    cache = KVCache({layer: SHAPE}, NUM_BLOCKS, BLOCK_SIZE, torch.float32)
+    shape = replace(SHAPE, visible=Visible(window))
+    cache = KVCache({layer: shape}, NUM_BLOCKS, BLOCK_SIZE, torch.float32)
     first = Conversation(14, [9, 3, 20, 1])
     second = Conversation(11, [2, 30, 5])
-    options = {"sliding_window": window, "softcap": cap}
+    options = {"softcap": cap}
     plan = [[(first, 5)], [(first, 6), (second, 4)], [(first, 1), (second, 4)]]
     plan += [[(first, 1), (second, 1)], [(second, 2), (first, 1)]]
     for pieces in plan:
@@ -124,9 +127,8 @@ def test_a_group_pads_shorter_sequences_with_the_null_block() -> None:
         torch.stack([getattr(t, name)[-1] for t in talks], dim=1)[None]
         for name in ("query", "key", "value")
     ]
-    output, _ = paged_attention(
-        layer, *last, None, attention_metadata=flat_batch(cache, slots, [group], [])
-    )
+    with attending(flat_batch(cache, slots, [group], [])):
+        output, _ = paged_attention(layer, *last, None)
     for row, talk in enumerate(talks):
         expected = naive(talk.query, talk.key, talk.value, None, None)[-1]
         torch.testing.assert_close(output[0, row], expected, rtol=1e-4, atol=1e-4)
@@ -136,15 +138,8 @@ def probe(module: nn.Module | SimpleNamespace, mask: Tensor | None = None, **opt
     tokens = torch.arange(2)
     metadata = flat_batch(CacheProbe(), tokens, [], [PrefillChunk(0, 2, 0, tokens[None])])
     part = torch.zeros(1, 1, 2, 4)
-    paged_attention(
-        module,  # type: ignore[arg-type]
-        part,
-        part,
-        part,
-        mask,
-        attention_metadata=metadata,
-        **options,
-    )
+    with attending(metadata):
+        paged_attention(module, part, part, part, mask, **options)  # type: ignore[arg-type]
 
 
 def test_a_probe_learns_the_shapes() -> None:
@@ -152,16 +147,12 @@ def test_a_probe_learns_the_shapes() -> None:
     tokens = torch.arange(2)
     seen = CacheProbe()
     metadata = flat_batch(seen, tokens, [], [PrefillChunk(0, 2, 0, tokens[None])])
-    paged_attention(
-        layer,
-        torch.zeros(1, HEADS, 2, KEY_DIM),
-        torch.zeros(1, KV_HEADS, 2, KEY_DIM),
-        torch.zeros(1, KV_HEADS, 2, VALUE_DIM),
-        None,
-        attention_metadata=metadata,
-    )
+    query = torch.zeros(1, HEADS, 2, KEY_DIM)
+    key, value = torch.zeros(1, KV_HEADS, 2, KEY_DIM), torch.zeros(1, KV_HEADS, 2, VALUE_DIM)
+    with attending(metadata):
+        paged_attention(layer, query, key, value, None)
     assert seen.shapes == {layer: SHAPE}
-    assert seen.rules == {layer: AttentionRule(KEY_DIM**-0.5, None, None)}
+    assert seen.rules == {layer: AttentionRule(KEY_DIM**-0.5, EVERYTHING, None)}
     with pytest.raises(UnsupportedModel, match="more than once"):
         seen.note(layer, torch.zeros(2, 1, 4), torch.zeros(2, 1, 4), seen.rules[layer])
 
@@ -169,7 +160,6 @@ def test_a_probe_learns_the_shapes() -> None:
 @pytest.mark.parametrize(
     ("options", "named"),
     [
-        ({"s_aux": torch.zeros(2)}, "s_aux"),
         ({"position_bias": torch.zeros(2)}, "position_bias"),
         ({"is_causal": False}, "causally"),
         ({"dropout": 0.1}, "drops out"),

@@ -1,4 +1,5 @@
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 import torch
@@ -10,13 +11,15 @@ from workers.engine.model.device import adapt, resolve_device
 
 @pytest.fixture
 def machine(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
-    """A machine with so many GPUs, and with the paged kernel or not."""
+    """A machine with so many GPUs, with torch's paged kernel or not, and with ours or not."""
 
-    def pretend(gpus: int, kernel: bool = True) -> None:
+    def pretend(gpus: int, kernel: bool = True, split: bool = False) -> None:
         monkeypatch.setattr(torch.cuda, "is_available", lambda: gpus > 0)
         monkeypatch.setattr(torch.cuda, "device_count", lambda: gpus)
         monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
         monkeypatch.setattr(device, "has_paged_kernel", lambda _device: kernel)
+        reason = None if split else "not tried"
+        monkeypatch.setattr(device, "why_no_split_kernel", lambda _device: reason)
 
     return pretend
 
@@ -57,6 +60,32 @@ def test_a_device_that_is_not_there_is_refused(
         resolve_device(wanted)
 
 
+def test_a_driver_that_this_torch_cannot_use_is_an_error(
+    machine: Callable[..., None], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    machine(0)
+    driver = tmp_path / "version"
+    driver.write_text("NVRM version: NVIDIA UNIX x86_64 Kernel Module  535.1\nGCC version: 12\n")
+    monkeypatch.setattr(device, "_DRIVER", driver)
+    monkeypatch.setattr(torch.version, "cuda", "13.0")
+    with pytest.raises(ValueError, match=r"Module  535\.1; torch is built for CUDA 13\.0"):
+        resolve_device("auto")
+    assert resolve_device("cpu").type == "cpu"
+
+
+def test_a_gpu_that_a_torch_without_cuda_leaves_idle_is_told(
+    machine: Callable[..., None],
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    machine(0)
+    monkeypatch.setattr(device, "_DRIVER", tmp_path)
+    monkeypatch.setattr(torch.version, "cuda", None)
+    assert resolve_device("auto").type == "cpu"
+    assert "built without CUDA" in caplog.text
+
+
 @pytest.mark.parametrize(
     ("gpus", "kernel", "dtype", "wanted", "block_size"),
     [
@@ -72,3 +101,8 @@ def test_blocks_are_as_large_as_the_kernel_needs(
 ) -> None:
     machine(gpus, kernel)
     assert adapt(EngineConfig(dtype=dtype, block_size=wanted)).block_size == block_size
+
+
+def test_our_kernel_leaves_blocks_as_they_are(machine: Callable[..., None]) -> None:
+    machine(1, split=True)
+    assert adapt(EngineConfig(dtype="bfloat16", block_size=16)).block_size == 16

@@ -1,8 +1,10 @@
+import json
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM
 
 from tests.workers.engine import greedy
@@ -10,7 +12,9 @@ from tests.workers.engine.tiny_models import LLAMA, save_model
 from workers.engine.config import EngineConfig
 from workers.engine.engine import Engine
 from workers.engine.exceptions import UnsupportedModel
-from workers.engine.request import Request, SamplingParams
+from workers.engine.model.loader import load_model
+from workers.engine.request import Request
+from workers.engine.sampling.params import SamplingParams
 
 SHAPE = {key: value for key, value in LLAMA.items() if key != "model_type"}
 CONFIG = EngineConfig(
@@ -29,6 +33,9 @@ SUPPORTED: dict[str, dict[str, Any]] = {
         "tie_word_embeddings": False,
     },
     "gpt_neox": {},
+    "gpt_oss": {"num_local_experts": 4, "num_experts_per_tok": 2, "head_dim": 16,
+                "rope_parameters": None, "sliding_window": 7},
+    "llama4_text": {"head_dim": 16, "num_local_experts": 2, "attention_chunk_size": 8},
     "qwen2_moe": {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 32,
                   "shared_expert_intermediate_size": 32},
     "deepseek_v3": {"n_routed_experts": 4, "num_experts_per_tok": 2, "n_group": 1, "topk_group": 1,
@@ -37,13 +44,14 @@ SUPPORTED: dict[str, dict[str, Any]] = {
                     "first_k_dense_replace": 1, "num_key_value_heads": 4},
 }  # fmt: skip
 
-REFUSED: dict[str, tuple[dict[str, Any], str]] = {
-    "gpt_oss": (
-        {"num_local_experts": 4, "num_experts_per_tok": 2, "head_dim": 16, "rope_parameters": None},
-        "s_aux",
+GENERAL: dict[str, tuple[dict[str, Any], str]] = {
+    "bloom": ({"max_position_embeddings": 512}, "stores no keys and values"),
+    "falcon": ({"alibi": True}, "cannot be tried in small"),
+    "llama4_text": (
+        {"num_hidden_layers": 4, "head_dim": 16, "num_local_experts": 2, "floor_scale": 16},
+        "off generate",
     ),
-    "falcon": ({"alibi": True}, "does not take an attention function"),
-    "mamba": ({}, "stores no keys and values"),
+    "rwkv": ({"max_position_embeddings": 512}, "more than keys and values"),
 }
 
 
@@ -62,38 +70,58 @@ def test_architectures_run_without_code_of_their_own(tmp_path: Path, model_type:
         assert completion.choices[0].token_ids == greedy.generate(path, prompt, 10)
 
 
-@pytest.mark.filterwarnings("ignore")  # transformers on kernels that a refused model would like
-@pytest.mark.parametrize("model_type", sorted(REFUSED))
-def test_what_attention_cannot_do_is_refused_at_load(tmp_path: Path, model_type: str) -> None:
-    options, reason = REFUSED[model_type]
+@pytest.mark.filterwarnings("ignore")  # transformers on kernels that it would like
+@pytest.mark.parametrize("model_type", sorted(GENERAL))
+def test_what_pages_cannot_do_runs_the_general_way(
+    tmp_path: Path, model_type: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    options, reason = GENERAL[model_type]
     path = save(tmp_path, model_type, options)
-    with pytest.raises(UnsupportedModel, match=reason):
-        Engine.from_pretrained(path, CONFIG)
+    assert Engine.from_pretrained(path, CONFIG).forward == "general"
+    assert reason in caplog.text
 
 
-def test_a_model_that_only_seems_to_run_is_refused(
-    tiny_llama: Path, monkeypatch: pytest.MonkeyPatch
+def test_a_model_that_only_seems_to_run_runs_the_general_way(
+    tiny_llama: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     from transformers.models.llama import modeling_llama
 
     scaled = modeling_llama.LlamaAttention.forward
 
     def forgetful(self: Any, *args: Any, **options: Any) -> Any:
-        """Attends differently where it has no interface to go through."""
+        """Attends differently when it does not go through the attention interface."""
         output, weights = scaled(self, *args, **options)
         return (output * 1.5 if weights is not None else output), weights
 
     monkeypatch.setattr(modeling_llama.LlamaAttention, "forward", forgetful)
-    with pytest.raises(UnsupportedModel, match="differs from its own attention"):
-        Engine.from_pretrained(tiny_llama, CONFIG)
+    assert Engine.from_pretrained(tiny_llama, CONFIG).forward == "general"
+    assert "differs from its own attention" in caplog.text
+
+
+def test_a_checkpoint_without_some_tensors_is_refused(tmp_path: Path) -> None:
+    path = save_model(tmp_path)
+    weights = path / "model.safetensors"
+    tensors = load_file(weights)
+    del tensors["model.layers.1.mlp.up_proj.weight"]
+    save_file(tensors, weights, {"format": "pt"})
+    with pytest.raises(UnsupportedModel, match=r"lacks model\.layers\.1\.mlp\.up_proj\.weight: "):
+        Engine.from_pretrained(path, CONFIG)
+
+
+def test_a_type_that_generates_no_text_is_refused(tmp_path: Path) -> None:
+    path = save_model(tmp_path)
+    config = json.loads((path / "config.json").read_text())
+    (path / "config.json").write_text(json.dumps({**config, "model_type": "vit"}))
+    with pytest.raises(UnsupportedModel, match="vit cannot be read as a causal language model"):
+        Engine.from_pretrained(path, CONFIG)
 
 
 def test_the_context_is_the_models_unless_configured_smaller(tiny_llama: Path) -> None:
-    assert Engine.from_pretrained(tiny_llama, CONFIG).max_model_len == 512
-    smaller = EngineConfig(dtype="float32", max_model_len=100)
-    assert Engine.from_pretrained(tiny_llama, smaller).max_model_len == 100
+    on_cpu = replace(CONFIG, device="cpu")
+    assert load_model(tiny_llama, on_cpu).max_model_len == 512
+    assert load_model(tiny_llama, replace(on_cpu, max_model_len=100)).max_model_len == 100
     with pytest.raises(ValueError, match="context of 512"):
-        Engine.from_pretrained(tiny_llama, EngineConfig(max_model_len=513))
+        load_model(tiny_llama, replace(on_cpu, max_model_len=513))
 
 
 def test_every_end_of_sequence_id_counts(tiny_llama: Path, tmp_path: Path) -> None:

@@ -14,7 +14,8 @@ from workers.engine.config import EngineConfig
 from workers.engine.engine import Engine
 from workers.engine.exceptions import InvalidRequest, UnsupportedAdapter
 from workers.engine.model.lora import Adapters
-from workers.engine.request import Request, SamplingParams
+from workers.engine.request import Request
+from workers.engine.sampling.params import SamplingParams
 
 PARAMS = SamplingParams(max_tokens=12, temperature=0, ignore_eos=True)
 LAYERS = ("q_proj", "v_proj", "down_proj")
@@ -102,12 +103,12 @@ def test_packed_layers_are_adapted_too(tmp_path: Path) -> None:
 
 def _first_logits(engine: Engine, request: Request) -> torch.Tensor:
     engine.submit(request)
-    engine._take_inbox(wait=False)
-    scheduled = engine._scheduler.schedule()
+    engine.receive(wait=False)
+    scheduled = engine.scheduler.schedule()
     with torch.inference_mode():
-        logits = engine._runner.forward(engine._runner.prepare(scheduled)).float().clone()
+        logits = engine.runner.forward(engine.runner.prepare(scheduled)).float().clone()
     engine.abort(request.request_id)
-    engine._take_inbox(wait=False)
+    engine.receive(wait=False)
     return logits
 
 
@@ -134,7 +135,7 @@ def test_prompts_of_one_request_may_have_different_adapters(
 
 def test_without_adapters_layers_have_no_hooks(tiny_llama: Path) -> None:
     engine = Engine.from_pretrained(tiny_llama, config())
-    modules = engine._runner._model.model.modules()
+    modules = engine.runner._model.model.modules()
     assert not any(m._forward_hooks or m._forward_pre_hooks for m in modules)
 
 

@@ -17,7 +17,8 @@ from workers.engine.config import EngineConfig
 from workers.engine.engine import Engine
 from workers.engine.exceptions import InvalidRequest
 from workers.engine.model.recorder import finding_routed_modules
-from workers.engine.request import ChoiceDelta, Request, SamplingParams
+from workers.engine.request import ChoiceDelta, Request
+from workers.engine.sampling.params import SamplingParams
 
 MakeEngine = Callable[..., Engine]
 

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 import torch
+from tokenizers import Tokenizer
 from torch import Tensor
 
 from tests.workers.engine import greedy
@@ -13,8 +14,9 @@ from tests.workers.engine.tiny_models import EOS, TOOL
 from workers.engine.config import EngineConfig
 from workers.engine.engine import Engine
 from workers.engine.exceptions import InvalidLogits, InvalidRequest, ProcessorError
-from workers.engine.request import Completion, Request, SamplingParams
+from workers.engine.request import Completion, Request
 from workers.engine.sampling.custom_processors import ChoiceContext, load_processors
+from workers.engine.sampling.params import SamplingParams
 
 MakeEngine = Callable[..., Engine]
 
@@ -87,9 +89,11 @@ class TestDisallowedTokens:
         with pytest.raises(InvalidRequest, match="custom_params: "):
             said(custom, ask("disallowed_tokens", **params))
 
-    def test_a_grammar_that_needs_one_is_the_clients_mistake(self, custom: Engine) -> None:
+    def test_a_grammar_that_needs_one_is_the_clients_mistake(
+        self, custom: Engine, tokenizer: Tokenizer
+    ) -> None:
         grammar = 'start: "x" /[a-z]+/'
-        token = custom._intake.vocabulary.tokenizer.token_to_id("x")
+        token = tokenizer.token_to_id("x")
         asked = ask("disallowed_tokens", token_ids=[token], grammar=grammar)
         neighbour = ask(None, "n", grammar=grammar)
         [alone] = said(custom, neighbour)
@@ -101,8 +105,10 @@ class TestDisallowedTokens:
 
 class TestThinkingBudget:
     @pytest.mark.parametrize("budget", [0, 1, 3])
-    def test_thinking_ends_after_so_many_tokens(self, custom: Engine, budget: int) -> None:
-        start, end = (custom._intake.vocabulary.tokenizer.token_to_id(t) for t in (TOOL, EOS))
+    def test_thinking_ends_after_so_many_tokens(
+        self, custom: Engine, tokenizer: Tokenizer, budget: int
+    ) -> None:
+        start, end = (tokenizer.token_to_id(t) for t in (TOOL, EOS))
         fields = {"start_token": TOOL, "end_token": EOS, "thinking_budget": budget}
         params = SamplingParams(
             temperature=0, ignore_eos=True, max_tokens=8, logit_bias={end: -100.0},
@@ -124,9 +130,9 @@ class TestThinkingBudget:
         with pytest.raises(InvalidRequest, match="custom_params: "):
             said(custom, ask("thinking_budget", **params))
 
-    def test_a_resumed_choice_goes_on_alike(self, custom: Engine) -> None:
+    def test_a_resumed_choice_goes_on_alike(self, custom: Engine, tokenizer: Tokenizer) -> None:
         fields = {"start_token": TOOL, "end_token": EOS, "thinking_budget": 4}
-        start = custom._intake.vocabulary.tokenizer.token_to_id(TOOL)
+        start = tokenizer.token_to_id(TOOL)
         asked = ask("thinking_budget", **fields, logit_bias={start: 50.0})
         [whole] = said(custom, asked)
         tokens = tuple(whole.choices[0].token_ids)

@@ -12,6 +12,7 @@ from tokenizers import Tokenizer
 from tests.workers.engine.rows import row
 from workers.engine.sampling.dry import Dry, breaker_ids
 from workers.engine.sequence import Sequence
+from workers.engine.speculation.rows import rows_of
 
 VOCABULARY = 12
 LONGEST = 50
@@ -45,7 +46,7 @@ def naive(tokens: Rows[int], breakers: frozenset[int], params: dict[str, float])
 
 def subtracted(dry: Dry, rows: list[Sequence]) -> list[list[float]]:
     logits = torch.zeros(len(rows), VOCABULARY)
-    dry.set_rows(rows)
+    dry.set_rows(rows_of(rows))
     dry.apply(logits)
     found: list[list[float]] = (-logits).tolist()
     return found

@@ -25,10 +25,10 @@ from workers.engine.request import (
     LogprobParams,
     Request,
     RequestOutput,
-    SamplingParams,
     TokenLogprobs,
 )
 from workers.engine.sampling.logprobs import Scorer, likeliest
+from workers.engine.sampling.params import SamplingParams
 
 MakeEngine = Callable[..., Engine]
 
@@ -66,7 +66,7 @@ def log_softmax(path: Path, tokens: Sequence[int]) -> NDArray[np.float32]:
 
 
 TOLERANCE = 1e-4
-"""Of float32 sums taken in another order; a wrong row is off by far more."""
+"""Above the error of float32 sums in another order, and far below that of a wrong row."""
 
 
 def check(got: TokenLogprobs | None, expected: NDArray[np.float32], tokens: Sequence[int]) -> None:
@@ -83,7 +83,7 @@ def check(got: TokenLogprobs | None, expected: NDArray[np.float32], tokens: Sequ
 
 
 def check_choice(path: Path, prompt: Sequence[int], choice: ChoiceDelta, start: int = 0) -> None:
-    """Everything that a choice is told, against transformers over the whole text."""
+    """All scores of a choice, against transformers over the whole text."""
     expected = log_softmax(path, [*prompt, *choice.token_ids])
     check(choice.logprobs, expected[len(prompt) - 1 : -1], choice.token_ids)
     scored = choice.prompt_logprobs
@@ -238,9 +238,9 @@ class TestPrompt:
         self, engine: Engine, tiny_llama: Path
     ) -> None:
         prompts = greedy.prompt(7), greedy.prompt(9), greedy.prompt(30)
-        wishes = None, LogprobParams(1, 4, NAMED), LogprobParams(2, -1, NAMED)
+        fields = None, LogprobParams(1, 4, NAMED), LogprobParams(2, -1, NAMED)
         params = SamplingParams(temperature=0, max_tokens=5, ignore_eos=True)
-        first, second, third = said(engine, Request("r", prompts, params, logprobs=wishes))
+        first, second, third = said(engine, Request("r", prompts, params, logprobs=fields))
         assert first.logprobs is first.prompt_logprobs is third.prompt_logprobs is None
         check_choice(tiny_llama, prompts[1], second, start=4)
         expected = log_softmax(tiny_llama, [*prompts[2], *third.token_ids])
@@ -249,7 +249,7 @@ class TestPrompt:
 
 class TestResumption:
     @pytest.mark.parametrize("cut", [0, 1, 6, 9])
-    def test_what_was_published_is_not_told_again(
+    def test_published_scores_are_not_returned_again(
         self, engine: Engine, tiny_llama: Path, cut: int
     ) -> None:
         prompt = greedy.prompt(26)
@@ -270,20 +270,20 @@ class TestResumption:
 
 class TestRefusals:
     @pytest.mark.parametrize(
-        ("wishes", "told"),
+        ("fields", "message"),
         [
             ((LogprobParams(0, 3),), "at most the prompt's 2 tokens"),
             ((LogprobParams(token_ids_logprob=(400,)),), "token id 400 is outside"),
             ((None, None), "for every prompt"),
         ],
     )
-    def test_what_the_model_cannot_do(self, engine: Engine, wishes: Any, told: str) -> None:
-        with pytest.raises(InvalidRequest, match=told):
-            engine.generate([Request("r", ((5, 6),), logprobs=wishes)])
+    def test_what_the_model_cannot_do(self, engine: Engine, fields: Any, message: str) -> None:
+        with pytest.raises(InvalidRequest, match=message):
+            engine.generate([Request("r", ((5, 6),), logprobs=fields)])
 
     @pytest.mark.parametrize("nonsense", [{"top_logprobs_num": 21}, {"top_logprobs_num": -1},
                                           {"token_ids_logprob": (1,) * 129}])  # fmt: skip
-    def test_nonsense(self, nonsense: dict[str, Any]) -> None:
+    def test_nonsense_is_refused_by_name(self, nonsense: dict[str, Any]) -> None:
         with pytest.raises(ValueError, match=next(iter(nonsense))):
             LogprobParams(**nonsense)
 
@@ -322,9 +322,8 @@ def test_what_is_impossible_is_far_below_all_else() -> None:
 
 def run(engine: Engine, request: Request) -> list[RequestOutput]:
     """What the engine hands out, step by step."""
-    engine._enter(request)
+    engine.submit(request)
     outputs: list[RequestOutput] = []
     while not (outputs and outputs[-1].finished):
-        engine._take_inbox(wait=False)
-        outputs += engine.step()
+        outputs += engine.turn()
     return outputs

@@ -1,5 +1,6 @@
 import math
 from typing import Any
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -10,35 +11,28 @@ from torch import Tensor
 
 from tests.workers.engine.rows import row
 from workers.engine.grammar.mask import GrammarMask
-from workers.engine.sampling.sampler import Filter, Sampler, draw, draw_filtered
+from workers.engine.sampling.sampler import Sampler
 
 VOCABULARY = 300
+
+PARAMS: list[dict[str, Any]] = [
+    {"temperature": 0},
+    {"temperature": 0.7, "seed": 5},
+    {"temperature": 1.5, "seed": 6, "top_k": 5},
+    {"temperature": 1.0, "seed": 7, "top_p": 0.8},
+    {"temperature": 1.0, "seed": 8, "top_k": 50, "top_p": 0.9, "min_p": 0.02},
+    {"temperature": 1.0, "seed": 9, "min_p": 0.1, "frequency_penalty": 1.0},
+    {"temperature": 0, "presence_penalty": 1.0, "repetition_penalty": 1.3},
+    {"temperature": 1.0, "seed": 10, "logit_bias": {3: 5.0}, "min_tokens": 3},
+]
+NEEDING_TOKENS: list[dict[str, Any]] = [
+    {"temperature": 0, "dry_multiplier": 4.0, "dry_allowed_length": 1},
+    {"temperature": 0.9, "seed": 11, "dry_multiplier": 4.0, "top_k": 40},
+]
 
 
 def sample(logits: Tensor, *rows: Any) -> list[int]:
     return Sampler().sample(logits.clone(), list(rows)).token_ids
-
-
-def filters(*rows: tuple[int, float, float]) -> Filter:
-    top_k, top_p, min_p = zip(*rows, strict=True)
-    return Filter(
-        torch.tensor(top_k), torch.tensor(top_p, dtype=torch.float64), torch.tensor(min_p)
-    )
-
-
-def kept_slowly(weights: list[float], top_k: int, top_p: float, min_p: float) -> list[int]:
-    """The ids that the filters keep, in order, written as the contract reads."""
-    order = sorted(range(len(weights)), key=lambda i: (-weights[i], i))
-    order = [i for i in order if weights[i] > 0]
-    if top_k > 0:
-        order = order[:top_k]
-    total, before, kept = sum(weights[i] for i in order), 0.0, []
-    for i in order:
-        if before >= top_p * total:
-            break
-        kept.append(i)
-        before += weights[i]
-    return [i for i in kept if weights[i] >= min_p * weights[order[0]]]
 
 
 def test_greedy_takes_the_lower_of_equals() -> None:
@@ -51,47 +45,77 @@ def test_bfloat16_logits_are_compared_exactly() -> None:
     assert sample(logits, row(temperature=0)) == [1]
 
 
-def test_the_draw_follows_the_distribution() -> None:
-    probabilities = torch.tensor([0.1, 0.0, 0.2, 0.7])
-    uniform = torch.linspace(0, 1, 10_001, dtype=torch.float64)[:-1]
-    drawn = draw(probabilities.repeat(len(uniform), 1), uniform)
-    shares = torch.bincount(drawn, minlength=4) / len(uniform)
-    torch.testing.assert_close(shares, probabilities, atol=2e-4, rtol=0)
+@given(
+    st.lists(
+        st.tuples(st.integers(0, len(PARAMS) - 1), st.integers(0, 40)), min_size=1, max_size=6
+    ),
+    st.integers(0, 2**31),
+)
+def test_what_is_launched_is_what_is_sampled(kinds: list[tuple[int, int]], seed: int) -> None:
+    drawn = torch.Generator().manual_seed(seed)
+    outputs = [torch.randint(40, (1 + n,), generator=drawn).tolist() for _, n in kinds]
+    logits = torch.randn(len(kinds), VOCABULARY, generator=drawn) * 3
+    logits[:, :40] += 4  # so that tokens repeat
+    rows = [row(output, **PARAMS[kind]) for (kind, _), output in zip(kinds, outputs, strict=True)]
+    expected = Sampler().sample(logits.clone(), rows).token_ids
+    sampler = Sampler()
+    assert sampler.can_launch(rows, logits.device)
+    assert sampler.launch(logits.clone(), rows).token_ids.tolist() == expected
+    # The last token of each row is known on the device alone.
+    behind = [row(out[:-1], **PARAMS[kind]) for (kind, _), out in zip(kinds, outputs, strict=True)]
+    for each in behind:
+        each.num_in_flight = 1
+    sampler = Sampler()
+    assert sampler.can_launch(behind, logits.device)
+    last = torch.tensor([output[-1] for output in outputs])
+    assert sampler.launch(logits.clone(), behind, last).token_ids.tolist() == expected
 
 
 @given(
-    st.lists(st.sampled_from([0.0, 1e-30, 1e-9, 0.1, 1.0]), min_size=1, max_size=400),
-    st.floats(0, 1, exclude_max=True),
+    st.lists(
+        st.tuples(
+            st.integers(0, len(PARAMS) + len(NEEDING_TOKENS) - 1),
+            st.integers(0, 40),
+            st.booleans(),
+        ),
+        min_size=1,
+        max_size=6,
+    ),
+    st.integers(0, 2**31),
 )
-def test_what_has_no_weight_is_never_drawn(weights: list[float], uniform: float) -> None:
-    weights[len(weights) // 2] = 1.0
-    tensor = torch.tensor([weights])
-    numbers = torch.tensor([uniform], dtype=torch.float64)
-    assert weights[int(draw(tensor, numbers))] > 0
-    off = filters((-1, 1.0, 0.0))
-    assert weights[int(draw_filtered(tensor, off, numbers))] > 0
-
-
-@given(
-    st.lists(st.integers(0, 12), min_size=1, max_size=VOCABULARY),
-    st.integers(-1, 320),
-    st.sampled_from([1.0, 0.95, 0.5, 0.1, 1e-6]),
-    st.sampled_from([0.0, 0.01, 0.3, 1.0]),
-)
-def test_filters_keep_what_the_definition_keeps(
-    logits: list[int], top_k: int, top_p: float, min_p: float
+def test_what_is_launched_under_masks_is_what_is_sampled(
+    kinds: list[tuple[int, int, bool]], seed: int
 ) -> None:
-    weights = (torch.tensor([logits]).float() - max(logits)).mul(0.7).exp()
-    expected = kept_slowly(weights[0].double().tolist(), top_k, top_p, min_p)
-    uniform = torch.linspace(0, 1, 401, dtype=torch.float64)[:-1]
-    drawn = draw_filtered(
-        weights.repeat(len(uniform), 1), filters(*[(top_k, top_p, min_p)] * len(uniform)), uniform
-    )
-    assert set(drawn.tolist()) <= set(expected)
-    assert drawn[0] == expected[0]
-    heaviest = weights[0, expected].double()
-    for token_id, share in zip(expected, heaviest / heaviest.sum(), strict=True):
-        assert share < 1 / 350 or token_id in drawn
+    drawn = torch.Generator().manual_seed(seed)
+    logits = torch.randn(len(kinds), VOCABULARY, generator=drawn) * 3
+    rows, masked = [], []
+    for i, (kind, length, has_mask) in enumerate(kinds):
+        output = torch.randint(9, (1 + length,), generator=drawn).tolist()  # so that runs repeat
+        grammar = Mock() if has_mask else None
+        rows.append(row(output, **[*PARAMS, *NEEDING_TOKENS][kind], grammar=grammar))
+        masked += [i] * has_mask
+    bits = torch.randint(-(2**31), 2**31, (len(masked), -(-VOCABULARY // 32)), generator=drawn)
+    allowed = bits.to(torch.int32).numpy()
+    allowed[:, 0] |= 1  # token 0 is always possible
+    mask = GrammarMask(masked, allowed, {}) if masked else None
+    expected = Sampler().sample(logits.clone(), rows, mask).token_ids
+    sampler = Sampler()
+    assert sampler.can_launch(rows, logits.device)
+    needing = any(has_mask or kind >= len(PARAMS) for kind, _, has_mask in kinds)
+    assert sampler.needs_tokens(rows, logits.device) == needing
+    assert sampler.launch(logits.clone(), rows, mask=mask).token_ids.tolist() == expected
+
+
+@pytest.mark.parametrize("need", ["custom processor", "effect", "record"])
+def test_a_row_that_waits_for_the_device_is_not_launched(need: str) -> None:
+    other = row(grammar=Mock() if need == "effect" else None)
+    other.choice.effect = Mock() if need == "effect" else None
+    other.processor = Mock() if need == "custom processor" else None
+    other.record = Mock() if need == "record" else None
+    sampler, plain, device = Sampler(), row(), torch.device("cpu")
+    assert sampler.can_launch([plain], device)
+    assert not sampler.can_launch([plain, other], device)
+    assert sampler.can_launch([plain], device), "once the row is gone"
 
 
 def test_top_k_of_equals_keeps_the_lower_ids() -> None:
@@ -119,17 +143,6 @@ def test_min_p_sees_the_distribution_after_temperature() -> None:
     hot = {sample(logits, row(seed=s, min_p=0.5, temperature=2.0))[0] for s in range(60)}
     cold = {sample(logits, row(seed=s, min_p=0.5, temperature=1.0))[0] for s in range(60)}
     assert (hot, cold) == ({0, 1}, {0})
-
-
-PARAMS: list[dict[str, Any]] = [
-    {"temperature": 0},
-    {"temperature": 0.7, "seed": 5},
-    {"temperature": 1.5, "seed": 6, "top_k": 5},
-    {"temperature": 1.0, "seed": 7, "top_p": 0.8},
-    {"temperature": 1.0, "seed": 8, "top_k": 50, "top_p": 0.9, "min_p": 0.02},
-    {"temperature": 1.0, "seed": 9, "min_p": 0.1, "frequency_penalty": 1.0},
-    {"temperature": 1.0, "seed": 10, "logit_bias": {3: 5.0}, "min_tokens": 3},
-]
 
 
 @given(

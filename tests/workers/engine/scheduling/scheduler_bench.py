@@ -4,9 +4,10 @@ from dataclasses import dataclass, field
 from itertools import count
 from unittest.mock import Mock
 
-from workers.engine.request import SamplingParams
+from workers.engine.sampling.params import SamplingParams
 from workers.engine.scheduling.block_pool import BlockPool
 from workers.engine.scheduling.prefix_cache import PrefixCache, chain_salt
+from workers.engine.scheduling.saved_states import StatefulPrefixCache
 from workers.engine.scheduling.scheduler import Scheduler, SchedulerOutput
 from workers.engine.sequence import Sequence
 
@@ -45,13 +46,20 @@ class Bench:
     budget: int = BUDGET
     slots: int = MAX_NUM_SEQS
     caching: bool = True
+    saved_states: int = 0
+    """More than none stands for a model with states beside the blocks."""
     pool: BlockPool = field(init=False)
     cache: PrefixCache | None = field(init=False)
     scheduler: Scheduler = field(init=False)
+    states: dict[int, tuple[str, list[int]]] = field(default_factory=dict)
+    """By row, the organization and the tokens whose state is saved there."""
 
     def __post_init__(self) -> None:
         self.pool = BlockPool(self.num_blocks + 1)
         self.cache = PrefixCache(self.pool, BLOCK_SIZE) if self.caching else None
+        if self.saved_states:
+            rows = range(self.slots, self.slots + self.saved_states)
+            self.cache = StatefulPrefixCache(self.pool, BLOCK_SIZE, rows)
         self.scheduler = Scheduler(self.pool, self.cache, BLOCK_SIZE, self.slots, self.budget)
 
     def add(self, *sequences: Sequence) -> None:
@@ -60,6 +68,8 @@ class Bench:
 
     def step(self, faulty: tuple[Sequence, ...] = ()) -> SchedulerOutput:
         output = self.scheduler.schedule()
+        if self.saved_states:
+            self._keep_states(output)
         sampled = [s for s, n in output.chunks if s.num_computed + n == s.num_tokens]
         spoilt = [seq for seq in sampled if seq in faulty]
         self.scheduler.advance(output, spoilt)
@@ -68,6 +78,19 @@ class Bench:
             if seq in spoilt or seq.num_tokens == seq.max_total_tokens:
                 self.scheduler.finish(seq)
         return output
+
+    def _keep_states(self, output: SchedulerOutput) -> None:
+        for seq in output.admitted:
+            row = seq.states.restored_from
+            assert (row is None) == (seq.num_computed == 0)
+            if row is not None:
+                assert self.states[row] == (seq.organization, seq.token_ids[: seq.num_computed])
+        sizes = dict(output.chunks)
+        assert len({save.row for save in output.saves}) == len(output.saves)
+        for seq, num_tokens, row in output.saves:
+            assert 0 < num_tokens - seq.num_computed <= sizes[seq]
+            assert num_tokens % BLOCK_SIZE == 0
+            self.states[row] = seq.organization, seq.token_ids[:num_tokens]
 
     def run(self, most: int = 5_000) -> list[SchedulerOutput]:
         outputs = []

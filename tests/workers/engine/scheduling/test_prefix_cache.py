@@ -3,7 +3,7 @@ from unittest.mock import Mock
 from hypothesis import given
 from hypothesis import strategies as st
 
-from workers.engine.request import SamplingParams
+from workers.engine.sampling.params import SamplingParams
 from workers.engine.scheduling.block_pool import BlockPool
 from workers.engine.scheduling.prefix_cache import PrefixCache, chain_salt
 from workers.engine.sequence import Sequence
@@ -94,7 +94,7 @@ def test_a_chain_grows_with_its_sequence() -> None:
     assert cache.hashes(seq)[:1] == before
 
 
-def test_salts_tell_everything_apart() -> None:
+def test_every_part_of_the_salt_counts() -> None:
     salts = [
         chain_salt("a"), chain_salt("b"), chain_salt("a", "b"), chain_salt("", "a"),
         chain_salt("a", "", "b"), chain_salt("a', 'b"), chain_salt("a", "b", "None"),

@@ -1,4 +1,5 @@
 from tests.workers.engine.scheduling.scheduler_bench import MAX_NUM_SEQS, Bench, sequence, sizes
+from workers.engine.speculation.draft import Draft
 
 
 class TestBudget:
@@ -54,6 +55,18 @@ class TestBlocks:
             used.append(bench.pool.num_used)
         assert used == [1, 2, 2, 2, 2, 3, 3, 3, 3]
 
+    def test_a_draft_leaves_a_block_for_each_running_sequence(self) -> None:
+        bench = Bench(num_blocks=6, caching=False)
+        drafting, other = sequence(4, 16), sequence(3, 16)
+        bench.add(drafting, other)
+        bench.step()
+        output = bench.scheduler.schedule()
+        assert bench.pool.num_free == 3
+        assert not bench.scheduler.extend(output, 0, Draft((7,) * 8, (0, 8)))
+        assert bench.scheduler.extend(output, 0, Draft((7,) * 4, (0, 4)))
+        assert output.chunks == [(drafting, 5), (other, 1)]
+        assert bench.pool.num_free == 2
+
     def test_the_newest_of_the_lowest_priority_gives_way(self) -> None:
         bench = Bench(num_blocks=6, budget=24)
         important = sequence(4, 16, priority=1)
@@ -69,7 +82,7 @@ class TestBlocks:
         assert all(seq.num_tokens == 20 for seq in (important, older, newer))
         assert bench.pool.num_used == 0
 
-    def test_whoever_was_preempted_goes_on_first_and_from_its_cached_blocks(self) -> None:
+    def test_a_preempted_sequence_resumes_first_and_from_its_cached_blocks(self) -> None:
         bench = Bench(num_blocks=6, budget=24, slots=2)
         older, newer, waiting = sequence(8, 8), sequence(8, 8), sequence(4, 4)
         bench.add(older, newer, waiting)

@@ -11,15 +11,18 @@ from tests.workers.engine.scheduling.scheduler_bench import (
     sequence,
     sizes,
 )
+from workers.engine.scheduling.saved_states import StatefulPrefixCache
 from workers.engine.sequence import Sequence
 
 
 class SchedulerMachine(RuleBasedStateMachine):
     """Arrivals, faults and aborts at any time, in a cache too small for all."""
 
+    saved_states = 0
+
     def __init__(self) -> None:
         super().__init__()
-        self.bench = Bench()
+        self.bench = Bench(saved_states=self.saved_states)
         self.sequences: list[Sequence] = []
         self.dropped: set[Sequence] = set()
 
@@ -87,7 +90,7 @@ class SchedulerMachine(RuleBasedStateMachine):
         pool, running = self.bench.pool, [seq for seq in self.sequences if seq.slot >= 0]
         held = [block for seq in running for block in seq.block_ids]
         for block in range(1, NUM_BLOCKS + 1):
-            assert pool._references[block] == held.count(block)
+            assert pool.references[block] == held.count(block)
         assert pool.num_used == len(set(held))
         assert pool.num_free + pool.num_used == NUM_BLOCKS
         assert len({seq.slot for seq in running}) == len(running) <= MAX_NUM_SEQS
@@ -99,7 +102,7 @@ class SchedulerMachine(RuleBasedStateMachine):
 
     @invariant()
     def shared_blocks_hold_the_same_tokens(self) -> None:
-        """By organization too: two sequences that hold a block agree in all up to its end."""
+        """Holders of a block have the same organization, and the same tokens up to its end."""
         holders: dict[int, tuple[str, tuple[int, ...]]] = {}
         for seq in self.sequences:
             for index, block in enumerate(seq.block_ids):
@@ -109,15 +112,16 @@ class SchedulerMachine(RuleBasedStateMachine):
 
     @invariant()
     def the_cache_and_the_pool_agree(self) -> None:
+        """Compares private sets: a difference would do harm only many events later."""
         pool, cache = self.bench.pool, self.bench.cache
         assert cache is not None
         assert pool._kept == set(cache._hashes) == set(cache._blocks.values())
         assert len(cache._blocks) == len(cache._hashes)
-        assert set(pool._idle) == {block for block in pool._kept if not pool._references[block]}
-        assert not pool._tainted & pool._kept
+        assert set(pool._idle) == {block for block in pool._kept if not pool.references[block]}
+        assert not pool.tainted & pool._kept
 
     def teardown(self) -> None:
-        """Whoever was not dropped ends, and all memory comes back."""
+        """Every sequence that was not dropped ends, and all memory comes back, private too."""
         self.bench.run()
         for seq in self.sequences:
             assert seq.finished
@@ -127,5 +131,23 @@ class SchedulerMachine(RuleBasedStateMachine):
         assert not self.bench.scheduler._computing
 
 
+class StatesMachine(SchedulerMachine):
+    """The same for a model with states beside the blocks, of which few can be saved. The bench
+    checks that a sequence starts from the state of its own tokens."""
+
+    saved_states = 5
+
+    @invariant()
+    def every_row_of_saved_states_has_one_use(self) -> None:
+        cache = self.bench.cache
+        assert isinstance(cache, StatefulPrefixCache)
+        pending = [state.row for seq in self.sequences for state in seq.states.pending]
+        rows = [*cache.saved._free, *cache.saved._rows.values(), *pending]
+        assert sorted(rows) == list(range(MAX_NUM_SEQS, MAX_NUM_SEQS + self.saved_states))
+        assert not any(seq.states.pending for seq in self.sequences if seq.finished)
+
+
 SchedulerMachine.TestCase.settings = settings(stateful_step_count=30)
 TestScheduler = SchedulerMachine.TestCase
+StatesMachine.TestCase.settings = settings(stateful_step_count=30)
+TestSchedulerWithStates = StatesMachine.TestCase

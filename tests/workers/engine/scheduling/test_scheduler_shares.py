@@ -10,7 +10,7 @@ from tests.workers.engine.scheduling.scheduler_bench import (
 
 
 class TestNoStarvation:
-    """However many of a higher priority keep coming."""
+    """Sequences end although others of a higher priority keep coming."""
 
     def test_one_of_a_lower_priority_starts_and_ends(self) -> None:
         bench = Bench()
@@ -45,7 +45,7 @@ class TestNoStarvation:
     def steps_until(
         bench: Bench, condition: Callable[[], bool], length: int = 3, max_tokens: int = 8
     ) -> int:
-        """Steps beside an endless stream of the highest priority."""
+        """Count the steps to the condition, beside endless arrivals of the highest priority."""
         for steps in range(3_000):
             if condition():
                 return steps
@@ -56,7 +56,7 @@ class TestNoStarvation:
 
 class TestFairness:
     def test_backlogged_organizations_get_equal_numbers_of_tokens(self) -> None:
-        """Whatever their requests look like: short against long, two against eight at a time."""
+        """It holds for short requests against long ones, and for two slots against eight."""
         bench = Bench(num_blocks=400, budget=64, slots=8)
         served = {"short": 0, "long": 0}
         shapes = {"short": (20, 5), "long": (150, 60)}
@@ -70,8 +70,8 @@ class TestFairness:
         assert abs(served["short"] - served["long"]) < 0.1 * total
 
     def test_a_crowd_does_not_starve_a_small_one(self) -> None:
-        """180 requests of one organization before 20 of another: those end with half the rate of
-        the service until they are done."""
+        """20 requests of one organization arrive after 180 of another. They get half of the
+        service's rate until they end."""
         bench = Bench(num_blocks=800, budget=128, slots=16)
         crowd = [sequence(30, 20, organization="crowd") for _ in range(180)]
         small = [sequence(30, 20, organization="small") for _ in range(20)]
@@ -118,6 +118,7 @@ class TestFairness:
                 bench.scheduler.finish(seq)
         bench.run()
         scheduler = bench.scheduler
+        # Leftovers show in private attributes only.
         assert scheduler._queue._levels == {}
         assert (scheduler._computing, scheduler._followers, scheduler._following) == ({}, {}, {})
 

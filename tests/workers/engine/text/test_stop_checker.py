@@ -3,7 +3,8 @@ from typing import Any
 import pytest
 
 from completions.contract.stop_regex.syntax import RegexError
-from workers.engine.request import FinishReason, SamplingParams
+from workers.engine.request import FinishReason
+from workers.engine.sampling.params import SamplingParams
 from workers.engine.text.stop_checker import Finish, StopChecker
 
 EOS = frozenset({2, 3})
@@ -43,7 +44,7 @@ def test_peeking_changes_nothing() -> None:
     assert stops.check_text("c") == ("ac", None)
 
 
-def test_a_pattern_tells_what_it_matched() -> None:
+def test_a_pattern_returns_what_it_matched() -> None:
     stops = checker(stop_regex=(r"\d+;",))
     assert stops.check_text("a1") == ("a", None)
     assert stops.check_text("2;x") == ("", Finish(FinishReason.STOP, r"\d+;", "12;"))
@@ -70,7 +71,7 @@ def test_without_stop_strings_nothing_is_held() -> None:
 
 
 @pytest.mark.parametrize("limit", [1, 3])
-def test_length(limit: int) -> None:
+def test_the_last_token_of_the_limit_ends_a_choice(limit: int) -> None:
     stops = checker(max_output_tokens=limit)
     for _ in range(limit - 1):
         stops.count()

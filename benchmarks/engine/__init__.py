@@ -1,0 +1,1 @@
+"""The engine alone, without the service around it."""

@@ -1,0 +1,121 @@
+"""The host's share of a decode step on a GPU, measured without one: the forward pass is a stub.
+
+    python -m benchmarks.engine.gpu_host [--rows 1,64,256]
+
+Everything that the engine does for a step runs as on a GPU, but over CPU tensors: scheduling,
+tables, sampling and appending. Only CPU time counts, so other load matters little. The sampler's
+operations include arithmetic that a GPU would do in parallel; a small vocabulary keeps that share
+small.
+"""
+
+import argparse
+import statistics
+import sys
+import time
+from bisect import bisect_left
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from benchmarks import command_line
+from benchmarks.command_line import print_columns
+from benchmarks.engine.random_models import Shape, make_model, make_tokenizer
+from workers.engine.config import EngineConfig
+from workers.engine.cuda.graphs import buckets
+from workers.engine.cuda.inputs import COLUMNS
+from workers.engine.cuda.model_runner import CudaModelRunner
+from workers.engine.engine import Engine
+from workers.engine.model.attention_backend import CudaBackend
+from workers.engine.model.loader import wrap_model
+from workers.engine.request import Request
+from workers.engine.sampling.params import SamplingParams
+
+SHAPE = Shape(2, 64, 96, 4, 2, 256, tied=False, max_model_len=32768)
+NEW_TOKENS = 64
+IGNORED = 8
+"""Steps at the start of a run that do not count: prompts, and memory that is touched first."""
+KINDS: dict[str, dict[str, Any]] = {
+    "greedy": {"temperature": 0.0},
+    "temperature": {"temperature": 0.8},
+    "top_k": {"temperature": 0.8, "top_k": 20, "top_p": 0.95},
+    "penalty": {"temperature": 0.8, "frequency_penalty": 0.5},
+}
+
+
+class StubGraphs:
+    """Replaces captured graphs: copies its input, as they do, and returns logits drawn earlier."""
+
+    def __init__(self, max_rows: int) -> None:
+        self._sizes = buckets(max_rows)
+        self._logits = torch.randn(max_rows, SHAPE.vocabulary).to(torch.bfloat16)
+        self._table = torch.zeros((max_rows, COLUMNS), dtype=torch.int64)
+
+    def num_rows(self, count: int) -> int | None:
+        place = bisect_left(self._sizes, count)
+        return self._sizes[place] if place < len(self._sizes) else None
+
+    def replay(self, table: Tensor) -> Tensor:
+        self._table[: len(table)].copy_(table)
+        return self._logits[: len(table)]
+
+
+def make_engine(rows: int) -> Engine:
+    config = EngineConfig(
+        device="cpu",
+        dtype="bfloat16",
+        max_num_seqs=rows,
+        max_num_batched_tokens=8192,
+        kv_cache_bytes=2**26,
+    )
+    backend = CudaBackend(torch.device("cpu"))
+    model = make_model(SHAPE, torch.bfloat16, torch.device("cpu"), backend.attention)
+    engine = Engine(wrap_model(model, make_tokenizer(SHAPE.vocabulary), backend, config), config)
+    assert isinstance(engine.runner, CudaModelRunner)
+    engine.runner.graphs = StubGraphs(rows)  # type: ignore[assignment]
+    return engine
+
+
+def measure(engine: Engine, rows: int, name: str, params: dict[str, Any]) -> dict[str, float]:
+    """Return a step's median CPU time and the mean duration of its phases, in milliseconds."""
+    sampling = [
+        SamplingParams(max_tokens=NEW_TOKENS, ignore_eos=True, seed=i, **params)
+        for i in range(rows)
+    ]
+    for i, each in enumerate(sampling):
+        engine.submit(Request(f"{name}-{i}", ((1 + i % 200, 2, 3),), each))
+    steps: list[float] = []
+    engine.receive(wait=False)
+    before = engine.stats().step_seconds
+    while engine.live:
+        began = time.thread_time()
+        engine.step()
+        steps.append(1e3 * (time.thread_time() - began))
+    after = engine.stats().step_seconds
+    phases = {k: 1e3 * (after[k] - before.get(k, 0)) / len(steps) for k in after}
+    return {"step": statistics.median(steps[IGNORED:]), **phases}
+
+
+def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
+    parser = command_line.parser(__doc__, rows=[1, 64, 256])
+    return parser.parse_args(argv)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    args = parse_args(argv)
+    torch.set_num_threads(1)
+    print_columns("rows", "kind", "CPU ms", "schedule", "forward", "sample", "append")
+    for rows in args.rows:
+        engine = make_engine(rows)
+        for name, params in KINDS.items():
+            measure(engine, rows, f"warm-{name}", params)
+            found = measure(engine, rows, name, params)
+            shown = (found.get(k, 0.0) for k in ("step", "schedule", "forward", "sample", "append"))
+            print_columns(rows, name, *(f"{each:.3f}" for each in shown))
+        engine.stop()
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

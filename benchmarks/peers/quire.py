@@ -1,0 +1,53 @@
+"""Quire's engine, without the service around it."""
+
+import json
+from typing import Any
+
+import torch
+
+from benchmarks.engine.records import schema_grammar
+from benchmarks.peers.protocol import Job, Runner, serve
+from workers.engine.config import EngineConfig
+from workers.engine.engine import Engine
+from workers.engine.request import Request
+from workers.engine.sampling.params import SamplingParams
+
+
+def load(path: str, dtype: str = "bfloat16") -> tuple[Runner, dict[str, Any]]:
+    engine = Engine.from_pretrained(path, EngineConfig(dtype=dtype))
+
+    def run(job: Job) -> list[tuple[list[int], str]]:
+        exact = job.schema is None
+        requests = [
+            Request(
+                str(i),
+                (tuple(prompt),),
+                SamplingParams(
+                    max_tokens=job.max_tokens,
+                    min_tokens=job.max_tokens if exact else 0,
+                    ignore_eos=exact,
+                    temperature=job.temperature,
+                    seed=i,
+                ),
+                _grammar(job),
+            )
+            for i, prompt in enumerate(job.prompts)
+        ]
+        outputs = []
+        for completion in engine.generate(requests):
+            if completion.error is not None:
+                raise completion.error
+            outputs.append((completion.choices[0].token_ids, completion.choices[0].text))
+        return outputs
+
+    return run, {"torch": torch.__version__}
+
+
+def _grammar(job: Job) -> str | None:
+    if job.regex is not None:
+        return f"start: /{job.regex}/"
+    return schema_grammar(json.loads(job.schema)) if job.schema is not None else None
+
+
+if __name__ == "__main__":
+    serve(load)

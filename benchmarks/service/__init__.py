@@ -1,0 +1,1 @@
+"""Whole installations: their throughput, latency and limits."""

@@ -1,0 +1,1 @@
+"""What one request or page costs the web tier."""

@@ -1,0 +1,787 @@
+"""Batches of a Quire service, from another machine.
+
+    pip install ./clients
+    export QUIRE_BASE_URL=https://quire.example.com/v1 QUIRE_API_KEY=sk-...
+    quire submit lines.jsonl --wait
+
+In Python, `Quire` has the commands as methods, `AsyncQuire` has them as coroutines, and `map` runs
+one prompt over many rows. Anything interrupted resumes where it stopped: an upload at its next
+part, a wait with the same batch, a download at its next byte.
+
+A verb is a generator of steps, so that both classes share it: it yields what to send, and receives
+the answer.
+"""
+
+import argparse
+import asyncio
+import hashlib
+import json
+import os
+import sys
+import time
+import uuid
+from collections.abc import (
+    AsyncIterator,
+    Callable,
+    Generator,
+    Iterable,
+    Iterator,
+    Mapping,
+    Sequence,
+)
+from contextlib import aclosing, closing, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, TypeVar
+
+import httpx
+
+__all__ = ["AsyncQuire", "Progress", "Quire", "QuireError", "main"]
+
+DEFAULT_URL = "http://localhost:8000/v1"
+CHAT = "/v1/chat/completions"
+ENDED = frozenset({"completed", "failed", "expired", "cancelled"})
+PART_BYTES = 8 * 1024 * 1024
+TRIES = 6
+"""Tries of one request when the connection breaks or the server is overloaded."""
+LONGEST_PAUSE = 30.0
+LOOK_EVERY = 2.0
+SAY_EVERY = 10.0
+"""Seconds between two lines of progress if the output is not a terminal."""
+_RETRIED = frozenset({408, 429, 500, 502, 503, 504})
+
+Body = dict[str, Any]
+_T = TypeVar("_T")
+
+
+class QuireError(Exception):
+    """An answer that is an error. `status` is 0 if the server did not answer."""
+
+    def __init__(self, message: str, status: int = 0, code: str | None = None) -> None:
+        super().__init__(message)
+        self.status, self.code = status, code
+
+    @classmethod
+    def of(cls, response: httpx.Response) -> "QuireError":
+        try:
+            error = response.json()["error"]
+            return cls(str(error["message"]), response.status_code, error.get("code"))
+        except (ValueError, KeyError, TypeError):
+            return cls(response.text[:200] or response.reason_phrase, response.status_code)
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """The progress of a batch."""
+
+    status: str
+    total: int
+    completed: int
+    failed: int
+    lines_per_second: float | None
+    seconds_left: float | None
+    cost: float | None
+    """The cost so far, by the prices of the model; None if it has none."""
+
+    @property
+    def share(self) -> float:
+        return (self.completed + self.failed) / self.total if self.total else 0.0
+
+    def __str__(self) -> str:
+        done = self.completed + self.failed
+        words = [f"{done}/{self.total} lines" if self.total else self.status]
+        if self.failed:
+            words.append(f"{self.failed} failed")
+        if self.lines_per_second:
+            words.append(f"{self.lines_per_second:.1f}/s")
+        if self.seconds_left is not None:
+            words.append(f"{_duration(self.seconds_left)} left")
+        if self.cost is not None:
+            words.append(f"cost {self.cost:.2f}")
+        return ", ".join(words)
+
+
+Report = Callable[[Progress], None]
+
+
+@dataclass(frozen=True, slots=True)
+class _Send:
+    """Send a request. Its answer is the response, or httpx's TransportError."""
+
+    method: str
+    path: str
+    body: Body | None = None
+    headers: Mapping[str, str] = field(default_factory=dict)
+    data: Mapping[str, str] | None = None
+    file: tuple[str, tuple[str, bytes]] | None = None
+    """The field, the name and the content of a multipart file."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Save:
+    """Download a file to `target`, or only the rest if `target` has its beginning. The answer is
+    that of `_Send`."""
+
+    path: str
+    target: Path
+
+
+@dataclass(frozen=True, slots=True)
+class _Pause:
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class _Item:
+    """A result of `map`."""
+
+    value: Any
+
+
+_Step = _Send | _Save | _Pause | _Item
+_Verb = Generator[_Step, Any, _T]
+
+
+# Verbs -------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class _Note:
+    """A record of what `submit` has done with a file, kept in another file beside it: first
+    `upload` and `parts`, then `file`, then `batches` by their options."""
+
+    path: Path
+    values: Body
+
+    @classmethod
+    def of(cls, file: Path, url: str) -> "_Note":
+        """Return the note about the same content on the same server, or a new one."""
+        with file.open("rb") as content:
+            digest = hashlib.file_digest(content, "sha256").hexdigest()
+        same = {"url": url, "sha256": digest}
+        path = file.with_name(f"{file.name}.quire")
+        try:
+            values = json.loads(path.read_text())
+        except (OSError, ValueError):
+            values = {}
+        if {name: values.get(name) for name in same} != same:
+            values = {**same, "parts": [], "batches": {}}
+        return cls(path, values)
+
+    def keep(self, **values: Any) -> None:
+        self.values.update(values)
+        part = self.path.with_name(f"{self.path.name}.new")
+        part.write_text(json.dumps(self.values))
+        part.replace(self.path)
+
+
+def _uploaded(file: Path, note: _Note) -> _Verb[str]:
+    """Upload a file, if it is not uploaded yet. Returns its id."""
+    if known := note.values.get("file"):
+        return str(known)
+    size = file.stat().st_size
+    if size <= PART_BYTES:
+        answer = yield from _sent(
+            "POST", "/files", data={"purpose": "batch"},
+            file=("file", (file.name[:255], file.read_bytes())),
+        )  # fmt: skip
+        note.keep(file=answer["id"])
+        return str(answer["id"])
+    for attempt in range(2):
+        try:
+            answer = yield from _uploaded_in_parts(file, size, note)
+            break
+        except QuireError as error:
+            if attempt or error.code not in ("upload_not_found", "upload_not_pending"):
+                raise
+            note.keep(upload=None, parts=[])  # it has expired: begin again
+    note.keep(file=answer["file"]["id"])
+    return str(answer["file"]["id"])
+
+
+def _uploaded_in_parts(file: Path, size: int, note: _Note) -> _Verb[Body]:
+    if not note.values.get("upload"):
+        begun = yield from _sent("POST", "/uploads", {
+            "filename": file.name[:255], "purpose": "batch", "bytes": size,
+            "mime_type": "application/jsonl",
+        })  # fmt: skip
+        note.keep(upload=begun["id"], parts=[], part_bytes=PART_BYTES)
+    path, parts = f"/uploads/{note.values['upload']}", list(note.values["parts"])
+    part_bytes = note.values["part_bytes"]  # an older client's parts may have another size
+    with file.open("rb") as content:
+        content.seek(len(parts) * part_bytes)
+        while piece := content.read(part_bytes):
+            part = yield from _sent("POST", f"{path}/parts", file=("data", ("part", piece)))
+            parts.append(part["id"])
+            note.keep(parts=parts)
+    done: Body = yield from _sent("POST", f"{path}/complete", {"part_ids": parts})
+    return done
+
+
+def _submitted(file: Path, url: str, options: Body) -> _Verb[Body]:
+    """Submit a file. Returns its batch, the same one if it was submitted before."""
+    options = {"endpoint": _first_url(file), "completion_window": "24h", **options}
+    note = _Note.of(file, url)
+    batches, name = note.values["batches"], json.dumps(options, sort_keys=True)
+    made = batches.setdefault(name, {"key": str(uuid.uuid4())})
+    if "id" in made:
+        batch: Body = yield from _sent("GET", f"/batches/{made['id']}")
+        return batch
+    file_id = yield from _uploaded(file, note)
+    note.keep()  # the key, before it is used
+    batch = yield from _sent(
+        "POST", "/batches", {"input_file_id": file_id, **options},
+        headers={"Idempotency-Key": made["key"]},
+    )  # fmt: skip
+    made["id"] = batch["id"]
+    note.keep()
+    return batch
+
+
+def _rehearsed(file: Path, url: str, options: Body) -> _Verb[Body]:
+    """Return the forecast of a file. A later submission uses the same upload."""
+    options = {"endpoint": _first_url(file), "completion_window": "24h", **options}
+    file_id = yield from _uploaded(file, _Note.of(file, url))
+    body = {"input_file_id": file_id, "dry_run": True, **options}
+    forecast: Body = yield from _sent("POST", "/batches", body)
+    return forecast
+
+
+def _watched(batch_id: str, report: Report | None) -> _Verb[Body]:
+    """Wait until a batch has ended. Returns it."""
+    prices: Body | None = None
+    while True:
+        batch: Body = yield from _sent("GET", f"/batches/{batch_id}")
+        if report is not None:
+            if prices is None and batch.get("model"):
+                model = yield from _sent("GET", f"/models/{batch['model']}")
+                prices = model.get("prices_per_million_tokens") or {}
+            report(_progress(batch, prices))
+        if batch["status"] in ENDED:
+            return batch
+        yield _Pause(LOOK_EVERY)
+
+
+def _fetched(batch_id: str, stem: Path) -> _Verb[list[Path]]:
+    """Write the output and the errors to `STEM.output.jsonl` and `STEM.errors.jsonl`."""
+    batch, written = (yield from _sent("GET", f"/batches/{batch_id}")), []
+    for name, kind in (("output_file_id", "output"), ("error_file_id", "errors")):
+        if file_id := batch.get(name):
+            target = stem.with_name(f"{stem.name}.{kind}.jsonl")
+            part = target.with_name(f".{target.name}.{file_id}")
+            yield from _persistently(_Save(f"/files/{file_id}/content", part))
+            part.replace(target)
+            written.append(target)
+    return written
+
+
+def _mapped(
+    rows: Sequence[Any], prompt: Callable[[Any], Any], schema: Body | None, body: Body
+) -> _Verb[None]:
+    """Yield `(row, answer)` for each row as it finishes; the answer may be a QuireError."""
+    lines = [_line(number, prompt(row), schema, body) for number, row in enumerate(rows)]
+    content = b"".join(json.dumps(line).encode() + b"\n" for line in lines)
+    sent = yield from _sent(
+        "POST", "/files", data={"purpose": "batch"}, file=("file", ("rows.jsonl", content))
+    )
+    batch = yield from _sent(
+        "POST", "/batches", {"input_file_id": sent["id"], "endpoint": CHAT},
+        headers={"Idempotency-Key": str(uuid.uuid4())},
+    )  # fmt: skip
+    seen: set[str] = set()
+    while True:
+        batch = yield from _sent("GET", f"/batches/{batch['id']}")
+        counts = batch["request_counts"]
+        ended = batch["status"] in ENDED
+        # A read fetches all lines again, so the next one waits until there are a quarter more.
+        if ended or counts["completed"] + counts["failed"] > len(seen) * 1.25:
+            for name in ("output_file_id", "error_file_id"):
+                for line in (yield from _lines(batch[name])):
+                    if line["custom_id"] not in seen:
+                        seen.add(line["custom_id"])
+                        yield _Item((rows[int(line["custom_id"])], _answer(line, schema)))
+        if ended:
+            break
+        yield _Pause(LOOK_EVERY)
+    if batch["status"] == "failed":
+        faults = (batch.get("errors") or {}).get("data") or [{}]
+        raise QuireError(f"{batch['id']} failed: {faults[0].get('message')}")
+
+
+def _lines(file_id: str | None) -> _Verb[list[Body]]:
+    """Return the lines that a file has now."""
+    if file_id is None:
+        return []
+    answer = yield from _persistently(_Send("GET", f"/files/{file_id}/content"))
+    return [json.loads(line) for line in answer.content.split(b"\n") if line]
+
+
+def _line(number: int, prompt: Any, schema: Body | None, body: Body) -> Body:
+    messages = [{"role": "user", "content": prompt}] if isinstance(prompt, str) else prompt
+    request = {"messages": messages, **body}
+    if schema is not None:
+        request["response_format"] = {
+            "type": "json_schema", "json_schema": {"name": "answer", "schema": schema},
+        }  # fmt: skip
+    return {"custom_id": str(number), "method": "POST", "url": CHAT, "body": request}
+
+
+def _answer(line: Body, schema: Body | None) -> Any:
+    """Return the text of a line's answer, or with a schema its JSON value, or a QuireError."""
+    response = line.get("response") or {}
+    failure = line.get("error") or (response.get("body") or {}).get("error")
+    if failure:
+        return QuireError(
+            str(failure.get("message")), response.get("status_code") or 0, failure.get("code")
+        )
+    (choice, *_) = response["body"]["choices"]
+    text = choice["message"]["content"]
+    if schema is None:
+        return text
+    try:
+        return json.loads(text)
+    except (TypeError, ValueError):
+        return QuireError(f"the answer ended with {choice['finish_reason']}: {text}")
+
+
+def _progress(batch: Body, prices: Body | None) -> Progress:
+    counts, now = batch["request_counts"], batch.get("progress") or {}
+    cost = None
+    if prices:
+        usage = batch["usage"]
+        cached = usage["input_tokens_details"]["cached_tokens"]
+        cost = (
+            (usage["input_tokens"] - cached) * prices["prompt"]
+            + cached * prices["cached_prompt"]
+            + usage["output_tokens"] * prices["completion"]
+        ) / 1_000_000
+    return Progress(
+        batch["status"], counts["total"], counts["completed"], counts["failed"],
+        now.get("lines_per_second"), now.get("seconds_left"), cost,
+    )  # fmt: skip
+
+
+def _first_url(file: Path) -> str:
+    """Return the url of the first line, or a default. The server explains what is wrong with such
+    a line."""
+    with file.open("rb") as lines, suppress(ValueError, KeyError, TypeError, StopIteration):
+        return str(json.loads(next(lines))["url"])
+    return "/v1/completions"
+
+
+# Sending -----------------------------------------------------------------------------------------
+
+
+def _sent(
+    method: str,
+    path: str,
+    body: Body | None = None,
+    headers: Mapping[str, str] | None = None,
+    **multipart: Any,
+) -> _Verb[Body]:
+    """Return the JSON body of the answer."""
+    step = _Send(method, path, body, headers or {}, **multipart)
+    answer: Body = (yield from _persistently(step)).json()
+    return answer
+
+
+def _persistently(step: _Step) -> _Verb[httpx.Response]:
+    """Return a successful response, after retries if necessary. Raises QuireError."""
+    for attempt in range(TRIES):
+        answer: httpx.Response | httpx.TransportError = yield step
+        if isinstance(answer, httpx.Response) and (answer.is_success or answer.status_code == 416):
+            return answer
+        pause = _pause_after(attempt, answer)
+        if pause is None:
+            break
+        yield _Pause(pause)
+    if isinstance(answer, httpx.Response):
+        raise QuireError.of(answer)
+    raise QuireError(f"the service does not answer: {answer!r}") from answer
+
+
+def _pause_after(attempt: int, answer: httpx.Response | httpx.TransportError) -> float | None:
+    """Return seconds to wait before the next try; None if there is none."""
+    if attempt + 1 >= TRIES:
+        return None
+    if isinstance(answer, httpx.Response):
+        if answer.status_code not in _RETRIED or answer.headers.get("x-should-retry") == "false":
+            return None
+        with suppress(KeyError, ValueError):
+            return min(float(answer.headers["retry-after"]), LONGEST_PAUSE)
+    return min(0.5 * 2.0**attempt, LONGEST_PAUSE)
+
+
+def _settings(base_url: str | None, api_key: str | None) -> dict[str, Any]:
+    """Return the arguments that both of httpx's clients take."""
+    key = api_key or os.environ.get("QUIRE_API_KEY", "")
+    if not key:
+        raise QuireError("no API key: set QUIRE_API_KEY, or pass api_key")
+    return {
+        "base_url": (base_url or os.environ.get("QUIRE_BASE_URL") or DEFAULT_URL).rstrip("/"),
+        "headers": {"Authorization": f"Bearer {key}"},
+        "timeout": httpx.Timeout(60.0, write=300.0),
+    }
+
+
+def _request(client: httpx.Client | httpx.AsyncClient, step: _Send | _Save) -> httpx.Request:
+    if isinstance(step, _Save):
+        size = step.target.stat().st_size if step.target.exists() else 0
+        headers = {"Range": f"bytes={size}-"} if size else {}
+        return client.build_request("GET", step.path, headers=headers)
+    return client.build_request(
+        step.method, step.path, json=step.body, data=step.data,
+        files=[step.file] if step.file else None, headers=dict(step.headers),
+    )  # fmt: skip
+
+
+def _mode(response: httpx.Response) -> str:
+    """Return the mode in which to open a download's file. A server may send the whole file again
+    instead of the rest."""
+    return "ab" if response.status_code == httpx.codes.PARTIAL_CONTENT else "wb"
+
+
+class Quire:
+    """The commands as methods. Each raises QuireError for an answer that is an error."""
+
+    def __init__(
+        self,
+        base_url: str | None = None,
+        api_key: str | None = None,
+        transport: httpx.BaseTransport | None = None,
+    ) -> None:
+        self._http = httpx.Client(transport=transport, **_settings(base_url, api_key))
+
+    def __enter__(self) -> "Quire":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        self._http.close()
+
+    def submit(self, file: str | Path, **options: Any) -> Body:
+        """Upload a file and make a batch of it. Returns the batch object.
+
+        `options` are fields of `POST /v1/batches`. By default, `endpoint` is the url of the first
+        line and `completion_window` is 24h.
+        """
+        return self._run(_submitted(Path(file), str(self._http.base_url), options))
+
+    def dry_run(self, file: str | Path, **options: Any) -> Body:
+        """Upload a file and validate it. Returns the forecast of its tokens, cost and time."""
+        return self._run(_rehearsed(Path(file), str(self._http.base_url), options))
+
+    def watch(self, batch_id: str, report: Report | None = None) -> Body:
+        """Wait until a batch has ended. Returns the batch object."""
+        return self._run(_watched(batch_id, report))
+
+    def fetch(self, batch_id: str, stem: str | Path) -> list[Path]:
+        """Write `STEM.output.jsonl` and `STEM.errors.jsonl`. Returns the files that the batch
+        has."""
+        return self._run(_fetched(batch_id, Path(stem)))
+
+    def get(self, batch_id: str) -> Body:
+        return self._run(_sent("GET", f"/batches/{batch_id}"))
+
+    def cancel(self, batch_id: str) -> Body:
+        return self._run(_sent("POST", f"/batches/{batch_id}/cancel"))
+
+    def start(self, batch_id: str) -> Body:
+        """Run the lines that a dry run with `pilot=N` has not run."""
+        return self._run(_sent("POST", f"/batches/{batch_id}/start"))
+
+    def resubmit(self, batch_id: str) -> Body:
+        """Make a batch of the lines in another batch's error file. Returns the new batch."""
+        return self._run(_sent("POST", f"/batches/{batch_id}/resubmit"))
+
+    def map(
+        self,
+        rows: Iterable[Any],
+        prompt: Callable[[Any], Any],
+        schema: Body | None = None,
+        **body: Any,
+    ) -> Iterator[tuple[Any, Any]]:
+        """Run one prompt over many rows as a batch. Yields `(row, answer)` as rows finish.
+
+        `prompt` turns a row into a text or a list of messages. The answer is a text, or with
+        `schema` the JSON value, or a QuireError for a row that failed. `body` has more fields of a
+        chat completion.
+        """
+        verb, answer = _mapped(list(rows), prompt, schema, body), None
+        with suppress(StopIteration):
+            while True:
+                step = verb.send(answer)
+                answer = None
+                if isinstance(step, _Item):
+                    yield step.value
+                else:
+                    answer = self._do(step)
+
+    def _run(self, verb: _Verb[_T]) -> _T:
+        answer: Any = None
+        while True:
+            try:
+                step = verb.send(answer)
+            except StopIteration as end:
+                result: _T = end.value
+                return result
+            answer = self._do(step)
+
+    def _do(self, step: _Step) -> Any:
+        try:
+            match step:
+                case _Pause():
+                    time.sleep(step.seconds)
+                case _Send():
+                    return self._http.send(_request(self._http, step))
+                case _Save():
+                    response = self._http.send(_request(self._http, step), stream=True)
+                    with closing(response):
+                        if not response.is_success:
+                            response.read()
+                        else:
+                            with step.target.open(_mode(response)) as file:
+                                for chunk in response.iter_bytes():
+                                    file.write(chunk)
+                    return response
+        except httpx.TransportError as error:
+            return error
+        return None
+
+
+class AsyncQuire:
+    """Like `Quire`, with coroutines."""
+
+    def __init__(
+        self,
+        base_url: str | None = None,
+        api_key: str | None = None,
+        transport: httpx.AsyncBaseTransport | None = None,
+    ) -> None:
+        self._http = httpx.AsyncClient(transport=transport, **_settings(base_url, api_key))
+
+    async def __aenter__(self) -> "AsyncQuire":
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
+
+    async def close(self) -> None:
+        await self._http.aclose()
+
+    async def submit(self, file: str | Path, **options: Any) -> Body:
+        return await self._run(_submitted(Path(file), str(self._http.base_url), options))
+
+    async def dry_run(self, file: str | Path, **options: Any) -> Body:
+        return await self._run(_rehearsed(Path(file), str(self._http.base_url), options))
+
+    async def watch(self, batch_id: str, report: Report | None = None) -> Body:
+        return await self._run(_watched(batch_id, report))
+
+    async def fetch(self, batch_id: str, stem: str | Path) -> list[Path]:
+        return await self._run(_fetched(batch_id, Path(stem)))
+
+    async def get(self, batch_id: str) -> Body:
+        return await self._run(_sent("GET", f"/batches/{batch_id}"))
+
+    async def cancel(self, batch_id: str) -> Body:
+        return await self._run(_sent("POST", f"/batches/{batch_id}/cancel"))
+
+    async def start(self, batch_id: str) -> Body:
+        return await self._run(_sent("POST", f"/batches/{batch_id}/start"))
+
+    async def resubmit(self, batch_id: str) -> Body:
+        return await self._run(_sent("POST", f"/batches/{batch_id}/resubmit"))
+
+    async def map(
+        self,
+        rows: Iterable[Any],
+        prompt: Callable[[Any], Any],
+        schema: Body | None = None,
+        **body: Any,
+    ) -> AsyncIterator[tuple[Any, Any]]:
+        verb, answer = _mapped(list(rows), prompt, schema, body), None
+        with suppress(StopIteration):
+            while True:
+                step = verb.send(answer)
+                answer = None
+                if isinstance(step, _Item):
+                    yield step.value
+                else:
+                    answer = await self._do(step)
+
+    async def _run(self, verb: _Verb[_T]) -> _T:
+        answer: Any = None
+        while True:
+            try:
+                step = verb.send(answer)
+            except StopIteration as end:
+                result: _T = end.value
+                return result
+            answer = await self._do(step)
+
+    async def _do(self, step: _Step) -> Any:
+        try:
+            match step:
+                case _Pause():
+                    await asyncio.sleep(step.seconds)
+                case _Send():
+                    return await self._http.send(_request(self._http, step))
+                case _Save():
+                    response = await self._http.send(_request(self._http, step), stream=True)
+                    async with aclosing(response):
+                        if not response.is_success:
+                            await response.aread()
+                        else:
+                            with step.target.open(_mode(response)) as file:
+                                async for chunk in response.aiter_bytes():
+                                    file.write(chunk)
+                    return response
+        except httpx.TransportError as error:
+            return error
+        return None
+
+
+# The command -------------------------------------------------------------------------------------
+
+
+def _duration(seconds: float) -> str:
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}h{minutes:02}" if hours else f"{minutes}m{rest:02}" if minutes else f"{rest}s"
+
+
+class _Bar:
+    """Shows progress on standard error: a bar on a terminal, otherwise a line every ten seconds."""
+
+    WIDTH = 30
+
+    def __init__(self) -> None:
+        self._said = 0.0
+        self._drawn = False
+
+    def __call__(self, progress: Progress) -> None:
+        if sys.stderr.isatty():
+            full = round(progress.share * self.WIDTH)
+            bar = "#" * full + "." * (self.WIDTH - full)
+            print(f"\r\x1b[K[{bar}] {progress}", end="", file=sys.stderr, flush=True)
+            self._drawn = True
+        elif time.monotonic() - self._said >= SAY_EVERY or progress.status in ENDED:
+            self._said = time.monotonic()
+            print(progress, file=sys.stderr, flush=True)
+
+    def end(self) -> None:
+        if self._drawn:
+            print(file=sys.stderr)
+
+
+def _wait(quire: Quire, batch_id: str) -> Body:
+    bar = _Bar()
+    try:
+        return quire.watch(batch_id, bar)
+    finally:
+        bar.end()
+
+
+def _deliver(quire: Quire, batch: Body, stem: Path) -> int:
+    """Write the results. Returns the exit code: 1 unless the batch completed."""
+    for path in quire.fetch(batch["id"], stem):
+        print(path)
+    for fault in (batch.get("errors") or {}).get("data") or []:
+        print(f"line {fault.get('line')}: {fault.get('message')}", file=sys.stderr)
+    if batch["status"] != "completed":
+        print(f"{batch['id']} is {batch['status']}", file=sys.stderr)
+        return 1
+    return 0
+
+
+def _existing(file: Path) -> Path:
+    if not file.is_file():
+        raise QuireError(f"{file} is not a file")
+    return file
+
+
+def _submit(quire: Quire, options: argparse.Namespace) -> int:
+    file = _existing(options.file)
+    batch = quire.submit(file, **_fields(options))
+    if not options.wait:
+        print(batch["id"])
+        return 0
+    print(f"{file} is {batch['id']}", file=sys.stderr)
+    code = _deliver(quire, _wait(quire, batch["id"]), file.with_suffix(""))
+    file.with_name(f"{file.name}.quire").unlink(missing_ok=True)
+    return code
+
+
+def _fields(options: argparse.Namespace) -> Body:
+    """Return the fields of a batch that the command line sets."""
+    fields = {
+        "endpoint": options.endpoint, "completion_window": options.window,
+        "on_invalid": options.on_invalid, "receipts": options.receipts or None,
+    }  # fmt: skip
+    return {name: value for name, value in fields.items() if value is not None}
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        "quire", description="Batches of a Quire service, from another machine.",
+        epilog="Environment: QUIRE_BASE_URL (default http://localhost:8000/v1), QUIRE_API_KEY.",
+    )  # fmt: skip
+    verbs = parser.add_subparsers(dest="verb", required=True)
+    submit = verbs.add_parser("submit", help="upload a file of requests and run it as a batch")
+    submit.add_argument("--wait", action="store_true", help="show progress, write the results")
+    rehearse = verbs.add_parser(
+        "dry-run", help="validate a file, and print a forecast of its tokens, cost and time"
+    )
+    for each in (submit, rehearse):
+        each.add_argument("file", type=Path)
+        each.add_argument("--endpoint", help="default: the url of the first line")
+        each.add_argument("--window", default="24h", help="1h to 168h; default: 24h")
+        each.add_argument("--on-invalid", choices=("skip", "fail"), default="skip")
+        each.add_argument("--receipts", action="store_true", help="one for each answered line")
+    fetch = verbs.add_parser("fetch", help="write the results of a batch")
+    fetch.add_argument("batch")
+    fetch.add_argument("--to", type=Path, metavar="STEM", help="default: the batch's id")
+    for verb, what in (
+        ("watch", "show the progress of a batch until it has ended"),
+        ("cancel", "cancel a batch; its results so far are kept"),
+        ("resubmit", "run the failed lines of a batch again; prints the new batch's id"),
+    ):
+        verbs.add_parser(verb, help=what).add_argument("batch")
+    return parser
+
+
+def _run(quire: Quire, options: argparse.Namespace) -> int:
+    match options.verb:
+        case "submit":
+            return _submit(quire, options)
+        case "dry-run":
+            print(json.dumps(quire.dry_run(_existing(options.file), **_fields(options)), indent=2))
+        case "fetch":
+            return _deliver(quire, quire.get(options.batch), options.to or Path(options.batch))
+        case "watch":
+            return 0 if _wait(quire, options.batch)["status"] == "completed" else 1
+        case "cancel":
+            print(quire.cancel(options.batch)["status"])
+        case _:
+            print(quire.resubmit(options.batch)["id"])
+    return 0
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    options = _parser().parse_args(argv)
+    try:
+        with Quire() as quire:
+            return _run(quire, options)
+    except QuireError as error:
+        print(f"quire: {error}", file=sys.stderr)
+        return 1
+    except KeyboardInterrupt:
+        print("\nquire: run the same command again to continue", file=sys.stderr)
+        return 130
+
+
+if __name__ == "__main__":
+    sys.exit(main())

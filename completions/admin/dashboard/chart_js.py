@@ -1,0 +1,124 @@
+"""Chart.js configurations for unfold's chart components, and the sparklines of tables."""
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from django.utils.html import format_html
+from django.utils.safestring import SafeString
+
+PRIMARY = "var(--color-primary-500)"
+# Distinguishable in both themes, and with red-green colour blindness.
+BLUE, AMBER, RED, VIOLET, GREY = "#3b82f6", "#f59e0b", "#ef4444", "#8b5cf6", "#9ca3af"
+_TEXT, _GRID = "#8b929e", "rgba(139,146,158,0.22)"
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """One series of a chart; None leaves a gap."""
+
+    label: str
+    values: Sequence[float | None]
+    color: str
+    dashed: bool = False
+
+
+def bars(labels: Sequence[str], series: Sequence[Line], unit: str = "") -> dict[str, str]:
+    sets = [
+        _set(line, {"stack": "one", "borderRadius": 2, "maxBarThickness": 28}) for line in series
+    ]
+    return _chart("bar", labels, sets, _options(unit, True, len(series) > 1, "circle"))
+
+
+def lines(
+    labels: Sequence[str], series: Sequence[Line], unit: str = "", logarithmic: bool = False
+) -> dict[str, str]:
+    look = {"borderWidth": 2, "pointHitRadius": 8, "tension": 0.25}
+    sets = [_set(line, {**look, "pointRadius": 2 if None in line.values else 0}) for line in series]
+    options = _options(unit, False, len(series) > 1, "line")
+    if logarithmic:
+        options["scales"]["y"] |= {"type": "logarithmic", "beginAtZero": False}
+    return _chart("line", labels, sets, options)
+
+
+def _set(line: Line, look: Mapping[str, Any]) -> dict[str, Any]:
+    return {
+        "label": line.label,
+        "data": list(line.values),
+        "backgroundColor": line.color,
+        "borderColor": line.color,
+        "borderDash": [5, 4] if line.dashed else [],
+        **look,
+    }
+
+
+def _chart(kind: str, labels: Sequence[str], sets: list[Any], options: Any) -> dict[str, str]:
+    return {
+        "kind": kind,
+        "data": json.dumps({"labels": list(labels), "datasets": sets}),
+        "options": json.dumps(options),
+    }
+
+
+def _options(unit: str, stacked: bool, legend: bool, mark: str) -> dict[str, Any]:
+    ticks = {"color": _TEXT, "font": {"size": 11}}
+    title = {"display": bool(unit), "text": unit, "color": _TEXT, "font": {"size": 11}}
+    return {
+        "animation": False,
+        "responsive": True,
+        "maintainAspectRatio": False,
+        "interaction": {"mode": "index", "intersect": False},
+        "plugins": {
+            "legend": {
+                "display": legend,
+                "align": "start",
+                "labels": {
+                    "boxWidth": 22 if mark == "line" else 7, "boxHeight": 7, "padding": 12,
+                    "usePointStyle": True, "pointStyle": mark, "color": _TEXT,
+                    "font": {"size": 11},
+                },
+            },
+        },
+        "scales": {
+            "x": {
+                "stacked": stacked,
+                "grid": {"display": False},
+                "ticks": {**ticks, "maxRotation": 0, "autoSkip": True, "autoSkipPadding": 16},
+            },
+            "y": {
+                "stacked": stacked,
+                "beginAtZero": True,
+                "border": {"display": False},
+                "grid": {"color": _GRID},
+                "title": title,
+                "ticks": {
+                    **ticks, "maxTicksLimit": 5,
+                    "format": {
+                        "notation": "compact", "minimumFractionDigits": 0,
+                        "maximumFractionDigits": 3,
+                    },
+                },
+            },
+        },
+    }  # fmt: skip
+
+
+def sparkline(values: Sequence[float], title: str = "", width: int = 120) -> SafeString:
+    """A bar chart in one line of text. `title` describes it for screen readers."""
+    height, gap = 24, 1
+    top = max(values, default=0)
+    if not top:
+        return format_html('<span class="q-faint">{}</span>', "no use")
+    step = width / len(values)
+    drawn = "".join(
+        f"M{i * step:.1f} {height}v-{max(1.5, value / top * (height - 2)):.1f}"
+        f"h{step - gap:.1f}V{height}z"
+        for i, value in enumerate(values)
+        if value
+    )
+    return format_html(
+        '<svg class="q-spark" viewBox="0 0 {} {}" width="{}" height="{}" role="img">'
+        "<title>{}</title><path d=\"{}\"/></svg>",
+        width, height, width, height, title, drawn,
+    )  # fmt: skip

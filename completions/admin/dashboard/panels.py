@@ -1,0 +1,88 @@
+"""The charts of the start page: which figures each panel shows, and how they are computed."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+
+from completions.admin.dashboard import chart_js, figures
+from completions.admin.dashboard.chart_js import Line
+from completions.admin.dashboard.figures import Period, Sums, quantile
+from completions.models.usage import FIRST_TOKEN, LATENCY, NANOS
+
+
+@dataclass(frozen=True, slots=True)
+class Panel:
+    title: str
+    chart: Mapping[str, str]
+    note: str = ""
+
+
+def usage_panels(labels: Sequence[str], sums: Sequence[Sums]) -> list[Panel]:
+    """Requests, tokens, latency, shares and cost in each bucket."""
+
+    def column(name: str) -> list[float | None]:
+        return [each[name] or 0 for each in sums]
+
+    done = [each["requests"] - each["failed"] - each["cancelled"] for each in sums]
+    fresh = [each["prompt_tokens"] - each["cached_tokens"] for each in sums]
+    chosen = [each["completion_tokens"] - each["forced_tokens"] for each in sums]
+    requests = [
+        Line("completed", done, chart_js.PRIMARY),
+        Line("cancelled", column("cancelled"), chart_js.AMBER),
+        Line("failed", column("failed"), chart_js.RED),
+    ]
+    tokens = [
+        Line("prompt", fresh, chart_js.BLUE),
+        Line("prompt, cached", column("cached_tokens"), chart_js.GREY),
+        Line("output", chosen, chart_js.PRIMARY),
+        Line("output, forced by grammar", column("forced_tokens"), chart_js.VIOLET),
+    ]
+    latency = [
+        Line("latency p50", _line(sums, LATENCY, 0.5), chart_js.PRIMARY),
+        Line("latency p95", _line(sums, LATENCY, 0.95), chart_js.PRIMARY, dashed=True),
+        Line("first token p50", _line(sums, FIRST_TOKEN, 0.5), chart_js.BLUE),
+        Line("first token p95", _line(sums, FIRST_TOKEN, 0.95), chart_js.BLUE, dashed=True),
+    ]
+    cached = _shares(sums, "cached_tokens", "prompt_tokens")
+    forced = _shares(sums, "forced_tokens", "completion_tokens")
+    shares = [
+        Line("prompt tokens cached", cached, chart_js.GREY),
+        Line("output tokens forced", forced, chart_js.VIOLET),
+    ]
+    cost = [Line("cost", [each["cost_nanos"] / NANOS for each in sums], chart_js.PRIMARY)]
+    return [
+        Panel("Requests", chart_js.bars(labels, requests)),
+        Panel("Tokens", chart_js.bars(labels, tokens)),
+        Panel(
+            "Time to answer",
+            chart_js.lines(labels, latency, "seconds", logarithmic=True),
+            "completed requests without batches",
+        ),
+        Panel("Cached and forced share", chart_js.lines(labels, shares, "%")),
+        Panel("Cost", chart_js.bars(labels, cost)),
+    ]
+
+
+def load_panel(labels: Sequence[str], period: Period, now: datetime) -> Panel:
+    """How many jobs were queued and running in each of the period's buckets."""
+    load = figures.load(period, now)
+
+    def column(*names: str) -> list[float | None]:
+        return [round(sum(each[name] for name in names), 2) if each else None for each in load]
+
+    lines = [
+        Line("queued, interactive", column("queued_interactive"), chart_js.RED),
+        Line("queued, background", column("queued_background", "queued_batch"), chart_js.AMBER),
+        Line("running", column("running"), chart_js.PRIMARY),
+        Line("slots", column("slots"), chart_js.GREY, dashed=True),
+    ]
+    return Panel("Queue and slots", chart_js.lines(labels, lines), "means of samples")
+
+
+def _line(sums: Sequence[Sums], columns: Sequence[str], q: float) -> list[float | None]:
+    found = (quantile(each, columns, q) for each in sums)
+    return [None if value is None else round(value / 1000, 3) for value in found]
+
+
+def _shares(sums: Sequence[Sums], part: str, whole: str) -> list[float | None]:
+    return [round(100 * each[part] / each[whole], 1) if each[whole] else None for each in sums]

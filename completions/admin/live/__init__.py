@@ -1,1 +1,0 @@
-"""Pages about what runs now: jobs, workers, models."""

@@ -1,0 +1,56 @@
+"""Webhooks: endpoints, and the log of deliveries, which can be sent again."""
+
+from typing import Any
+
+from django.contrib import admin, messages
+from django.db.models import QuerySet
+from django.http import HttpRequest
+from django.utils.safestring import SafeString
+
+from completions.admin.base import ModelAdmin, ReadOnlyAdmin, column
+from completions.admin.display import NONE, label
+from completions.models import WebhookDelivery, WebhookEndpoint
+from completions.webhooks import deliveries
+
+
+@admin.register(WebhookEndpoint)
+class WebhookEndpointAdmin(ModelAdmin[WebhookEndpoint]):
+    list_display = ["url", "organization", "enabled", "created_at"]
+    list_filter = ["organization"]
+    list_select_related = ["organization"]
+    fields = ("organization", "url", "enabled")
+
+    def get_fields(self, request: HttpRequest, obj: Any = None) -> Any:
+        """Users who may change the address see the secret, because the receiver needs it."""
+        shows_secret = obj is not None and self.has_change_permission(request, obj)
+        return [*self.fields, "secret"] if shows_secret else self.fields
+
+    def get_readonly_fields(self, request: HttpRequest, obj: Any = None) -> Any:
+        return ["organization", "secret"] if obj else []
+
+
+@admin.register(WebhookDelivery)
+class WebhookDeliveryAdmin(ReadOnlyAdmin):
+    list_display = [
+        "id", "type", "subject", column("To", lambda row: row.endpoint.url),
+        column("Status", lambda row: _standing(row)), "attempts",
+        column("Answer", lambda row: row.error or row.status_code or NONE), "created_at",
+    ]  # fmt: skip
+    list_filter = ["type", "endpoint"]
+    list_select_related = ["endpoint"]
+    search_fields = ["id", "subject"]
+    actions = ["replay"]
+
+    @admin.action(description="Send again", permissions=["replay"])
+    def replay(self, request: HttpRequest, queryset: QuerySet[WebhookDelivery]) -> None:
+        count = deliveries.replay(queryset)
+        messages.success(request, f"{count} deliveries are sent again.")
+
+    def has_replay_permission(self, request: HttpRequest) -> bool:
+        return request.user.has_perm("completions.change_webhookdelivery")
+
+
+def _standing(delivery: WebhookDelivery) -> SafeString:
+    if delivery.delivered_at:
+        return label("active", "delivered")
+    return label("draining", "waits") if delivery.due_at else label("revoked", "given up")

@@ -1,0 +1,75 @@
+"""Answers as JSON documents, and their values as values of columns."""
+
+import json
+import math
+from typing import Any
+
+from completions.batches.export.types import ListOf, Scalar, Struct, Type
+
+_LEAST, _MOST = -(2**63), 2**63 - 1
+
+
+class UnreadableError(ValueError):
+    """A text is not JSON, or has a value that no column can store."""
+
+
+class MisfitError(ValueError):
+    """A value does not have the type of its column."""
+
+
+def read(text: str) -> Any:
+    """The document in a text. Raises UnreadableError, also for a number beyond a double's range and
+    for half a surrogate pair."""
+    try:
+        document = json.loads(text, parse_float=_float, parse_constant=_float)
+        if "\\u" in text:
+            dump(document).encode()
+    except (ValueError, RecursionError) as error:
+        raise UnreadableError(str(error)) from error
+    return document
+
+
+def _float(text: str) -> float:
+    value = float(text)
+    if not math.isfinite(value):
+        raise ValueError(f"{text} is not a finite number")
+    return value
+
+
+def dump(value: Any) -> str:
+    return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
+
+
+def fitted(value: Any, type: Type) -> Any:
+    """The value as its column stores it: JSON as text, structs with all their fields. Raises
+    MisfitError."""
+    if value is None:
+        return None
+    match type:
+        case Scalar():
+            return _scalar(value, type)
+        case ListOf(item) if isinstance(value, list):
+            return [fitted(each, item) for each in value]
+        case Struct(fields) if isinstance(value, dict):
+            return {name: fitted(value.get(name), each) for name, each in fields.items()}
+    raise MisfitError
+
+
+def _scalar(value: Any, type: Scalar) -> Any:
+    match type, value:
+        case Scalar.JSON, _:
+            return dump(value)
+        case (Scalar.TEXT, str()) | (Scalar.BOOLEAN, bool()):
+            return value
+        case ((Scalar.INTEGER | Scalar.NUMBER), bool()):
+            raise MisfitError
+        case Scalar.INTEGER, int() if _LEAST <= value <= _MOST:
+            return value
+        case Scalar.INTEGER, float() if value.is_integer() and abs(value) < 2**63:
+            return int(value)
+        case Scalar.NUMBER, (int() | float()):
+            try:
+                return float(value)
+            except OverflowError as error:
+                raise MisfitError from error
+    raise MisfitError

@@ -1,0 +1,160 @@
+"""The rows of an ended batch: one for each line, in the order of the input file."""
+
+import heapq
+import json
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, Any
+
+from completions.batches.export import documents
+from completions.batches.export.columns import OTHER_TEXTS, RECEIPT, TOOL_CALLS, Collector, Columns
+from completions.batches.lines import number_of
+from completions.models import Batch, BatchStatus, File
+
+Open = Callable[[], IO[bytes]]
+
+
+class ExportError(Exception):
+    """There is nothing to export, or no way to. The message is for the operator."""
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """The files of an ended batch."""
+
+    batch_id: str
+    receipts: bool
+    requests: Open
+    results: Sequence[Open]
+
+    def columns(self) -> Columns:
+        """Read all requests. Raises ExportError."""
+        collector = Collector()
+        with self.requests() as lines:
+            for number, text in enumerate(lines, 1):
+                if text.strip():
+                    collector.see(_body(number, text))
+        return collector.columns(self.receipts)
+
+    def rows(self, columns: Columns, without: Container[int] = ()) -> "Iterator[Row]":
+        """Yield the rows of all lines whose numbers are not in `without`."""
+        with ExitStack() as stack:
+            files = [stack.enter_context(each()) for each in self.results]
+            for number, text in heapq.merge(*map(_numbered, files)):
+                if number not in without:
+                    yield _row(self.batch_id, number, text, columns)
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    number: int
+    values: Mapping[str, Any]
+    """By column: JSON values, which still have to be fitted to their types."""
+    size: int
+    """The bytes of the line."""
+    is_whole: bool
+    """Whether the answer was read, if the columns have room for one."""
+
+
+def source_of(batch: Batch, requests: Path | None = None) -> Source:
+    """The files of a batch; `requests` replaces an input file that was deleted. Raises
+    ExportError."""
+    if not batch.ended:
+        raise ExportError(f"{batch.id} is {batch.status}; export it once it has ended")
+    if batch.status == BatchStatus.FAILED:
+        raise ExportError(f"{batch.id} failed before any line ran; it has no results")
+    found = File.objects.in_bulk([batch.input_file_id, batch.output_file_id, batch.error_file_id])
+    wanted = [
+        file_id
+        for file_id, lines in (
+            (batch.output_file_id, batch.completed), (batch.error_file_id, batch.failed),
+        ) if lines
+    ]  # fmt: skip
+    if any(file_id not in found for file_id in wanted):
+        raise ExportError(f"the files of {batch.id} were deleted or have expired")
+    if requests is not None and not requests.is_file():
+        raise ExportError(f"{requests} is not a file")
+    if requests is None and batch.input_file_id not in found:
+        raise ExportError(
+            f"the input file of {batch.id} was deleted or has expired; name a copy with --requests"
+        )
+
+    def opener(file_id: str) -> Open:
+        return lambda: found[file_id].content.open("rb")
+
+    def named() -> IO[bytes]:
+        assert requests is not None
+        return requests.open("rb")
+
+    sent = named if requests is not None else opener(batch.input_file_id)
+    return Source(batch.id, batch.receipts, sent, [opener(file_id) for file_id in wanted])
+
+
+def _body(number: int, text: bytes) -> Any:
+    try:
+        return json.loads(text.decode("utf-8-sig"))["body"]
+    except (ValueError, LookupError, TypeError) as error:
+        message = f"line {number} of the input file is not a request of a batch"
+        raise ExportError(message) from error
+
+
+def _numbered(file: IO[bytes]) -> Iterator[tuple[int, bytes]]:
+    return ((number_of(text), text) for text in file)
+
+
+def _row(batch_id: str, number: int, text: bytes, columns: Columns) -> Row:
+    line = json.loads(text)
+    response = line["response"] or {}
+    body = response.get("body") or {}
+    error = line["error"] or body.get("error") or {}
+    values: dict[str, Any] = {
+        "custom_id": line["custom_id"],
+        "status_code": response.get("status_code"),
+        "error_code": error.get("code"),
+        "error_message": error.get("message"),
+        "batch_id": batch_id,
+        "line": number,
+        RECEIPT: line.get(RECEIPT),
+    }
+    is_whole = True
+    if not error:
+        values |= _of_choices(body["choices"])
+        usage = body.get("usage") or {}
+        values |= {name: usage.get(name) for name in ("prompt_tokens", "completion_tokens")}
+        is_whole = _add_answer(values, columns)
+    return Row(number, values, len(text), is_whole)
+
+
+def _of_choices(choices: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    texts = [_text(choice) for choice in choices]
+    return {
+        "text": texts[0],
+        "finish_reason": choices[0]["finish_reason"],
+        OTHER_TEXTS: texts[1:],
+        TOOL_CALLS: choices[0].get("message", {}).get("tool_calls"),
+    }
+
+
+def _text(choice: Mapping[str, Any]) -> Any:
+    return choice["message"]["content"] if "message" in choice else choice["text"]
+
+
+def _add_answer(values: dict[str, Any], columns: Columns) -> bool:
+    """Add the columns of the answer. Returns False if it is not a document that they can show."""
+    wanted, text = columns.of_answers, values["text"]
+    if not wanted or text is None:
+        return True
+    try:
+        document = documents.read(text)
+    except documents.UnreadableError:
+        return False
+    if columns.whole:
+        values[wanted[0].name] = document
+        return True
+    if not isinstance(document, dict):
+        return False
+    for column in wanted:
+        values[column.name] = document.get(column.property)
+    return True

@@ -1,0 +1,60 @@
+"""The target of an export, and its report: how many rows, and of what kind."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Protocol
+
+from completions.batches.export.rows import Row, Source
+
+
+class Target(Protocol):
+    """A place for the rows of a batch. Its methods raise ExportError."""
+
+    def check(self) -> None:
+        """Fail now rather than after the batch has run."""
+
+    def write(self, source: Source) -> "Report":
+        """Write all rows that are not there yet."""
+
+
+@dataclass(slots=True)
+class Report:
+    """Counts of rows."""
+
+    place: str
+    rows: int = 0
+    errors: int = 0
+    there: int = 0
+    """Rows that an interrupted export wrote."""
+    not_whole: int = 0
+    """Answers that are not JSON of the schema's type: cut by max_tokens, for example."""
+    misfits: int = 0
+    """Values that their column cannot hold."""
+
+    def add(self, row: Row) -> None:
+        self.rows += 1
+        self.errors += row.values["error_code"] is not None
+        self.not_whole += not row.is_whole
+
+    def __str__(self) -> str:
+        there = f", {self.there} were there already" if self.there else ""
+        text = f"{self.rows} rows in {self.place}, {self.errors} of them errors{there}"
+        if self.not_whole:
+            text += f"\n{self.not_whole} answers are not whole JSON documents; see the column text"
+        if self.misfits:
+            text += f"\n{self.misfits} values do not fit their columns; see the column text"
+        return text
+
+
+def portions(rows: Iterator[Row], most_rows: int, most_bytes: int) -> Iterator[list[Row]]:
+    """Yield the rows in lists within both limits; a larger row is alone."""
+    portion: list[Row] = []
+    size = 0
+    for row in rows:
+        if portion and (len(portion) == most_rows or size + row.size > most_bytes):
+            yield portion
+            portion, size = [], 0
+        portion.append(row)
+        size += row.size
+    if portion:
+        yield portion

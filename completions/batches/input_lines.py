@@ -1,0 +1,75 @@
+"""The lines of an input file, read in groups, and the envelope around each line's body."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from completions.contract import strict_json
+from completions.models.parts import parts
+
+MAX_CUSTOM_ID = 512
+"""Characters."""
+LINES_AT_ONCE = 100
+BYTES_AT_ONCE = 4 * 1024 * 1024
+"""Limits of a group of lines, which are validated and stored together."""
+_KEYS = ("custom_id", "method", "url", "body")
+
+
+@dataclass(eq=False)
+class LineError(Exception):
+    """A malformed line, which fails the whole file."""
+
+    code: str
+    """A code from the table of errors, `completions/contract/error_codes.py`."""
+    message: str
+    param: str | None = None
+    """The path of the invalid value."""
+    line: int | None = None
+    """None if the file as a whole is invalid."""
+
+
+def groups(found: Iterator[tuple[int, bytes]]) -> Iterator[list[tuple[int, bytes]]]:
+    """Group lines, within LINES_AT_ONCE and BYTES_AT_ONCE."""
+    for group in parts(found, LINES_AT_ONCE):
+        while group:
+            size, count = 0, 0
+            while count < len(group) and (size < BYTES_AT_ONCE or not count):
+                size += len(group[count][1])
+                count += 1
+            yield group[:count]
+            group = group[count:]
+
+
+def parse(text: bytes, endpoint: str) -> dict[str, Any]:
+    """Parse a line and check its keys. Raises LineError."""
+    try:
+        request = strict_json.loads(text.decode("utf-8-sig").strip())
+    except UnicodeDecodeError as error:
+        raise LineError("invalid_json_line", f"Not UTF-8 (byte {error.start}).") from error
+    except strict_json.StrictJSONError as error:
+        raise LineError("invalid_json_line", f"Not valid JSON: {error}.") from error
+    if not isinstance(request, dict):
+        raise LineError("invalid_json_line", "It must be a JSON object.")
+    for name in request:
+        if name not in _KEYS:
+            message = f"{name[:64]}: there is no such key; a line has {', '.join(_KEYS)}."
+            raise LineError("unknown_parameter", message, name[:64])
+    for name in _KEYS:
+        if request.get(name) is None:
+            raise LineError("missing_required_parameter", f"{name}: this key is required.", name)
+    _check_values(request, endpoint)
+    return request
+
+
+def _check_values(request: dict[str, Any], endpoint: str) -> None:
+    custom_id = request["custom_id"]
+    if not isinstance(custom_id, str) or not 1 <= len(custom_id) <= MAX_CUSTOM_ID:
+        message = f"custom_id: must be a string of 1-{MAX_CUSTOM_ID} characters."
+        raise LineError("invalid_value", message, "custom_id")
+    if "\x00" in custom_id:
+        raise LineError("invalid_value", "custom_id: must not hold U+0000.", "custom_id")
+    if request["method"] != "POST":
+        raise LineError("invalid_value", 'method: must be "POST".', "method")
+    if request["url"] != endpoint:
+        message = f"url: must be {endpoint!r}, the endpoint of the batch."
+        raise LineError("url_mismatch", message, "url")

@@ -1,0 +1,136 @@
+"""Predicts how many prompt tokens a worker's KV cache spares, for lines in a given order."""
+
+from collections import OrderedDict, deque
+from collections.abc import Iterable
+from dataclasses import dataclass
+from itertools import islice
+
+from django.conf import settings
+from redis.exceptions import RedisError
+
+from completions.batches.planning.prefixes import BLOCK, WIDTH
+from completions.jobs.connection import connect
+from completions.jobs.store import JobStore
+from completions.jobs.workers import WorkerRecord, watch_workers
+
+LOOK_AHEAD = 8
+"""How many of the waiting lines the engine compares, to prefer those with a cached prefix."""
+MAX_OVERTAKEN = 16
+"""How often others may go before the line whose turn it is."""
+
+
+@dataclass(frozen=True, slots=True)
+class CacheSize:
+    """What a worker reports about its KV cache."""
+
+    blocks: int
+    slots: int
+    """Sequences that run at once."""
+    block_size: int = BLOCK
+    """Tokens."""
+
+
+def size_of(workers: Iterable[WorkerRecord], model: str) -> CacheSize | None:
+    """The smallest cache of the model's workers; None until one of them reports its size."""
+    sizes = [
+        CacheSize(facts["kv_blocks_total"], facts["slots"], facts.get("block_size") or BLOCK)
+        for facts in (worker.facts for worker in workers if worker.model == model)
+        if facts.get("kv_blocks_total") and facts.get("slots")
+    ]
+    return min(sizes, key=lambda size: size.blocks * size.block_size, default=None)
+
+
+def reported_size(model: str) -> CacheSize | None:
+    """The same, from the heartbeats in this installation's Redis; None if it cannot be reached."""
+    try:
+        with connect(settings.REDIS_URL) as client:
+            return size_of(watch_workers(JobStore(client, settings.REDIS_PREFIX)), model)
+    except (RedisError, OSError):
+        return None
+
+
+class CacheModel:
+    """A KV cache that shares blocks, and evicts the least recently used ones.
+
+    As many lines run at once as there are slots, and they end in the order in which they began. A
+    line waits while the engine computes its prefix for another line, so what an earlier line
+    computes counts as cached.
+    """
+
+    def __init__(self, size: CacheSize) -> None:
+        self._size = size
+        self._free = size.blocks
+        self._holders: dict[bytes, int] = {}
+        """How many lines hold a block, by the block's hash."""
+        self._idle: OrderedDict[bytes, None] = OrderedDict()
+        self._running: deque[tuple[list[bytes], int]] = deque()
+        """Per line, the hashes of the blocks that it shares, and its number of other blocks."""
+
+    def run(self, path: bytes, tokens: int) -> int:
+        """Run a line of `tokens` tokens in all. Returns how many of them are cached."""
+        hashes = [path[at : at + WIDTH] for at in range(0, len(path), WIDTH)]
+        cached = self.cached_blocks(path)
+        blocks = -(-tokens // self._size.block_size)
+        while self._running and (
+            len(self._running) >= self._size.slots or blocks - cached > self._available
+        ):
+            self._end()
+        # `cached` still holds, since ending lines evicts nothing. Hold its blocks first, so that
+        # allocating this line's other blocks does not evict them.
+        for digest in hashes[:cached]:
+            self._holders[digest] = self._holders.get(digest, 0) + 1
+            self._idle.pop(digest, None)
+        for digest in hashes[cached:]:
+            self._allocate()
+            self._holders[digest] = self._holders.get(digest, 0) + 1
+        others = max(0, blocks - len(hashes))
+        for _ in range(others):
+            self._allocate()
+        self._running.append((hashes, others))
+        return cached * self._size.block_size
+
+    @property
+    def _available(self) -> int:
+        return self._free + len(self._idle)
+
+    def cached_blocks(self, path: bytes) -> int:
+        """The number of leading blocks of a path that are in the cache."""
+        for at in range(0, len(path), WIDTH):
+            digest = path[at : at + WIDTH]
+            if digest not in self._holders and digest not in self._idle:
+                return at // WIDTH
+        return len(path) // WIDTH
+
+    def _allocate(self) -> None:
+        if self._free:
+            self._free -= 1
+        elif self._idle:
+            self._idle.popitem(last=False)
+
+    def _end(self) -> None:
+        """End the line that has run longest. Its last block is the first one to be evicted."""
+        hashes, others = self._running.popleft()
+        self._free += others
+        for digest in reversed(hashes):
+            self._holders[digest] -= 1
+            if not self._holders[digest]:
+                del self._holders[digest]
+                self._idle[digest] = None
+
+
+def cached_tokens(lines: Iterable[tuple[bytes, int]], size: CacheSize) -> int:
+    """How many prompt tokens of these lines are not computed. A line is its path and its number of
+    tokens in all.
+
+    As in the engine, of the next lines the one with the longest cached prefix runs first.
+    """
+    model, left = CacheModel(size), iter(lines)
+    waiting, overtaken, cached = list(islice(left, LOOK_AHEAD)), 0, 0
+    while waiting:
+        best = 0
+        if overtaken < MAX_OVERTAKEN:
+            best = max(range(len(waiting)), key=lambda at: model.cached_blocks(waiting[at][0]))
+        overtaken = overtaken + 1 if best else 0
+        cached += model.run(*waiting.pop(best))
+        waiting += islice(left, 1)
+    return cached

@@ -1,0 +1,226 @@
+"""Forecasts a batch's tokens, cost and time before it runs, and refines them with its results."""
+
+import time
+from collections.abc import Mapping
+from datetime import datetime
+from typing import Any
+
+from django.db.models import Q
+
+from completions.batches.histogram import Histogram
+from completions.batches.planning.intervals import Interval, of_next, of_sum
+from completions.batches.planning.order import Plan
+from completions.catalog import model_files
+from completions.grammars import TokenSource
+from completions.grammars.lengths import Bounds, bounds_of
+from completions.grammars.lengths.bounds import UNKNOWN
+from completions.models import ApiKey, Batch, BatchStatus
+from completions.requests import judging
+from completions.usage import budgets
+
+SHOWN = 100
+"""The most custom_ids listed for lines that cannot finish."""
+GRAMMAR_SECONDS = 20.0
+"""Seconds to compute the bounds of a file's grammars; the remaining bounds stay unknown."""
+_BATCHES = 20
+"""The number of latest ended batches from which a model's speed is measured."""
+_LEAST_TOKENS = 1000
+"""The fewest tokens of a batch that counts towards the speed."""
+
+
+class Tally:
+    """Adds up the token bounds of the lines. Its facts are JSON that is stored with the batch."""
+
+    def __init__(self) -> None:
+        self._lines = self._least = self._most = self._unfinishable = 0
+        self._unknown = 0
+        self._cannot_finish: list[str] = []
+        self._until: float | None = None
+
+    def add(self, custom_id: str, request: Mapping[str, Any], source: TokenSource) -> None:
+        sampling = request["sampling"]
+        most, choices = sampling["max_tokens"], len(request["prompts"])
+        choices *= sampling.get("best_of") or sampling["n"]
+        bounds = self._bounds(request["grammar"], source)
+        self._lines += 1
+        self._unknown += bounds.least is None and request["grammar"] is not None
+        if bounds.at_least > most:
+            self._unfinishable += 1
+            if len(self._cannot_finish) < SHOWN:
+                self._cannot_finish.append(custom_id)
+        self._least += choices * min(most, max(bounds.at_least, sampling.get("min_tokens") or 0))
+        self._most += choices * (most if bounds.most is None else min(most, bounds.most))
+
+    def _bounds(self, grammar: str | None, source: TokenSource) -> Bounds:
+        if grammar is None or (self._until is not None and time.monotonic() > self._until):
+            return UNKNOWN
+        if self._until is None:
+            self._until = time.monotonic() + GRAMMAR_SECONDS
+        return bounds_of(grammar, source)
+
+    def facts(self) -> dict[str, Any]:
+        """`grammars_without_least` counts the lines whose minimum was not found. `least` then has a
+        lower bound for them."""
+        return {
+            "lines": self._lines,
+            "least": self._least,
+            "most": self._most,
+            "grammars_without_least": self._unknown,
+            "lines_that_cannot_finish": self._unfinishable,
+            "cannot_finish": self._cannot_finish,
+        }
+
+
+def forecast(
+    batch: Batch, facts: Mapping[str, Any], plan: Plan, now: datetime, done: Histogram | None = None
+) -> dict[str, Any]:
+    """The response of `dry_run`. `done` holds the completion tokens of ended lines."""
+    tokens = _completion_tokens(facts, done)
+    computed = plan.prompt_tokens if plan.computed_tokens is None else plan.computed_tokens
+    cached = plan.prompt_tokens - computed
+    return {
+        "object": "batch.forecast",
+        "endpoint": batch.endpoint,
+        "model": batch.model or None,
+        "lines": batch.total,
+        "invalid_lines": batch.total - facts["lines"],
+        "prompt_tokens": plan.prompt_tokens,
+        "cached_prompt_tokens": cached,
+        "completion_tokens": _shown(tokens),
+        "grammars_without_least": facts["grammars_without_least"],
+        "cost": _cost(batch, tokens, computed, cached, now),
+        "seconds": _seconds(batch, tokens, computed),
+        "lines_that_cannot_finish": facts["lines_that_cannot_finish"],
+        "cannot_finish": facts["cannot_finish"],
+        "lines_run": done.count if done else 0,
+    }
+
+
+def _completion_tokens(facts: Mapping[str, Any], done: Histogram | None) -> Interval:
+    least, most = facts["least"], facts["most"]
+    narrow = of_sum(done, max(0, facts["lines"] - done.count)) if done else None
+    if narrow is None or narrow.least is None or narrow.most is None or narrow.expected is None:
+        return Interval(least, most, None)
+    within = [min(max(each, least), most) for each in narrow]
+    return Interval(within[0], within[1], within[2])
+
+
+def _cost(
+    batch: Batch, tokens: Interval, computed: int, cached: int, now: datetime
+) -> dict[str, Any] | None:
+    """Cost at the model's prices, and what the budgets of the key and its organization leave."""
+    entry = model_files.served_models().get(batch.model)
+    prompt, cheap, completion = (entry.token_prices if entry else ()) or (0.0, 0.0, 0.0)
+    least_prompt = cached * cheap + computed * prompt
+    most_prompt = (cached + computed) * max(prompt, cheap)
+    cost = Interval(
+        _plus(tokens.least, completion, least_prompt),
+        _plus(tokens.most, completion, most_prompt),
+        _plus(tokens.expected, completion, least_prompt),
+    )
+    left = _left(batch, now)
+    most_tokens = computed + cached + (tokens.most or 0)
+    enough_cost = left["cost_nanos"] is None or (cost.most or 0) <= left["cost_nanos"]
+    enough_tokens = left["tokens"] is None or most_tokens <= left["tokens"]
+    return {
+        **{name: _money(each) for name, each in cost._asdict().items()},
+        "budget_left": _money(left["cost_nanos"]),
+        "tokens_left": left["tokens"],
+        "within_budgets": enough_cost and enough_tokens,
+    }
+
+
+def _plus(tokens: float | None, price: float, fixed: float) -> float | None:
+    return None if tokens is None else tokens * price + fixed
+
+
+def _money(nanos: float | None) -> float | None:
+    return None if nanos is None else round(nanos / 1e9, 9)
+
+
+def _left(batch: Batch, now: datetime) -> dict[str, Any]:
+    """The smallest remaining budget of the key and its organization; None if there is no budget."""
+    key = ApiKey.objects.select_related("organization").get(id=batch.api_key_id)
+    tokens: list[int] = []
+    cost: list[int] = []
+    for owner, owned in (
+        (key, Q(api_key_id=key.pk)), (key.organization, Q(organization_id=key.organization_id)),
+    ):  # fmt: skip
+        spent = budgets.spent_in_sql(owned, now)
+        for period, used in zip(("daily", "monthly"), spent, strict=True):
+            if (most := getattr(owner, f"{period}_token_budget")) is not None:
+                tokens.append(max(0, most - used.tokens))
+            if (most_cost := getattr(owner, f"{period}_cost_budget")) is not None:
+                cost.append(max(0, round(most_cost * 10**9) - used.cost))
+    return {"tokens": min(tokens, default=None), "cost_nanos": min(cost, default=None)}
+
+
+def _seconds(batch: Batch, tokens: Interval, computed: int) -> dict[str, Any] | None:
+    """Time for the computed tokens at the speed of the model's latest batches, or else of this
+    batch so far; None if no line ran."""
+    speed = of_next(speeds(batch.model) or _own_speed(batch))
+    if speed is None or speed.expected is None:
+        return None
+    work = [None if each is None else each + computed for each in tokens]
+    return _shown(
+        Interval(
+            work[0] / speed.most if work[0] is not None and speed.most else None,
+            work[1] / speed.least if work[1] is not None and speed.least else None,
+            work[2] / speed.expected if work[2] is not None else None,
+        ),
+        digits=1,
+    )
+
+
+def speeds(model: str) -> list[float]:
+    """Computed tokens per second of the latest batches of a model that completed."""
+    ended = Batch.objects.filter(
+        model=model,
+        status=BatchStatus.COMPLETED,
+        pilot=None,
+        in_progress_at__isnull=False,
+        finalizing_at__isnull=False,
+    )
+    found = []
+    for batch in ended.order_by("-created_at")[:_BATCHES]:
+        assert batch.in_progress_at is not None
+        assert batch.finalizing_at is not None
+        seconds = (batch.finalizing_at - batch.in_progress_at).total_seconds()
+        tokens = batch.prompt_tokens - batch.cached_tokens + batch.completion_tokens
+        if seconds > 0 and tokens >= _LEAST_TOKENS:
+            found.append(tokens / seconds)
+    return found
+
+
+def _own_speed(batch: Batch) -> list[float]:
+    """Computed tokens per second of this batch's latest lines, if they are measured."""
+    ran = batch.done - batch.refused
+    if len(batch.pace) < 2 or ran <= 0:
+        return []
+    (since, before), (until, after) = batch.pace[0], batch.pace[-1]
+    tokens = batch.prompt_tokens - batch.cached_tokens + batch.completion_tokens
+    if after <= before or until <= since or not tokens:
+        return []
+    return [(after - before) / (until - since) * tokens / ran]
+
+
+def _shown(interval: Interval, digits: int = 0) -> dict[str, float | None]:
+    return {
+        name: None if each is None else round(each, digits or None)
+        for name, each in interval._asdict().items()
+    }
+
+
+def of_batch(batch: Batch, now: datetime) -> dict[str, Any] | None:
+    """The forecast of a batch with a pilot, refined by its results so far."""
+    if batch.pilot is None or not batch.forecast or not batch.plan:
+        return None
+    done = Histogram(batch.summary.get("completion_tokens"))
+    return forecast(batch, batch.forecast, Plan(**batch.plan), now, done)
+
+
+def token_source(model: str) -> TokenSource:
+    """The vocabulary of a served model, as its tokens."""
+    entry = model_files.served_models().get(model)
+    assert entry is not None, "a line that was prepared has a served model"
+    return judging.token_source(model_files.load(entry))

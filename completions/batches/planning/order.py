@@ -1,0 +1,77 @@
+"""The plan of a batch: the order in which its lines run, and what the KV cache saves that way."""
+
+from array import array
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+from django.db import connection, transaction
+
+from completions.batches.planning.cache import CacheSize, cached_tokens
+from completions.batches.planning.prefixes import BLOCK, any_shared, path_of, planned
+from completions.models import Batch, BatchLine
+from completions.models.parts import parts
+
+MOST_OUTPUT = 256
+"""The most completion tokens that a line is assumed to hold in the cache: few use their maximum."""
+_AT_ONCE = 2000
+
+
+class Plan(NamedTuple):
+    """Prompt tokens of all lines, and how many of them must be computed, if that is predictable."""
+
+    prompt_tokens: int
+    computed_tokens: int | None
+    file_order_tokens: int | None
+    """The same, for the lines in file order."""
+
+
+class Planner:
+    """Collects the lines of one batch, at 8 bytes per prompt block, and orders them."""
+
+    def __init__(self, size: CacheSize | None) -> None:
+        self._size = size
+        self._numbers = array("I")
+        self._paths: list[bytes] = []
+        self._tokens = array("I")
+        self.prompt_tokens = 0
+
+    def add(self, number: int, request: Mapping[str, Any]) -> None:
+        """Add a line. Only its first prompt counts for the plan."""
+        prompts = request["prompts"]
+        adapters = request["adapters"]
+        salt = repr((request["cache_salt"], adapters and adapters[0]))
+        block_size = self._size.block_size if self._size else BLOCK
+        self._numbers.append(number)
+        self._paths.append(path_of(prompts[0], salt, block_size))
+        output = min(request["sampling"]["max_tokens"], MOST_OUTPUT)
+        self._tokens.append(len(prompts[0]) + output)
+        self.prompt_tokens += sum(map(len, prompts))
+
+    def order(self) -> tuple[Sequence[int], Plan]:
+        """The line numbers in the order in which they run, and the plan."""
+        file_order = range(len(self._paths))
+        if not any_shared(self._paths):
+            return self._numbers, Plan(self.prompt_tokens, self.prompt_tokens, self.prompt_tokens)
+        order = planned(self._paths)
+        plan = Plan(self.prompt_tokens, self._computed(order), self._computed(file_order))
+        return [self._numbers[index] for index in order], plan
+
+    def _computed(self, order: Sequence[int]) -> int | None:
+        if self._size is None:
+            return None
+        lines = ((self._paths[index], self._tokens[index]) for index in order)
+        return self.prompt_tokens - cached_tokens(lines, self._size)
+
+
+def store(batch: Batch, order: Sequence[int], alive: Callable[[], bool]) -> bool:
+    """Assign positions to the lines of a batch. Returns False if another worker took over."""
+    table = connection.ops.quote_name(BatchLine._meta.db_table)
+    statement = f"UPDATE {table} SET position = %s WHERE batch_id = %s AND number = %s"  # noqa: S608
+    for part in parts(enumerate(order), _AT_ONCE):
+        if not alive():
+            return False
+        with transaction.atomic(), connection.cursor() as cursor:
+            cursor.executemany(
+                statement, [(position, batch.id, number) for position, number in part]
+            )
+    return True

@@ -1,0 +1,88 @@
+"""`dry_run`: validates a file like a batch, runs nothing, and forecasts tokens, cost and time."""
+
+import asyncio
+import tempfile
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from typing import Any, NamedTuple
+
+from django.conf import settings
+from django.utils import timezone
+
+from completions.batches.input_lines import LineError
+from completions.batches.planning.forecast import Tally, forecast
+from completions.batches.planning.order import Plan
+from completions.batches.validation import (
+    SHOWN_ERRORS,
+    CacheOf,
+    Check,
+    RefusedLine,
+    require_room,
+)
+from completions.batches.writing import Alive
+from completions.models import Batch, BatchLine
+
+
+class Rehearsed(NamedTuple):
+    """What a dry run found."""
+
+    forecast: Mapping[str, Any]
+    is_valid: bool
+    """Whether the batch would run."""
+
+
+def _always() -> bool:
+    return True
+
+
+def rehearse(batch: Batch, cache_of: CacheOf, alive: Alive = _always) -> Rehearsed:
+    """Forecast an unsaved batch. Stores nothing, and reserves no ids.
+
+    Raises InterruptedValidationError once `alive` returns False.
+    """
+    with asyncio.Runner() as loop, tempfile.TemporaryFile(dir=settings.FILE_UPLOAD_TEMP_DIR) as log:
+        check = _Rehearsal(batch, loop, log, None, cache_of)
+        try:
+            check.run(alive)
+            if not check.errors:
+                require_room(batch, batch.api_key)
+        except LineError as error:
+            check.note(error)
+    plan = Plan(**batch.plan) if batch.plan else Plan(0, 0, 0)
+    found = forecast(batch, batch.forecast or Tally().facts(), plan, timezone.now())
+    is_valid = not check.errors
+    if not is_valid:  # figures of the lines mean nothing then
+        found = {name: found[name] if name in _OF_THE_FILE else None for name in found}
+    errors = (check.errors or check.refused)[:SHOWN_ERRORS]
+    found |= {
+        "invalid_lines": check.invalid,
+        "would_run": is_valid,
+        "errors": {"object": "list", "data": errors} if errors else None,
+    }
+    return Rehearsed(found, is_valid)
+
+
+_OF_THE_FILE = ("object", "endpoint", "model", "lines")
+
+
+class _Rehearsal(Check):
+    def __init__(self, batch: Batch, *others: Any) -> None:
+        super().__init__(batch, *others)
+        self._tally = Tally()
+        self.refused: list[dict[str, Any]] = []
+
+    def _require_open(self) -> None:
+        """There is no batch that could be cancelled."""
+
+    def _keep(self, rows: Sequence[BatchLine]) -> None:
+        """Nothing is stored."""
+
+    def _refused(self, number: int, line: RefusedLine) -> BatchLine:
+        if len(self.refused) < SHOWN_ERRORS:
+            error = line.as_line_error()
+            error.line = number
+            self.refused.append(asdict(error))
+        return super()._refused(number, line)
+
+    def _arrange(self, order: Sequence[int], alive: Any) -> None:
+        """No rows wait for their positions."""

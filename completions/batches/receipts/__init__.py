@@ -1,0 +1,1 @@
+"""Receipts of lines: what computed an answer, and whether it could have."""

@@ -1,0 +1,87 @@
+"""Finds the request for each line of an output file."""
+
+import json
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import IO, Any, NamedTuple
+
+from completions.models import Batch, File
+
+
+class SourceError(Exception):
+    """A file is missing or does not belong to a batch. The message is for the operator."""
+
+
+class Receipted(NamedTuple):
+    """A line of an output file that has a receipt, and the body of its request."""
+
+    custom_id: str
+    endpoint: str
+    body: dict[str, Any]
+    receipt: Mapping[str, Any]
+    answer: Mapping[str, Any]
+    """The body of the response."""
+
+
+def receipted(output: Path, requests: Path | None) -> Iterator[Receipted]:
+    """Yield the lines with receipts in the order of the requests. Raises SourceError.
+
+    Reads the requests from a file or, without one, from the service's stored batch.
+    """
+    answers = _answers(output)
+    if not answers:
+        raise SourceError(f"{output} has no line with a receipt; run the batch with receipts")
+    with _opened(requests, output, answers) as lines:
+        for text in lines:
+            if not text.strip():
+                continue
+            line = json.loads(text.decode("utf-8-sig"))
+            found = answers.pop(line["custom_id"], None)
+            if found is not None:
+                yield Receipted(
+                    line["custom_id"],
+                    line["url"],
+                    line["body"],
+                    found["receipt"],
+                    found["response"]["body"],
+                )
+    if answers:
+        missing = ", ".join(sorted(answers)[:3])
+        raise SourceError(f"the requests of {len(answers)} lines are missing: {missing}")
+
+
+def _answers(output: Path) -> dict[str, Any]:
+    """The lines with receipts by custom_id."""
+    found, number = {}, 0
+    try:
+        with output.open("rb") as lines:
+            for text in lines:
+                number += 1
+                line = json.loads(text)
+                if line.get("receipt"):
+                    found[line["custom_id"]] = line
+    except OSError as error:
+        raise SourceError(f"{output} cannot be read: {error}") from error
+    except (ValueError, TypeError, KeyError) as error:
+        raise SourceError(f"{output}, line {number}: not a line of an output file") from error
+    return found
+
+
+@contextmanager
+def _opened(requests: Path | None, output: Path, answers: Mapping[str, Any]) -> Iterator[IO[bytes]]:
+    if requests is not None:
+        if not requests.is_file():
+            raise SourceError(f"{requests} is not a file")
+        with requests.open("rb") as lines:
+            yield lines
+        return
+    name = next(iter(answers.values()))["id"]
+    batch_id = f"batch_{name.removeprefix('batch_req_').rpartition('-')[0]}"
+    batch = Batch.objects.filter(id=batch_id).first()
+    file = File.objects.filter(id=batch.input_file_id).first() if batch else None
+    if file is None:
+        message = f"the service has no input file for {output}; name it with --requests"
+        raise SourceError(message)
+    with file.content.open("rb") as lines:
+        yield lines

@@ -1,0 +1,129 @@
+"""Checks a receipt without running the model: could the request produce this output?"""
+
+from collections.abc import Iterator, Sequence
+from functools import lru_cache
+from typing import Any
+
+from llguidance import LLMatcher
+
+from completions.accounts.keys import Principal
+from completions.batches.receipts.receipt import digest
+from completions.batches.receipts.source import Receipted
+from completions.catalog.model_files import ModelFiles
+from completions.contract.llguidance_limits import JUDGE_LIMITS
+from completions.contract.token_bytes import TokenBytes
+from completions.exceptions import APIError
+from completions.grammars import tokens
+from completions.requests import judging, preparation
+
+_CHANGING_TEXT = (
+    "echo",
+    "suffix",
+    "skip_special_tokens",
+    "spaces_between_special_tokens",
+    "tools",
+)
+"""Fields that make the returned text differ from the text of its tokens."""
+_ANYONE = Principal(0, 0, "", (), None)
+"""A principal that may use every model."""
+
+
+async def faults(line: Receipted) -> list[str]:
+    """What is wrong with a line; empty if its receipt is valid."""
+    try:
+        prepared = await preparation.prepare_offline(line.endpoint, line.body, _ANYONE)
+    except APIError as error:
+        return [f"the request is refused: {error.message}"]
+    files = prepared.request.model.files
+    receipt, request = line.receipt, prepared.payload
+    found = []
+    grammar = request["grammar"]
+    for name, actual in (
+        ("model", files.entry.id),
+        ("tokenizer", files.tokenizer_digest),
+        ("prompt", digest(request["prompts"])),
+        ("grammar", digest(grammar) if grammar is not None else None),
+    ):
+        if receipt[name] != actual:
+            found.append(f"the {name} is another one")
+    if line.body.get("seed") is not None and receipt["seed"] != request["sampling"]["seed"]:
+        found.append("the seed is another one")
+    if found:
+        return found
+    return list(_of_choices(line, grammar, files, _stops(line.body, files)))
+
+
+def _stops(body: dict[str, Any], files: ModelFiles) -> frozenset[int]:
+    """Tokens that end an output and need not be in its grammar."""
+    return frozenset(files.eos_token_ids) | frozenset(body.get("stop_token_ids") or ())
+
+
+def _of_choices(
+    line: Receipted, grammar: str | None, files: ModelFiles, stops: frozenset[int]
+) -> Iterator[str]:
+    changes_text = any(line.body.get(name) is not None for name in _CHANGING_TEXT)
+    choices = line.answer["choices"]
+    outputs = line.receipt["output_ids"]
+    if len(choices) != len(outputs):
+        yield f"it has {len(choices)} choices and {len(outputs)} outputs"
+        return
+    for index, (choice, ids) in enumerate(zip(choices, outputs, strict=True)):
+        where = f"choice {index}: " if len(choices) > 1 else ""
+        if grammar is not None and (fault := _of_grammar(grammar, ids, choice, files, stops)):
+            yield where + fault
+        if not changes_text and (fault := _of_text(ids, choice, files)):
+            yield where + fault
+
+
+def _of_grammar(
+    grammar: str, ids: Sequence[int], choice: Any, files: ModelFiles, stops: frozenset[int]
+) -> str | None:
+    """Walk the ids through the matcher that the engine uses."""
+    source = judging.token_source(files)
+    matcher = LLMatcher(tokens.load(source), grammar, log_level=0, limits=JUDGE_LIMITS)
+    text_ids = list(ids[:-1] if ids and ids[-1] in stops else ids)
+    taken = matcher.try_consume_tokens(text_ids)
+    if taken < len(text_ids):
+        return f"token {taken} ({text_ids[taken]}) is not in its grammar"
+    ended = choice["finish_reason"] in ("stop", "tool_calls") and _matched(choice) is None
+    if ended and not matcher.is_accepting():
+        return "it ends before its grammar does"
+    return None
+
+
+def _matched(choice: Any) -> Any:
+    """The stop string, pattern or token that ended a choice; a stop token is among its ids."""
+    return choice.get("matched_stop") if isinstance(choice.get("matched_stop"), str) else None
+
+
+def _of_text(ids: Sequence[int], choice: Any, files: ModelFiles) -> str | None:
+    """Compare the ids with the text, as far as the text shows them.
+
+    A stop may have cut the text, and its last character may be incomplete.
+    """
+    read = _token_bytes(files)
+    text = _text_of(choice, files)
+    if text is None or not read.is_byte_level:
+        return None
+    written = b"".join(read.of(id) for id in ids if id not in read.special_ids)
+    incomplete = "\N{REPLACEMENT CHARACTER}"
+    decoded, shown = written.decode(errors="replace"), text.rstrip(incomplete)
+    is_cut = choice.get("matched_stop") is not None
+    if decoded.startswith(shown) if is_cut else decoded.rstrip(incomplete) == shown:
+        return None
+    return "its text differs from what its tokens decode to"
+
+
+def _text_of(choice: Any, files: ModelFiles) -> str | None:
+    """The text of all tokens of a choice; None where a parser moved parts of it to other fields."""
+    if "text" in choice:
+        return str(choice["text"])
+    message = choice["message"]
+    if message.get("tool_calls") or message["content"] is None or files.entry.thinking_marks:
+        return None
+    return str(message["content"])
+
+
+@lru_cache(4)
+def _token_bytes(files: ModelFiles) -> TokenBytes:
+    return TokenBytes(files.tokenizer)

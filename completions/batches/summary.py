@@ -1,0 +1,102 @@
+"""Aggregates a batch's results: how lines ended, how long they took, and the values of fields."""
+
+from collections import Counter
+from collections.abc import Mapping
+from typing import Any
+
+import orjson
+
+from completions.batches.histogram import Histogram
+from completions.batches.watched import Watched, cut_at, values_in
+
+MAX_NAMES = 100
+"""The most distinct error codes, values of one field or truncation points that are counted."""
+OTHERS = "..."
+"""The name under which all further ones are counted."""
+_HISTOGRAMS = {"prompt_tokens": 0, "completion_tokens": 0, "queue_seconds": 3, "run_seconds": 3}
+"""Numbers of a line for which percentiles are shown, with their decimal places."""
+
+
+class Summary:
+    """A running summary, stored as JSON between updates.
+
+    `watched` is the tree of counted fields; None where the lines share no JSON Schema.
+    """
+
+    def __init__(self, watched: Watched | None, stored: Mapping[str, Any] | None = None) -> None:
+        stored = stored or {}
+        self.watched = watched
+        self._ends = Counter[str](stored.get("finish_reasons"))
+        self._errors = Counter[str](stored.get("errors"))
+        self._cut = Counter[str](stored.get("cut"))
+        self._documents: int = stored.get("documents", 0)
+        values = stored.get("values", {})
+        self._values = {pointer: Counter[str](counts) for pointer, counts in values.items()}
+        self._numbers = {name: Histogram(stored.get(name)) for name in _HISTOGRAMS}
+
+    def add(self, line: Mapping[str, Any]) -> None:
+        """Count a line of the output or error file."""
+        meta, response = line["meta"], line["response"]
+        for name in ("queue_seconds", "run_seconds"):
+            if name in meta:
+                self._numbers[name].add(meta[name])
+        if response is None:
+            _count(self._errors, line["error"]["code"])
+        elif response["status_code"] >= 300:
+            _count(self._errors, response["body"]["error"]["code"] or OTHERS)
+        else:
+            self._add_body(response["body"])
+
+    def _add_body(self, body: Mapping[str, Any]) -> None:
+        for name in ("prompt_tokens", "completion_tokens"):
+            self._numbers[name].add((body.get("usage") or {}).get(name, 0))
+        for choice in body["choices"]:
+            self._ends[choice["finish_reason"] or "null"] += 1
+            if self.watched is not None:
+                self._add_text(choice)
+
+    def _add_text(self, choice: Mapping[str, Any]) -> None:
+        text = choice["message"]["content"] if "message" in choice else choice["text"]
+        try:
+            document = orjson.loads(text or "")
+        except orjson.JSONDecodeError:
+            if choice["finish_reason"] == "length":
+                _count(self._cut, cut_at(text or ""))
+            return
+        self._documents += 1
+        for pointer, value in values_in(document, self.watched or {}):
+            _count(self._values.setdefault(pointer, Counter()), value)
+
+    def stored(self) -> dict[str, Any]:
+        """JSON that the constructor reads."""
+        return {
+            "finish_reasons": self._ends,
+            "errors": self._errors,
+            "cut": self._cut,
+            "documents": self._documents,
+            "values": self._values,
+            **{name: each.stored() for name, each in self._numbers.items()},
+        }
+
+    def shown(self) -> dict[str, Any]:
+        """The extension `summary` of the batch object."""
+        shown: dict[str, Any] = {
+            "finish_reasons": dict(self._ends.most_common()),
+            "errors": dict(self._errors.most_common()),
+            **{name: each.shown(_HISTOGRAMS[name]) for name, each in self._numbers.items()},
+        }
+        if self.watched is not None:
+            shown["documents"] = self._documents
+            shown["values"] = {
+                pointer: [
+                    {"value": OTHERS if value == OTHERS else orjson.loads(value), "count": count}
+                    for value, count in counts.most_common()
+                ]
+                for pointer, counts in self._values.items()
+            }
+            shown["cut"] = dict(self._cut.most_common())
+        return shown
+
+
+def _count(counts: Counter[str], name: str) -> None:
+    counts[name if name in counts or len(counts) < MAX_NAMES else OTHERS] += 1

@@ -1,0 +1,151 @@
+"""The counted fields of a shared JSON Schema, and the place where truncated JSON ends."""
+
+import json
+import re
+from collections import deque
+from collections.abc import Iterator, Mapping
+from itertools import islice
+from typing import Any
+
+from completions.grammars import Constraint
+from completions.grammars.structural_tag import ANSWER
+
+MAX_FIELDS = 64
+"""The most fields of one schema that are counted: the first ones in its order."""
+_MAX_VISITED = 2000
+"""The most parts of a schema that are visited."""
+_EACH = "*"
+"""The part of a pointer that stands for any array item."""
+_TOKEN = re.compile(r'"(?:[^"\\]|\\.)*(?:"|\\?$)|[{}\[\],]', re.DOTALL)
+
+Watched = Mapping[str, Any]
+"""A tree of fields: `{"counted": true}` at the leaves, children by name, `*` for array items."""
+
+
+def schema_of(constraint: Constraint | None) -> Mapping[str, Any] | None:
+    """The JSON Schema that a whole answer must match, if the constraint is one."""
+    if constraint is not None and constraint.field == ANSWER:  # of a chat completion
+        given = constraint.value["constraint"]
+        constraint = Constraint(*given) if given else None
+    kind, value = constraint.plain() if constraint else ("", None)
+    if kind != "json_schema":
+        return None
+    schema = json.loads(value) if isinstance(value, str) else value
+    return schema if isinstance(schema, dict) else None
+
+
+class SharedSchema:
+    """The schema of all lines, if they all have the same one."""
+
+    def __init__(self) -> None:
+        self._first: Mapping[str, Any] | None = None
+        self._seen = 0
+        self._differ = False
+
+    def see(self, schema: Mapping[str, Any] | None) -> None:
+        self._first = schema if not self._seen else self._first
+        self._seen += 1
+        self._differ = self._differ or schema != self._first
+
+    @property
+    def watched(self) -> dict[str, Any] | None:
+        """The tree of the schema's fields; None without a schema or with several."""
+        return None if self._differ or self._first is None else watched_by(self._first)
+
+
+def watched_by(schema: Mapping[str, Any]) -> dict[str, Any]:
+    """The tree of those fields of a schema that are booleans or enums of scalars."""
+    tree: dict[str, Any] = {}
+    for pointer in islice(dict.fromkeys(_fields(schema)), MAX_FIELDS):
+        node = tree
+        for name in pointer:
+            node = node.setdefault("children", {}).setdefault(name, {})
+        node["counted"] = True
+    return tree
+
+
+def _fields(root: Mapping[str, Any]) -> Iterator[tuple[str, ...]]:
+    """Yield the paths of the fields, the shallow ones first."""
+    waiting: deque[tuple[Any, tuple[str, ...]]] = deque([(root, ())])
+    for _ in range(_MAX_VISITED):  # a schema may refer to itself
+        if not waiting:
+            return
+        schema, path = waiting.popleft()
+        if not isinstance(schema, dict):
+            continue
+        enum = schema.get("enum")
+        if schema.get("type") == "boolean" or (
+            isinstance(enum, list) and not any(map(_deep, enum))
+        ):
+            yield path
+        waiting.append((target(root, schema.get("$ref")), path))
+        for keyword in ("anyOf", "oneOf", "allOf"):
+            if isinstance(several := schema.get(keyword), list):
+                waiting += ((each, path) for each in several)
+        if isinstance(properties := schema.get("properties"), dict):
+            waiting += ((each, (*path, name)) for name, each in properties.items())
+        waiting.append((schema.get("items"), (*path, _EACH)))
+
+
+def _deep(value: Any) -> bool:
+    return isinstance(value, list | dict)
+
+
+def target(root: Any, reference: Any) -> Any:
+    """The target of a local reference; None if it is not local or does not exist."""
+    if not isinstance(reference, str) or not reference.startswith("#/"):
+        return None
+    found = root
+    for name in reference[2:].split("/"):
+        name = name.replace("~1", "/").replace("~0", "~")
+        if not isinstance(found, dict) or name not in found:
+            return None
+        found = found[name]
+    return found
+
+
+def values_in(document: Any, watched: Watched) -> Iterator[tuple[str, str]]:
+    """Yield the pointer and the JSON value of each counted field of a document."""
+    yield from _values(document, watched, "")
+
+
+def _values(value: Any, watched: Watched, pointer: str) -> Iterator[tuple[str, str]]:
+    if watched.get("counted") and not _deep(value):
+        yield pointer, json.dumps(value, ensure_ascii=False)
+    children = watched.get("children", {})
+    if isinstance(value, dict):
+        for name, child in children.items():
+            if name in value:
+                yield from _values(value[name], child, f"{pointer}/{_escaped(name)}")
+    elif isinstance(value, list) and _EACH in children:
+        for each in value:
+            yield from _values(each, children[_EACH], f"{pointer}/{_EACH}")
+
+
+def cut_at(text: str) -> str:
+    """The pointer to the value in which truncated JSON ends; empty for the whole document."""
+    open_: list[str | None] = []
+    """For each open object the current key, if known; for each open array `*`."""
+    for part in (match[0] for match in _TOKEN.finditer(text)):
+        if part == "{":
+            open_.append(None)
+        elif part == "[":
+            open_.append(_EACH)
+        elif part in "}]" and open_:
+            open_.pop()
+        elif part == "," and open_ and open_[-1] != _EACH:
+            open_[-1] = None
+        elif len(part) > 1 and part[-1] == '"' and open_ and open_[-1] is None:
+            open_[-1] = _escaped(_name(part))
+    return "".join(f"/{name}" for name in open_ if name is not None)
+
+
+def _name(text: str) -> str:
+    try:
+        return str(json.loads(text, strict=False))
+    except ValueError:  # an escape that is not valid JSON
+        return text[1:-1]
+
+
+def _escaped(name: str) -> str:
+    return name.replace("~", "~0").replace("/", "~1")

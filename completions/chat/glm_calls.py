@@ -1,0 +1,118 @@
+"""Tool calls in the format of GLM-4.5 and later: a name, then keys and values between marks.
+
+    <tool_call>NAME
+    <arg_key>KEY</arg_key>
+    <arg_value>VALUE</arg_value>
+    </tool_call>
+
+Newlines are optional. Strings are written without quotes, other values as JSON.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from completions.chat.events import Arguments, CallBegun, CallParser, Event
+from completions.chat.glm_call_values import ArgumentReader
+from completions.chat.markers import split_at
+from completions.chat.tools import Call, Tool, ToolFormat, dump
+from completions.grammars.structural_tag import json_nodes
+from completions.grammars.structural_tag.json_nodes import JSONNode
+
+_OPENING, _CLOSING = "<tool_call>", "</tool_call>"
+_KEY, _KEY_END = "<arg_key>", "</arg_key>"
+_VALUE, _VALUE_END = "<arg_value>", "</arg_value>"
+
+
+class GlmFormat(ToolFormat):
+    def call(self, tool: Tool) -> JSONNode:
+        return json_nodes.tag(f"{_OPENING}{tool.name}", tool.arguments("glm_xml"), _CLOSING)
+
+    def write(self, call: Call) -> str:
+        lines = [f"{_OPENING}{call.name}"]
+        for key, value in call.arguments.items():
+            written = value if isinstance(value, str) else dump(value)
+            lines += [f"{_KEY}{key}{_KEY_END}", f"{_VALUE}{written}{_VALUE_END}"]
+        return "\n".join([*lines, _CLOSING])
+
+    def parser(self, tools: Sequence[Tool]) -> CallParser:
+        return GlmParser({tool.name: tool.parameters or {} for tool in tools})
+
+
+GLM = GlmFormat(
+    name="glm",
+    opening=_OPENING,
+    closing=_CLOSING,
+    marks=(_OPENING, _CLOSING, _KEY, _KEY_END, _VALUE, _VALUE_END),
+    between="\n",
+    instructions="""\
+You may call one or more of these functions, whose signatures are inside <tools></tools>:
+<tools>
+{tools}
+</tools>
+
+To call a function, answer in this form:
+<tool_call>{function name}
+<arg_key>{argument name}</arg_key>
+<arg_value>{argument value}</arg_value>
+...
+</tool_call>""",
+)
+
+
+class GlmParser(CallParser):
+    """Emits the arguments as JSON while they arrive: declared strings piece by piece, other values
+    once they are complete."""
+
+    def __init__(self, schemas: Mapping[str, Mapping[str, Any]]) -> None:
+        super().__init__(_OPENING)
+        self._schemas = schemas
+        self._arguments = ArgumentReader({})
+        self._key = ""
+        self._separator = "{"
+
+    def _in_header(self, events: list[Event]) -> bool:
+        end = min((i for i in map(self._buffer.find, (_KEY, _CLOSING)) if i >= 0), default=None)
+        if end is None:
+            return False
+        name, self._buffer = self._buffer[:end].strip(), self._buffer[end:]
+        events.append(CallBegun(name))
+        self._arguments = ArgumentReader(self._schemas.get(name, {}))
+        self._separator = "{"
+        self._step = self._between_arguments
+        return True
+
+    def _between_arguments(self, events: list[Event]) -> bool:
+        _, mark, self._buffer = split_at(self._buffer, (_KEY, _CLOSING))
+        if mark == _CLOSING:
+            events.append(Arguments("{}" if self._separator == "{" else "}"))
+            self._end_call()
+        elif mark == _KEY:
+            self._step = self._in_key
+        return mark is not None
+
+    def _in_key(self, events: list[Event]) -> bool:
+        end = self._buffer.find(_VALUE)
+        if end < 0:
+            return False
+        self._key = self._buffer[:end].partition(_KEY_END)[0].strip()
+        self._buffer = self._buffer[end + len(_VALUE) :]
+        opened = '"' if self._arguments.is_string(self._key) else ""
+        events.append(Arguments(f"{self._separator}{dump(self._key)}:{opened}"))
+        self._separator = ","
+        self._step = self._in_value
+        return True
+
+    def _in_value(self, events: list[Event]) -> bool:
+        before, mark, rest = split_at(self._buffer, (_VALUE_END,))
+        streams = self._arguments.is_string(self._key)
+        if streams:
+            piece = dump(before)[1:-1] + ('"' if mark else "")
+            if piece:
+                events.append(Arguments(piece))
+        elif mark:
+            events.append(Arguments(self._arguments.as_json(self._key, before)))
+        if streams or mark:
+            self._buffer = rest
+        if mark:
+            self._step = self._between_arguments
+        return mark is not None

@@ -1,0 +1,102 @@
+"""API views that a user of the admin calls, acting as one of the API keys.
+
+Nobody knows a key's secret, so the admin session takes its place. The key's models, scopes, limits,
+budgets, priorities and usage apply as usual. Only its networks do not, because they restrict who
+may use the secret. The requests come from a browser with cookies, so Django's CSRF check applies,
+unlike in the API.
+"""
+
+from dataclasses import replace
+
+from asgiref.sync import sync_to_async
+from django.contrib.auth.models import User
+from django.http import HttpRequest
+from django.http.response import HttpResponseBase
+from django.utils import timezone
+
+from completions.accounts import audit
+from completions.accounts.audit import Actor
+from completions.accounts.keys import Principal, principal_of
+from completions.endpoints.completions import CancelView, CompletionsView
+from completions.endpoints.grammars import ValidateView
+from completions.exceptions import APIError, invalid_parameter
+from completions.http import access_log
+from completions.http.authentication import permit
+from completions.http.base import APIRequest, AsyncAPIView
+from completions.models import ApiKey, AuditAction
+
+HEADER = "X-Quire-Key"
+"""The header with the id of the key to act as."""
+ACTS, LOOKS = "completions.add_job", "completions.view_job"
+
+
+class ActingView(AsyncAPIView):
+    """The caller is a user of the admin with `permission`, who acts as the key in HEADER."""
+
+    permission = ACTS
+
+    async def caller(self, request: HttpRequest) -> Principal:
+        await self._check(request)
+        principal = usable(await _key(request.headers.get(HEADER, "")))
+        permit(replace(principal, networks=()), self.scope, "")
+        access_log.note(api_key=principal.key_id, organization=principal.organization_id)
+        return principal
+
+    async def _check(self, request: HttpRequest) -> None:
+        user = await request.auser()
+        if not user.is_staff:
+            raise APIError("permission_denied", "Your session has ended. Sign in again.")
+        if not await user.ahas_perm(self.permission):
+            message = (
+                "You may look, but not run requests. Ask an administrator for the role Operator."
+            )
+            raise APIError("permission_denied", message)
+
+
+class RunView(ActingView, CompletionsView):
+    """POST a completion as the key. The audit trail records the user."""
+
+    http_method_names = ["post"]
+
+    async def post(self, request: APIRequest) -> HttpResponseBase:
+        # Before the job is queued: a hang-up while this waits must not leave a job behind.
+        await sync_to_async(_record)(await request._request.auser(), request.auth.key_id)  # type: ignore[arg-type]
+        return await super().post(request)
+
+
+class StopView(ActingView, CancelView):
+    """Cancel a job of the key's organization."""
+
+
+class JudgeView(ActingView, ValidateView):
+    """Validate a constraint for the key's models. It changes nothing, so a Viewer may."""
+
+    permission = LOOKS
+
+
+async def _key(number: str) -> ApiKey:
+    if not (number.isascii() and number.isdecimal()) or len(number) > 18:
+        raise invalid_parameter(HEADER, number, "the number of an API key")
+    key = await ApiKey.objects.select_related("organization").filter(pk=int(number)).afirst()
+    if key is None:
+        raise APIError("invalid_api_key", "There is no such API key. Choose another.", HEADER)
+    return key
+
+
+def usable(key: ApiKey) -> Principal:
+    """The principal of a key that may be used now. Raises APIError."""
+    if key.organization.suspended_at is not None:
+        raise APIError("api_key_revoked", f"{key.organization} is suspended.")
+    state = key.state(timezone.now())
+    if state != "active":
+        raise APIError(f"api_key_{state}", f"The key {key} has {_ENDED[state]}. Choose another.")
+    return principal_of(key)
+
+
+_ENDED = {"revoked": "been revoked", "expired": "expired"}
+
+
+def _record(user: User, key_id: int) -> None:
+    key = ApiKey.objects.select_related("organization").get(pk=key_id)
+    request_id = access_log.current_request_id()
+    audit.record(Actor.of(user), AuditAction.USED, key, {"request": [None, request_id]})

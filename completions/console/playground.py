@@ -1,0 +1,55 @@
+"""The page for trying out a model, a prompt and a constraint."""
+
+from typing import Any
+
+from django.db.models import Q
+from django.http import HttpRequest, HttpResponseBase
+from django.utils import timezone
+
+from completions.admin.base import page, sees
+from completions.catalog import model_files
+from completions.catalog.model_files import ModelFilesError
+from completions.console.acting import ACTS, HEADER
+from completions.models import ApiKey, Scope
+
+CONSTRAINTS = (
+    ("", "none", ""),
+    ("ebnf", "EBNF", 'root ::= "yes" | "no"'),
+    ("regex", "Regular expression", "[A-Z][a-z]+"),
+    ("json_schema", "JSON Schema", '{"type": "object"}'),
+    ("structural_tag", "Structural tag", '{"format": {"type": "any_text"}}'),
+)
+"""Field of a request, its name, and an example."""
+
+
+@sees("view_job")
+def playground(request: HttpRequest) -> HttpResponseBase:
+    now = timezone.now()
+    unexpired = Q(expires_at=None) | Q(expires_at__gt=now)
+    keys = ApiKey.objects.select_related("organization").filter(
+        unexpired, revoked_at=None, organization__suspended_at=None
+    )
+    usable = [key for key in keys.order_by("organization__name", "name") if _infers(key)]
+    context = {
+        "keys": [(key.pk, f"{key.organization.name} / {key.name}") for key in usable],
+        "models": list(_models()),
+        "constraints": CONSTRAINTS,
+        "may_run": request.user.has_perm(ACTS),
+        "header": HEADER,
+    }
+    return page(request, "quire/playground.html", "Playground", context)
+
+
+def _infers(key: ApiKey) -> bool:
+    return Scope.INFERENCE in key.scopes
+
+
+def _models() -> Any:
+    """(id, has a chat template) for each model whose files are present, and for its adapters."""
+    for entry in model_files.served_models():
+        try:
+            files = model_files.load(entry)
+        except ModelFilesError:
+            continue
+        for name in (entry.id, *(f"{entry.id}:{adapter}" for adapter in entry.adapters)):
+            yield name, bool(files.abilities.get("chat"))

@@ -1,0 +1,176 @@
+"""The results of an ended batch: show each line beside its request, filter, download, resubmit."""
+
+import json
+from collections.abc import AsyncIterator, Iterator
+from typing import Any
+from urllib.parse import urlencode
+
+from asgiref.sync import async_to_sync, sync_to_async
+from django.contrib import messages
+from django.http import Http404, HttpRequest, HttpResponseBase, JsonResponse, StreamingHttpResponse
+from django.shortcuts import get_object_or_404, redirect
+from django.utils import timezone
+
+from completions.accounts import audit
+from completions.accounts.audit import Actor
+from completions.admin.base import acts, page, sees
+from completions.admin.display import exact, label
+from completions.batches import files, resubmission, search
+from completions.batches.search import Contents, Wanted
+from completions.console.acting import usable
+from completions.endpoints import batches
+from completions.endpoints.files import storage_limit
+from completions.exceptions import APIError
+from completions.models import AuditAction, Batch, BatchResult, File, Scope
+
+PAGE = 50
+SECONDS = 0.12
+"""Seconds that one page searches for a text."""
+_PREVIEW = 160
+"""Characters of an answer in the table."""
+_STATUS = {"completed": True, "failed": False}
+
+
+@sees("view_batch")
+def results(request: HttpRequest, batch_id: str) -> HttpResponseBase:
+    batch = _find(batch_id)
+    wanted, after = _wanted(request, batch), _number(request.GET.get("after", ""))
+    with Contents(batch) as contents:
+        found = search.find(batch, wanted, contents, after, PAGE, SECONDS)
+        is_shown = batch.organization.store_prompts
+        rows = [_row(row, text if is_shown else b"") for row, text in found.lines]
+    grouped = search.counts(batch)
+    asked = {name: request.GET.get(name, "") for name in ("status", "reason", "text")}
+    query = {name: value for name, value in asked.items() if value}
+    context = {
+        "batch": batch,
+        "rows": rows,
+        "found": found,
+        "after": after,
+        "shown": is_shown,
+        "total": exact(sum(count for _, _, count in grouped)),
+        "statuses": [
+            (name, sum(n for completed, _, n in grouped if completed == value))
+            for name, value in _STATUS.items()
+        ],
+        "reasons": [(reason, exact(count), done) for done, reason, count in grouped],
+        "asked": asked,
+        "query": urlencode(query),
+        "next": urlencode({**query, "after": found.searched}),
+        "indexed": bool(grouped),
+        "may_act": request.user.has_perm("completions.change_batch"),
+    }
+    return page(request, "quire/results.html", "Results", context)
+
+
+@sees("view_batch")
+def line(request: HttpRequest, batch_id: str, number: int) -> HttpResponseBase:
+    """The request and the output of one line as JSON; null for what is gone."""
+    batch = _find(batch_id)
+    _require_shown(batch)
+    row = get_object_or_404(BatchResult, batch=batch, number=number)
+    with Contents(batch) as contents:
+        sent, output = contents.sent(row), contents.outputs([row])[0]
+    return JsonResponse({"request": _json(sent), "output": _json(output)})
+
+
+@sees("view_batch")
+def download(request: HttpRequest, batch_id: str) -> HttpResponseBase:
+    """The output lines that the filter finds, as JSONL."""
+    batch = _find(batch_id)
+    _require_shown(batch)
+    wanted = _wanted(request, batch)
+
+    def part_of(rest: Iterator[bytes]) -> bytes:
+        return next(rest, b"")
+
+    async def read() -> AsyncIterator[bytes]:
+        with await sync_to_async(Contents)(batch) as contents:
+            rest = search.downloads(batch, wanted, contents)
+            while part := await sync_to_async(part_of)(rest):
+                yield part
+
+    return StreamingHttpResponse(
+        read(),
+        content_type="application/jsonl",
+        headers={"Content-Disposition": f'attachment; filename="{batch.id}_filtered.jsonl"'},
+    )
+
+
+@acts("change_batch")
+def resubmit(request: HttpRequest, batch_id: str) -> HttpResponseBase:
+    """Create a batch of the requests whose results the filter finds, under this batch's key."""
+    batch = _find(batch_id)
+    back = redirect("console:results", batch.id)
+    if not File.objects.unexpired(timezone.now()).filter(id=batch.input_file_id).exists():
+        messages.error(request, "Nothing was sent: the input file was deleted or has expired.")
+        return back
+    try:
+        principal = usable(batch.api_key)
+        if Scope.BATCHES not in principal.scopes:
+            raise APIError("permission_denied", "The key of this batch lacks the scope batches.")
+        with Contents(batch) as contents:
+            sent = search.requests(batch, _wanted(request, batch), contents)
+            try:
+                again, file = resubmission.again(batch, sent)
+            except files.StorageLimitError as error:
+                raise storage_limit("id") from error
+        if not file.bytes:
+            file.delete()
+            messages.warning(request, "Nothing was sent: no line matches.")
+            return back
+        # Before the batch is stored: what an operator sends as a key is always in the audit trail.
+        audit.record(
+            Actor.of(request.user), AuditAction.USED, batch.api_key, {"batch": [batch.id, again.id]}
+        )
+        async_to_sync(batches.create_again)(again, file, principal)
+    except APIError as error:
+        messages.error(request, f"Nothing was sent. {error.message}")
+        return back
+    messages.success(request, f"This batch sends lines of {batch.id} again.")
+    return redirect("admin:completions_batch_change", again.id)
+
+
+def _find(batch_id: str) -> Batch:
+    return get_object_or_404(Batch.objects.select_related("organization", "api_key"), pk=batch_id)
+
+
+def _require_shown(batch: Batch) -> None:
+    if not batch.organization.store_prompts:
+        raise Http404("The texts of this organization are not shown.")
+
+
+def _wanted(request: HttpRequest, batch: Batch) -> Wanted:
+    asked = request.GET
+    text = asked.get("text", "") if batch.organization.store_prompts else ""
+    return Wanted(_STATUS.get(asked.get("status", "")), asked.get("reason", ""), text)
+
+
+def _number(text: str) -> int:
+    return int(text) if text.isascii() and text.isdecimal() and len(text) < 10 else 0
+
+
+def _row(row: BatchResult, text: bytes) -> dict[str, Any]:
+    output = _json(text) or {}
+    return {
+        "number": row.number,
+        "label": label("completed" if row.completed else "failed"),
+        "reason": row.reason,
+        "custom_id": output.get("custom_id", ""),
+        "preview": _preview(output),
+    }
+
+
+def _preview(output: dict[str, Any]) -> str:
+    """The answer's text, or the error's message."""
+    body = (output.get("response") or {}).get("body") or {}
+    error = output.get("error") or body.get("error")
+    if error:
+        return str(error.get("message", ""))[:_PREVIEW]
+    choice = (body.get("choices") or [{}])[0]
+    said = choice.get("text") or (choice.get("message") or {}).get("content") or ""
+    return str(said)[:_PREVIEW]
+
+
+def _json(text: bytes) -> Any:
+    return json.loads(text.decode("utf-8-sig")) if text.strip() else None

@@ -1,0 +1,226 @@
+"""The API's error codes: status, type, default message and retry hint of each, in one table.
+
+The web tier, the engine and the Lua scripts name an error by its code; all else about it is looked
+up here. Codes and types follow https://platform.openai.com/docs/guides/error-codes where OpenAI has
+an equivalent.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import partial
+from http import HTTPStatus
+from typing import Final
+
+INVALID_REQUEST: Final = "invalid_request_error"
+SERVER_ERROR: Final = "server_error"
+
+# OpenAI's clients retry 408, 409, 429 and 5xx by themselves; `x-should-retry` overrides that.
+NEVER: Final[Mapping[str, str]] = {"x-should-retry": "false"}
+_AGAIN: Final[Mapping[str, str]] = {"x-should-retry": "true"}
+
+
+@dataclass(frozen=True, slots=True)
+class ErrorKind:
+    """What all errors with one code have in common."""
+
+    status: HTTPStatus
+    type: str
+    message: str
+    """Sent unless the error has its own message, which names the invalid value."""
+    headers: Mapping[str, str] = field(default_factory=dict)
+    """Headers of the response: whether and when to retry, or how to authenticate."""
+    code: str | None = None
+    """The code that clients see, where several entries share one; otherwise the entry's name."""
+    shows_detail: bool = True
+    """Whether clients see the worker's message. It may reveal internals."""
+
+
+def _after(seconds: int) -> Mapping[str, str]:
+    return {"Retry-After": str(seconds)}
+
+
+_request = partial(ErrorKind, HTTPStatus.BAD_REQUEST, INVALID_REQUEST)
+_no_key = partial(
+    ErrorKind, HTTPStatus.UNAUTHORIZED, INVALID_REQUEST, headers={"WWW-Authenticate": "Bearer"}
+)
+_not_found = partial(ErrorKind, HTTPStatus.NOT_FOUND, INVALID_REQUEST)
+_conflict = partial(ErrorKind, HTTPStatus.CONFLICT, INVALID_REQUEST, headers=NEVER)
+_limit = partial(ErrorKind, HTTPStatus.TOO_MANY_REQUESTS)
+_failure = partial(ErrorKind, HTTPStatus.INTERNAL_SERVER_ERROR, SERVER_ERROR, shows_detail=False)
+_unavailable = partial(
+    ErrorKind, HTTPStatus.SERVICE_UNAVAILABLE, SERVER_ERROR, headers=_after(1), shows_detail=False
+)
+_timeout = partial(ErrorKind, HTTPStatus.GATEWAY_TIMEOUT, SERVER_ERROR, shows_detail=False)
+
+ERRORS: Final[Mapping[str, ErrorKind]] = {
+    # 400: a field of the request
+    "invalid_request": _request("The request is malformed."),
+    "invalid_json": _request("The body is not valid JSON."),
+    "invalid_type": _request("A field has a value of the wrong type."),
+    "invalid_value": _request("A field has a value that it cannot take."),
+    "unsupported_value": _request("A field has a value that this server does not support."),
+    "unsupported_parameter": _request("This server does not support a field of the request."),
+    "unknown_parameter": _request("The request has a field that does not exist."),
+    "missing_required_parameter": _request("The request lacks a required field."),
+    "conflicting_constraints": _request("The request has more than one constraint."),
+    "integer_below_min_value": _request("An integer is below the field's minimum."),
+    "integer_above_max_value": _request("An integer is above the field's maximum."),
+    "decimal_below_min_value": _request("A number is below the field's minimum."),
+    "decimal_above_max_value": _request("A number is above the field's maximum."),
+    "empty_array": _request("An array is empty but needs an element."),
+    "array_above_max_length": _request("An array has too many elements."),
+    "invalid_token_id": _request("The prompt has an id that is not in the vocabulary."),
+    "mixed_prompt": _request("The prompt mixes texts and token ids."),
+    "text_prompt_not_supported": _request("This model takes prompts of token ids only."),
+    "unsupported_content_type": _request("A message has a part of an unsupported type."),
+    "context_length_exceeded": _request(
+        "The prompt and max_tokens together exceed the model's context length."
+    ),
+    "invalid_file_purpose": _request("The file has another purpose."),
+    "storage_limit_exceeded": _request(
+        "Your organization's files have reached their storage limit."
+    ),
+    # 400: the input file of a batch. These and the codes above go to the batch's `errors`, not to a
+    # response.
+    "empty_file": _request("The file has no requests."),
+    "too_many_tasks": _request("The file has too many requests. Split it."),
+    "line_too_long": _request("A line of the file is too long. Shorten it."),
+    "invalid_json_line": _request("A line of the file is not a JSON object."),
+    "url_mismatch": _request("A line of the file has another url than the batch's endpoint."),
+    "duplicate_custom_id": _request("Two lines of the file have the same custom_id."),
+    "model_mismatch": _request("Lines of the file ask for different models."),
+    "token_limit_exceeded": _request(
+        "The batches of this API key or your organization hold too many enqueued tokens. Try "
+        "again once some of them have ended."
+    ),
+    # 400: the constraint
+    "invalid_grammar": _request(
+        "The constraint is too complex for this model's vocabulary. Simplify it."
+    ),
+    "grammar_timeout": _request("Checking the constraint took too long. Simplify it."),
+    "grammar_error": _request(
+        "The grammar could not be followed to its end. Simplify the constraint and retry."
+    ),
+    # 401, 403, 404
+    "missing_api_key": _no_key("The request has no API key."),
+    "invalid_api_key": _no_key("The API key is incorrect."),
+    "api_key_revoked": _no_key("The API key was revoked."),
+    "api_key_expired": _no_key("The API key has expired."),
+    "invalid_metrics_token": _no_key("Send QUIRE_METRICS_TOKEN in Authorization: Bearer ..."),
+    "permission_denied": ErrorKind(
+        HTTPStatus.FORBIDDEN, "permission_error", "You may not do this."
+    ),
+    "not_found": _not_found(
+        "There is nothing at this path. GET /v1/openapi.json lists every path."
+    ),
+    # An id that is unknown, has expired or belongs to another organization gets the same error.
+    "model_not_found": _not_found("The model does not exist."),
+    "adapter_not_found": _not_found("The model has no such adapter."),
+    "completion_not_found": _not_found("No such completion, or its result has expired."),
+    "file_not_found": _not_found("No such file, or it has expired."),
+    "upload_not_found": _not_found("No such upload, or it has expired."),
+    "batch_not_found": _not_found("No such batch."),
+    # Other HTTP errors
+    "method_not_allowed": ErrorKind(
+        HTTPStatus.METHOD_NOT_ALLOWED,
+        INVALID_REQUEST,
+        "This path does not have the method. The Allow header lists those that it has.",
+    ),
+    "request_timeout": ErrorKind(
+        HTTPStatus.REQUEST_TIMEOUT,
+        INVALID_REQUEST,
+        "The request body arrived too slowly or incompletely. Send it again.",
+    ),
+    "payload_too_large": ErrorKind(
+        HTTPStatus.REQUEST_ENTITY_TOO_LARGE,
+        INVALID_REQUEST,
+        "The request body is too large. Split it into several requests.",
+    ),
+    "unsupported_media_type": ErrorKind(
+        HTTPStatus.UNSUPPORTED_MEDIA_TYPE,
+        INVALID_REQUEST,
+        "Send the body with the header Content-Type: application/json.",
+    ),
+    "headers_too_large": ErrorKind(
+        HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE,
+        INVALID_REQUEST,
+        "The request's head is too large.",
+    ),
+    "range_not_satisfiable": ErrorKind(
+        HTTPStatus.REQUESTED_RANGE_NOT_SATISFIABLE,
+        INVALID_REQUEST,
+        "The range begins after the end of the file.",
+    ),
+    # 409, 422: the state of the requested object
+    "idempotency_in_progress": _conflict(
+        "The first request with this Idempotency-Key is still running. Retry to get its answer.",
+        headers=_after(1),
+    ),
+    "completion_in_progress": _conflict("The completion has not ended. Cancel it first."),
+    "file_in_use": _conflict("A batch that has not ended needs this file."),
+    "upload_not_pending": _conflict("The upload takes no more parts."),
+    "nothing_to_resubmit": _conflict(
+        "Only a batch that has ended with unfinished lines can be sent again."
+    ),
+    "idempotency_key_reused": ErrorKind(
+        HTTPStatus.UNPROCESSABLE_ENTITY,
+        INVALID_REQUEST,
+        "This Idempotency-Key was used for another request. Draw a new one for each request.",
+    ),
+    # 429: limits. The error's type, as with OpenAI, names what is limited.
+    "request_rate_exceeded": _limit(
+        "requests", "This API key sends too many requests per minute.", code="rate_limit_exceeded"
+    ),
+    "token_rate_exceeded": _limit(
+        "tokens", "This API key uses too many tokens per minute.", code="rate_limit_exceeded"
+    ),
+    "concurrency_limit_exceeded": _limit("requests", "This API key has too many requests running."),
+    "batch_limit_exceeded": _limit(
+        "requests", "Your organization has too many batch lines waiting.", _after(60)
+    ),
+    "insufficient_quota": _limit("insufficient_quota", "You exceeded your current quota.", NEVER),
+    "queue_full": _limit(
+        "overloaded_error", "This API key has too many requests waiting or running.", _after(1)
+    ),
+    # 500, 503, 504: the server
+    "internal_error": _failure(
+        "The server failed to handle the request. It was logged; retry, and quote the "
+        "x-request-id header if it happens again."
+    ),
+    "worker_error": _failure("The worker running this request was lost. Retry the request."),
+    "processor_error": _failure(
+        "The custom logit processor failed on this request, and would fail on it again. Ask your "
+        "administrator: the worker's log has the cause.",
+        NEVER,
+        shows_detail=True,
+    ),
+    "invalid_logits": _failure(
+        "The model computed logits that are not numbers for this request, and would do so again. "
+        "Change the request, or ask your administrator to check the model.",
+        NEVER,
+    ),
+    "server_overloaded": _unavailable(
+        "The queue is full. Retry after the time given in Retry-After."
+    ),
+    "server_shutting_down": _unavailable("The server is shutting down. Retry the request."),
+    "model_loading": _unavailable(
+        "No worker serves this model at the moment. Retry later, or send "
+        '"background": true to have it run once one does.',
+        headers=_after(5),
+    ),
+    "queue_unavailable": _unavailable("The queue cannot be reached. Retry in a moment."),
+    "database_unavailable": _unavailable("The database cannot be reached. Retry in a moment."),
+    "storage_full": _unavailable(
+        "There is no room for files at the moment. Retry later.", headers=_after(60)
+    ),
+    "queue_timeout": _timeout(
+        "No worker was free before the request's deadline. Retry later, or, unless it is "
+        'already, submit it with "background": true to wait without a connection.',
+        _AGAIN,
+    ),
+    "generation_timeout": _timeout(
+        "The completion did not end before the request's deadline. Ask for fewer tokens, or, "
+        'unless it is already, submit it with "background": true.',
+        NEVER,
+    ),
+}

@@ -1,0 +1,211 @@
+"""/v1/uploads: upload a file in parts, as in OpenAI's Uploads API."""
+
+import re
+from typing import Any
+
+from asgiref.sync import sync_to_async
+from django.conf import settings
+from django.utils import timezone
+from rest_framework import exceptions as drf
+from rest_framework.parsers import MultiPartParser
+from rest_framework.response import Response
+
+from completions.batches import files, uploads
+from completions.delivery import idempotency
+from completions.endpoints.files import (
+    DEFAULT_KEEP,
+    ExpiresAfterObject,
+    file_object,
+    storage_limit,
+)
+from completions.exceptions import APIError, FieldError, payload_too_large
+from completions.http.base import APIRequest, AsyncAPIView
+from completions.models import FilePurpose, Scope, Upload, UploadPart, UploadStatus
+from completions.requests import turns
+from completions.requests.fields.base import ChoiceField, IntegerField, ListField, TextField
+from completions.requests.fields.objects import StrictObject, Values
+
+MAX_PART_BYTES = 64 * 1024 * 1024
+"""OpenAI's limit, and the size of a part that its client sends."""
+
+
+class UploadRequestObject(StrictObject):
+    """The body of POST /v1/uploads."""
+
+    filename = TextField("The name of the file.", required=True, max_length=255)
+    purpose = ChoiceField("What the file is for.", choices=[FilePurpose.BATCH], required=True)
+    bytes = IntegerField("The size of the whole file.", min_value=1, required=True)
+    mime_type = TextField(
+        "The media type of the file: JSON Lines, whatever its name.",
+        required=True,
+        max_length=100,
+        pattern=r"(?:application|text)/[\w.+-]+",
+    )
+    expires_after = ExpiresAfterObject("When the file is deleted; default 30 days.")
+
+
+class CompleteUploadRequestObject(StrictObject):
+    """The body of POST /v1/uploads/{id}/complete."""
+
+    part_ids = ListField(
+        "The ids of the parts, in the order of the file.",
+        child=TextField(max_length=64),
+        max_length=uploads.MAX_PARTS,
+        not_empty=True,
+        required=True,
+    )
+    md5 = TextField("The MD5 of the whole file in hexadecimal digits.", pattern="[0-9a-fA-F]{32}")
+
+    def check(self, values: Values) -> Values:
+        if any("\x00" in part_id for part_id in values["part_ids"]):
+            raise FieldError("must not contain U+0000.", "part_ids")
+        return values
+
+
+def upload_object(upload: Upload) -> dict[str, Any]:
+    """OpenAI's Upload object."""
+    expired = upload.status == UploadStatus.PENDING and upload.expires_at <= timezone.now()
+    return {
+        "id": upload.id,
+        "object": "upload",
+        "bytes": upload.bytes,
+        "created_at": int(upload.created_at.timestamp()),
+        "expires_at": int(upload.expires_at.timestamp()),
+        "filename": upload.filename,
+        "purpose": FilePurpose.BATCH,
+        "status": "expired" if expired else upload.status,
+        "file": file_object(upload.file) if upload.file else None,
+    }
+
+
+class UploadsView(AsyncAPIView):
+    """Begin an upload."""
+
+    scope = Scope.BATCHES
+
+    async def post(self, request: APIRequest) -> Response:
+        idempotency.refuse(request)
+        wanted = UploadRequestObject().validate(request.data)
+        if wanted["bytes"] > settings.MAX_FILE_BYTES:
+            raise payload_too_large(settings.MAX_FILE_BYTES)
+        keep = wanted["expires_after"] or {"seconds": int(DEFAULT_KEEP.total_seconds())}
+        upload = Upload(
+            organization_id=request.auth.organization_id,
+            api_key_id=request.auth.key_id,
+            filename=re.sub(r"[\x00-\x1f\x7f]", "", wanted["filename"]) or "file",
+            bytes=wanted["bytes"],
+            file_seconds=keep["seconds"],
+        )
+        try:
+            await sync_to_async(uploads.begin)(upload)
+        except files.StorageLimitError as error:
+            raise storage_limit("bytes") from error
+        return Response(upload_object(upload))
+
+
+class UploadView(AsyncAPIView):
+    """Get an upload."""
+
+    scope = Scope.BATCHES
+
+    async def get(self, request: APIRequest, upload_id: str) -> Response:
+        return Response(upload_object(await _find(request, upload_id)))
+
+
+class PartsView(AsyncAPIView):
+    """Add a part to an upload."""
+
+    scope = Scope.BATCHES
+    parser_classes = [MultiPartParser]
+
+    async def post(self, request: APIRequest, upload_id: str) -> Response:
+        idempotency.refuse(request)
+        upload = _pending(await _find(request, upload_id))
+        data: Any = request.data
+        if unknown := [name for name in data if name != "data"]:
+            message = f"{unknown[0][:64]}: there is no such part. Send data."
+            raise APIError("unknown_parameter", message, unknown[0][:64])
+        content = request.FILES.get("data")
+        if content is None or len(request.FILES.getlist("data")) > 1:
+            message = "data: send one part of this name, with the bytes as a file."
+            raise APIError("missing_required_parameter", message, "data")
+        if (content.size or 0) > MAX_PART_BYTES:
+            raise payload_too_large(MAX_PART_BYTES)
+        request.checked()  # storing may take long, but little memory
+        try:
+            part = await turns.to_its_end(sync_to_async(uploads.add)(upload, content))
+        except files.StorageLimitError as error:
+            raise storage_limit("data") from error
+        except uploads.UploadError as error:
+            raise APIError("invalid_value", f"{error.param}: {error}", error.param) from error
+        except uploads.NotPendingError as error:
+            _pending(await _find(request, upload_id))
+            raise APIError("upload_not_pending", param="id") from error
+        return Response(_part_object(part))
+
+    def handle_exception(self, exc: Exception) -> Response:
+        if isinstance(exc, drf.UnsupportedMediaType):
+            exc = APIError(
+                "unsupported_media_type",
+                "Send the bytes as multipart/form-data, in the part data.",
+            )
+        return super().handle_exception(exc)
+
+
+class CompleteUploadView(AsyncAPIView):
+    """Assemble the file from an upload's parts."""
+
+    scope = Scope.BATCHES
+
+    async def post(self, request: APIRequest, upload_id: str) -> Response:
+        idempotency.refuse(request)
+        upload = await _find(request, upload_id)
+        wanted = CompleteUploadRequestObject().validate(request.data)
+        if upload.status == UploadStatus.COMPLETED:
+            return Response(upload_object(upload))
+        try:
+            made = await turns.to_its_end(
+                sync_to_async(uploads.complete)(_pending(upload), wanted["part_ids"], wanted["md5"])
+            )
+        except uploads.UploadError as error:
+            raise APIError("invalid_value", f"{error.param}: {error}", error.param) from error
+        except uploads.NotPendingError:
+            made = await _find(request, upload_id)
+        if made.status != UploadStatus.COMPLETED:
+            _pending(made)
+        return Response(upload_object(made))
+
+
+class CancelUploadView(AsyncAPIView):
+    """Cancel an upload. One that has ended does not change."""
+
+    scope = Scope.BATCHES
+
+    async def post(self, request: APIRequest, upload_id: str) -> Response:
+        upload = await _find(request, upload_id)
+        return Response(upload_object(await sync_to_async(uploads.cancel)(upload)))
+
+
+def _part_object(part: UploadPart) -> dict[str, Any]:
+    return {
+        "id": part.id,
+        "object": "upload.part",
+        "created_at": int(part.created_at.timestamp()),
+        "upload_id": part.upload_id,
+    }
+
+
+async def _find(request: APIRequest, upload_id: str) -> Upload:
+    owned = Upload.objects.filter(organization_id=request.auth.organization_id)
+    upload = await owned.select_related("file").filter(id=upload_id).afirst()
+    if upload is None:
+        raise APIError("upload_not_found", param="id")
+    return upload
+
+
+def _pending(upload: Upload) -> Upload:
+    """The upload, if it still accepts parts. Raises APIError."""
+    standing = upload_object(upload)["status"]
+    if standing != UploadStatus.PENDING:
+        raise APIError("upload_not_pending", f"This upload is {standing}; begin another.", "id")
+    return upload

@@ -1,0 +1,79 @@
+"""The API's errors as exceptions, and OpenAI's envelope around them."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from rest_framework import exceptions as drf
+
+from completions.contract.error_codes import ERRORS
+
+
+class APIError(drf.APIException):
+    """An error that a client sees. `name` selects its status, type and headers in the table of
+    :mod:`completions.contract.error_codes`, and its message unless a more specific one is given.
+
+    `param` is a path into the request body. `headers` are added to the table's, and override
+    them.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        message: str = "",
+        param: str | None = None,
+        *,
+        headers: Mapping[str, str] | None = None,
+    ) -> None:
+        kind = ERRORS[name]
+        self.code = kind.code or name
+        self.message = message or kind.message
+        super().__init__(self.message, self.code)
+        self.status_code = kind.status
+        self.type = kind.type
+        self.param = param
+        self.headers = {**kind.headers, **(headers or {})}
+
+    def envelope(self) -> dict[str, Any]:
+        """The body, the same for responses, event streams, batch lines and stored jobs."""
+        error = {
+            "message": self.message, "type": self.type, "param": self.param, "code": self.code,
+        }  # fmt: skip
+        return {"error": error}
+
+
+class FieldError(Exception):
+    """One value of a body is wrong. Callers prepend to its path, from the inside out."""
+
+    def __init__(self, message: str, path: str = "", code: str = "invalid_value") -> None:
+        super().__init__(message)
+        self.message, self.path, self.code = message, path, code
+
+    def inside(self, name: str) -> None:
+        """Prepend a key of this name to the path."""
+        separator = "." if self.path and self.path[0] != "[" else ""
+        self.path = f"{name}{separator}{self.path}"
+
+    def api_error(self) -> APIError:
+        where = self.path or "the body"
+        return APIError(self.code, f"{where}: {self.message}", self.path or None)
+
+
+def from_job_error(code: str, detail: str = "") -> APIError:
+    """The error that the client of a failed job gets.
+
+    `detail` is the worker's message. A code that is not in the table comes from a worker of another
+    version, and becomes `worker_error`.
+    """
+    name = code if code in ERRORS else "worker_error"
+    return APIError(name, detail if ERRORS[name].shows_detail else "")
+
+
+def invalid_parameter(name: str, given: str, expected: str) -> APIError:
+    """A 400 for a query parameter or header. `expected` describes the valid values."""
+    return APIError("invalid_value", f"{name} is {given[:80]!r}; it must be {expected}.", name)
+
+
+def payload_too_large(limit: int) -> APIError:
+    """A 413 for a body of more than `limit` bytes."""
+    message = f"The request body is larger than {limit} bytes. Split it into several requests."
+    return APIError("payload_too_large", message)

@@ -1,0 +1,117 @@
+"""The options of a rule, as in `name[max_chars=80, lazy] ::= ...`, with XGrammar's meaning.
+
+A budget closes a rule once it is used up, at the first place where the rule can end. So does
+`lazy`, which is a budget of no characters.
+"""
+
+import re
+
+from completions.grammars.ebnf.expressions import (
+    EMPTY,
+    Characters,
+    Expression,
+    Expressions,
+    Repeat,
+    Tokens,
+)
+from completions.grammars.ebnf.lexer import Cursor, Token
+from completions.grammars.ebnf.productions import resolve
+from completions.grammars.ebnf.rules import Facts, Grammar, Option
+from completions.grammars.exceptions import GrammarError
+
+_OPTION = re.compile(r"\s*(?P<name>\w+)\s*(?:=\s*(?P<value>[^\s,\"]+|\"[^\"]*\"))?\s*(?:,|$)")
+_BUDGETS = ("max_tokens", "max_chars")
+_REFUSED = {
+    "temperature": "remove it, and send the field temperature, which holds for the whole output",
+    "capture": "remove it, and find the rule's text in the output, or send json_schema, whose "
+    "properties have names",
+    "stop_capture": "remove it, and find the text in the output",
+}
+"""What to send instead of an option."""
+MAX_BUDGET = 100_000
+
+
+def read(cursor: Cursor, brackets: Token) -> list[Option]:
+    """The options in brackets. Raises GrammarError."""
+    found: list[Option] = []
+    inside, position = brackets.text[1:-1], 0
+    while position < len(inside) or not found:
+        match = _OPTION.match(inside, position)
+        if match is None:
+            raise cursor.error(brackets, "write options as [max_chars=80, lazy]")
+        place = brackets._replace(start=brackets.start + 1 + match.start("name"))
+        if any(match["name"] == option.name for option in found):
+            raise cursor.error(place, f"the option {match['name']} is given twice")
+        found.append(Option(match["name"], _value(cursor, place, match), place.start))
+        position = match.end()
+    return found
+
+
+def _value(cursor: Cursor, place: Token, match: re.Match[str]) -> int:
+    name, value = match["name"], match["value"]
+    if name in _REFUSED:
+        raise cursor.error(place, f"a rule cannot have the option {name}; {_REFUSED[name]}")
+    if name == "lazy" and value is None:
+        return 0
+    if name not in _BUDGETS:
+        raise cursor.error(
+            place,
+            f"a rule has no option {match[0].strip(' ,')[:64]}; use one of: "
+            f"{', '.join(_BUDGETS)}, lazy",
+        )
+    if value is None or not value.isdecimal() or len(value) > 9 or int(value) > MAX_BUDGET:
+        raise cursor.error(place, f"{name} must be an integer from 0 to {MAX_BUDGET}")
+    return int(value)
+
+
+def apply(grammar: Grammar) -> None:
+    """Restrict the rules that have options. Raises GrammarError for an option that cannot be
+    enforced exactly."""
+    facts = Facts(grammar.rules, grammar.start)
+    for name in [name for name in grammar.rules if name in grammar.options]:
+        for option in grammar.options[name]:
+            body = resolve(grammar.rules[name], grammar.rules)
+            restricted = _restricted(grammar, facts, body, option)
+            if restricted is None:
+                raise GrammarError.at(grammar.text, option.place, _REASONS[option.name])
+            grammar.rules[name] = restricted
+
+
+_REASONS = {
+    "max_tokens": "max_tokens is supported where the rule repeats tokens by id, as in "
+    "ExcludeToken(5)*; bound text by max_chars",
+    "max_chars": "max_chars is supported in rules without recursion and without tokens by id",
+    "lazy": "lazy is supported in rules without recursion and without tokens by id",
+}
+
+
+def _restricted(
+    grammar: Grammar, facts: Facts, body: Expression, option: Option
+) -> Expression | None:
+    if option.name == "max_tokens":
+        return _of_few_tokens(grammar, facts, body, option.value)
+    return _ending_early(grammar.make, body, option.value) if facts.is_regular(body) else None
+
+
+def _of_few_tokens(
+    grammar: Grammar, facts: Facts, body: Expression, most: int
+) -> Expression | None:
+    if body is EMPTY or (most == 0 and facts.is_nullable(body)):
+        return EMPTY
+    if isinstance(body, Tokens) and most:
+        return body
+    if isinstance(body, Repeat) and isinstance(resolve(body.body, grammar.rules), Tokens):
+        return _at_most(grammar.make, body, most)
+    return None
+
+
+def _ending_early(make: Expressions, body: Expression, most: int) -> Expression:
+    if isinstance(body, Repeat) and isinstance(body.body, Characters):
+        return _at_most(make, body, most)
+    return make.ending_early(body, most)
+
+
+def _at_most(make: Expressions, body: Repeat, most: int) -> Expression:
+    """The repetition of single characters or tokens, which can end after each from `low` on."""
+    high = most if body.high is None else min(most, body.high)
+    return make.repeat(body.body, body.low, max(body.low, high))

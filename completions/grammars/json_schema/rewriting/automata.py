@@ -1,0 +1,215 @@
+"""Sets of texts as deterministic automata, which can be complemented and intersected.
+
+Built from the patterns of JSON Schema by the subset construction, and written as a pattern again by
+the elimination of states (Hopcroft, Motwani, Ullman: Introduction to Automata Theory, 2.3 and 3.2).
+"""
+
+from bisect import bisect_right
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from functools import cached_property, lru_cache
+
+from completions.grammars.json_schema.rewriting.pattern_parser import (
+    BEGINNING,
+    END,
+    Network,
+    PatternError,
+    network,
+)
+
+MAX_STATES = 300
+MAX_WORK = 10_000
+"""States of the network visited in one construction."""
+LAST = 0x10FFFF
+_PLAIN = " !\"'%,/:;<=>@_`"
+_CONTROLS = {"\n": "\\n", "\r": "\\r", "\t": "\\t", "\f": "\\f", "\v": "\\v"}
+
+
+class TooManyStatesError(PatternError):
+    """An automaton or its pattern exceeds the limits."""
+
+
+@dataclass(frozen=True, eq=False)
+class Automaton:
+    """A complete automaton. State 0 is the first."""
+
+    cuts: tuple[int, ...]
+    """Code points at which the intervals of characters begin; the first is 0."""
+    rows: tuple[tuple[int, ...], ...]
+    """For each state, the next state for each interval."""
+    final: tuple[bool, ...]
+
+    def accepts(self, text: str) -> bool:
+        state = 0
+        for character in text:
+            state = self.rows[state][bisect_right(self.cuts, ord(character)) - 1]
+        return self.final[state]
+
+    @cached_property
+    def is_empty(self) -> bool:
+        return not any(self.final)
+
+    def complement(self) -> "Automaton":
+        return Automaton(self.cuts, self.rows, tuple(not final for final in self.final))
+
+    def __and__(self, other: "Automaton") -> "Automaton":
+        cuts = tuple(sorted({*self.cuts, *other.cuts}))
+        mine = [bisect_right(self.cuts, cut) - 1 for cut in cuts]
+        theirs = [bisect_right(other.cuts, cut) - 1 for cut in cuts]
+        numbers = {(0, 0): 0}
+        pairs = [(0, 0)]
+        rows = []
+        for one, two in pairs:
+            row = []
+            for a, b in zip(mine, theirs, strict=True):
+                pair = self.rows[one][a], other.rows[two][b]
+                if pair not in numbers:
+                    numbers[pair] = _numbered(len(pairs), 4)
+                    pairs.append(pair)
+                row.append(numbers[pair])
+            rows.append(tuple(row))
+        final = tuple(self.final[one] and other.final[two] for one, two in pairs)
+        return _minimal(Automaton(cuts, tuple(rows), final))
+
+
+ANY = Automaton((0,), ((0,),), (True,))
+
+
+def _numbered(count: int, factor: int = 1) -> int:
+    if count >= factor * MAX_STATES:
+        raise TooManyStatesError
+    return count
+
+
+def matching(pattern: str) -> Automaton:
+    """The texts in which the pattern is found. Raises PatternError."""
+    found = _matching(pattern)
+    if isinstance(found, PatternError):
+        raise found
+    return found
+
+
+@lru_cache(maxsize=256)
+def _matching(pattern: str) -> Automaton | PatternError:
+    """Keeps failures too, because they take long to find."""
+    try:
+        return _determined(network(pattern))
+    except PatternError as error:
+        return error.with_traceback(None)
+
+
+def literals(texts: Iterable[str]) -> Automaton:
+    """Exactly these texts."""
+    trie: list[dict[int, int]] = [{}]
+    ends = set()
+    for text in texts:
+        state = 0
+        for character in text:
+            if ord(character) not in trie[state]:
+                trie.append({})
+                trie[state][ord(character)] = _numbered(len(trie) - 1, 4)
+            state = trie[state][ord(character)]
+        ends.add(state)
+    dead = len(trie)
+    points = {point for state in trie for point in state}
+    cuts = tuple(sorted({0, *points, *(point + 1 for point in points if point < LAST)}))
+    rows = tuple(tuple(state.get(cut, dead) for cut in cuts) for state in [*trie, {}])
+    return _minimal(Automaton(cuts, rows, tuple(state in ends for state in range(dead + 1))))
+
+
+def of_length(low: int, high: int | None) -> Automaton:
+    """The texts of some length in characters."""
+    count = _numbered(low if high is None else high + 1) + 1
+    rows = tuple((min(state + 1, count - 1),) for state in range(count))
+    final = tuple(low <= state and (high is None or state <= high) for state in range(count))
+    return Automaton((0,), rows, final)
+
+
+def _determined(found: Network) -> Automaton:
+    first = found.closed(found.step(found.closed({found.first}), BEGINNING))
+    numbers, sets = {first: 0}, [first]
+    work = 0
+    steps: list[list[tuple[int, frozenset[int]]]] = []
+    for states in sets:
+        work += len(states)
+        if work > MAX_WORK:
+            raise TooManyStatesError
+        row = []
+        for cut in found.cuts(states):
+            target = found.closed(found.step(states, cut))
+            if target not in numbers:
+                numbers[target] = _numbered(len(sets))
+                sets.append(target)
+            row.append((cut, target))
+        steps.append(row)
+    cuts = tuple(sorted({cut for row in steps for cut, _ in row}))
+    rows = []
+    for row in steps:
+        starts = [cut for cut, _ in row]
+        rows.append(tuple(numbers[row[bisect_right(starts, cut) - 1][1]] for cut in cuts))
+    final = tuple(found.last in found.closed(found.step(states, END)) for states in sets)
+    return _minimal(Automaton(cuts, tuple(rows), final))
+
+
+def _minimal(given: Automaton) -> Automaton:
+    """The same texts with the fewest states, by refinement of a partition (Moore)."""
+    groups = [int(final) for final in given.final]
+    while True:
+        signatures = [
+            (groups[state], *(groups[target] for target in row))
+            for state, row in enumerate(given.rows)
+        ]
+        numbers: dict[tuple[int, ...], int] = {}
+        fresh = [numbers.setdefault(signature, len(numbers)) for signature in signatures]
+        if len(numbers) == len(set(groups)):
+            break
+        groups = fresh
+    # State 0 came first, so its group is numbered 0.
+    count = len(numbers)
+    rows: list[tuple[int, ...]] = [()] * count
+    final = [False] * count
+    for state, group in enumerate(fresh):
+        rows[group] = tuple(fresh[target] for target in given.rows[state])
+        final[group] = given.final[state]
+    kept = [0] + [
+        index
+        for index in range(1, len(given.cuts))
+        if any(row[index] != row[index - 1] for row in rows)
+    ]
+    return Automaton(
+        tuple(given.cuts[index] for index in kept),
+        tuple(tuple(row[index] for index in kept) for row in rows),
+        tuple(final),
+    )
+
+
+def character_class(intervals: Sequence[tuple[int, int]]) -> str:
+    """A class of characters; one that reaches to the last character is written negated."""
+    if intervals == [(0, LAST)]:
+        return "[\\s\\S]"
+    negated = intervals[-1][1] == LAST
+    if negated:
+        gaps, start = [], 0
+        for low, high in intervals:
+            if low > start:
+                gaps.append((start, low - 1))
+            start = high + 1
+        intervals = gaps
+    if len(intervals) == 1 and intervals[0][0] == intervals[0][1] and not negated:
+        return _escaped(intervals[0][0])
+    inside = "".join(
+        _escaped(low) if low == high else f"{_escaped(low)}-{_escaped(high)}"
+        for low, high in intervals
+    )
+    return f"[{'^' * negated}{inside}]"
+
+
+def _escaped(code_point: int) -> str:
+    if 0xD800 <= code_point < 0xE000:
+        # A range may touch the surrogates, which no text contains.
+        return "\ud7ff" if code_point < 0xDC00 else "\ue000"
+    character = chr(code_point)
+    if code_point < 0x20 or code_point == 0x7F:
+        return _CONTROLS.get(character, f"\\x{code_point:02x}")
+    plain = character.isalnum() or code_point > 0x7F or character in _PLAIN
+    return character if plain else "\\" + character

@@ -1,0 +1,284 @@
+"""Counts of items and properties, rewritten as a few alternatives that count nothing."""
+
+import itertools
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from typing import Any
+
+from completions.grammars.json_schema.rewriting.refusals import CannotWriteError
+from completions.grammars.json_schema.rewriting.schema_algebra import Node, both, key, negated
+from completions.grammars.json_schema.rewriting.shapes import (
+    Array,
+    Boolean,
+    Contains,
+    Null,
+    Number,
+    Object,
+    Shape,
+    Some,
+    String,
+    Union,
+    matches,
+)
+
+MAX_ALTERNATIVES = 64
+"""Alternatives of one constraint."""
+MAX_TUPLES = 330
+"""Arrays of unique items that are listed one by one: enough for five values."""
+MAX_COUNTED_ITEMS = 8
+"""Items of an array with `contains`."""
+
+Possible = Callable[[Shape], bool]
+
+
+def arrays(
+    shape: Array, read: Callable[[Node], Union], is_possible: Possible
+) -> list[Array | list[Any]]:
+    """Arrays without `contains` and `uniqueItems`, or the listed values of one."""
+    shape = shape.trimmed()
+    if shape.high is not None and shape.low > shape.high:
+        return []
+    if shape.repeating:
+        if shape.high is not None and shape.high <= 1:
+            return []
+        advice = "no grammar finds equal items: leave uniqueItems out of not and oneOf"
+        raise CannotWriteError(shape.repeating, "uniqueItems", advice)
+    unique = shape.unique if shape.high is None or shape.high > 1 else None
+    shape = replace(shape, unique=None)
+    if unique and shape.contains:
+        raise CannotWriteError(unique, "uniqueItems", "give it without contains")
+    if unique:
+        return [_without_repetition(shape, read, unique)]
+    found = [shape]
+    for contains in shape.contains:
+        found = [each for one in found for each in _containing(one, contains, read)]
+        if len(found) > MAX_ALTERNATIVES:
+            raise CannotWriteError(contains.pointer, "contains", "give a smaller maxItems")
+    return [each for each in found if is_possible(each)]
+
+
+def _containing(shape: Array, contains: Contains, read: Callable[[Node], Union]) -> Iterator[Array]:
+    shape = replace(shape, contains=())
+    if contains.high is None and (contains.low == 0):
+        yield shape
+        return
+    length = shape.high
+    if contains.high is None and _is_given(shape, contains, read):
+        yield shape
+        return
+    if length is None or length > MAX_COUNTED_ITEMS:
+        advice = f"give maxItems of at most {MAX_COUNTED_ITEMS} beside it"
+        raise CannotWriteError(contains.pointer, "contains", advice)
+    highest = contains.low if contains.high is None else min(contains.high, length)
+    for count in range(contains.low, highest + 1):
+        for chosen in itertools.combinations(range(length), count):
+            nodes = []
+            for index in range(length):
+                node = shape.at(index)
+                if index in chosen:
+                    node = both(node, contains.node)
+                elif contains.high is not None:
+                    node = both(node, negated(contains.node))
+                nodes.append(node)
+            low = max(shape.low, chosen[-1] + 1 if chosen else 0)
+            yield replace(shape, prefix=tuple(nodes), rest=False, low=low)
+
+
+def _is_given(shape: Array, contains: Contains, read: Callable[[Node], Union]) -> bool:
+    """Whether the other constraints already make enough items instances."""
+    wrong = negated(contains.node)
+    given = sum(
+        not read(both(shape.at(index), wrong)) for index in range(min(shape.low, MAX_COUNTED_ITEMS))
+    )
+    return given >= contains.low
+
+
+def _without_repetition(shape: Array, read: Callable[[Node], Union], pointer: str) -> list[Any]:
+    advice = (
+        "it is supported where maxItems is 1 or the items have few values, "
+        "such as an enum of up to 5"
+    )
+    values = _finite(read(shape.rest)) if shape.rest is not False else []
+    listed = [_finite(read(node)) for node in shape.prefix]
+    if values is None or any(each is None for each in listed):
+        raise CannotWriteError(pointer, "uniqueItems", advice)
+    high = shape.high if shape.high is not None else len(listed) + len(values)
+    high = min(high, len(listed) + len(values))
+    found: list[list[Any]] = []
+    tuples: list[list[Any]] = [[]]
+    for length in range(high + 1):
+        if length >= shape.low:
+            found += tuples
+        choices = listed[length] if length < len(listed) else values
+        tuples = [
+            [*items, value] for items in tuples for value in choices or ()
+            if key(value) not in map(key, items)
+        ]  # fmt: skip
+        if len(found) + len(tuples) > MAX_TUPLES and length < high:
+            raise CannotWriteError(pointer, "uniqueItems", advice)
+    return found
+
+
+def _finite(union: Union) -> list[Any] | None:
+    """The values of a union, if they are finitely many."""
+    values: list[Any] = []
+    for shape in union:
+        if isinstance(shape, Null):
+            values.append(None)
+        elif isinstance(shape, Boolean):
+            values += shape.values
+        elif isinstance(shape, String) and shape.values is not None:
+            values += shape.texts()
+        elif isinstance(shape, Number) and shape.low is not None and shape.low == shape.high:
+            values.append(shape.low)
+        elif (
+            isinstance(shape, Number) and shape.integer and shape.low is not None
+            and shape.high is not None and shape.high - shape.low <= 8
+        ):  # fmt: skip
+            whole = range(int(shape.low) - 1, int(shape.high) + 2)
+            values += [n for n in whole if not (shape & Number(low=n, high=n)).is_empty()]
+        else:
+            return None
+    return list({key(value): value for value in values}.values())
+
+
+def objects(shape: Object, is_possible: Possible) -> list[Object]:
+    """Objects whose counts llguidance holds: all their properties are required or forbidden
+    wherever a count is left."""
+    found = [shape]
+    for some in shape.some:
+        found = [each for one in found for each in _having(one, some) if is_possible(each)]
+        _check_few(found, some.pointer)
+    counted = [each for one in found for each in _counted(one) if is_possible(each)]
+    _check_few(counted, shape.counted)
+    return counted
+
+
+def _check_few(found: list[Object], pointer: str) -> None:
+    if len(found) > MAX_ALTERNATIVES:
+        keyword = pointer.rpartition("/")[2]
+        advice = "it needs too many alternatives; give fewer optional properties beside it"
+        raise CannotWriteError(pointer, keyword, advice)
+
+
+def _having(shape: Object, some: Some) -> Iterator[Object]:
+    """One alternative for each property that may be the wanted one."""
+    if some.misnamed:
+        advice = "it has no negation here; list the names in properties"
+        raise CannotWriteError(some.pointer, "propertyNames", advice)
+    shape = replace(shape, some=())
+    for name, node in shape.properties.items():
+        if not _is_meant(name, some) or node is False:
+            continue
+        wanted = both(node, some.value)
+        if wanted is not False:
+            yield _demanding(replace(shape, properties={**shape.properties, name: wanted}), name)
+    if shape.is_closed:
+        return
+    if some.pattern is not None or some.value is not True:
+        raise CannotWriteError(some.pointer, "not", "give additionalProperties: false beside it")
+    # Some name that the schema does not declare: nothing else may be left open.
+    names = [name for name in some.except_names if name not in shape.properties]
+    if shape.patterns or some.except_patterns:
+        raise CannotWriteError(some.pointer, "not", "give it without patternProperties")
+    declared = {**shape.properties, **dict.fromkeys(names, shape.rest)}
+    yield from _with_another(replace(shape, properties=declared))
+
+
+def _with_another(shape: Object) -> Iterator[Object]:
+    """An undeclared property beside each choice of the declared ones."""
+    optional = _optional(shape)
+    if 2 ** len(optional) > MAX_ALTERNATIVES:
+        advice = f"give at most {MAX_ALTERNATIVES.bit_length() - 1} optional properties beside it"
+        raise CannotWriteError(shape.counted, "additionalProperties", advice)
+    for size in range(len(optional) + 1):
+        for chosen in itertools.combinations(optional, size):
+            exact = _exactly(shape, chosen)
+            yield replace(exact, low=max(shape.low, len(exact.required) + 1))
+
+
+def _is_meant(name: str, some: Some) -> bool:
+    if some.pattern is not None:
+        return matches(some.pattern, name)
+    return name not in some.except_names and not any(
+        matches(pattern, name) for pattern in some.except_patterns
+    )
+
+
+def _demanding(shape: Object, name: str) -> Object:
+    return shape if name in shape.required else replace(shape, required=(*shape.required, name))
+
+
+def _optional(shape: Object) -> list[str]:
+    return [
+        name for name, node in shape.properties.items()
+        if name not in shape.required and node is not False
+    ]  # fmt: skip
+
+
+def _exactly(shape: Object, chosen: tuple[str, ...]) -> Object:
+    """The object with these of its optional properties, and without the others."""
+    absent: dict[str, Node] = {name: False for name in _optional(shape) if name not in chosen}
+    return replace(
+        shape, properties={**shape.properties, **absent}, required=(*shape.required, *chosen)
+    )
+
+
+def _counted(shape: Object) -> Iterator[Object]:
+    optional = _optional(shape)
+    required = len(shape.required)
+    declared = required + len(optional)
+    low = shape.low if shape.low > required else 0
+    high = shape.high
+    if high is not None and shape.is_closed and high >= declared:
+        high = None
+    shape = replace(shape, low=low, high=high)
+    if high is not None and (optional or low):
+        yield from _at_most(shape, optional, high)
+    elif low:
+        yield from _at_least(shape, optional, low - required)
+    else:
+        yield shape
+
+
+def _at_most(shape: Object, optional: list[str], high: int) -> Iterator[Object]:
+    chosen_count = 0
+    for size in range(min(len(optional), high - len(shape.required)) + 1):
+        for chosen in itertools.combinations(optional, size):
+            chosen_count += 1
+            if chosen_count > MAX_ALTERNATIVES:
+                raise CannotWriteError(
+                    shape.counted, "maxProperties", "give fewer optional properties beside it"
+                )
+            exact = _exactly(shape, chosen)
+            missing = shape.low - len(exact.required)
+            if missing <= 0 or not shape.is_closed:
+                yield _with_names_left(exact, missing)
+
+
+def _at_least(shape: Object, optional: list[str], missing: int) -> Iterator[Object]:
+    """One alternative for each choice of the first properties that are present."""
+    for size in range(missing + 1):
+        whole = size == missing
+        if not whole and shape.is_closed:
+            continue
+        for count, chosen in enumerate(itertools.combinations(optional, size)):
+            if count > MAX_ALTERNATIVES:
+                raise CannotWriteError(
+                    shape.counted, "minProperties", "give fewer optional properties beside it"
+                )
+            exact = _exactly(shape, chosen)
+            if whole:
+                after = optional[optional.index(chosen[-1]) + 1 :] if chosen else optional
+                kept = {name: shape.properties[name] for name in after}
+                yield replace(exact, properties={**exact.properties, **kept}, low=0)
+            else:
+                yield _with_names_left(exact, missing - size)
+
+
+def _with_names_left(shape: Object, missing: int) -> Object:
+    if missing > 1:
+        # Names that are not declared may be generated twice.
+        advice = "names that are not declared count once only: declare them in properties"
+        raise CannotWriteError(shape.counted, "minProperties", advice)
+    return replace(shape, low=len(shape.required) + missing if missing > 0 else 0)

@@ -1,0 +1,34 @@
+"""The keywords that drafts of JSON Schema read differently."""
+
+import re
+from collections.abc import Mapping
+from typing import Any
+
+_DRAFT = re.compile(r"https?://json-schema\.org/draft-0([3-7])/schema#?")
+LATEST = 8
+"""2019-09 and all that follow."""
+_SINCE: Mapping[str, int] = {
+    "contains": 6, "propertyNames": 6, "if": 7, "then": 7, "else": 7, "minContains": LATEST,
+    "maxContains": LATEST,
+}  # fmt: skip
+"""The first draft that has a keyword. In older drafts the keyword has no effect."""
+_BESIDE_A_REFERENCE = frozenset(("$ref", "$schema", "$id", "id", "$defs", "definitions", "$anchor"))
+
+
+def draft(root: Mapping[str, Any]) -> int:
+    """The number of the draft that a schema names; without one it is the latest."""
+    found = _DRAFT.fullmatch(str(root.get("$schema", "")))
+    return int(found[1]) if found else LATEST
+
+
+def without_effect(schema: Mapping[str, Any], draft: int) -> dict[str, str]:
+    """The keywords of a schema that its draft ignores, with the reason."""
+    found = {
+        keyword: f"{keyword} has no effect in draft-0{draft}"
+        for keyword in schema
+        if _SINCE.get(keyword, 0) > draft
+    }
+    if draft < LATEST and isinstance(schema.get("$ref"), str):
+        for keyword in schema.keys() - _BESIDE_A_REFERENCE:
+            found[keyword] = f"{keyword} has no effect beside $ref in draft-0{draft}"
+    return found

@@ -1,0 +1,343 @@
+"""Walks over a schema and replaces what llguidance does not enforce by an equivalent.
+
+Schemas that need nothing stay as they are, with their references, and properties keep their order.
+"""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+from urllib.parse import quote
+
+from completions.grammars.json_schema.rewriting import disjointness, formats, overlaps
+from completions.grammars.json_schema.rewriting.automata import TooManyStatesError
+from completions.grammars.json_schema.rewriting.keyword_readings import CircularError, Reader
+from completions.grammars.json_schema.rewriting.pattern_parser import PatternError
+from completions.grammars.json_schema.rewriting.refusals import CannotWriteError
+from completions.grammars.json_schema.rewriting.schema_algebra import Node, written
+from completions.grammars.json_schema.rewriting.schema_writer import Writer
+from completions.grammars.json_schema.rewriting.shapes import TooLargeError
+
+MAX_MADE_BYTES = 256 * 1024
+"""JSON of the schemas that are made by combining others, before they are rewritten themselves."""
+_WRITTEN_ANEW = frozenset(
+    (
+        "not", "if", "contains", "propertyNames", "dependentRequired", "dependentSchemas",
+        "dependencies",
+    )
+)  # fmt: skip
+_IN_PLACE = ("allOf", "anyOf", "oneOf")
+_COUNTS = frozenset(("minProperties", "maxProperties"))
+_KEPT = frozenset(("$schema", "$id", "id", "$anchor", "$defs", "definitions"))
+"""Keywords that a schema keeps when it is written anew: they change nothing, but may be referred
+to."""
+_MAPS = ("properties", "patternProperties")
+_LISTS = ("prefixItems", *_IN_PLACE)
+_SINGLE = ("additionalProperties", "additionalItems", "items")
+
+
+@dataclass(slots=True)
+class Rewritten:
+    """What a rewriting changed: the pointers of schemas written anew, and its refusals."""
+
+    pointers: list[str] = field(default_factory=list)
+    renamed: list[str] = field(default_factory=list)
+    """The pointers of schemas whose `oneOf` became an `anyOf`."""
+    refusals: list[CannotWriteError] = field(default_factory=list)
+
+    @property
+    def changed(self) -> bool:
+        """Whether schemas no longer stand where the client wrote them."""
+        return bool(self.pointers or self.renamed)
+
+    def original(self, pointer: str) -> str:
+        """Where the client wrote what stands at a pointer of the rewritten schema."""
+        for place in self.pointers:
+            if f"{pointer}/".startswith(f"{place}/"):
+                return place
+        for place in self.renamed:
+            if f"{pointer}/".startswith(f"{place}/anyOf/"):
+                pointer = f"{place}/oneOf{pointer.removeprefix(f'{place}/anyOf')}"
+        return pointer
+
+
+def rewrite(
+    root: dict[str, Any],
+    places: Mapping[str, Any],
+    targets: Mapping[str, tuple[str, Any]],
+) -> Rewritten:
+    """Rewrite a schema in place.
+
+    `places` maps the pointer of each schema in it to the schema, `targets` each reference to the
+    pointer and the schema that it leads to.
+    """
+    pointers = {id(node): pointer for pointer, node in places.items()}
+    reached = dict(targets)
+    walk = _Walk(root, pointers, reached)
+    walk.run()
+    if walk.rewritten.changed and not walk.rewritten.refusals:
+        _reach(root, reached)
+    return walk.rewritten
+
+
+class _Walk:
+    def __init__(
+        self,
+        root: dict[str, Any],
+        pointers: dict[int, str],
+        targets: dict[str, tuple[str, Any]],
+    ) -> None:
+        self.rewritten = Rewritten()
+        self._root = root
+        self._pointers = pointers
+        self._targets = targets
+        self._resolve = targets.get
+        self._reader = Reader(targets.get, pointers)
+        self._writer = Writer(
+            lambda node: self._reader.read(node, self._pointer),
+            self._reader.is_possible,
+            self._child,
+        )
+        self._pointer = ""
+        self._visited: set[int] = set()
+        self._waiting: list[Any] = [root]
+        self._changes: list[tuple[dict[str, Any], dict[str, Any]]] = []
+        self._needing: dict[int, bool] = {}
+        self._alive: list[Any] = []
+        """Keeps what was looked at, so that no other object gets its id."""
+        self._made_bytes = 0
+        self._open: dict[str, str] = {}
+        """Schemas made here that are being written, and the definition of each, if it has one."""
+        self._definitions: dict[str, Node] = {}
+
+    def run(self) -> None:
+        while self._waiting:
+            node = self._waiting.pop()
+            if not isinstance(node, dict) or id(node) in self._visited:
+                continue
+            self._visited.add(id(node))
+            self._pointer = self._pointers.get(id(node), self._pointer)
+            if self._needs(node):
+                self._write_anew(node)
+            else:
+                self._keep(node)
+        # Not earlier: the reader must see what the client wrote.
+        for node, change in self._changes:
+            node.clear()
+            node.update(change)
+        if self._definitions:
+            self._root.setdefault("$defs", {}).update(self._definitions)
+
+    def _keep(self, node: dict[str, Any]) -> None:
+        change = formats.written(node)
+        if "oneOf" in node:
+            self.rewritten.renamed.append(self._pointer)
+            change = dict(change or node)
+            options = change.pop("oneOf")
+            if "anyOf" in change:
+                change["allOf"] = [*change.get("allOf", ()), {"anyOf": options}]
+            else:
+                change["anyOf"] = options
+        if change is not None:
+            self._changes.append((node, change))
+        self._waiting += list(_inside(node))
+        found = self._resolve(node["$ref"]) if "$ref" in node else None
+        self._waiting += [found[1]] if found else []
+
+    def _write_anew(self, node: dict[str, Any]) -> None:
+        pointer = self._pointer
+        try:
+            new = self._writer.write(self._reader.read(node, pointer))
+        except (CannotWriteError, *_FAILURES) as error:
+            self.rewritten.refusals.append(self._refusal(error, node))
+            return
+        self.rewritten.pointers.append(pointer)
+        kept = {key: value for key, value in node.items() if key in _KEPT}
+        if new is True:
+            new = {}
+        change = {"allOf": [False]} if new is False else new
+        assert isinstance(change, dict)
+        self._changes.append((node, {**kept, **change}))
+
+    def _refusal(self, error: Exception, node: dict[str, Any]) -> CannotWriteError:
+        """The refusal at the keyword because of which a schema is written anew."""
+        place, keyword = self._culprit(node, self._pointer)
+        if not isinstance(error, CannotWriteError):
+            return CannotWriteError(place, keyword, _advice(error, keyword))
+        if error.pointer.endswith(f"/{error.keyword}"):
+            return error
+        inside = f", at {error.pointer}" if error.pointer.startswith(f"{place}/") else ""
+        return CannotWriteError(place, keyword, error.advice + inside)
+
+    def _culprit(self, node: dict[str, Any], pointer: str) -> tuple[str, str]:
+        """The pointer and the name of the first keyword because of which a schema needs writing."""
+        for keyword in node:
+            if keyword in _WRITTEN_ANEW or (keyword == "uniqueItems" and node[keyword] is True):
+                return f"{pointer}/{keyword}", keyword
+        for keyword in _IN_PLACE:
+            for index, inner in enumerate(node.get(keyword, ())):
+                if isinstance(inner, dict) and self._needs(inner):
+                    return self._culprit(inner, f"{pointer}/{keyword}/{index}")
+        counted = ("oneOf", "minProperties", "maxProperties", "patternProperties")
+        keyword = next((each for each in counted if each in node), "")
+        return f"{pointer}/{keyword}", keyword
+
+    def _child(self, node: Node) -> Node:
+        """A schema inside a value. One of the client's is visited later; one made here, now."""
+        if isinstance(node, bool):
+            return node
+        if id(node) in self._pointers:
+            self._waiting.append(node)
+            return self._clients(node)
+        if not self._needs(node):
+            return self._made(node)
+        name = written(node)
+        self._made_bytes += len(name)
+        if self._made_bytes > MAX_MADE_BYTES:
+            raise TooLargeError
+        if name in self._open:
+            number = f"{len(self._definitions)}-{len(self._open)}"
+            self._open[name] = self._open[name] or f"rewritten-{number}"
+            return {"$ref": f"#/$defs/{self._open[name]}"}
+        self._open[name] = ""
+        try:
+            result = self._writer.write(self._reader.read(node, self._pointer))
+        finally:
+            definition = self._open.pop(name)
+        if not definition:
+            return result
+        self._definitions[definition] = result
+        return {"$ref": f"#/$defs/{definition}"}
+
+    def _clients(self, node: dict[str, Any]) -> Node:
+        """A schema of the client; a reference to it if it may contain the schema being written."""
+        place = self._pointers[id(node)]
+        has_others = self._needs(node) or any(isinstance(each, dict) for each in _inside(node))
+        if place.startswith(f"{self._pointer}/") or not has_others:
+            return node
+        reference = f"#{quote(place)}"
+        self._targets[reference] = place, node
+        return {"$ref": reference}
+
+    def _made(self, node: dict[str, Any]) -> Node:
+        """A combination made here that llguidance can intersect itself."""
+        if node.keys() == {"allOf"}:
+            return {"allOf": [self._child(inner) for inner in node["allOf"]]}
+        self._waiting += [node]
+        return node
+
+    def _needs(self, node: Any) -> bool:
+        if not isinstance(node, dict):
+            return False
+        known = self._needing.get(id(node))
+        if known is None:
+            self._needing[id(node)] = known = self._computed_needs(node)
+            self._alive.append(node)
+        return known
+
+    def _computed_needs(self, node: dict[str, Any]) -> bool:
+        if node.keys() & _WRITTEN_ANEW or node.get("uniqueItems") is True:
+            return True
+        if any(self._needs(inner) for keyword in _IN_PLACE for inner in node.get(keyword, ())):
+            return True
+        if node.keys() & _COUNTS and not _is_counted(node):
+            return True
+        if _counts_inside(node):
+            return True
+        if len(patterns := node.get("patternProperties", {})) > 1 and overlaps.share_names(
+            patterns
+        ):
+            return True
+        return "oneOf" in node and not self._are_disjoint(node["oneOf"])
+
+    def _are_disjoint(self, options: list[Node]) -> bool:
+        return disjointness.are_disjoint(options, self._reader)
+
+
+_FAILURES = (TooLargeError, CircularError, PatternError)
+
+
+def _advice(error: Exception, keyword: str) -> str:
+    if isinstance(error, TooLargeError):
+        nearest = "leave parts of it out, or split the schema"
+        if keyword == "oneOf":
+            nearest = "tell its branches apart by a required property with a const, or use anyOf"
+        return f"it needs too many alternatives; {nearest}"
+    if isinstance(error, CircularError):
+        return "it refers to itself; refer to itself inside a property or an item only"
+    if isinstance(error, TooManyStatesError):
+        return "a pattern in it is too complex to be combined; give a simpler one, or an enum"
+    return f"a pattern in it cannot be combined: {error}; write it without"
+
+
+def _is_counted(node: Mapping[str, Any]) -> bool:
+    """Whether llguidance counts the properties of an object itself."""
+    required = set(node.get("required", ()))
+    if node.get("minProperties", 0) > len(required) + 1:
+        return False  # names that are not declared may be generated twice
+    if node.get("properties", {}).keys() <= required:
+        return True
+    closed = node.get("additionalProperties") is False and not node.get("patternProperties")
+    return closed and node.get("minProperties", 0) <= 1 and node.get("maxProperties", 1) == 1
+
+
+def _in_place(node: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
+    """The schemas that apply to the same value, without references."""
+    for keyword in _IN_PLACE:
+        for inner in node.get(keyword, ()):
+            if isinstance(inner, dict):
+                yield inner
+                yield from _in_place(inner)
+
+
+def _counts_inside(node: Mapping[str, Any]) -> bool:
+    """Whether a schema counts properties that another one declares."""
+    combined = node.keys() & {"$ref", *_IN_PLACE}
+    return bool(combined and node.keys() & _COUNTS) or any(
+        each.keys() & _COUNTS for each in _in_place(node)
+    )
+
+
+def _inside(node: Mapping[str, Any]) -> Iterator[Any]:
+    for keyword in _MAPS:
+        yield from node.get(keyword, {}).values()
+    for keyword in _LISTS:
+        yield from node.get(keyword, ())
+    for keyword in _SINGLE:
+        inner = node.get(keyword)
+        yield from inner if isinstance(inner, list) else (inner,)
+
+
+def _reach(root: dict[str, Any], targets: Mapping[str, tuple[str, Any]]) -> None:
+    """Define the targets of references that are no longer in their places."""
+    moved: dict[str, str] = {}
+    for reference, (pointer, node) in targets.items():
+        if _at(root, pointer) is node:
+            continue
+        name = f"moved-{len(moved)}"
+        root.setdefault("$defs", {})[name] = node
+        moved[reference] = f"#/$defs/{name}"
+    waiting: list[Any] = [root] if moved else []
+    seen: set[int] = set()
+    while waiting:
+        value = waiting.pop()
+        if id(value) in seen:
+            continue
+        seen.add(id(value))
+        if isinstance(value, dict):
+            if isinstance(value.get("$ref"), str):
+                value["$ref"] = moved.get(value["$ref"], value["$ref"])
+            waiting += value.values()
+        elif isinstance(value, list):
+            waiting += value
+
+
+def _at(root: Any, pointer: str) -> Any:
+    """What stands at a pointer; None if nothing does."""
+    value = root
+    for part in pointer.split("/")[1:]:
+        name = part.replace("~1", "/").replace("~0", "~")
+        if isinstance(value, list):
+            value = value[int(name)] if name.isdecimal() and int(name) < len(value) else None
+        else:
+            value = value.get(name) if isinstance(value, dict) else None
+    return value

@@ -1,0 +1,47 @@
+"""Keywords that no draft of JSON Schema has, each either a typing error or an annotation.
+
+A constraint that is misspelt would silently not be enforced, so it is refused. What is named as an
+annotation, or resembles nothing, is ignored with a warning.
+"""
+
+import re
+from collections.abc import Iterable
+
+_PRIVATE = re.compile(r"_|\$|x-")
+"""How the names of other vocabularies begin."""
+_SHORTEST = 4
+"""Letters of a keyword for which one other letter is a typing error."""
+
+
+def meant(keyword: str, constraints: Iterable[str]) -> str:
+    """The constraint that a keyword misspells; empty if it misspells none."""
+    if _PRIVATE.match(keyword):
+        return ""
+    letters = _letters(keyword)
+    for known in constraints:
+        if letters == _letters(known):
+            return known
+    for known in constraints:
+        if (
+            len(known) >= _SHORTEST
+            and len(keyword) >= _SHORTEST
+            and _is_one_edit(letters, _letters(known))
+        ):
+            return known
+    return ""
+
+
+def _letters(keyword: str) -> str:
+    return re.sub(r"[-_]", "", keyword).lower()
+
+
+def _is_one_edit(one: str, other: str) -> bool:
+    """Whether one letter more, less or different, or two letters exchanged, makes them equal."""
+    if abs(len(one) - len(other)) > 1:
+        return False
+    same = 0
+    while same < min(len(one), len(other)) and one[same] == other[same]:
+        same += 1
+    left, right = one[same:], other[same:]
+    exchanged = left[:2] == right[1::-1] and left[2:] == right[2:] and len(left) > 1
+    return left[1:] == right[1:] or left[1:] == right or left == right[1:] or exchanged

@@ -1,0 +1,191 @@
+"""A JSON Schema as an automaton that accepts all of its texts, and some more.
+
+What a keyword demands beyond the shape of a text is left out, and a part of unknown shape may be
+any text. So no text of the schema is shorter than the shortest one of the automaton.
+"""
+
+import json
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from completions.grammars.lengths.graph import ANY, QUOTED, UNKNOWN, Graph
+
+MAX_STATES = 20_000
+_MAX_REPEATED = 256
+"""The most items or characters that are required one by one; a higher minimum counts as this
+many."""
+_DIGITS = frozenset(b"0123456789")
+_NUMBER = _DIGITS | frozenset(b"-+.eE")
+_QUOTE, _BACKSLASH = frozenset(b'"'), frozenset(b"\\")
+_ASCII = frozenset(range(0x20, 0x80)) - _QUOTE - _BACKSLASH
+_CONTINUED = frozenset(range(0x80, 0xC0))
+"""Bytes inside a character of UTF-8."""
+_LEADING = (range(0xC2, 0xE0), range(0xE0, 0xF0), range(0xF0, 0xF5))
+"""First bytes of characters of two, three and four bytes."""
+_SPACES = frozenset(b" \t\n\r")
+_LITERAL = re.compile(r"[ !#-\[\]-~]*")
+"""Values that JSON writes in one way only."""
+
+
+class TooLargeError(Exception):
+    """The automaton has more states than MAX_STATES."""
+
+
+class SchemaGraph:
+    """Builds the automaton of one schema, as llguidance's grammar has it."""
+
+    def __init__(self, schema: Mapping[str, Any]) -> None:
+        options = schema.get("x-guidance") or {}
+        self.graph = Graph()
+        self._root = schema
+        self._has_spaces = options.get("whitespace_flexible") is not False
+        self._open: list[str] = []
+        """References that are being followed."""
+        self.start = self.graph.state()
+        self.end = self._value(self.start, schema)
+
+    def _value(self, at: int, schema: Any) -> int:
+        if len(self.graph.steps) > MAX_STATES:
+            raise TooLargeError
+        if not isinstance(schema, dict):
+            return self._anything(at)
+        if isinstance(schema.get("enum"), list):
+            return self.graph.either(self._constant(at, value) for value in schema["enum"])
+        if "const" in schema:
+            return self._constant(at, schema["const"])
+        if isinstance(reference := schema.get("$ref"), str):
+            return self._reference(at, reference)
+        types = schema.get("type")
+        if isinstance(types, str):
+            return self._of_type(at, types, schema)
+        if isinstance(types, list) and types:
+            return self.graph.either(self._of_type(at, each, schema) for each in types)
+        for keyword in ("anyOf", "oneOf"):
+            if schema.get(keyword):
+                return self.graph.either(self._value(at, each) for each in schema[keyword])
+        return self._anything(at)
+
+    def _reference(self, at: int, reference: str) -> int:
+        target = self._root
+        for name in reference.removeprefix("#").strip("/").split("/") if reference != "#" else ():
+            name = name.replace("~1", "/").replace("~0", "~")
+            target = target.get(name) if isinstance(target, dict) else None  # type: ignore[assignment]
+        if reference in self._open or not reference.startswith("#"):
+            return self._anything(at)
+        self._open.append(reference)
+        end = self._value(at, target)
+        self._open.pop()
+        return end
+
+    def _anything(self, at: int) -> int:
+        loop = self.graph.some(self.graph.step(at, ANY), ANY)
+        self.graph.loops[loop] = UNKNOWN
+        return loop
+
+    def _constant(self, at: int, value: Any) -> int:
+        if isinstance(value, list | dict | float):
+            return self._anything(at)
+        if isinstance(value, str):
+            return self._text(at, value)
+        return self.graph.literal(at, json.dumps(value).encode())
+
+    def _text(self, at: int, text: str) -> int:
+        if not _LITERAL.fullmatch(text):
+            return self._string(at, {})
+        return self.graph.literal(at, f'"{text}"'.encode())
+
+    def _of_type(self, at: int, kind: Any, schema: Mapping[str, Any]) -> int:
+        match kind:
+            case "boolean":
+                return self.graph.either(self.graph.literal(at, b) for b in (b"true", b"false"))
+            case "null":
+                return self.graph.literal(at, b"null")
+            case "integer" | "number":
+                signed = self.graph.either([at, self.graph.literal(at, b"-")])
+                return self.graph.some(self.graph.step(signed, _DIGITS), _NUMBER)
+            case "string":
+                return self._string(at, schema)
+            case "array":
+                return self._array(at, schema)
+            case "object":
+                return self._object(at, schema)
+        return self._anything(at)
+
+    def _string(self, at: int, schema: Mapping[str, Any]) -> int:
+        at = self.graph.step(at, _QUOTE)
+        least = schema.get("minLength", 0)
+        for _ in range(min(int(least), _MAX_REPEATED)):
+            at = self._character(at)
+        loop = self.graph.state()
+        self.graph.skip(at, loop)
+        self.graph.skip(self._character(loop), loop)
+        self.graph.loops[loop] = QUOTED
+        return self.graph.step(loop, _QUOTE)
+
+    def _character(self, at: int) -> int:
+        """A character; the digits of a numeric escape count as further characters."""
+        end = self.graph.step(at, _ASCII)
+        self.graph.step(self.graph.step(at, _BACKSLASH), ANY, end)
+        for more, leading in enumerate(_LEADING):
+            inside = self.graph.step(at, frozenset(leading))
+            for _ in range(more):
+                inside = self.graph.step(inside, _CONTINUED)
+            self.graph.step(inside, _CONTINUED, end)
+        return end
+
+    def _spaced(self, at: int, text: bytes) -> int:
+        """A JSON punctuation mark with the white space that may surround it."""
+        if not self._has_spaces:
+            return self.graph.literal(at, text)
+        return self.graph.some(self.graph.literal(self.graph.some(at, _SPACES), text), _SPACES)
+
+    def _array(self, at: int, schema: Mapping[str, Any]) -> int:
+        if "prefixItems" in schema or isinstance(schema.get("items"), list):
+            return self._anything(at)
+        items = schema.get("items", True)
+        at = self._spaced(at, b"[")
+        ends = [at]
+        for number in range(max(1, min(int(schema.get("minItems", 0)), _MAX_REPEATED))):
+            at = self._value(self._spaced(at, b",") if number else at, items)
+        if schema.get("minItems"):
+            ends = []
+        again = self.graph.state()
+        self.graph.skip(at, again)
+        if schema.get("maxItems") != schema.get("minItems", 0) or schema.get("maxItems") is None:
+            self.graph.skip(self._value(self._spaced(again, b","), items), again)
+        return self._spaced(self.graph.either([*ends, again]), b"]")
+
+    def _object(self, at: int, schema: Mapping[str, Any]) -> int:
+        """Declared properties come in their order; additional ones follow."""
+        if "patternProperties" in schema:
+            return self._anything(at)
+        properties = schema.get("properties") or {}
+        required = set(schema.get("required") or ())
+        if not required <= set(properties):
+            return self._anything(at)
+        empty, filled = self._spaced(at, b"{"), self.graph.state()
+        """Where no property was written yet (unreachable as None), and where one was."""
+        first: int | None = empty
+        for name, inside in properties.items():
+            after = [self._property(self._spaced(filled, b","), name, inside)]
+            if first is not None:
+                after.append(self._property(first, name, inside))
+            if name in required:
+                first = None
+            else:
+                after.append(filled)
+            filled = self.graph.either(after)
+        if schema.get("additionalProperties") is not False:
+            more = self.graph.state()
+            self.graph.skip(self._property(self._spaced(filled, b","), None, True), more)
+            if first is not None:
+                self.graph.skip(self._property(first, None, True), more)
+            self.graph.skip(self._property(self._spaced(more, b","), None, True), more)
+            filled = self.graph.either([filled, more])
+        ends = [filled] if first is None else [filled, first]
+        return self._spaced(self.graph.either(ends), b"}")
+
+    def _property(self, at: int, name: str | None, schema: Any) -> int:
+        named = self._string(at, {}) if name is None else self._text(at, name)
+        return self._value(self._spaced(named, b":"), schema)

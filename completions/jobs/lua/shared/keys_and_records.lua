@@ -1,0 +1,61 @@
+-- Names of keys, the clock, control streams, and what a job's record says. The files of this folder precede every
+-- script, in the order of completions/jobs/store.py: this one, limits.lua, budgets.lua, ending.lua.
+--
+-- KEYS[1] is the key prefix of the installation; all keys are built from it, so Redis Cluster is not supported.
+-- store.py has the keys, record.py the fields of job:<id>.
+
+local prefix = KEYS[1]
+
+local function job_key(id) return prefix .. 'job:' .. id end
+local function event_key(id) return prefix .. 'ev:' .. id end
+
+-- All times are by Redis's clock. Web hosts send durations, because their clocks may be wrong.
+local function now()
+  local t = redis.call('TIME')
+  return tonumber(t[1]) + tonumber(t[2]) / 1e6
+end
+
+-- Write to the control stream of a web process, to wake its reader: the id of a call that has ended, or '', and its
+-- events in fields e.
+local WAKES_KEPT = 10 -- seconds, more than the time between two reads; entries can hold whole results
+local function wake(web, id, events)
+  local control, entry = prefix .. 'ctl:' .. web, {'d', id}
+  for _, value in ipairs(events or {}) do
+    entry[#entry + 1] = 'e'
+    entry[#entry + 1] = value
+  end
+  local oldest = string.format('%.0f', (now() - WAKES_KEPT) * 1000)
+  redis.call('XADD', control, 'MINID', '~', oldest, '*', unpack(entry))
+  redis.call('EXPIRE', control, 60)
+end
+
+local CLASSES = {'interactive', 'background', 'batch'}
+
+local function class_of(kind)
+  return (kind == 'sync' or kind == 'stream') and 'interactive' or kind
+end
+
+-- The id of the newest entry ever added to the usage stream.
+local function last_ended()
+  local info = redis.pcall('XINFO', 'STREAM', prefix .. 'usage')
+  if info.err then return '0-0' end
+  for i = 1, #info, 2 do
+    if info[i] == 'last-generated-id' then return info[i + 1] end
+  end
+end
+
+local function ended(state)
+  return state == 'completed' or state == 'failed' or state == 'cancelled'
+end
+
+-- Whether an open job's record has every field that the scripts need. A script that failed because one is missing would
+-- fail for all jobs that it looks at.
+local function is_job(key)
+  if redis.call('HEXISTS', key, 'request') == 0 then return false end
+  local known = redis.call('HMGET', key, 'kind', 'model', 'organization', 'key', 'priority', 'created', 'deadline', 'ttl',
+    'web', 'attempt', 'seq', 'prompt_tokens')
+  for i = 1, 12 do
+    if not known[i] then return false end
+  end
+  return true
+end

@@ -1,0 +1,42 @@
+"""The reconciler: ends jobs whose time is up, and finds those whose message or worker was lost."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final, cast
+
+from completions.jobs.store import SyncStore
+
+RECHECKS = (30.0, 5.0)
+"""Seconds after which the reconciler looks again at a queued job, and at a running one; the latter
+is how long a worker's death can go unnoticed."""
+FAILED_AFTER: Final = 60.0
+"""Seconds past its deadline after which a job fails even if a live worker holds it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Lost:
+    """An open job whose message must be published again."""
+
+    job_id: str
+    model: str
+    priority: int
+    request_id: str = ""
+
+
+def reconcile(store: SyncStore, most: int = 1000) -> list[Lost]:
+    """End jobs whose time is up or whose client has gone. Returns open jobs whose message or worker
+    was lost."""
+    reply = store.call("reconcile", most, *RECHECKS, FAILED_AFTER)
+    return [
+        Lost(job_id.decode(), model.decode(), int(priority), request_id.decode())
+        for job_id, model, priority, request_id in cast("list[list[bytes]]", reply)
+    ]
+
+
+def missing(store: SyncStore, job_ids: Sequence[str]) -> list[str]:
+    """The jobs among these that Redis does not know."""
+    pipeline = store.client.pipeline(transaction=False)
+    for job_id in job_ids:
+        pipeline.exists(store.keys.job(job_id))
+    known = pipeline.execute()
+    return [job_id for job_id, there in zip(job_ids, known, strict=True) if not there]

@@ -1,0 +1,149 @@
+"""One installation's Redis: a client, the names of the keys, and the Lua scripts of the job life
+cycle.
+
+The scripts in ``lua/`` use the same names; a test compares them and ARCHITECTURE.md with this
+module.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final, Generic, TypeVar
+
+import redis
+import redis.asyncio
+from redis.exceptions import NoScriptError
+
+from completions.jobs.connection import Line
+
+# Keys --------------------------------------------------------------------------------------------
+
+
+def _key(name: str) -> Any:
+    return property(lambda keys: keys.prefix + name)
+
+
+def _keys(name: str) -> Callable[..., str]:
+    return lambda keys, *parts: ":".join((keys.prefix + name, *map(str, parts)))
+
+
+@dataclass(frozen=True, slots=True)
+class Keys:
+    """The names of the Redis keys of one installation; ARCHITECTURE.md says what each holds.
+
+    Scripts build them from the prefix, so Redis Cluster is not supported.
+    """
+
+    prefix: str
+
+    open = _key("open")
+    usage = _key("usage")
+    workers = _key("workers")
+    used = _key("used")
+    keys = _key("keys")
+
+    # By job id.
+    job = _keys("job")
+    ev = _keys("ev")
+    # By the id of a web process.
+    web = _keys("web")
+    ctl = _keys("ctl")
+    # By the id of an engine worker.
+    worker = _keys("worker")
+    drain = _keys("drain")
+    metrics = _keys("metrics")
+
+    rid = _keys("rid")
+    """By the id of an API key and the client's own request id."""
+    lock = _keys("lock")
+    login = _keys("login")
+    """By kind and digest."""
+
+    def queue(self, name: str) -> str:
+        """A list of Celery's broker."""
+        return f"{self.prefix}{name}"
+
+
+SCRIPT_KEYS: Final = ("served", "suspect", "depth", "queued", "spent", "limits", "busy")
+"""Keys, up to their first colon, that only the scripts name."""
+
+
+# Scripts -----------------------------------------------------------------------------------------
+
+_FOLDER = Path(__file__).parent / "lua"
+_SHARED: Final = "".join(
+    (_FOLDER / "shared" / f"{name}.lua").read_text("utf-8")
+    for name in ("keys_and_records", "limits", "budgets", "ending")
+)
+"""What precedes every script. Each file uses functions of those before it."""
+_SCRIPTS: Final = {path.stem: _SHARED + path.read_text("utf-8") for path in _FOLDER.glob("*.lua")}
+
+_Client = TypeVar("_Client", bound=redis.Redis | redis.asyncio.Redis)
+Call = tuple[str, Sequence[Any]]
+"""The name of a script and its arguments."""
+
+
+class JobStore(Generic[_Client]):
+    """What every function on jobs in Redis needs."""
+
+    def __init__(self, client: _Client, prefix: str) -> None:
+        self.client = client
+        self.keys = Keys(prefix)
+        self._loaded = False
+        self._scripts: dict[str, Any] = {
+            name: client.register_script(script) for name, script in _SCRIPTS.items()
+        }
+
+    def call(self, name: str, *args: Any) -> Any:
+        """A script's reply; with an asynchronous client, an awaitable of the reply."""
+        return self._scripts[name](keys=[self.keys.prefix], args=args)
+
+    def call_all(self, calls: Sequence[Call]) -> list[Any]:
+        """Make many calls in one round trip of a synchronous client.
+
+        Calls may run twice. redis-py's own scripts on a pipeline take another round trip to check
+        that the server has them.
+        """
+        if not self._loaded:
+            self._load()
+        try:
+            return self._send(calls)
+        except NoScriptError:  # Redis has restarted
+            self._load()
+            return self._send(calls)
+
+    async def call_each(self, line: Line, calls: Sequence[Call]) -> list[Any]:
+        """The same on a `Line` of an asynchronous client; the reply to a call that fails is its
+        error, and the other calls are not affected."""
+        commands = [self._command(name, args) for name, args in calls]
+        replies = await line.ask_again(commands)
+        unknown = [i for i, reply in enumerate(replies) if isinstance(reply, NoScriptError)]
+        if unknown:
+            loads = [("SCRIPT", "LOAD", script.script) for script in self._scripts.values()]
+            again = await line.ask_again([*loads, *(commands[i] for i in unknown)])
+            for i, reply in zip(unknown, again[len(loads) :], strict=True):
+                replies[i] = reply
+        return replies
+
+    def _command(self, name: str, args: Sequence[Any]) -> tuple[Any, ...]:
+        return ("EVALSHA", self._scripts[name].sha, 1, self.keys.prefix, *args)
+
+    def _load(self) -> None:
+        """Load all scripts: if Redis knew only some, a first try would run only some of the
+        calls."""
+        pipeline = self.client.pipeline(transaction=False)
+        for script in self._scripts.values():
+            pipeline.script_load(script.script)
+        pipeline.execute()
+        self._loaded = True
+
+    def _send(self, calls: Sequence[Call]) -> list[Any]:
+        pipeline: Any = self.client.pipeline(transaction=False)
+        for name, args in calls:
+            pipeline.execute_command(*self._command(name, args))
+        replies: list[Any] = pipeline.execute()
+        return replies
+
+
+SyncStore = JobStore[redis.Redis]
+AsyncStore = JobStore[redis.asyncio.Redis]

@@ -1,0 +1,85 @@
+"""Writes the tables of request fields in docs/api.md from the definitions of the fields."""
+
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from django.conf import settings
+from django.core.management.base import BaseCommand
+
+from completions.requests.chat import ChatRequestObject
+from completions.requests.completion import CompletionRequestObject
+from completions.requests.fields.base import Field
+from completions.requests.generation import GenerationFields
+
+_PLACE = re.compile(r"(<!-- fields of (\w+) -->\n).*?(<!-- end -->)", re.DOTALL)
+_TABLES: Mapping[str, Mapping[str, Field]] = {
+    "completions": CompletionRequestObject.fields,
+    "chat": {
+        name: field
+        for name, field in ChatRequestObject.fields.items()
+        if name not in GenerationFields.fields
+    },
+}
+
+
+class Command(BaseCommand):
+    help = __doc__
+
+    def handle(self, **options: Any) -> None:
+        reference = settings.BASE_DIR / "docs" / "api.md"
+        reference.write_text(with_tables(reference.read_text()))
+
+
+def with_tables(text: str) -> str:
+    """The text with up-to-date tables in the places that its comments mark."""
+    return _PLACE.sub(lambda match: f"{match[1]}{_table(_TABLES[match[2]])}{match[3]}", text)
+
+
+def _table(fields: Mapping[str, Field]) -> str:
+    lines = ["| field | type | default | meaning |", "|---|---|---|---|"]
+    for name, field in sorted(fields.items(), key=lambda pair: not pair[1].required):
+        kind = type_text(field.to_schema())
+        lines.append(f"| `{name}` | {kind} | {_default(field)} | {field.help} |")
+    return "\n".join(lines) + "\n"
+
+
+def _default(field: Field) -> str:
+    if field.required:
+        return "required"
+    if field.default is None:
+        return ""
+    return f"{field.default:g}" if isinstance(field.default, float) else str(field.default).lower()
+
+
+def type_text(schema: dict[str, Any]) -> str:
+    """A JSON Schema in a few words: `integer ≥ 1`, `number in (0, 2]`, `string or string[]`."""
+    if "anyOf" in schema:
+        return " or ".join(dict.fromkeys(map(type_text, schema["anyOf"])))
+    if "const" in schema:
+        return f'"{schema["const"]}"'
+    if "enum" in schema:
+        return ", ".join(f'"{value}"' for value in schema["enum"])
+    kind = str(schema.get("type", "any"))
+    if kind == "array":
+        return f"{_item_text(schema['items'])}[]"
+    if kind in ("integer", "number"):
+        return kind + _range_text(schema)
+    return kind
+
+
+def _item_text(items: dict[str, Any]) -> str:
+    if items.get("type") in ("integer", "number"):
+        return str(items["type"])
+    text = type_text(items)
+    return f"({text})" if " or " in text else text
+
+
+def _range_text(schema: dict[str, Any]) -> str:
+    low, high = schema.get("minimum"), schema.get("maximum")
+    above = schema.get("exclusiveMinimum")
+    if above is not None:
+        return f" in ({above:g}, {high:g}]" if high is not None else f" > {above:g}"
+    if low is not None and high is not None:
+        return f" in [{low:g}, {high:g}]" if abs(low) < 1e6 else ""
+    return f" ≥ {low:g}" if low is not None else ""

@@ -1,0 +1,39 @@
+"""`manage.py export BATCH --to TARGET`: the results of an ended batch as rows."""
+
+from argparse import ArgumentParser
+from pathlib import Path
+from typing import Any
+
+from django.core.management.base import BaseCommand, CommandError
+
+from completions.batches.export.rows import ExportError, source_of
+from completions.batches.export.targets import HELP, target_of
+from completions.models import Batch
+
+
+class Command(BaseCommand):
+    help = (
+        "Write the results of an ended batch as rows of typed columns. If it is interrupted, run "
+        "it again: no row is missing, and none is there twice."
+    )
+    requires_system_checks = ()
+
+    def add_arguments(self, parser: ArgumentParser) -> None:
+        parser.add_argument("batch", help="the id of a batch that has ended")
+        parser.add_argument("--to", required=True, help=HELP)
+        parser.add_argument(
+            "--requests", type=Path, metavar="FILE",
+            help="the input file; by default, the one that the service keeps",
+        )  # fmt: skip
+
+    def handle(
+        self, *args: Any, batch: str, to: str, requests: Path | None, **options: Any
+    ) -> None:
+        found = Batch.objects.filter(id=batch).first()
+        if found is None:
+            raise CommandError(f"there is no batch {batch}")
+        try:
+            report = target_of(to).write(source_of(found, requests))
+        except ExportError as error:
+            raise CommandError(str(error)) from error
+        self.stdout.write(str(report))

@@ -1,0 +1,106 @@
+"""`manage.py replay FILE`: generates the lines of an output file again, and compares tokens."""
+
+import json
+import tempfile
+import time
+from argparse import ArgumentParser
+from pathlib import Path
+from typing import Any
+
+from django.core.management.base import BaseCommand, CommandError
+
+from completions.batches.receipts.source import Receipted, SourceError, receipted
+from completions.management.commands import submit
+from completions.management.commands.create_api_key import DEFAULT_ORGANIZATION
+from completions.models import Batch, BatchStatus, File, OnInvalid
+
+
+class Command(BaseCommand):
+    help = (
+        "Generate the lines of an output file again, as a batch with the seeds of its receipts, "
+        "and compare the token ids. Names each line that differs and exits with 1. Needs a CPU "
+        "worker and an engine worker with the same model."
+    )
+    requires_system_checks = ()
+
+    def add_arguments(self, parser: ArgumentParser) -> None:
+        parser.add_argument("file", type=Path, help="an output file of a batch with receipts")
+        parser.add_argument(
+            "--requests", type=Path, metavar="FILE",
+            help="the input file; by default, the one that the service keeps",
+        )  # fmt: skip
+        parser.add_argument("--organization", default=DEFAULT_ORGANIZATION)
+
+    def handle(
+        self, *args: Any, file: Path, requests: Path | None, organization: str, **options: Any
+    ) -> None:
+        try:
+            lines = list(receipted(file, requests))
+        except SourceError as error:
+            raise CommandError(str(error)) from error
+        again = self._generated(lines, organization)
+        differ = 0
+        for line in lines:
+            if fault := _difference(line.receipt, again.get(line.custom_id)):
+                differ += 1
+                self.stdout.write(f"{line.custom_id}: {fault}")
+        if differ:
+            raise CommandError(f"{differ} of {len(lines)} lines differ")
+        self.stdout.write(f"{len(lines)} lines are the same")
+
+    def _generated(self, lines: list[Receipted], organization: str) -> dict[str, Any]:
+        """Run the lines as a batch. Returns their receipts by custom_id."""
+        with tempfile.TemporaryDirectory() as folder:
+            path = Path(folder) / "replay.jsonl"
+            path.write_text("".join(json.dumps(_request(line)) + "\n" for line in lines))
+            batch = submit.store_batch(
+                path,
+                {"replay": "yes"},
+                {
+                    "organization": organization, "endpoint": lines[0].endpoint, "window": 24,
+                    "on_invalid": OnInvalid.SKIP, "receipts": True, "pilot": None,
+                    "dry_run": False,
+                },
+            )  # fmt: skip
+        self.stdout.write(f"runs as {batch.id}")
+        while not (batch := Batch.objects.get(id=batch.id)).ended:
+            time.sleep(submit.LOOK_EVERY)
+        if batch.status == BatchStatus.FAILED:
+            raise CommandError(submit.faults_of(batch))
+        output = File.objects.filter(id=batch.output_file_id).first()
+        if output is None:
+            return {}
+        with output.content.open("rb") as content:
+            found = (json.loads(text) for text in content)
+            return {line["custom_id"]: line.get("receipt") for line in found}
+
+
+def _request(line: Receipted) -> dict[str, Any]:
+    body = {name: value for name, value in line.body.items() if name != "rid"}
+    if line.receipt["seed"] is not None:
+        body["seed"] = line.receipt["seed"]
+    return {"custom_id": line.custom_id, "method": "POST", "url": line.endpoint, "body": body}
+
+
+def _difference(receipt: Any, again: Any) -> str:
+    """How two receipts differ; empty if their tokens are the same."""
+    if again is None:
+        return "it failed this time"
+    for choice, (one, other) in enumerate(
+        zip(receipt["output_ids"], again["output_ids"], strict=False)
+    ):
+        if one != other:
+            at = next(
+                (n for n, (a, b) in enumerate(zip(one, other, strict=False)) if a != b),
+                min(len(one), len(other)),
+            )
+            changed = [
+                name
+                for name in ("weights", "dtype", "tokenizer", "engine", "prompt", "grammar")
+                if receipt[name] != again[name]
+            ]
+            because = f"; these changed: {', '.join(changed)}" if changed else ""
+            return f"choice {choice} differs from token {at} on{because}"
+    if len(receipt["output_ids"]) != len(again["output_ids"]):
+        return "it has another number of choices"
+    return ""

@@ -1,0 +1,43 @@
+"""`manage.py verify FILE`: checks the receipts of an output file, without a model's weights."""
+
+import asyncio
+from argparse import ArgumentParser
+from pathlib import Path
+from typing import Any
+
+from django.core.management.base import BaseCommand, CommandError
+
+from completions.batches.receipts.source import SourceError, receipted
+from completions.batches.receipts.verification import faults
+
+
+class Command(BaseCommand):
+    help = (
+        "Check the receipts of an output file: request, tokenizer and grammar are those of the "
+        "receipt, the token ids are in the grammar, and the text is theirs. Names each line that "
+        "fails and exits with 1. Reads the tokenizer, and computes nothing."
+    )
+    requires_system_checks = ()
+
+    def add_arguments(self, parser: ArgumentParser) -> None:
+        parser.add_argument("file", type=Path, help="an output file of a batch with receipts")
+        parser.add_argument(
+            "--requests", type=Path, metavar="FILE",
+            help="the input file; by default, the one that the service keeps",
+        )  # fmt: skip
+
+    def handle(self, *args: Any, file: Path, requests: Path | None, **options: Any) -> None:
+        checked = failed = 0
+        try:
+            with asyncio.Runner() as loop:
+                for line in receipted(file, requests):
+                    checked += 1
+                    found = loop.run(faults(line))
+                    failed += bool(found)
+                    for fault in found:
+                        self.stdout.write(f"{line.custom_id}: {fault}")
+        except SourceError as error:
+            raise CommandError(str(error)) from error
+        if failed:
+            raise CommandError(f"{failed} of {checked} lines fail")
+        self.stdout.write(f"{checked} lines hold")

@@ -1,0 +1,89 @@
+"""Webhooks: addresses that an operator registered, and each delivery to them."""
+
+import base64
+import secrets
+import uuid
+from urllib.parse import urlsplit
+
+from django.core.exceptions import ValidationError
+from django.db import models
+from django.utils import timezone
+
+from completions.models.organizations import Organization
+
+
+class WebhookEvent(models.TextChoices):
+    """The types of OpenAI's webhooks, and one of ours."""
+
+    BATCH_COMPLETED = "batch.completed"
+    BATCH_FAILED = "batch.failed"
+    BATCH_EXPIRED = "batch.expired"
+    BATCH_CANCELLED = "batch.cancelled"
+    BUDGET_WARNING = "budget.warning"
+
+
+def new_secret() -> str:
+    """A signing key as Standard Webhooks writes it: `whsec_` and 32 bytes in base64."""
+    return "whsec_" + base64.b64encode(secrets.token_bytes(32)).decode()
+
+
+def new_event_id() -> str:
+    return f"evt_{uuid.uuid4().hex}"
+
+
+def validate_address(url: str) -> None:
+    """Check that an address is https, or http, with a host and without a user."""
+    parts = urlsplit(url)
+    if parts.scheme not in ("https", "http") or not parts.hostname:
+        raise ValidationError(f"{url!r} is not an address that begins with https:// or http://.")
+    if parts.username or parts.password or parts.fragment:
+        raise ValidationError("An address has neither a user nor a fragment.")
+    try:
+        _ = parts.port
+    except ValueError as error:
+        raise ValidationError(f"{url!r} has no valid port.") from error
+
+
+class WebhookEndpoint(models.Model):
+    """An address that gets the events of an organization."""
+
+    organization = models.ForeignKey(Organization, models.CASCADE, related_name="webhooks")
+    url = models.CharField(max_length=500, validators=[validate_address])
+    secret = models.CharField(
+        max_length=80, default=new_secret, editable=False, help_text="Signs each delivery."
+    )
+    enabled = models.BooleanField(default=True)
+    created_at = models.DateTimeField(default=timezone.now)
+
+    def __str__(self) -> str:
+        return self.url
+
+
+class WebhookDelivery(models.Model):
+    """One event for one endpoint, until it is delivered or given up."""
+
+    id = models.CharField(primary_key=True, max_length=64, default=new_event_id)
+    endpoint = models.ForeignKey(WebhookEndpoint, models.CASCADE, related_name="deliveries")
+    type = models.CharField(max_length=24, choices=WebhookEvent.choices)
+    subject = models.CharField(max_length=64, help_text="The id of what the event is about.")
+    data = models.JSONField(default=dict)
+    created_at = models.DateTimeField(default=timezone.now)
+    attempts = models.PositiveSmallIntegerField(default=0)
+    due_at = models.DateTimeField(
+        null=True, blank=True, default=timezone.now, db_index=True,
+        help_text="When it is sent next; null once it is delivered or given up.",
+    )  # fmt: skip
+    delivered_at = models.DateTimeField(null=True, blank=True)
+    status_code = models.PositiveSmallIntegerField(null=True, blank=True)
+    error = models.CharField(max_length=200, blank=True, help_text="Of the last attempt.")
+
+    class Meta:
+        ordering = ["-created_at"]
+        constraints = [
+            models.UniqueConstraint(
+                fields=["endpoint", "type", "subject"], name="one_delivery_per_event"
+            )
+        ]
+
+    def __str__(self) -> str:
+        return self.id

@@ -1,0 +1,146 @@
+"""vLLM's names for constraints: `structured_outputs`, and the older `guided_...`.
+
+The rules are vLLM's: vllm/sampling_params.py (StructuredOutputsParams), and for the language of a
+grammar grammar_is_likely_lark of vllm/v1/structured_output/utils.py.
+"""
+
+import re
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from completions.exceptions import FieldError
+from completions.requests.fields.base import (
+    BooleanField,
+    Field,
+    ListField,
+    SchemaField,
+    TextField,
+)
+from completions.requests.fields.objects import StrictObject, Values
+
+MAX_CHOICES_LISTED = 1024
+_COMMENT = re.compile(r"(#|//).*")
+_QUOTED = re.compile(
+    r"""("(?:\\.|[^"\\\n])*"|(?:\#|//).*|/(?:\\.|[^/\\\n])+/)|'((?:\\.|[^'\\\n])*)'"""
+)
+"""Whatever may contain a single quote in Lark, or a string in single quotes."""
+_LARK_RULE = re.compile(r"\s*[?!]?([a-z_][a-z0-9_]*)\s*:")
+
+
+class Constrained(NamedTuple):
+    """A constraint under the name of Quire's own field for it."""
+
+    field: str
+    value: Any
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StructuredOutputs:
+    constrained: Constrained
+    place: str
+    """Which of the keys holds the constraint."""
+    compact: bool
+    """Whether JSON must have no whitespace between its tokens."""
+    ignored: tuple[str, ...]
+    """Keys without effect."""
+
+
+class OneOfField(ListField):
+    """Texts, one of which is the whole output. Read as Constrained."""
+
+    def __init__(self, help: str) -> None:
+        super().__init__(help, child=TextField(), max_length=MAX_CHOICES_LISTED, not_empty=True)
+
+    def read(self, data: Any, model: Any = None) -> Any:
+        texts = super().read(data, model)
+        elements = [{"type": "const_string", "value": text} for text in dict.fromkeys(texts)]
+        tree = {"type": "or", "elements": elements}
+        return Constrained("structural_tag", {"type": "structural_tag", "format": tree})
+
+
+class EitherGrammarField(Field):
+    """A grammar in EBNF or Lark; an empty one counts as absent. Read as Constrained, or None.
+
+    As in vLLM, a text with `::=` outside comments is EBNF, any other Lark. In Lark, strings may be
+    in single quotes, and the first rule is the start if none is named `start`.
+    """
+
+    accepts = {"type": "string"}
+
+    def read(self, data: Any, model: Any = None) -> Any:
+        text = TextField().read(data)
+        lines = [_COMMENT.sub("", line) for line in text.splitlines()]
+        if not text or any("::=" in line for line in lines):
+            return Constrained("ebnf", text) if text else None
+        rules = [found[1] for line in lines if (found := _LARK_RULE.match(line))]
+        text = _QUOTED.sub(_in_double_quotes, text)
+        if rules and "start" not in rules:
+            text = f"{text}\nstart: {rules[0]}\n"
+        return Constrained("grammar", {"type": "lark", "value": text})
+
+
+def _in_double_quotes(found: re.Match[str]) -> str:
+    if found[1]:
+        return found[1]
+    inside = found[2].replace(r"\'", "'").replace('"', r"\"")
+    return f'"{inside}"'
+
+
+class StructuredOutputsObject(StrictObject):
+    """Read as StructuredOutputs."""
+
+    json = SchemaField("A JSON Schema, as an object or a string.")
+    regex = TextField("A regular expression.")
+    choice = OneOfField("Texts, one of which is the output.")
+    grammar = EitherGrammarField("A grammar in EBNF or Lark.")
+    json_object = BooleanField("true: a JSON object of any content.")
+    structural_tag = SchemaField("The same as the field structural_tag.")
+    disable_any_whitespace = BooleanField(
+        "true: no whitespace between the tokens of JSON.", default=False
+    )
+    disable_additional_properties = BooleanField(
+        "Only false; write additionalProperties into the schema.", default=False
+    )
+    whitespace_pattern = TextField("No effect; json_whitespace chooses.")
+
+    def check(self, values: Values) -> StructuredOutputs:
+        given = {
+            place: constrained
+            for place, value in values.items()
+            if place not in _OPTIONS and (constrained := _constrained(place, value)) is not None
+        }
+        if not given:
+            message = "needs one of json, regex, choice, grammar, json_object and structural_tag."
+            raise FieldError(message, code="missing_required_parameter")
+        (place, constrained), *others = given.items()
+        if others:
+            message = f"cannot be combined with {place}; send one constraint."
+            raise FieldError(message, others[0][0], code="conflicting_constraints")
+        if values["disable_additional_properties"]:
+            message = "cannot be true; write additionalProperties: false into the schema."
+            path = "disable_additional_properties"
+            raise FieldError(message, path, code="unsupported_value")
+        writes_json = place in ("json", "json_object", "structural_tag")
+        useless = {
+            "whitespace_pattern": values["whitespace_pattern"] is not None,
+            "disable_any_whitespace": values["disable_any_whitespace"] and not writes_json,
+        }
+        return StructuredOutputs(
+            constrained=constrained,
+            place=place,
+            compact=values["disable_any_whitespace"] and writes_json,
+            ignored=tuple(name for name, is_given in useless.items() if is_given),
+        )
+
+
+_OPTIONS = ("disable_any_whitespace", "disable_additional_properties", "whitespace_pattern")
+_FIELDS = {"json": "json_schema", "regex": "regex", "structural_tag": "structural_tag"}
+
+
+def _constrained(place: str, value: Any) -> Constrained | None:
+    """The constraint under a key; None where its value sets none."""
+    if place == "json_object":
+        return Constrained("json_schema", {"type": "object"}) if value else None
+    if value in (None, ""):
+        return None
+    return value if isinstance(value, Constrained) else Constrained(_FIELDS[place], value)

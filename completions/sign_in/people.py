@@ -1,0 +1,153 @@
+"""From a provider's identity to a user of the admin: a stable name, roles, and the audit trail."""
+
+import hashlib
+from collections.abc import Mapping
+from datetime import timedelta
+from typing import Any
+
+from django.contrib.auth.models import Group, User
+from django.db import transaction
+from django.utils import timezone
+
+from completions.accounts import audit
+from completions.accounts.operator_groups import USER_PREFIX
+from completions.models import AuditAction, AuditEntry
+from completions.sign_in.configuration import SUPERUSER, Configuration
+
+_LONGEST_SUBJECT = 255
+"""The limit of OpenID Connect Core, section 2."""
+STRANGERS_PER_HOUR = 100
+"""The most refusals without a verified identity in the audit trail: anyone can cause them."""
+
+
+class NotAdmittedError(Exception):
+    """The identity is verified, but the user may not enter."""
+
+    def __init__(self, message: str, advice: str) -> None:
+        super().__init__(message)
+        self.advice = advice
+
+
+def admit(claims: Mapping[str, Any], configuration: Configuration, address: str) -> User:
+    """The user of verified claims, created at the first sign-in, with the roles of today's groups.
+    Raises NotAdmittedError. The audit trail records both."""
+    try:
+        with transaction.atomic():
+            return _admitted(claims, configuration, address)
+    except NotAdmittedError as refusal:
+        with transaction.atomic():
+            _refuse(claims, configuration, str(refusal), address)
+        raise
+
+
+def refuse_stranger(reason: str, address: str) -> None:
+    """Record a sign-in that failed before anyone was identified, unless too many did."""
+    hour = timezone.now() - timedelta(hours=1)
+    refused = AuditEntry.objects.filter(action=AuditAction.REFUSED, user=None, at__gt=hour)
+    if refused.count() < STRANGERS_PER_HOUR:
+        audit.record_sign_in(AuditAction.REFUSED, "unknown", None, _changes(address, reason=reason))
+
+
+def _admitted(claims: Mapping[str, Any], configuration: Configuration, address: str) -> User:
+    name = user_name(configuration.issuer, claims.get("sub"))
+    groups = _groups(claims, configuration.groups_claim)
+    roles = configuration.roles_of(groups)
+    if not roles:
+        raise NotAdmittedError(
+            "None of your groups has a role here.",
+            "Ask an administrator of the provider to add you to one of the groups with a role: "
+            f"{', '.join(sorted({group for group, _ in configuration.roles}))}. "
+            f"Quire reads your groups from the claim {configuration.groups_claim}.",
+        )
+    wanted = roles - {SUPERUSER}
+    found = list(Group.objects.filter(name__in=wanted))
+    if missing := wanted - {group.name for group in found}:
+        raise NotAdmittedError(
+            f"The role {min(missing)} does not exist here.",
+            "Ask an administrator to create it under Roles, or to change QUIRE_OIDC_ROLES.",
+        )
+    user, created = User.objects.select_for_update().get_or_create(username=name)
+    if created:
+        user.set_unusable_password()
+    if not user.is_active:
+        raise NotAdmittedError(
+            "Your account is switched off here.",
+            "Ask an administrator to switch it on under Users.",
+        )
+    before = _roles_held(user)
+    user.is_staff, user.is_superuser = True, SUPERUSER in roles
+    user.email = _text(claims, "email", 254)
+    user.first_name = _text(claims, "given_name", 150) or _text(claims, "name", 150)
+    user.last_name = _text(claims, "family_name", 150)
+    user.save()
+    user.groups.set(found)
+    changes = _changes(address, email=user.email) | {"roles": [before, sorted(roles)]}
+    audit.record_sign_in(AuditAction.SIGNED_IN, name, user, changes)
+    return user
+
+
+def _refuse(
+    claims: Mapping[str, Any], configuration: Configuration, reason: str, address: str
+) -> None:
+    """Take away what earlier sign-ins gave, and record the refusal."""
+    try:
+        name = user_name(configuration.issuer, claims.get("sub"))
+    except NotAdmittedError:
+        return refuse_stranger(reason, address)
+    user = User.objects.filter(username=name).first()
+    changes = _changes(address, reason=reason, email=_text(claims, "email", 254))
+    if user is not None:
+        changes |= {"roles": [_roles_held(user), []]}
+        user.groups.clear()
+        User.objects.filter(pk=user.pk).update(is_staff=False, is_superuser=False)
+    audit.record_sign_in(AuditAction.REFUSED, name, user, changes)
+    return None
+
+
+def user_name(issuer: str, subject: Any) -> str:
+    """The user's name, unique by issuer and subject. No form accepts a colon in a name, so no
+    account with a password has such a name. Raises NotAdmittedError."""
+    if (
+        not isinstance(subject, str)
+        or not 0 < len(subject) <= _LONGEST_SUBJECT
+        or not (subject.isascii() and subject.isprintable())
+    ):
+        advice = "Ask an administrator to check the claim sub in the provider's settings."
+        raise NotAdmittedError("The provider sent no usable subject.", advice)
+    prefix = f"{USER_PREFIX}{_digest(issuer, 8)}:"
+    room = User._meta.get_field("username").max_length or 150
+    fits = len(prefix) + len(subject) <= room and not subject.startswith("sha256-")
+    return prefix + (subject if fits else f"sha256-{_digest(subject, 64)}")
+
+
+def _groups(claims: Mapping[str, Any], claim: str) -> frozenset[str]:
+    """The values of the claim: one text or a list of them. An e-mail address must be verified."""
+    value = claims.get(claim)
+    if claim == "email" and claims.get("email_verified") is not True:
+        return frozenset()
+    values = value if isinstance(value, list) else [value]
+    return frozenset(each for each in values if isinstance(each, str))
+
+
+def _roles_held(user: User) -> list[str]:
+    held = list(user.groups.values_list("name", flat=True))
+    return sorted([*held, SUPERUSER] if user.is_superuser else held)
+
+
+def _changes(address: str, **facts: str) -> dict[str, Any]:
+    given = {"address": address, **facts}.items()
+    return {name: [None, _storable(value)] for name, value in given if value}
+
+
+def _text(claims: Mapping[str, Any], claim: str, most: int) -> str:
+    value = claims.get(claim)
+    return _storable(value)[:most] if isinstance(value, str) else ""
+
+
+def _storable(text: str) -> str:
+    """The text without what a database refuses: U+0000, and half a surrogate pair."""
+    return text.replace("\0", "").encode(errors="replace").decode()
+
+
+def _digest(text: str, length: int) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()[:length]

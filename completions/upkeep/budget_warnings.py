@@ -1,0 +1,87 @@
+"""Warns once per period when a key or an organization has used most of a budget."""
+
+import logging
+from collections.abc import Collection, Iterator
+from datetime import date, datetime
+from typing import TypeVar
+
+from django.db.models import Q, QuerySet
+
+from completions.accounts.keys import budget_of
+from completions.models import ApiKey, BudgetWarning, Organization
+from completions.usage.budgets import Spent, spent_by
+
+logger = logging.getLogger(__name__)
+
+PERCENTS = (80, 95)
+_BUDGETS = (
+    "daily_token_budget",
+    "monthly_token_budget",
+    "daily_cost_budget",
+    "monthly_cost_budget",
+)
+_HAS_BUDGET = Q(*((f"{name}__isnull", False) for name in _BUDGETS), _connector=Q.OR)
+
+_Owner = TypeVar("_Owner", ApiKey, Organization)
+
+
+def warn(now: datetime) -> list[BudgetWarning]:
+    """Store and log the warnings that are due and were not yet given. Returns them."""
+    keys = ApiKey.objects.active().select_related("organization")
+    organizations = Organization.objects.filter(suspended_at=None)
+    due = [
+        *_due("api_key_id", _with_budget(keys), now),
+        *_due("organization_id", _with_budget(organizations), now),
+    ]
+    scopes = {warning.scope for warning in due}
+    known = set(BudgetWarning.objects.filter(scope__in=scopes).values_list(*_IDENTITY))
+    new = [each for each in due if tuple(getattr(each, name) for name in _IDENTITY) not in known]
+    BudgetWarning.objects.bulk_create(new, ignore_conflicts=True)
+    for warning in new:
+        logger.warning(
+            "%s",
+            warning,
+            extra={"organization": warning.organization.name, "budget": warning.budget},
+        )
+    return new
+
+
+_IDENTITY = ("scope", "budget", "period", "percent")
+
+
+def _with_budget(rows: "QuerySet[_Owner]") -> "dict[int, _Owner]":
+    return {row.pk: row for row in rows.filter(_HAS_BUDGET)}
+
+
+def _due(
+    column: str, owners: "dict[int, ApiKey] | dict[int, Organization]", now: datetime
+) -> Iterator[BudgetWarning]:
+    spent = spent_by(column, owners.keys(), now)
+    for pk, (today, month) in spent.items():
+        owner = owners[pk]
+        key = owner if isinstance(owner, ApiKey) else None
+        organization = owner.organization if isinstance(owner, ApiKey) else owner
+        for name, period, used, most in _uses(owner, today, month, now.date()):
+            for percent in PERCENTS:
+                if used * 100 >= percent * most:
+                    yield BudgetWarning(
+                        organization=organization, api_key=key,
+                        scope=f"{'k' if key else 'o'}{pk}", budget=name, period=period,
+                        percent=percent,
+                    )  # fmt: skip
+
+
+def _uses(
+    owner: ApiKey | Organization, today: Spent, month: Spent, day: date
+) -> Iterator[tuple[str, date, int, int]]:
+    """Each budget: its name, its period, how much was used, and its limit."""
+    budget, first = budget_of(owner), day.replace(day=1)
+    rows: Collection[tuple[date, int, int | None]] = (
+        (day, today.tokens, budget.daily_tokens),
+        (first, month.tokens, budget.monthly_tokens),
+        (day, today.cost, budget.daily_cost),
+        (first, month.cost, budget.monthly_cost),
+    )
+    for name, (period, used, most) in zip(_BUDGETS, rows, strict=True):
+        if most:
+            yield name, period, used, most

@@ -1,0 +1,1 @@
+"""Events that an organization's own server receives: signed, retried and logged."""

@@ -1,0 +1,111 @@
+"""Sends due deliveries, and decides when to retry a failed one."""
+
+import logging
+import random
+import time
+from concurrent.futures import ThreadPoolExecutor
+from datetime import datetime, timedelta
+from typing import NamedTuple
+
+import orjson
+from django.conf import settings
+from django.db.models import QuerySet, Window
+from django.db.models.functions import RowNumber
+from django.utils import timezone
+
+from completions.models import WebhookDelivery
+from completions.webhooks import sending, signing
+
+logger = logging.getLogger(__name__)
+
+WAITS = tuple(
+    timedelta(seconds=seconds) for seconds in (5, 300, 1800, 7200, 18_000, 36_000, 50_400, 72_000)
+)
+"""Between two attempts: 5 s to 20 h, two days in all, as Standard Webhooks proposes."""
+AT_ONCE = 20
+
+
+def send_due(now: datetime) -> int:
+    """Send due deliveries, up to AT_ONCE in parallel. Returns how many arrived."""
+    # Endpoints take turns: one with thousands due, or that hangs, must not hold up the others.
+    turn = Window(RowNumber(), partition_by=["endpoint_id"], order_by=["due_at"])
+    due = WebhookDelivery.objects.select_related("endpoint").filter(
+        due_at__lte=now, endpoint__enabled=True
+    )
+    found = list(due.annotate(turn=turn).order_by("turn", "due_at")[:AT_ONCE])
+    if not found:
+        return 0
+    with ThreadPoolExecutor(len(found)) as threads:  # a server that hangs delays no other
+        answers = list(threads.map(_send, found))
+    return sum(map(_record, found, answers))
+
+
+class _Answer(NamedTuple):
+    status_code: int | None
+    error: str = ""
+
+    @property
+    def arrived(self) -> bool:
+        return self.status_code is not None and 200 <= self.status_code < 300
+
+
+def _send(delivery: WebhookDelivery) -> _Answer:
+    body = orjson.dumps(
+        {
+            "id": delivery.id,
+            "object": "event",
+            "type": delivery.type,
+            "created_at": int(delivery.created_at.timestamp()),
+            "data": delivery.data,
+        }
+    )
+    endpoint = delivery.endpoint
+    signed = signing.headers(endpoint.secret, delivery.id, int(time.time()), body)
+    headers = {"content-type": "application/json", "user-agent": "Quire", **signed}
+    try:
+        return _Answer(
+            sending.post(endpoint.url, body, headers, settings.WEBHOOKS_TO_PRIVATE_NETWORKS)
+        )
+    except sending.Failures as error:
+        return _Answer(None, _printable(str(error).strip())[:200] or type(error).__name__)
+
+
+def _printable(text: str) -> str:
+    """The text may be what the server sent: PostgreSQL takes no U+0000, a log no line breaks."""
+    return "".join(each if each.isprintable() else "?" for each in text)
+
+
+def _record(delivery: WebhookDelivery, answer: _Answer) -> bool:
+    """Store how an attempt went. Returns whether the delivery arrived."""
+    now = timezone.now()
+    delivery.status_code, delivery.error = answer
+    delivery.attempts += 1
+    delivery.delivered_at = now if answer.arrived else None
+    delivery.due_at = None if answer.arrived else _next(delivery.attempts, now)
+    delivery.save()
+    if not answer.arrived:
+        logger.warning(
+            "webhook %s to %s: %s; %s", delivery.id, delivery.endpoint.url,
+            answer.error or f"status {answer.status_code}",
+            f"next attempt at {delivery.due_at:%Y-%m-%dT%H:%M:%SZ}" if delivery.due_at
+            else "given up",
+        )  # fmt: skip
+    return answer.arrived
+
+
+def replay(deliveries: "QuerySet[WebhookDelivery]") -> int:
+    """Send these again at once, with their original ids, so that a receiver can recognise a
+    repetition."""
+    return deliveries.update(due_at=timezone.now(), delivered_at=None, attempts=0, error="")
+
+
+def _next(attempts: int, now: datetime) -> datetime | None:
+    """Up to a tenth later than the wait, so that deliveries that failed together spread out."""
+    if attempts > len(WAITS):
+        return None
+    return now + WAITS[attempts - 1] * random.uniform(1, 1.1)  # noqa: S311 - no secret
+
+
+def prune(before: datetime) -> int:
+    """Delete finished deliveries that were created before this time."""
+    return WebhookDelivery.objects.filter(due_at=None, created_at__lt=before).delete()[0]

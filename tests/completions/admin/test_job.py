@@ -1,0 +1,142 @@
+"""Jobs in the admin: live ones from Redis, ended ones from SQL, and what one may do with them."""
+
+import time
+
+import pytest
+import redis
+from django.conf import settings
+from django.test import Client
+from django.utils import timezone
+
+from completions.batches.lines import pack
+from completions.jobs.execute import Execution, StepEvent
+from completions.jobs.record import NewJob
+from completions.jobs.store import JobStore
+from completions.jobs.submit import submit_kept
+from completions.models import Organization, StoredPrompt
+from tests.completions.admin.test_tables import record
+from tests.completions.conftest import Tenant
+
+pytestmark = pytest.mark.integration
+
+REQUEST = {
+    "prompts": [[32, 33, 34]],
+    "sampling": {"max_tokens": 7, "stop": []},
+    "grammar": "start: /SECRET/",
+}
+
+
+def submit(client: redis.Redis, tenant: Tenant, job_id: str = "cmpl-live") -> None:
+    job = NewJob(
+        job_id, "background", "tiny", tenant.organization.pk, tenant.key.pk, REQUEST, {},
+        time.time() + 60, 60, request_id="trace-1",
+    )  # fmt: skip
+    submit_kept(JobStore(client, settings.REDIS_PREFIX), [job])
+
+
+def run(client: redis.Redis, job_id: str = "cmpl-live") -> Execution:
+    worker = Execution(JobStore(client, settings.REDIS_PREFIX), "worker-1")
+    worker.beat("tiny", {})
+    (claim,) = worker.claim([job_id])
+    worker.publish([StepEvent(job_id, claim.attempt, 1, [(0, [65], "A", None, None)])], [])
+    return worker
+
+
+def test_pages_of_a_queued_and_of_a_running_job(
+    admin: Client, owner: Tenant, live: redis.Redis
+) -> None:
+    assert "No job is queued or running" in admin.get("/admin/live/").content.decode()
+    submit(live, owner, "cmpl-one")
+    submit(live, owner, "cmpl-two")
+    run(live, "cmpl-one")
+    page = admin.get("/admin/live/").content.decode()
+    assert "cmpl-one" in page
+    assert "worker-1" in page
+    assert "owner&#x27;s key" in page
+    assert "3 / 1" in page  # tokens
+    queued = admin.get("/admin/live/?state=queued").content.decode()
+    assert "cmpl-two" in queued
+    assert "cmpl-one" not in queued
+
+
+def test_a_running_jobs_page(admin: Client, owner: Tenant, live: redis.Redis) -> None:
+    submit(live, owner)
+    run(live)
+    page = admin.get("/admin/jobs/cmpl-live/").content.decode()
+    for shown in ("running", "trace-1", "owner", "worker-1", "max_tokens", "Cancel job", "Requeue"):
+        assert shown in page
+    assert "ABC" not in page  # the prompt
+    assert "SECRET" not in page
+
+
+def test_prompts_are_shown_where_they_are_stored(
+    admin: Client, owner: Tenant, live: redis.Redis
+) -> None:
+    Organization.objects.update(store_prompts=True)
+    submit(live, owner)
+    assert "ABC" in admin.get("/admin/jobs/cmpl-live/").content.decode()
+    record(owner, 1)
+    page = admin.get("/admin/jobs/cmpl-1/").content.decode()
+    assert "was not stored" in page
+    StoredPrompt.objects.create(
+        job_id="cmpl-1", organization=owner.organization, request=pack(REQUEST),
+        created_at=timezone.now(),
+    )  # fmt: skip
+    assert "ABC" in admin.get("/admin/jobs/cmpl-1/").content.decode()
+    Organization.objects.update(store_prompts=False)
+    assert "ABC" not in admin.get("/admin/jobs/cmpl-1/").content.decode()
+
+
+def test_why_a_request_failed(admin: Client, owner: Tenant, live: redis.Redis) -> None:
+    record(owner, 1, status="failed", error_code="queue_timeout", parameters={"max_tokens": 9})
+    page = admin.get("/admin/jobs/cmpl-1/").content.decode()
+    for shown in ("failed", "queue_timeout", "No worker was free", "req_1", "905 ms", "max_tokens"):
+        assert shown in page
+    assert "Cancel job" not in page
+
+
+def test_cancelling_and_requeueing(admin: Client, owner: Tenant, live: redis.Redis) -> None:
+    job = f"{settings.REDIS_PREFIX}job:cmpl-live"
+    submit(live, owner)
+    run(live)
+    response = admin.post("/admin/jobs/cmpl-live/requeue/", follow=True)
+    assert "was taken from its worker" in response.content.decode()
+    assert live.hget(job, "state") == b"queued"
+    response = admin.post("/admin/jobs/cmpl-live/cancel/", follow=True)
+    assert "is cancelled" in response.content.decode()
+    assert live.hget(job, "state") == b"cancelled"
+    for action in ("cancel", "requeue"):
+        response = admin.post(f"/admin/jobs/cmpl-live/{action}/", follow=True)
+        assert "has already ended" in response.content.decode()
+        assert admin.get(f"/admin/jobs/cmpl-live/{action}/").status_code == 405
+
+
+def test_an_unknown_job_is_not_found(admin: Client, live: redis.Redis) -> None:
+    assert admin.get("/admin/jobs/cmpl-none/").status_code == 404
+
+
+@pytest.mark.parametrize("term", ["trace-1", "cmpl-live"])
+def test_the_search_box_finds_live_requests(
+    admin: Client, owner: Tenant, live: redis.Redis, term: str
+) -> None:
+    submit(live, owner)
+    page = admin.get("/admin/search/", {"s": term, "extended": "1"}).content.decode()
+    assert "/admin/jobs/cmpl-live/" in page
+
+
+@pytest.mark.parametrize("term", ["req_1", "cmpl-1"])
+def test_the_search_box_finds_ended_requests(
+    admin: Client, owner: Tenant, live: redis.Redis, term: str
+) -> None:
+    record(owner, 1, status="failed", error_code="worker_error")
+    page = admin.get("/admin/search/", {"s": term, "extended": "1"}).content.decode()
+    assert "/admin/jobs/cmpl-1/" in page
+    assert "worker_error" in page
+
+
+def test_the_search_box_finds_keys_by_the_beginning_of_a_secret(
+    admin: Client, owner: Tenant, live: redis.Redis
+) -> None:
+    term = owner.secret[:14]
+    page = admin.get("/admin/search/", {"s": term, "extended": "1"}).content.decode()
+    assert f"/admin/completions/apikey/{owner.key.pk}/change/" in page

@@ -1,0 +1,55 @@
+"""Only those who may change an address see its secret; an operator sends a delivery again."""
+
+import pytest
+from django.contrib.auth.models import Group, User
+from django.test import Client
+
+from completions.accounts import operator_groups
+from completions.models import WebhookDelivery, WebhookEndpoint
+
+pytestmark = pytest.mark.django_db
+
+
+@pytest.fixture
+def delivery(owner) -> WebhookDelivery:
+    endpoint = WebhookEndpoint.objects.create(
+        organization=owner.organization, url="https://a.example/hook"
+    )
+    return WebhookDelivery.objects.create(
+        endpoint=endpoint, type="batch.completed", subject="batch_1", due_at=None, attempts=9
+    )
+
+
+def user_of(group: str) -> Client:
+    operator_groups.ensure()
+    user = User.objects.create_user(group, password="x", is_staff=True)
+    user.groups.add(Group.objects.get(name=group))
+    client = Client()
+    client.force_login(user)
+    return client
+
+
+def test_the_secret_is_shown_to_those_who_may_change_it(admin: Client, delivery) -> None:
+    endpoint = delivery.endpoint
+    path = f"/admin/completions/webhookendpoint/{endpoint.pk}/change/"
+    assert endpoint.secret in admin.get(path).content.decode()
+    seen = user_of(operator_groups.VIEWER).get(path).content.decode()
+    assert endpoint.url in seen
+    assert endpoint.secret not in seen
+
+
+def test_an_operator_sends_a_delivery_again_and_a_viewer_does_not(delivery) -> None:
+    path = "/admin/completions/webhookdelivery/"
+    body = {"action": "replay", "_selected_action": delivery.pk}
+    user_of(operator_groups.VIEWER).post(path, body)
+    delivery.refresh_from_db()
+    assert delivery.due_at is None
+    assert user_of(operator_groups.OPERATOR).post(path, body).status_code == 302
+    delivery.refresh_from_db()
+    assert (delivery.due_at is not None, delivery.attempts) == (True, 0)
+
+
+def test_a_registered_address_gets_a_secret_of_its_own(admin: Client, owner) -> None:
+    body = {"organization": owner.organization.pk, "url": "https://b.example/", "enabled": "on"}
+    assert admin.post("/admin/completions/webhookendpoint/add/", body).status_code == 302
+    assert WebhookEndpoint.objects.get().secret.startswith("whsec_")

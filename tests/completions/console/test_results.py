@@ -1,0 +1,206 @@
+"""The results of a batch in the admin: filtered, paged, opened, downloaded and sent again."""
+
+import json
+import re
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from django.test import Client
+from pytest_django.fixtures import Settings
+
+from completions.batches import search
+from completions.batches.search import Contents, Wanted
+from completions.models import AuditAction, AuditEntry, Batch, BatchResult, File
+from tests.completions.admin.conftest import admin, in_role  # noqa: F401 - fixtures
+from tests.completions.conftest import Tenant
+from tests.completions.console.batch_of_results import ended_batch
+
+
+@pytest.fixture(autouse=True)
+def folder(settings: Settings, tmp_path: Path) -> None:
+    """A storage of the test's own."""
+    backend = "django.core.files.storage.FileSystemStorage"
+    own = {"BACKEND": backend, "OPTIONS": {"location": str(tmp_path / "files")}}
+    settings.STORAGES = {**settings.STORAGES, "default": own}
+
+
+@pytest.fixture
+def batch(served: None, owner: Tenant) -> Batch:
+    owner.organization.store_prompts = True
+    owner.organization.save()
+    owner.key.organization = owner.organization
+    return ended_batch(owner.key, 140)
+
+
+def numbers(client: Client, batch: Batch, **asked: Any) -> list[int]:
+    page = client.get(f"/admin/batches/{batch.pk}/results/", asked).content.decode()
+    return [int(found) for found in re.findall(r'details data-number="(\d+)"', page)]
+
+
+def failed(number: int) -> bool:
+    return number % 10 == 0
+
+
+def test_filters(in_role: Callable[[str], Client], batch: Batch) -> None:  # noqa: F811
+    viewer = in_role("Viewer")
+    everything = range(1, 141)
+    assert numbers(viewer, batch) == list(everything[:50])
+    assert numbers(viewer, batch, after=100) == list(everything[100:])
+    assert numbers(viewer, batch, status="failed") == [n for n in everything if failed(n)]
+    assert numbers(viewer, batch, reason="worker_error") == [n for n in everything if failed(n)]
+    cut = [n for n in everything if n % 7 == 0 and not failed(n)]
+    assert numbers(viewer, batch, reason="length", status="completed") == cut
+    assert numbers(viewer, batch, text="NEEDLE") == [140]
+    assert numbers(viewer, batch, text="blue \N{SNOWMAN} 2 ") == [2]
+    assert numbers(viewer, batch, text='"') == []  # the quotes of the JSON are no text
+    assert numbers(viewer, batch, after="x") == list(everything[:50])
+
+
+def test_a_line_is_beside_its_request(in_role: Callable[[str], Client], batch: Batch) -> None:  # noqa: F811
+    told = in_role("Viewer").get(f"/admin/batches/{batch.pk}/results/77/").json()
+    assert told["request"]["custom_id"] == told["output"]["custom_id"] == "line-77"
+    assert told["output"]["response"]["body"]["choices"][0]["finish_reason"] == "length"
+
+
+def test_a_search_ends_in_time_and_goes_on(batch: Batch) -> None:
+    after, seen, turns = 0, [], 0
+    with Contents(batch) as contents:
+        while True:
+            found = search.find(batch, Wanted(text="grey"), contents, after, 40, -1.0)
+            assert len(found.lines) <= 40
+            seen += [row.number for row, _ in found.lines]
+            assert found.searched > after or not found.more
+            after, turns = found.searched, turns + 1
+            if not found.more:
+                break
+    assert seen == [n for n in range(1, 140) if n % 4 == 3]
+    assert turns == 140  # the time is looked at after each line
+
+
+def test_texts_are_shown_where_the_organization_lets_them(
+    in_role: Callable[[str], Client],  # noqa: F811
+    batch: Batch,
+) -> None:
+    viewer = in_role("Viewer")
+    batch.organization.store_prompts = False
+    batch.organization.save()
+    page = viewer.get(f"/admin/batches/{batch.pk}/results/", {"text": "needle"}).content.decode()
+    assert "are not shown" in page
+    assert "line-1" not in page
+    assert numbers(viewer, batch, text="needle") == list(range(1, 51))
+    for path in ("77/", "download/"):
+        assert viewer.get(f"/admin/batches/{batch.pk}/results/{path}").status_code == 404
+
+
+def test_what_is_filtered_is_sent_again(in_role: Callable[[str], Client], batch: Batch) -> None:  # noqa: F811
+    path = f"/admin/batches/{batch.pk}/results/resubmit/?status=failed"
+    assert in_role("Viewer").post(path).status_code == 403
+    assert not Batch.objects.filter(resubmission_of=batch.pk).exists()
+    told = in_role("Operator").post(path, follow=True).content.decode()
+    assert "sends lines of" in told, re.findall(r"Nothing was[^<]*", told)
+    again = Batch.objects.get(resubmission_of=batch.pk)
+    assert again.api_key == batch.api_key
+    entry = AuditEntry.objects.get(action=AuditAction.USED)
+    assert (entry.object_id, entry.actor[:6]) == (batch.api_key_id, "admin:")
+    assert entry.changes == {"batch": [batch.id, again.id]}
+    file = File.objects.get(id=again.input_file_id)
+    with file.content.open("rb") as content:
+        assert file.bytes == len(content.read())
+        content.seek(0)
+        sent = [json.loads(line)["custom_id"] for line in content]
+    assert sent == [f"line-{n}" for n in range(10, 141, 10)]
+
+
+def test_long_lines_are_read_one_by_one(
+    batch: Batch, owner: Tenant, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A page that searches, and a download, hold few of them in memory."""
+    with Contents(batch) as contents:
+        whole = b"".join(search.downloads(batch, Wanted(), contents))
+    monkeypatch.setattr(search, "_BYTES_AT_ONCE", 1000)
+    reads = []
+
+    class Watched(Contents):
+        def _read(self, file_id: str, place: int, size: int) -> bytes:
+            reads.append(size)
+            return super()._read(file_id, place, size)
+
+    with Watched(batch) as contents:
+        pieces = list(search.downloads(batch, Wanted(), contents))
+    assert b"".join(pieces) == whole
+    assert max(map(len, pieces)) < 2000
+    assert max(reads) <= 1000
+
+
+@pytest.mark.parametrize("limit", ["MAX_QUEUED_LINES", "MAX_STORED_BYTES"])
+def test_lines_that_are_not_sent_again_leave_no_file(
+    in_role: Callable[[str], Client],  # noqa: F811
+    batch: Batch,
+    owner: Tenant,
+    settings: Settings,
+    limit: str,
+) -> None:
+    setattr(settings, limit, 0)
+    before = File.objects.count()
+    path = f"/admin/batches/{batch.pk}/results/resubmit/?status=failed"
+    told = in_role("Operator").post(path, follow=True).content.decode()
+    assert "Nothing was sent." in told
+    secret = {"authorization": f"Bearer {owner.secret}"}
+    refused = Client(headers=secret).post(f"/v1/batches/{batch.pk}/resubmit")
+    code = {"MAX_QUEUED_LINES": "batch_limit_exceeded"}.get(limit, "storage_limit_exceeded")
+    assert refused.json()["error"]["code"] == code
+    assert File.objects.count() == before
+    assert not Batch.objects.filter(resubmission_of=batch.pk).exists()
+
+
+def test_the_index_goes_with_the_file(batch: Batch) -> None:
+    File.objects.get(id=batch.error_file_id).delete()
+    assert set(BatchResult.objects.values_list("completed", flat=True)) == {True}
+
+
+@pytest.mark.long
+def test_fifty_thousand_lines(owner: Tenant, served: None, admin: Client) -> None:  # noqa: F811
+    owner.organization.store_prompts = True
+    owner.organization.save()
+    owner.key.organization = owner.organization
+    batch = ended_batch(owner.key, 50_000)
+    admin.get(f"/admin/batches/{batch.pk}/results/")  # the first page also compiles templates
+    for asked in ({}, {"after": "49000"}, {"status": "failed"}, {"reason": "length"},
+                  {"text": "needle"}, {"text": "green 4", "status": "completed"}):  # fmt: skip
+        began = time.process_time()  # of this process alone, however busy the machine is
+        assert admin.get(f"/admin/batches/{batch.pk}/results/", asked).status_code == 200
+        took = time.process_time() - began
+        print(f"{asked}: {1000 * took:.0f} ms")
+        assert took < 1.0  # a busy core gives a thread less of itself
+
+
+@pytest.mark.parametrize("text", ["", "line"])
+def test_a_page_of_long_lines_has_fewer(
+    batch: Batch, monkeypatch: pytest.MonkeyPatch, text: str
+) -> None:
+    monkeypatch.setattr(search, "_PAGE_BYTES", 2000)
+    after, seen = 0, []
+    with Contents(batch) as contents:
+        while True:
+            found = search.find(batch, Wanted(text=text), contents, after, 50, 60.0)
+            assert sum(len(output) for _, output in found.lines) <= 2000
+            seen += [row.number for row, _ in found.lines]
+            after = found.searched
+            if not found.more:
+                break
+        assert seen == list(range(1, 141))
+        monkeypatch.setattr(search, "_PAGE_BYTES", 1)
+        found = search.find(batch, Wanted(text=text), contents, 0, 50, 60.0)
+        assert (len(found.lines), found.searched, found.more) == (1, 1, True)
+
+
+def test_null_characters_are_refused(admin: Client) -> None:  # noqa: F811
+    """PostgreSQL would answer with an error, and the page with a 500."""
+    for path in ("/admin/batches/%00/results/", "/admin/completions/batch/a%00/change/"):
+        assert admin.get(path).status_code == 404
+    assert admin.get("/admin/completions/batch/?status__exact=%00").status_code == 400
+    admin.cookies["sessionid"] = "longer\0key"  # sent as an escape, which Django reads
+    assert admin.get("/admin/").status_code == 400

@@ -1,0 +1,112 @@
+"""Automata of patterns against Python's `re`, and the patterns written from them."""
+
+import itertools
+import re
+from collections.abc import Iterator
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from completions.grammars import json_schema
+from completions.grammars.json_schema.rewriting import automata, overlaps
+from completions.grammars.json_schema.rewriting.automata import Automaton, TooManyStatesError
+from completions.grammars.json_schema.rewriting.pattern_parser import UnreadablePatternError
+from completions.grammars.json_schema.rewriting.pattern_writer import written
+from tests.completions.grammars.byte_matcher import accepts
+
+ALPHABET = "abc0- \né"
+PATTERNS = (
+    "^a", "b$", "a|b", "^(ab|ba)+$", "^[a-c]{2,4}$", "^$", "", "^a|b$", "^(a|b$)", r"\d{1,2}-",
+    r"^\w*$", r"^\S+$", "^.{0,2}$", "^[^a-b]*$", "(?:a|bc)*c", r"^a\-?b", "^(?P<x>a)+$", "a{0}b",
+)  # fmt: skip
+
+
+def texts() -> Iterator[str]:
+    for length in range(4):
+        yield from map("".join, itertools.product(ALPHABET, repeat=length))
+
+
+def found(pattern: str, text: str) -> bool:
+    # Python's $ also matches before a final newline.
+    return re.search(re.sub(r"\$", r"\\Z", pattern), text, re.ASCII) is not None
+
+
+@pytest.mark.parametrize("pattern", PATTERNS)
+def test_patterns_and_their_complements(pattern: str) -> None:
+    machine = automata.matching(pattern)
+    again = automata.matching(written(machine))
+    complement = automata.matching(written(machine.complement()))
+    for text in texts():
+        expected = found(pattern, text)
+        assert machine.accepts(text) is again.accepts(text) is expected
+        assert complement.accepts(text) is not expected
+    assert (machine & complement).is_empty
+
+
+@pytest.mark.parametrize("pattern", ["^a", "^(ab|ba)+$", r"\d{1,2}-", "^.{0,2}$", "b$"])
+def test_llguidance_reads_what_is_written(pattern: str) -> None:
+    complement = written(automata.matching(pattern).complement())
+    grammar = json_schema.translate({"type": "string", "pattern": complement}).grammar
+    for text in ("", "a", "ab", "ba", "abc", "1-", "é", "é-", "a\\nb"):
+        expected = not found(pattern, text.replace("\\n", "\n"))
+        assert accepts(grammar, f'"{text}"') is expected, text
+
+
+@given(st.sets(st.text('abé"\\', max_size=3), max_size=5), st.text('abé"\\', max_size=4))
+def test_an_automaton_of_literals_accepts_these_alone(listed: set[str], text: str) -> None:
+    machine = automata.literals(listed)
+    assert machine.accepts(text) is (text in listed)
+    assert machine.is_empty is (not listed)
+    if len(written(machine.complement())) < 200:
+        assert automata.matching(written(machine.complement())).accepts(text) is (
+            text not in listed
+        )
+
+
+def test_lengths_count_characters() -> None:
+    machine = automata.of_length(1, 2)
+    assert [machine.accepts(text) for text in ("", "é", "🍎🍎", "abc")] == [
+        False,
+        True,
+        True,
+        False,
+    ]
+    assert automata.of_length(2, None).accepts("a" * 9)
+    with pytest.raises(TooManyStatesError):
+        automata.of_length(0, 10_000)
+
+
+@pytest.mark.parametrize(
+    "pattern",
+    ["(?i)a", r"\p{L}", r"\bx", "(?=a)", "[[:alpha:]]", "[a&&b]", "(a", r"(a)\1", r"\x{41}"],
+)
+def test_what_rust_and_python_read_differently_is_not_read(pattern: str) -> None:
+    with pytest.raises(UnreadablePatternError):
+        automata.matching(pattern)
+
+
+def test_an_escaped_backslash_is_no_escape() -> None:
+    assert automata.matching(r"^\\b$").accepts("\\b")
+
+
+@pytest.mark.parametrize("pattern", ["a.{30}b$", "(a|b)*a(a|b){12}$", "x{4000}"])
+def test_patterns_beyond_the_limits_are_refused(pattern: str) -> None:
+    with pytest.raises((TooManyStatesError, UnreadablePatternError)):
+        automata.matching(pattern)
+
+
+def test_patterns_that_share_names_are_split() -> None:
+    patterns = {"^a": {"type": "null"}, "b$": True}
+    assert overlaps.share_names(patterns)
+    parts = overlaps.split(patterns)
+    assert len(parts) == 3
+    for text in texts():
+        holders = [part for part in parts if automata.matching(part).accepts(text)]
+        assert len(holders) == (found("^a", text) or found("b$", text))
+    assert not overlaps.share_names({"^a": True, "^b": True})
+
+
+def test_an_automaton_without_texts() -> None:
+    nothing: Automaton = automata.literals([])
+    assert not any(automata.matching(written(nothing)).accepts(text) for text in texts())

@@ -1,0 +1,80 @@
+"""Every format, with examples from the RFCs, as llguidance enforces it."""
+
+import json
+from collections.abc import Mapping
+
+import pytest
+
+from completions.grammars import json_schema
+from completions.grammars.json_schema.rewriting.formats import NATIVE, PATTERNS, pattern_of
+from tests.completions.grammars.byte_matcher import accepts
+
+EXAMPLES: Mapping[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
+    "date": (
+        ("2024-02-29", "2000-02-29", "1999-12-31", "0001-01-01"),
+        ("2023-02-29", "1900-02-29", "2024-02-30", "2024-04-31", "2024-13-01", "24-01-01", ""),
+    ),
+    "date-time": (
+        ("2024-02-29T23:59:59Z", "1985-04-12T23:20:50.52Z", "1996-12-19t16:39:57-08:00"),
+        ("2023-02-29T00:00:00Z", "2024-01-01 00:00:00Z", "2024-01-01T24:00:00Z", "2024-01-01"),
+    ),
+    "time": (("12:00:00Z", "23:59:60+01:00"), ("12:00:00", "24:00:00Z", "12:60:00Z")),
+    "duration": (("P1Y2M3DT4H5M6S", "PT36H", "P4W", "P1D"), ("P", "1D", "P1Y1D", "PT", "P1D2W")),
+    "email": (("a@b.example", "a.b+c@x-y.z", "a@[127.0.0.1]"), ("a", "@b", "a@", "a..b@c", "a@-b")),
+    "idn-email": (("ä@ö.example", "a@b"), ("ä", "ä@", "a b@c")),
+    "hostname": (("example.com", "a-b.c1", "x" * 63), ("-a", "a-", "a..b", "x" * 64, "ä.example")),
+    "idn-hostname": (("ä.example", "例え.jp", "a-b"), ("-ä", "ä..b", "a b", "")),
+    "ipv4": (("0.0.0.1", "255.255.255.255"), ("256.0.0.0", "1.2.3", "01.2.3.4", "1.2.3.4.5")),
+    "ipv6": (("::", "::1", "2001:db8::8:800:200c:417a", "1:2:3:4:5:6:7:8"),
+             (":::", "1:2", "12345::")),
+    "uri": (("https://a.example/b?c#d", "urn:a:b", "mailto:a@b", "http://[::1]:80/"),
+            ("a/b", "//a", "http://a b", "http://[::1", "1:a", "a")),
+    "uri-reference": (("/a/b", "a", "", "#x", "?q", "//a.example/b", "https://a"),
+                      ("a b", "\\", "1:a")),
+    "iri": (("https://ä.example/ö", "urn:ä"), ("ä/b", "http://a b")),
+    "iri-reference": (("/ä", "ä", "https://ä"), ("ä b", "<ä>")),
+    "uuid": (("123e4567-e89b-12d3-a456-426614174000",), ("123e4567", "x" * 36)),
+    "uri-template": (("/a/{b}{?c,d*}", "{+x:3}", "a", ""), ("{", "{}", "a b", "{a", "}")),
+    "json-pointer": (("", "/a/0", "/a~1b/~0"), ("a", "/~2", "/a~", "#/a")),
+    "relative-json-pointer": (
+        ("0", "1/a", "2#", "0-1/x", "306+10"), ("/a", "01", "-1", "#", "3-0", "3+01")
+    ),
+    "regex": (("^a+[b-d]{2,3}$", "(?:a|b)*?", r"\d\.\w", "", "[^a]", "a(b(c))"),
+              ("(", "a)", "[a", "*a", "\\", "a{2,1")),
+}  # fmt: skip
+
+
+def test_every_format_of_2020_12_has_examples() -> None:
+    assert EXAMPLES.keys() == PATTERNS.keys()
+    assert NATIVE - {"unknown"} <= PATTERNS.keys()
+
+
+@pytest.mark.parametrize("name", sorted(EXAMPLES))
+@pytest.mark.parametrize("as_pattern", [False, True])
+def test_a_format_accepts_its_right_examples_and_no_wrong_one(name: str, as_pattern: bool) -> None:
+    """As `format`, and as the pattern in rewritten schemas."""
+    wanted = {"pattern": pattern_of(name)} if as_pattern else {"format": name}
+    grammar = json_schema.translate({"type": "string", **wanted}).grammar
+    right, wrong = EXAMPLES[name]
+    assert [
+        text for text in right if not accepts(grammar, json.dumps(text, ensure_ascii=False))
+    ] == []
+    assert [text for text in wrong if accepts(grammar, json.dumps(text, ensure_ascii=False))] == []
+
+
+def test_a_format_beside_a_pattern_and_other_types() -> None:
+    schema = {"type": ["string", "null"], "format": "date", "pattern": "^2"}
+    grammar = json_schema.translate(schema).grammar
+    assert accepts(grammar, '"2024-02-29"')
+    assert accepts(grammar, "null")
+    assert not accepts(grammar, '"1999-01-01"')
+    assert not accepts(grammar, '"2x"')
+    grammar = json_schema.translate({"format": "date", "pattern": "^2"}).grammar
+    assert accepts(grammar, "3")
+    assert not accepts(grammar, '"2x"')
+
+
+def test_the_negation_of_a_format() -> None:
+    grammar = json_schema.translate({"type": "string", "not": {"format": "ipv4"}}).grammar
+    assert accepts(grammar, '"a"')
+    assert not accepts(grammar, '"1.2.3.4"')

@@ -1,0 +1,176 @@
+"""What a rewriting changes, what it leaves alone, and how it refuses."""
+
+import copy
+import json
+import time
+from typing import Any
+
+import pytest
+
+from completions.grammars import json_schema
+from completions.grammars.exceptions import GrammarError
+from completions.grammars.json_schema.rewriting import dialects, unknown
+from tests.completions.grammars.byte_matcher import accepts
+
+PLAIN = {
+    "type": "object",
+    "properties": {"a": {"$ref": "#/$defs/x"}, "b": {"anyOf": [{"type": "null"}, {"minimum": 1}]}},
+    "$defs": {"x": {"type": "array", "items": {"$ref": "#"}}},
+}
+
+
+def compiled(schema: dict[str, Any]) -> dict[str, Any]:
+    found = dict(json_schema.prepare(schema).compiled)
+    del found["x-guidance"]
+    return found
+
+
+def test_what_llguidance_holds_stays_as_it_is() -> None:
+    assert compiled(copy.deepcopy(PLAIN)) == PLAIN
+
+
+def test_branches_that_exclude_each_other_become_an_any_of() -> None:
+    branches = [
+        {"type": "object", "properties": {"k": {"const": name}}, "required": ["k"]} for name in "ab"
+    ]
+    assert compiled({"oneOf": branches}) == {"anyOf": branches}
+    beside = {"anyOf": [{"minLength": 1}, {"type": "null"}]}
+    both = compiled({"oneOf": [{"type": "string"}, {"type": "null"}], **beside})
+    assert both == {**beside, "allOf": [{"anyOf": [{"type": "string"}, {"type": "null"}]}]}
+
+
+def test_properties_keep_their_order() -> None:
+    names = ["z", "a", "m"]
+    schema = {"properties": {name: {} for name in names}, "not": {"required": ["a"]}}
+    assert list(compiled({"type": "object", **schema})["properties"]) == names
+
+
+@pytest.mark.parametrize(
+    ("schema", "pointer"),
+    [
+        ({"items": {"allOf": [{}, {"contains": {"const": 1}}]}}, "/items/allOf/1/contains"),
+        ({"properties": {"a/b": {"uniqueItems": True}}}, "/properties/a~1b/uniqueItems"),
+        ({"not": {"properties": {"a": {"items": {"const": 1}}}}}, "/not"),
+        ({"$ref": "#/$defs/x", "$defs": {"x": {"type": "object", "minProperties": 3}}},
+         "/$defs/x/minProperties"),
+    ],
+)  # fmt: skip
+def test_refusals_name_the_place(schema: dict[str, Any], pointer: str) -> None:
+    with pytest.raises(GrammarError) as caught:
+        json_schema.translate(schema)
+    assert caught.value.pointer == pointer
+    assert "cannot be enforced here: " in caught.value.message
+
+
+def test_faults_that_llguidance_finds_have_the_clients_pointer() -> None:
+    """`oneOf` is an `anyOf` by then, and `not` is gone."""
+    look_ahead = {"type": "string", "pattern": "(?=a)"}
+    schema = {"oneOf": [{"type": "null"}, look_ahead]}
+    with pytest.raises(GrammarError) as caught:
+        json_schema.translate(schema)
+    assert caught.value.pointer == "/oneOf/1/pattern"
+
+
+def test_references_into_what_was_rewritten() -> None:
+    schema = {
+        "type": "object",
+        "properties": {"a": {"type": "integer"}, "b": {"$ref": "#/properties/a"}},
+        "oneOf": [{"required": ["a"]}, {"required": ["b"]}],
+        "additionalProperties": False,
+    }
+    grammar = json_schema.translate(schema).grammar
+    assert accepts(grammar, '{"b":1}')
+    assert not accepts(grammar, '{"b":"x"}')
+    assert not accepts(grammar, '{"a":1,"b":1}')
+
+
+def test_negations_of_recursive_schemas() -> None:
+    """No tree of booleans: somewhere is another leaf."""
+    leaf = {"anyOf": [{"type": "boolean"}, {"$ref": "#/$defs/tree"}]}
+    tree = {
+        "type": "object", "properties": {"l": leaf}, "required": ["l"],
+        "additionalProperties": False,
+    }  # fmt: skip
+    schema = {"type": "object", "not": {"$ref": "#/$defs/tree"}, "additionalProperties": True,
+              "propertyNames": {"const": "l"}, "$defs": {"tree": tree}}  # fmt: skip
+    grammar = json_schema.translate(schema).grammar
+    assert all(accepts(grammar, text) for text in ("{}", '{"l":"x"}', '{"l":{"l":null}}'))
+    assert not any(accepts(grammar, text) for text in ('{"l":true}', '{"l":{"l":false}}'))
+
+
+HOSTILE: dict[str, dict[str, Any]] = {
+    "patterns": {"type": "string", "oneOf": [
+        {"pattern": f"^[a-z]{{1,{index}}}.*{letter}.{{8}}"}
+        for index, letter in enumerate("abcdefgh", 5)]},
+    "branches": {"oneOf": [{"properties": {f"p{j}": {"maxLength": i + j} for j in range(12)}}
+                           for i in range(20)]},
+    "conditions": {"type": "object", "allOf": [
+        {"if": {"properties": {f"k{i}": {"const": 1}}}, "then": {"required": [f"z{i}"]}}
+        for i in range(12)]},
+    "literals": {"not": {"enum": [f"v{i}" for i in range(5000)]}},
+    "contains": {"type": "array", "maxItems": 8,
+                 "allOf": [{"contains": {"const": i}} for i in range(8)]},
+    "choices": {"type": "object", "properties": {f"p{i}": {} for i in range(900)},
+                "minProperties": 2, "additionalProperties": False},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", sorted(HOSTILE))
+def test_what_is_too_large_is_refused_soon(name: str) -> None:
+    began = time.thread_time()
+    with pytest.raises(GrammarError, match="cannot be enforced here"):
+        json_schema.translate(HOSTILE[name])
+    assert time.thread_time() - began < 4
+
+
+def test_nested_unions_are_refused_soon() -> None:
+    schema: dict[str, Any] = {"type": "string"}
+    for level in range(8):
+        schema = {"oneOf": [schema, {"maxLength": level}, {"properties": {f"p{level}": schema}}]}
+    began = time.thread_time()
+    with pytest.raises(GrammarError):
+        json_schema.translate(schema)
+    assert time.thread_time() - began < 4
+
+
+def test_cycles_through_negations_end() -> None:
+    schema = {
+        "$ref": "#/$defs/a",
+        "$defs": {
+            "a": {"oneOf": [{"not": {"$ref": "#/$defs/b"}},
+                            {"properties": {"x": {"$ref": "#/$defs/a"}}}]},
+            "b": {"type": "object", "properties": {"y": {"not": {"$ref": "#/$defs/a"}}}},
+        },
+    }  # fmt: skip
+    assert json.loads(json_schema.translate(schema).grammar)
+    with pytest.raises(GrammarError, match="refers to itself"):
+        json_schema.translate({"not": {"$ref": "#"}})
+
+
+@pytest.mark.parametrize(
+    ("keyword", "meant"),
+    [
+        ("minLenght", "minLength"), ("patern", "pattern"), ("anyof", "anyOf"), ("type:", "type"),
+        ("max-length", "maxLength"), ("requird", "required"),
+        ("_format", ""), ("x-enum", ""), ("$id2", ""), ("readonly", ""), ("colour", ""),
+        ("ui", ""), ("order", ""),
+    ],
+)  # fmt: skip
+def test_typing_errors(keyword: str, meant: str) -> None:
+    constraints = ("type", "enum", "if", "pattern", "required", "minLength", "maxLength", "anyOf")
+    assert unknown.meant(keyword, constraints) == meant
+
+
+def test_each_draft_ignores_the_keywords_that_it_does_not_have() -> None:
+    assert dialects.draft({"$schema": "http://json-schema.org/draft-04/schema#"}) == 4
+    assert dialects.draft({}) == dialects.draft({"$schema": "x"}) == dialects.LATEST
+    assert dialects.without_effect({"if": {}, "const": 1}, 4).keys() == {"if"}
+    assert dialects.without_effect({"$ref": "#", "minimum": 1, "$defs": {}}, 7).keys() == {
+        "minimum"
+    }
+    assert not dialects.without_effect({"$ref": "#", "minimum": 1, "if": {}}, dialects.LATEST)
+
+
+def test_an_empty_union_is_unsatisfiable() -> None:
+    with pytest.raises(GrammarError, match="is empty"):
+        json_schema.translate({"oneOf": []})

@@ -1,0 +1,67 @@
+"""Where a JSON text was cut, and the shares of a report."""
+
+import json
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from completions.responses.choice_record import ChoiceRecord
+from completions.responses.constraint_report import pointer_at_end, report
+
+values = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.text(max_size=4),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=3), inner),
+    max_leaves=8,
+)
+
+
+@pytest.mark.parametrize(
+    ("text", "pointer"),
+    [
+        ("", None),
+        ("hello {", None),
+        ("{", ""),
+        ('{"a', ""),
+        ('{"a"', "/a"),
+        ('{"a": "x, {', "/a"),
+        ('{"a": 1, "b', ""),
+        (' {"a": [1, {"x/y~": [true, "\\"]', "/a/1/x~1y~0/1"),
+        ("[[], [1, 2], tr", "/2"),
+        ('{"a": {"b": {}}, "c": nu', "/c"),
+        ('{"a": 1}', ""),
+        ('{"a": 1} {"b"', ""),
+    ],
+)
+def test_the_pointer_leads_to_where_the_text_was_cut(text: str, pointer: str | None) -> None:
+    assert pointer_at_end(text) == pointer
+
+
+@given(st.lists(values, min_size=1, max_size=3), st.data())
+def test_every_cut_has_a_pointer_into_the_value(value: list[object], data: st.DataObject) -> None:
+    text = json.dumps(value)
+    cut = pointer_at_end(text[: data.draw(st.integers(1, len(text)))])
+    assert cut is not None
+    at: object = value
+    for step in cut.split("/")[1:]:
+        key = step.replace("~1", "/").replace("~0", "~")
+        if isinstance(at, list):
+            at = at[int(key)] if int(key) < len(at) else None
+        else:
+            assert isinstance(at, dict)
+            at = at[key]
+
+
+def test_a_report_has_shares_of_steps_and_where_the_text_was_cut() -> None:
+    record = ChoiceRecord(0, texts=['{"a": "x'], finish_reason="length")
+    effect = {"forced_tokens": 3, "steps": 4, "overruled": 1, "removed": 1.5}
+    assert report(record, effect) == {
+        "forced_tokens": 3, "steps": 4, "overruled_share": 0.25, "removed_mass": 0.375,
+        "cut_at": "/a",
+    }  # fmt: skip
+    record.finish_reason = "stop"
+    none = {"forced_tokens": 3, "steps": 0, "overruled": 0, "removed": 0.0}
+    assert report(record, none) == {
+        "forced_tokens": 3, "steps": 0, "overruled_share": None, "removed_mass": None,
+        "cut_at": None,
+    }  # fmt: skip

@@ -1,0 +1,133 @@
+"""No server that receives webhooks can stop or hold up the deliveries to others."""
+
+import socket
+import threading
+import time
+from collections.abc import Iterable, Iterator
+from concurrent.futures import Future
+from contextlib import contextmanager
+from types import SimpleNamespace
+
+import pytest
+from django.utils import timezone
+
+from completions.models import WebhookDelivery, WebhookEndpoint, WebhookEvent
+from completions.webhooks import deliveries, sending
+from tests.completions.webhooks.receiver import receiver
+
+pytestmark = pytest.mark.django_db
+
+
+@contextmanager
+def answering(pieces: Iterable[bytes], pause: float = 0.0) -> Iterator[str]:
+    """A server that sends one client these bytes, piece by piece."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+
+        def serve() -> None:
+            client, _ = server.accept()
+            with client:
+                client.recv(65536)
+                try:
+                    for piece in pieces:
+                        client.sendall(piece)
+                        time.sleep(pause)
+                except OSError:  # the client has had enough
+                    pass
+
+        thread = threading.Thread(target=serve, daemon=True)
+        thread.start()
+        yield f"http://127.0.0.1:{server.getsockname()[1]}/"
+        thread.join(5)
+
+
+@pytest.mark.parametrize(
+    "pieces",
+    [
+        [b"HTTP/1.1 200 OK\r\n", b"x: ", *[b"x"] * 1200],
+        [b"HTTP/1.1 100 Continue\r\n\r\n"] * 1200,
+    ],
+)
+def test_an_answer_that_never_ends_is_cut_off(monkeypatch, pieces: list[bytes]) -> None:
+    monkeypatch.setattr(sending, "SECONDS", 0.3)
+    began = time.monotonic()
+    with answering(pieces, 0.05) as url, pytest.raises(TimeoutError):
+        sending.post(url, b"{}", {}, allows_private=True)
+    assert time.monotonic() - began < 30  # the whole of it takes a minute
+
+
+def test_an_answer_with_u_0000_is_stored_as_an_error(owner, settings) -> None:
+    settings.WEBHOOKS_TO_PRIVATE_NETWORKS = True
+    with answering([b"no\x00HTTP\x1b[2J\r\n\r\n"]) as url:
+        endpoint = WebhookEndpoint.objects.create(organization=owner.organization, url=url)
+        WebhookDelivery.objects.create(endpoint=endpoint, type=WebhookEvent.BATCH_COMPLETED)
+        assert deliveries.send_due(timezone.now()) == 0
+    delivery = WebhookDelivery.objects.get()
+    assert (delivery.error, delivery.attempts) == ("no?HTTP?[2J", 1)
+
+
+def test_endpoints_take_turns(owner, stranger, settings) -> None:
+    settings.WEBHOOKS_TO_PRIVATE_NETWORKS = True
+    busy, other = (
+        WebhookEndpoint.objects.create(organization=each.organization, url="http://127.0.0.1:1/")
+        for each in (owner, stranger)
+    )
+    for n in range(deliveries.AT_ONCE + 5):
+        WebhookDelivery.objects.create(
+            endpoint=busy, type=WebhookEvent.BATCH_COMPLETED, subject=str(n)
+        )
+    with receiver() as there:
+        WebhookEndpoint.objects.filter(pk=other.pk).update(url=there.url)
+        WebhookDelivery.objects.create(endpoint=other, type=WebhookEvent.BATCH_COMPLETED)
+        assert deliveries.send_due(timezone.now()) == 1
+
+
+def test_a_name_that_is_not_resolved_holds_nobody(monkeypatch) -> None:
+    """The system's own time limit may be minutes."""
+    monkeypatch.setattr(sending, "SECONDS", 0.3)
+    answer = threading.Event()
+
+    def slow(*_args: object, **_options: object) -> list[object]:
+        answer.wait(60)
+        raise socket.gaierror("no such host")
+
+    monkeypatch.setattr(sending, "getaddrinfo", slow)
+    with pytest.raises(TimeoutError, match="DNS lookup of slow"):
+        sending.post("http://slow.example/", b"{}", {}, allows_private=True)
+    monkeypatch.setattr(sending, "_LOOKUPS", threading.BoundedSemaphore(1))
+    with pytest.raises(TimeoutError, match="DNS lookup of slow"):
+        sending.post("http://slow.example/", b"{}", {}, allows_private=True)
+    with pytest.raises(TimeoutError, match="lookups before that of"):  # no thread beyond the limit
+        sending.post("http://slow.example/", b"{}", {}, allows_private=True)
+    answer.set()
+
+
+def test_the_wait_for_other_lookups_counts(monkeypatch) -> None:
+    """A lookup has what is left of the seconds of its delivery."""
+    clock, waited = SimpleNamespace(now=100.0), []
+
+    class Busy(threading.BoundedSemaphore):
+        def acquire(self, blocking: bool = True, timeout: float | None = None) -> bool:
+            waited.append(timeout)
+            clock.now += 9.0
+            return super().acquire()
+
+    class Late(Future[list[str]]):
+        def result(self, timeout: float | None = None) -> list[str]:
+            waited.append(timeout)
+            raise TimeoutError
+
+    monkeypatch.setattr(sending, "time", SimpleNamespace(monotonic=lambda: clock.now))
+    monkeypatch.setattr(sending, "_LOOKUPS", Busy())
+    monkeypatch.setattr(sending, "Future", Late)
+    with pytest.raises(TimeoutError, match="DNS lookup of localhost"):
+        sending.post("http://localhost/", b"{}", {}, allows_private=True)
+    assert waited == [10.0, 1.0]
+
+
+def test_a_name_that_does_not_exist_is_an_error(monkeypatch) -> None:
+    def none(*_args: object, **_options: object) -> list[object]:
+        raise socket.gaierror("no such host")
+
+    monkeypatch.setattr(sending, "getaddrinfo", none)
+    with pytest.raises(OSError, match="no such host"):
+        sending.post("http://none.example/", b"{}", {}, allows_private=True)

@@ -1,0 +1,70 @@
+"""Which forward pass each configuration gets in float32 and in bfloat16, kept beside the table, and
+the page that shows it.
+
+``python -m tests.conformance.families.report`` loads all of them and writes both.
+"""
+
+import json
+import tempfile
+import warnings
+from pathlib import Path
+
+import transformers
+
+from tests.conformance.families.table import CASES
+
+FORWARDS = Path(__file__).with_name("forwards.json")
+PAGE = Path(__file__).parents[3] / "docs/models.md"
+_TABLE = "<!-- What follows is written by `python -m tests.conformance.families.report`. -->\n"
+
+
+Forwards = dict[str, dict[str, str]]
+"""By configuration, then by dtype."""
+
+DTYPES = ("float32", "bfloat16")
+
+
+def read() -> Forwards:
+    forwards: Forwards = json.loads(FORWARDS.read_text())
+    return forwards
+
+
+def page(forwards: Forwards, text: str) -> str:
+    """The text of docs/models.md, of which all that follows the marker is made anew."""
+    above, marker, _ = text.partition(_TABLE)
+    rows = []
+    for case in CASES:
+        cells = (case.family, case.note, *(forwards[str(case)][dtype] for dtype in DTYPES))
+        rows.append(f"| {' | '.join(cells)} |\n")
+    tried = f"\n{len(CASES)} configurations, with transformers {transformers.__version__}.\n\n"
+    head = "| family | configuration | float32 | bfloat16 |\n|---|---|---|---|\n"
+    return above + marker + tried + head + "".join(rows)
+
+
+def main() -> None:
+    from tests.conformance.families.trial import CONFIG, CONFIG_IN_BFLOAT16, save, save_for_c
+    from workers.engine.engine import Engine
+    from workers.engine.exceptions import UnsupportedModel
+
+    warnings.simplefilter("ignore")
+    forwards: Forwards = {}
+    for case in CASES:
+        found = forwards[str(case)] = {}
+        for dtype, write, config in (
+            ("float32", save, CONFIG),
+            ("bfloat16", save_for_c, CONFIG_IN_BFLOAT16),
+        ):
+            with tempfile.TemporaryDirectory() as folder:
+                try:
+                    engine = Engine.from_pretrained(write(Path(folder), case), config)
+                except UnsupportedModel:
+                    found[dtype] = "refused"
+                    continue
+            found[dtype] = engine.forward
+            engine.stop()
+    FORWARDS.write_text(json.dumps(forwards, indent=1) + "\n")
+    PAGE.write_text(page(forwards, PAGE.read_text()))
+
+
+if __name__ == "__main__":
+    main()

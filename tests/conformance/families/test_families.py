@@ -1,0 +1,52 @@
+"""Every family in the table, and a few of each kind in every run."""
+
+from pathlib import Path
+
+import pytest
+
+from tests.conformance.families import report
+from tests.conformance.families.table import CASES, Case
+from tests.conformance.families.trial import NO_REFERENCE, try_case, try_in_bfloat16
+
+ALWAYS = {
+    "bloom", "deepseek_v3", "falcon alibi", "gemma3_text", "glm_moe_dsa", "gpt_oss", "jamba",
+    "llama4_text", "mamba", "phi3 longrope", "qwen2_moe windows w32", "qwen3",
+}  # fmt: skip
+"""A dense one, experts, latent attention, windows, chunks, sinks, an indexer, recurrent states."""
+
+pytestmark = pytest.mark.filterwarnings("ignore")  # of transformers, on kernels that it would like
+
+
+def _marked(cases: list[Case]) -> list[object]:
+    return [
+        pytest.param(case, id=str(case), marks=() if str(case) in ALWAYS else pytest.mark.long)
+        for case in cases
+    ]
+
+
+@pytest.mark.parametrize("case", _marked(list(CASES)))
+def test_a_family_writes_what_generate_writes(tmp_path: Path, case: Case) -> None:
+    verdict = try_case(tmp_path, case)
+    assert verdict.failures == []
+    assert verdict.forward == report.read()[str(case)]["float32"]
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("case", CASES, ids=str)
+def test_a_family_in_bfloat16_is_as_exact_as_transformers(tmp_path: Path, case: Case) -> None:
+    verdict = try_in_bfloat16(tmp_path, case)
+    if verdict.forward == NO_REFERENCE:
+        pytest.skip(f"transformers cannot score a prompt: {verdict.failures[0][:80]}")
+    assert verdict.failures == []
+    assert verdict.forward == report.read()[str(case)]["bfloat16"]
+
+
+def test_the_page_of_models_is_current() -> None:
+    forwards = report.read()
+    assert set(forwards) == set(map(str, CASES))
+    text = report.PAGE.read_text()
+    assert text == report.page(forwards, text), "run python -m tests.conformance.families.report"
+
+
+def test_the_names_of_the_few_exist() -> None:
+    assert set(map(str, CASES)) >= ALWAYS

@@ -1,0 +1,235 @@
+"""One configuration through the engine, against ``generate``."""
+
+import inspect
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from llguidance import LLMatcher
+from torch import Tensor
+from transformers import AutoModelForCausalLM, LogitsProcessor, PreTrainedTokenizerFast
+
+from tests.conformance.families.shapes import CONTEXT, tiny
+from tests.conformance.families.table import Case
+from tests.workers.engine import greedy
+from tests.workers.engine.tiny_models import EOS, byte_level_tokenizer
+from workers.engine.config import EngineConfig
+from workers.engine.engine import Engine
+from workers.engine.exceptions import UnsupportedModel
+from workers.engine.request import LogprobParams, Request
+from workers.engine.sampling.params import SamplingParams
+
+LENGTHS = (5, 17, 33, 48, 64, 90)
+NEW_TOKENS = 16
+CONSTRAINED = (
+    (1, "start: /[a-z]{3} [a-z]{2}[0-9]{3}/"),
+    (3, 'start: "the forced text: " /[a-z ]{5,9}/ "."'),
+)
+"""By the number of a prompt: a grammar without and one with forced text."""
+IN_C = {
+    "hidden_size": 128, "intermediate_size": 128, "head_dim": 64, "initializer_range": 0.1,
+    "vocab_size": 416,
+}  # fmt: skip
+NOISES, MARGIN = 2.0, 0.01
+TIE = 1e-4
+"""Logits that differ by less may change places."""
+
+CONFIG = EngineConfig(
+    device="cpu", dtype="float32", max_model_len=CONTEXT, max_num_seqs=8,
+    max_num_batched_tokens=40, block_size=4, kv_cache_bytes=2**25,
+)  # fmt: skip
+CONFIG_IN_BFLOAT16 = replace(CONFIG, dtype="bfloat16", block_size=16)
+
+
+@dataclass
+class Verdict:
+    """What became of a configuration: equal, or why not."""
+
+    forward: str = ""
+    failures: list[str] = field(default_factory=list)
+
+    @property
+    def text(self) -> str:
+        return "equal" if not self.failures else self.failures[0]
+
+
+def save(folder: Path, case: Case, **sizes: Any) -> Path:
+    """Write a random model of the configuration, and the tokenizer of the tiny models."""
+    tokenizer = PreTrainedTokenizerFast(tokenizer_object=byte_level_tokenizer(), eos_token=EOS)
+    tokenizer.save_pretrained(folder)
+    torch.manual_seed(0)
+    config = tiny(case.family, {**case.options, **sizes})
+    model = AutoModelForCausalLM.from_config(config, dtype=torch.float32).eval()
+    _spread_logits(model)
+    model.save_pretrained(folder)
+    return folder
+
+
+@torch.inference_mode()
+def _spread_logits(model: Any) -> None:
+    """Scale the output layer so that logits are well apart, and no token always wins."""
+    head = model.get_output_embeddings()
+    inner = model.get_input_embeddings()
+    if head is not None and head.weight is not inner.weight:
+        head.weight.normal_(0, 0.3)
+        if getattr(head, "bias", None) is not None:
+            head.bias.zero_()
+
+
+def try_case(folder: Path, case: Case) -> Verdict:
+    """Compare greedy texts: one batch of unequal prompts in chunks, the same in another order from
+    the prefix cache, and constrained ones."""
+    path = save(folder, case)
+    model: Any = AutoModelForCausalLM.from_pretrained(path, dtype=torch.float32).eval()
+    model.generation_config.forced_eos_token_id = None  # BART's, which no engine would know of
+    try:
+        engine = Engine.from_pretrained(path, CONFIG)
+    except UnsupportedModel as error:
+        return Verdict("refused", [str(error)])
+    verdict = Verdict(engine.forward)
+    prompts = [greedy.prompt(length, salt=length) for length in LENGTHS]
+    plain = [generate(model, prompt) for prompt in prompts]
+    constrained = [
+        generate(model, prompts[i], _matcher(engine, grammar)) for i, grammar in CONSTRAINED
+    ]
+    params = SamplingParams(max_tokens=NEW_TOKENS, temperature=0)
+    free = [
+        (f"prompt of {len(prompt)}", Request(str(i), (prompt,), params), plain[i])
+        for i, prompt in enumerate(prompts)
+    ]
+    held = [
+        (f"constrained prompt of {LENGTHS[i]}", Request(f"g{i}", (prompts[i],), params, grammar), t)
+        for (i, grammar), t in zip(CONSTRAINED, constrained, strict=True)
+    ]
+    for trials in (free, [free[i] for i in (3, 0, 5, 2, 4, 1)], held):
+        completions = engine.generate([request for _, request, _ in trials])
+        for (name, _, expected), completion in zip(trials, completions, strict=True):
+            if completion.error is not None:
+                verdict.failures.append(f"{name}: {completion.error!r}")
+                continue
+            told = completion.choices[0].token_ids
+            fault = compare(expected, told)
+            if fault is None and trials is not held and len(told) < len(expected[0]):
+                fault = f"ends after {len(told)} tokens"
+            if fault is not None:
+                verdict.failures.append(f"{name}: {fault}")
+    engine.stop()
+    return verdict
+
+
+NO_REFERENCE = "no reference"
+"""The forward of a verdict on a model whose whole prompt transformers cannot score at once, or not
+in bfloat16, as it generates."""
+
+
+def try_in_bfloat16(folder: Path, case: Case) -> Verdict:
+    """Compare the log probabilities of a prompt with those in float32: they may be as far off as
+    transformers' own in bfloat16. Heads are of a size that the C forward takes, if the family lets
+    them."""
+    prompt = greedy.prompt(LENGTHS[-1])
+    try:
+        path = save_for_c(folder, case)
+        exact = _scores(path, prompt, torch.float32)
+        theirs = _scores(path, prompt, torch.bfloat16)
+    except RuntimeError as error:
+        return Verdict(NO_REFERENCE, [str(error)])
+    try:
+        engine = Engine.from_pretrained(path, CONFIG_IN_BFLOAT16)
+    except UnsupportedModel as error:
+        return Verdict("refused", [str(error)])
+    request = Request(
+        "r", (prompt,), SamplingParams(max_tokens=1, temperature=0),
+        logprobs=(LogprobParams(0, logprob_start_len=0),),
+    )  # fmt: skip
+    [completion] = engine.generate([request])
+    engine.stop()
+    verdict = Verdict(engine.forward)
+    if completion.error is not None:
+        verdict.failures.append(repr(completion.error))
+        return verdict
+    told = completion.choices[0].prompt_logprobs
+    assert told is not None
+    ours = torch.tensor(told.chosen[1:])
+    error, noise = ((scores - exact).abs().mean().item() for scores in (ours, theirs))
+    if not error < NOISES * noise + MARGIN:
+        verdict.failures.append(f"log probabilities are off by {error:.3g}, not {noise:.3g}")
+    return verdict
+
+
+@torch.inference_mode()
+def _scores(path: Path, prompt: Sequence[int], dtype: torch.dtype) -> Tensor:
+    """The log probabilities of a prompt's tokens after the first."""
+    model: Any = AutoModelForCausalLM.from_pretrained(path, dtype=dtype).eval()
+    ids = torch.tensor([list(prompt)])
+    generated_from = model.prepare_inputs_for_generation(ids, is_first_iteration=True)["input_ids"]
+    if generated_from is not None and generated_from.shape != ids.shape:
+        raise RuntimeError("the model generates by a token that it appends")
+    takes_positions = "position_ids" in inspect.signature(model.forward).parameters
+    positions = {"position_ids": torch.arange(len(prompt))[None]} if takes_positions else {}
+    logits = model(input_ids=ids, use_cache=False, **positions).logits[0, :-1].float()
+    return logits.log_softmax(-1).gather(1, ids[0, 1:, None])[:, 0]
+
+
+def save_for_c(folder: Path, case: Case) -> Path:
+    """Write a model of sizes that the C forward takes, if the configuration lets itself be."""
+    for i, sizes in enumerate((IN_C, {**IN_C, "head_dim": IN_C["hidden_size"] // 4})):
+        path = folder / str(i)
+        with suppress(Exception):  # what a configuration refuses is its own affair
+            save(path, case, **sizes)
+            _scores(path, greedy.prompt(3), torch.float32)
+            return path
+    return save(folder / "any", case)
+
+
+def _matcher(engine: Engine, grammar: str) -> LLMatcher:
+    compiled = engine.structured_output.compile_now(grammar, 1)
+    assert isinstance(compiled, list)
+    matcher: LLMatcher = compiled[0].matcher
+    return matcher
+
+
+class _Allowed(LogitsProcessor):
+    """Leaves what a grammar allows."""
+
+    def __init__(self, matcher: LLMatcher, prompt_len: int) -> None:
+        self._matcher, self._prompt_len = matcher, prompt_len
+
+    def __call__(self, input_ids: Any, scores: Tensor) -> Tensor:
+        if input_ids.shape[1] > self._prompt_len:
+            self._matcher.consume_token(int(input_ids[0, -1]))
+        if self._matcher.is_stopped():
+            return scores
+        bits = np.frombuffer(self._matcher.compute_bitmask(), dtype=np.uint8)
+        allowed = np.unpackbits(bits, bitorder="little")[: scores.shape[1]]
+        return scores.masked_fill(torch.from_numpy(allowed == 0), -torch.inf)
+
+
+@torch.inference_mode()
+def generate(
+    model: Any, prompt: Sequence[int], matcher: LLMatcher | None = None
+) -> tuple[list[int], list[Tensor]]:
+    """The greedy continuation of one prompt alone, and the logits of each of its tokens. It ends
+    with the grammar, if there is one."""
+    ids = torch.tensor([list(prompt)])
+    output = model.generate(
+        ids, attention_mask=torch.ones_like(ids), do_sample=False, max_new_tokens=NEW_TOKENS,
+        output_scores=True, return_dict_in_generate=True,
+        logits_processor=[] if matcher is None else [_Allowed(matcher, len(prompt))],
+    )  # fmt: skip
+    token_ids = output.sequences[0, len(prompt) :].tolist()
+    return token_ids, [row[0] for row in output.scores]
+
+
+def compare(expected: tuple[list[int], list[Tensor]], told: list[int]) -> str | None:
+    """The first difference that is no tie, in words. A text may end before ``generate`` does,
+    which does not know that a grammar is complete."""
+    token_ids, logits = expected
+    for i, (ours, theirs) in enumerate(zip(told, token_ids, strict=False)):
+        if ours != theirs:
+            margin = (logits[i][theirs] - logits[i][ours]).item()
+            return None if margin < TIE else f"token {i} is {ours}, not {theirs}, by {margin:.3g}"
+    return None if 0 < len(told) <= len(token_ids) else f"{len(told)} tokens of {len(token_ids)}"

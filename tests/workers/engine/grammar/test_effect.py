@@ -1,0 +1,67 @@
+"""What a grammar takes away from the model, as a choice reports it."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+
+from tests.workers.engine import tiny_models
+from tests.workers.engine.driving import GLM_EXAMPLE, choice, request
+from workers.engine.engine import Engine
+from workers.engine.grammar.effect import removals
+from workers.engine.grammar.mask import GrammarMask
+from workers.engine.request import LogprobParams
+
+
+def test_removals_are_of_the_wanted_rows_and_change_nothing() -> None:
+    logits = torch.tensor([[0.0, 1.0, 2.0], [3.0, 0.0, 0.0], [1.0, 1.0, 1.0]])
+    allowed = np.array([[0b011], [0b001], [0b111]], dtype=np.int32)
+    before = logits.clone()
+    found = removals(logits, GrammarMask([0, 1, 2], allowed, {}), [0, 1])
+    assert torch.equal(logits, before)
+    assert found.keys() == {0, 1}
+    shares = logits.softmax(dim=1)
+    assert found[0] == (pytest.approx(float(shares[0, 2])), True)
+    assert found[1] == (pytest.approx(float(shares[1, 1] + shares[1, 2])), False)
+    assert removals(logits, GrammarMask([0], allowed[:1], {}), [2]) == {}
+
+
+def test_a_choice_reports_what_it_was_not_allowed(engine: Engine) -> None:
+    letters = tuple(map(tiny_models.byte_level_tokenizer().token_to_id, "AB"))
+    scored = replace(request(max_tokens=1), logprobs=(LogprobParams(token_ids_logprob=letters),))
+    free = choice(engine, scored)
+    assert free.effect is None
+    assert free.logprobs is not None
+    told = choice(engine, replace(request(grammar=GLM_EXAMPLE), report_constraint=True))
+    assert told.effect is not None
+    kept = float(np.exp(free.logprobs.named[0]).sum())
+    assert told.effect.removed == pytest.approx(1 - kept, abs=1e-4)
+    assert told.effect.overruled == (free.token_ids[0] not in letters)
+    assert (told.effect.steps, told.effect.forced_tokens) == (1, 0)
+
+
+@pytest.mark.parametrize("scored", [False, True])
+def test_every_token_is_forced_or_a_step(engine: Engine, scored: bool) -> None:
+    asked = request(grammar='start: /[a-c]{3}/ "forced" ("xx" | "yy")', max_tokens=40, seed=3)
+    asked = replace(asked, report_constraint=True)
+    if scored:
+        asked = replace(asked, logprobs=(LogprobParams(),))
+    told = choice(engine, asked)
+    assert told.effect is not None
+    assert told.effect.steps + told.effect.forced_tokens == len(told.token_ids)
+    assert told.effect.forced_tokens >= len("forced") // 2
+    assert 0 < told.effect.removed < told.effect.steps
+    if scored:
+        assert told.logprobs is not None
+        assert len(told.logprobs.forced) == len(told.token_ids)
+        assert sum(told.logprobs.forced) == told.effect.forced_tokens
+        assert not told.logprobs.forced[0]
+
+
+def test_nothing_is_reported_unless_asked_for(engine: Engine) -> None:
+    assert choice(engine, request(grammar=GLM_EXAMPLE)).effect is None
+    assert choice(engine, replace(request(max_tokens=2), report_constraint=True)).effect is None
+    told = choice(engine, replace(request(grammar=GLM_EXAMPLE), logprobs=(LogprobParams(),)))
+    assert told.logprobs is not None
+    assert told.logprobs.forced == []

@@ -1,0 +1,28 @@
+"""Tiny models whose heads several ranks can share."""
+
+from typing import Any
+
+from tests.workers.engine.tiny_models import LLAMA
+
+_WIDE: dict[str, Any] = {
+    **LLAMA, "num_attention_heads": 8, "num_key_value_heads": 4, "head_dim": 16,
+}  # fmt: skip
+_GEMMA = {**_WIDE, "sliding_window": 24, "query_pre_attn_scalar": 16}
+
+FAMILIES: dict[str, dict[str, Any]] = {
+    "llama": _WIDE,
+    "tied": {**_WIDE, "tie_word_embeddings": True, "vocab_size": 401},
+    "uneven": {
+        **_WIDE, "hidden_size": 72, "num_attention_heads": 9, "num_key_value_heads": 3,
+        "attention_bias": True,
+    },
+    "one_kv_head": {**_WIDE, "num_key_value_heads": 1},
+    "qwen3": {**_WIDE, "model_type": "qwen3"},
+    "gemma2": {**_GEMMA, "model_type": "gemma2"},
+    "gemma3": {**_GEMMA, "model_type": "gemma3_text"},
+    "qwen3_moe": {
+        **_WIDE, "model_type": "qwen3_moe", "num_experts": 8, "num_experts_per_tok": 2,
+        "moe_intermediate_size": 32,
+    },
+}  # fmt: skip
+"""By name; of a vocabulary and of heads that divide unevenly, one has each."""

@@ -1,0 +1,55 @@
+"""The activation functions of MLPs and experts; a module's function is identified by its output for
+test inputs."""
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn.functional import gelu, relu, silu
+
+
+def _quick_gelu(x: Tensor) -> Tensor:
+    return x * torch.sigmoid(1.702 * x)
+
+
+def _gelu_tanh(x: Tensor) -> Tensor:
+    return gelu(x, approximate="tanh")
+
+
+def _squared_relu(x: Tensor) -> Tensor:
+    return relu(x).square()
+
+
+_ACTIVATIONS: tuple[Callable[[Tensor], Tensor], ...] = (
+    silu,
+    gelu,
+    _gelu_tanh,
+    relu,
+    _squared_relu,
+    _quick_gelu,
+)
+"""In the order of kernels/model.h; kernels/activations.h computes them in C."""
+
+CLAMPED_SWIGLU = len(_ACTIVATIONS)
+"""The activation of gpt-oss, which takes both products of an MLP."""
+
+
+def activate(activation: int, limit: float, gate: Tensor, up: Tensor) -> Tensor:
+    """The activation of an MLP's two products; ``limit`` applies to the clamped ones."""
+    if activation != CLAMPED_SWIGLU:
+        return _ACTIVATIONS[activation](gate) * up
+    return (up.clamp(-limit, limit) + 1) * _quick_gelu(gate.clamp(max=limit))
+
+
+def activation_of(function: Any) -> int | None:
+    """The number in kernels/model.h of an activation, or None."""
+    x = torch.linspace(-9, 9, 128)
+    try:
+        answer = function(x)
+    except Exception:  # noqa: BLE001 - it takes something else
+        return None
+    for i, known in enumerate(_ACTIVATIONS):
+        if torch.allclose(answer, known(x), rtol=1e-5, atol=1e-6):
+            return i
+    return None

@@ -1,0 +1,251 @@
+/* Attention of queries over the paged keys and values of one sequence, for one key head. */
+
+#pragma once
+#include <float.h>
+#include <math.h>
+#include <stdint.h>
+
+#include "activations.h"
+
+enum { MAX_QUERIES = 16, AHEAD = 128 /* tokens */ };
+
+/* Keys and values of one key head, [blocks][block_size][dim], and where a sequence lies in them. */
+typedef struct {
+    const bf16 *keys, *values;
+    const int64_t *table;
+    int32_t block_size; /* a multiple of 16 */
+    int32_t dim;        /* a multiple of 32 */
+    int64_t window;     /* tokens that a token attends to, itself included */
+    float scale, softcap;
+    const float *sinks; /* of the heads of a group, or NULL */
+} Context;
+
+/* Up to MAX_QUERIES queries: `group` heads of each of `rows` tokens that follow each other, the
+   first at `position`. A token's queries lie side by side; the next token's `stride` further. */
+typedef struct {
+    bf16 *queries; /* become the outputs */
+    int64_t stride;
+    int32_t rows, group;
+    int64_t position;
+} Queries;
+
+/* One piece of attention: queries, and the tokens [first, end) that any of them attends to; `first`
+   is a multiple of 16. */
+typedef struct {
+    Queries queries;
+    Context context;
+    int64_t first, end;
+} Piece;
+
+/* Room for one thread: by query, scores of all tokens, and weights in bfloat16. */
+typedef struct {
+    float *scores;
+    bf16 *weights;
+    int64_t max_tokens;
+} Room;
+
+static inline const bf16 *token_at(const bf16 *pages, const Context *c, int64_t token) {
+    const int64_t block = c->table[token / c->block_size];
+    return pages + (block * c->block_size + token % c->block_size) * c->dim;
+}
+
+/* The address of the keys or values needed AHEAD tokens after `token` (in the next piece once this
+   one ends), or NULL. Pages are scattered, so the hardware prefetcher cannot predict them, and
+   waiting for them takes longer than computing. So each cache line read prefetches another. */
+static inline const bf16 *ahead(const Piece *piece, const Piece *next, int64_t token, int is_key) {
+    const int64_t size = (piece->end - piece->first + 15) / 16 * 16;
+    int64_t wanted = token + (size < AHEAD ? size : AHEAD);
+    if (wanted >= piece->end) {
+        if (!next) return NULL;
+        wanted += next->first - piece->first - size;
+        if (wanted >= next->end) return NULL;
+        piece = next;
+    }
+    const Context *c = &piece->context;
+    return token_at(is_key ? c->keys : c->values, c, wanted);
+}
+
+static inline bf16 *query_at(const Queries *q, const Context *c, int index) {
+    return q->queries + index / q->group * q->stride + (int64_t)(index % q->group) * c->dim;
+}
+
+#ifdef __AMX_BF16__
+
+/* Scores of all queries and tokens, by tiles of 16 keys times 16 queries. */
+static void score(const Piece *piece, const Piece *next, Room *room) {
+    const Queries *q = &piece->queries;
+    const Context *c = &piece->context;
+    const int count = q->rows * q->group;
+    _Alignas(64) int32_t pairs[MAX_HEAD_DIM / 2][MAX_QUERIES]; /* the queries, transposed */
+    _Alignas(64) float sums[16][MAX_QUERIES];
+    for (int i = 0; i < count; i++) {
+        const int32_t *query = (const int32_t *)query_at(q, c, i);
+        for (int d = 0; d < c->dim / 2; d++) pairs[d][i] = query[d];
+    }
+    const __m512i column = _mm512_slli_epi32(
+        _mm512_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15), 4);
+    for (int64_t token = piece->first; token < piece->end; token += 16) {
+        const bf16 *keys = token_at(c->keys, c, token);
+        const bf16 *soon = ahead(piece, next, token, 1);
+        for (int d = 0; soon && d < 16 * c->dim; d += DEPTH)
+            fetch(soon + d);
+        _tile_zero(0);
+        for (int d = 0; d < c->dim; d += DEPTH) {
+            _tile_loadd(6, keys + d, c->dim * (int64_t)sizeof(bf16));
+            _tile_loadd(7, pairs[d / 2], 64);
+            _tile_dpbf16ps(0, 6, 7);
+        }
+        _tile_stored(0, sums, 64);
+        for (int i = 0; i < count; i++)
+            _mm512_storeu_ps(room->scores + i * room->max_tokens + token - piece->first,
+                             _mm512_i32gather_ps(column, &sums[0][i], 4));
+    }
+}
+
+#else
+
+/* Scores of all queries and tokens, WIDTH keys at a time. */
+static void score(const Piece *piece, const Piece *next, Room *room) {
+    const Queries *q = &piece->queries;
+    const Context *c = &piece->context;
+    for (int64_t token = piece->first; token < piece->end; token += 16) {
+        const bf16 *soon = ahead(piece, next, token, 1);
+        for (int i = 0; i < q->rows * q->group; i++)
+            for (int from = 0; from < 16; from += WIDTH) {
+                const bf16 *keys = token_at(c->keys, c, token + from);
+                const bf16 *query = query_at(q, c, i);
+                floats partial[WIDTH];
+#pragma GCC unroll 16
+                for (int t = 0; t < WIDTH; t++) partial[t] = all_of(0);
+                for (int d = 0; d < c->dim; d += 2 * WIDTH) {
+                    const ints part = load_ints(query + d);
+#pragma GCC unroll 16
+                    for (int t = 0; t < WIDTH; t++)
+                        partial[t] = add_pairs(partial[t], part,
+                                               load_ints(keys + (int64_t)t * c->dim + d));
+                    if (i || !soon || d % DEPTH) continue;
+#pragma GCC unroll 16
+                    for (int t = 0; t < WIDTH; t++)
+                        fetch(soon + (int64_t)(from + t) * c->dim + d);
+                }
+                store(room->scores + i * room->max_tokens + token + from - piece->first,
+                      sums_of(partial));
+            }
+    }
+}
+
+#endif
+
+/* Turn scores [size], of which a query attends to [begin, end), into weights e^(score - highest).
+   Return their sum. A sink is a score that counts in both and has no value. */
+static float weigh(const float *scores, bf16 *weights, int64_t size, int64_t begin, int64_t end,
+                   float scale, const float *sink) {
+    floats highest = all_of(sink ? *sink / scale : -FLT_MAX), total = all_of(0);
+    for (int64_t i = 0; i < size; i += WIDTH) {
+        const mask seen = lanes_between((int)(begin - i), (int)(end - i));
+        highest = choose(seen, larger(highest, load(scores + i)), highest);
+    }
+    const floats top = all_of(highest_of(highest)), by = all_of(scale);
+    for (int64_t i = 0; i < size; i += WIDTH) {
+        const mask seen = lanes_between((int)(begin - i), (int)(end - i));
+        const floats below = (load(scores + i) - top) * by;
+        const floats weight = choose(seen, exponential(larger(below, all_of(-80.0f))), all_of(0));
+        total += weight;
+        narrow(weights + i, weight);
+    }
+    if (!sink) return sum_of(total);
+    float own[WIDTH];
+    store(own, exponential(larger((all_of(*sink / scale) - top) * by, all_of(-80.0f))));
+    return sum_of(total) + own[0];
+}
+
+/* Prepare scores [size] for e^x, with the softcap of Gemma 2 (Gemma Team, 2024, section 2). */
+static void cap_scores(float *scores, int64_t size, const Context *c) {
+    for (int64_t i = 0; i < size; i += WIDTH)
+        store(scores + i, capped(load(scores + i) * all_of(c->scale), c->softcap));
+}
+
+enum { MIXED_COLUMNS = 4 * WIDTH };
+
+/* The weighted sum of values for `count` of the queries, `vectors` times WIDTH of `dim` columns,
+   two tokens at a time. Slots that no query attends to are not read: they may hold stale values. */
+static inline __attribute__((always_inline)) void mix(const Piece *piece, const Piece *next,
+                                                      int index, int count, int column, int vectors,
+                                                      const Room *room, const float *totals) {
+    const Queries *q = &piece->queries;
+    const Context *c = &piece->context;
+    const bf16 *soon = NULL;
+    floats sums[4][4];
+    for (int i = 0; i < count; i++)
+        for (int j = 0; j < vectors; j++) sums[i][j] = all_of(0);
+    for (int64_t token = piece->first; token < piece->end; token += 2) {
+        const bf16 *values = token_at(c->values, c, token) + column;
+        const bf16 *beside = token + 1 < piece->end ? values + c->dim : values;
+        if (index == 0 && token % 16 == 0) soon = ahead(piece, next, token, 0);
+        for (int j = 0; soon && j < 2 * vectors * WIDTH; j += DEPTH)
+            fetch(soon + (token % 16 + j / (vectors * WIDTH)) * c->dim + column +
+                  j % (vectors * WIDTH));
+        ints pairs[4];
+        for (int j = 0; j < vectors / 2; j++)
+            pair_up(load_ints(values + 2 * WIDTH * j), load_ints(beside + 2 * WIDTH * j),
+                    pairs + 2 * j);
+        for (int i = 0; i < count; i++) {
+            const ints weight = repeat_pair(room->weights + (index + i) * room->max_tokens +
+                                            token - piece->first);
+            for (int j = 0; j < vectors; j++) sums[i][j] = add_pairs(sums[i][j], pairs[j], weight);
+        }
+    }
+    for (int i = 0; i < count; i++) {
+        const floats share = all_of(1.0f / totals[index + i]);
+        bf16 *out = query_at(q, c, index + i) + column;
+        in_order(sums[i]);
+        if (vectors == 4) in_order(sums[i] + 2);
+        for (int j = 0; j < vectors; j++) narrow(out + j * WIDTH, sums[i][j] * share);
+    }
+}
+
+/* Set the range of tokens that a piece attends to. */
+static void limit(Piece *piece) {
+    const Queries *q = &piece->queries;
+    const int64_t window = piece->context.window;
+    const int64_t seen = q->position + 1 > window ? q->position + 1 - window : 0;
+    piece->first = seen / 16 * 16;
+    piece->end = q->position + q->rows;
+}
+
+/* The same for up to MIXED_QUERIES of the queries. */
+static inline __attribute__((always_inline)) void mix_some(const Piece *piece, const Piece *next,
+                                                           int index, int count, const Room *room,
+                                                           const float *totals) {
+    const int dim = piece->context.dim;
+    int column = 0;
+    for (; column + MIXED_COLUMNS <= dim; column += MIXED_COLUMNS)
+        mix(piece, next, index, count, column, 4, room, totals);
+    if (column < dim) mix(piece, next, index, count, column, 2, room, totals);
+}
+
+/* `next` is the piece that this thread computes afterwards, or NULL. */
+static void attend(const Piece *piece, const Piece *next, Room *room) {
+    const Queries *q = &piece->queries;
+    const Context *c = &piece->context;
+    const int count = q->rows * q->group;
+    const int64_t first = piece->first, end = piece->end, size = (end - first + 15) / 16 * 16;
+    float totals[MAX_QUERIES];
+    score(piece, next, room);
+    for (int i = 0; i < count; i++) {
+        const int64_t own_end = q->position + i / q->group + 1;
+        const int64_t own_begin = own_end > c->window ? own_end - c->window : 0;
+        float *scores = room->scores + i * room->max_tokens;
+        if (c->softcap > 0) cap_scores(scores, size, c);
+        totals[i] = weigh(scores, room->weights + i * room->max_tokens, size, own_begin - first,
+                          own_end - first, c->softcap > 0 ? 1 : c->scale,
+                          c->sinks ? c->sinks + i % q->group : NULL);
+    }
+    for (int i = 0; i < count; i += MIXED_QUERIES)
+        switch (count - i < MIXED_QUERIES ? count - i : MIXED_QUERIES) {
+        case 1: mix_some(piece, next, i, 1, room, totals); break;
+        case 2: mix_some(piece, next, i, 2, room, totals); break;
+        case 3: mix_some(piece, next, i, 3, room, totals); break;
+        default: mix_some(piece, next, i, 4, room, totals);
+        }
+}

@@ -1,0 +1,339 @@
+/* The forward of a decoder over one flat batch, for the engine's paged cache: the norms, heads, MLPs
+   and experts that model.h describes, residuals in float32. All threads walk through the same phases
+   and meet at a barrier after each. */
+
+#include <linux/futex.h>
+#include <math.h>
+#include <omp.h>
+#include <stdatomic.h>
+#include <stdint.h>
+#include <string.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include "attention.h"
+#include "experts.h"
+#include "heads.h"
+#include "logits.h"
+#include "mlp.h"
+#include "norm.h"
+#include "project.h"
+
+enum { SPINS = 4000, FEWEST_SPINS = 250 };
+
+typedef struct {
+    atomic_int arrived, round, sleepers, spins;
+    int size;
+} Barrier;
+
+/* Wait for the other threads: spin for some 50 us, then sleep. Another process may hold the core of
+   one of them for milliseconds. Asleep, this thread frees its own core, which the system then gives
+   to the other one; spinning on, both would lose that time at each of 270 barriers. A wait that long
+   also shows that cores are scarce, so the next barriers of this pass spin less. */
+static void meet(Barrier *barrier) {
+    const int round = atomic_load_explicit(&barrier->round, memory_order_acquire);
+    if (atomic_fetch_add(&barrier->arrived, 1) == barrier->size - 1) {
+        atomic_store(&barrier->arrived, 0);
+        atomic_fetch_add(&barrier->round, 1);
+        if (atomic_load(&barrier->sleepers))
+            syscall(SYS_futex, &barrier->round, FUTEX_WAKE_PRIVATE, barrier->size, NULL, NULL, 0);
+        return;
+    }
+    const int spins = atomic_load_explicit(&barrier->spins, memory_order_relaxed);
+    for (int i = 0; i < spins; i++) {
+        if (atomic_load_explicit(&barrier->round, memory_order_acquire) != round) return;
+        relax();
+    }
+    atomic_store_explicit(&barrier->spins, spins / 4 > FEWEST_SPINS ? spins / 4 : FEWEST_SPINS,
+                          memory_order_relaxed);
+    atomic_fetch_add(&barrier->sleepers, 1);
+    while (atomic_load(&barrier->round) == round) /* a wait on a changed round returns at once */
+        syscall(SYS_futex, &barrier->round, FUTEX_WAIT_PRIVATE, round, NULL, NULL, 0);
+    atomic_fetch_sub(&barrier->sleepers, 1);
+}
+
+/* For `linear`, and layers that multiply the same input. */
+static void normalize_rows(const Model *m, const Batch *b, const Norm *norm, const Linear *linear) {
+    const Share share = share_of(b->rows);
+    for (int64_t row = share.begin; row < share.end; row++) {
+        normalize_or_copy(b->residual + row * m->hidden, norm, m->hidden,
+                          b->normed + row * m->hidden);
+        prepare_row(linear, b->normed, row, &b->prepared);
+    }
+}
+
+static void embed(const Model *m, const Batch *b) {
+    const Share share = share_of(b->rows);
+    const floats scale = all_of(m->embedding_scale);
+    for (int64_t row = share.begin; row < share.end; row++)
+        for (int i = 0; i < m->hidden; i += WIDTH)
+            store(b->residual + row * m->hidden + i,
+                  widen(m->embedding + b->ids[row] * m->hidden + i) * scale);
+}
+
+/* Rows that attend together: [starts[i], starts[i + 1]) are consecutive tokens of one sequence, as
+   many as fill a tile with the queries of one key head. */
+typedef struct {
+    int32_t count;
+    int32_t *starts;
+} Tiles;
+
+static void find_tiles(const Model *m, const Batch *b, Tiles *tiles) {
+    const int most = MAX_QUERIES / (m->heads / m->kv_heads);
+    tiles->count = 0;
+    for (int row = 0, size = 0; row <= b->rows; row++, size++) {
+        const int goes_on = row > 0 && row < b->rows && size < most &&
+                            b->owners[row] == b->owners[row - 1] &&
+                            b->positions[row] == b->positions[row - 1] + 1;
+        if (goes_on) continue;
+        tiles->starts[tiles->count++] = row;
+        size = 0;
+    }
+    tiles->count--;
+}
+
+/* The `i`-th piece of attention: a tile's queries of one key head. */
+static Piece find_piece(const Model *m, const Layer *layer, const Batch *b, const Tiles *tiles,
+                        int64_t i) {
+    const int group = m->heads / m->kv_heads;
+    const int64_t tile = i / m->kv_heads, head = i % m->kv_heads, row = tiles->starts[tile];
+    const int64_t pages = head * m->num_blocks * m->block_size * m->head_dim;
+    Piece piece = {
+        .context = {
+            .keys = layer->keys + pages,
+            .values = layer->values + pages,
+            .table = b->tables + b->owners[row] * b->table_width,
+            .block_size = m->block_size,
+            .dim = m->head_dim,
+            .window = layer->window,
+            .scale = layer->scale,
+            .softcap = layer->softcap,
+            .sinks = layer->sinks ? layer->sinks + head * group : NULL,
+        },
+        .queries = {
+            .queries = b->queries + (row * m->heads + head * group) * m->head_dim,
+            .stride = (int64_t)m->heads * m->head_dim,
+            .rows = tiles->starts[tile + 1] - row,
+            .group = group,
+            .position = b->positions[row],
+        },
+    };
+    limit(&piece);
+    return piece;
+}
+
+static void attend_rows(const Model *m, const Layer *layer, const Batch *b, const Tiles *tiles) {
+    const Share share = share_of((int64_t)tiles->count * m->kv_heads);
+    const int64_t room_size = omp_get_thread_num() * MAX_QUERIES * b->max_tokens;
+    Room room = {b->scores + room_size, b->weights + room_size, b->max_tokens};
+    if (share.begin == share.end) return;
+    Piece piece = find_piece(m, layer, b, tiles, share.begin);
+    for (int64_t i = share.begin; i < share.end; i++) {
+        const int has_next = i + 1 < share.end;
+        const Piece next = has_next ? find_piece(m, layer, b, tiles, i + 1) : piece;
+        attend(&piece, has_next ? &next : NULL, &room);
+        piece = next;
+    }
+}
+
+/* Wait for all rows that `linear` multiplies next, and prepare them. */
+static void await_rows(const Linear *linear, const bf16 *x, const Batch *b, Barrier *barrier) {
+    meet(barrier);
+    if (!needs_preparation(linear)) return;
+    prepare_rows(linear, x, b->rows, &b->prepared);
+    meet(barrier);
+}
+
+/* Whether a branch's output is normalized or scaled before it is added. */
+static int is_finished_apart(const Model *m, const Norm *norm) {
+    return norm->weight || m->residual_scale != 1;
+}
+
+/* Add rows of x times `linear` to the residual, after `norm`. No thread reads the residual before
+   the next barrier, so each product may be added as soon as it is computed. */
+static void add_branch(const Model *m, const Linear *linear, const Norm *norm, const bf16 *x,
+                       const Batch *b, Barrier *barrier) {
+    const Rows rows = {x, &b->prepared};
+    await_rows(linear, x, b, barrier);
+    if (!is_finished_apart(m, norm)) {
+        project(linear, rows, b->rows, b->residual, m->hidden, 1);
+        return;
+    }
+    project(linear, rows, b->rows, b->branch, m->hidden, 0);
+    meet(barrier);
+    const Share share = share_of(b->rows);
+    const floats scale = all_of(m->residual_scale);
+    for (int64_t row = share.begin; row < share.end; row++) {
+        float *to = b->residual + row * m->hidden, *from = b->branch + row * m->hidden;
+        bf16 *normed = b->normed + row * m->hidden;
+        if (norm->weight) {
+            normalize(from, norm, m->hidden, normed);
+            for (int i = 0; i < m->hidden; i += WIDTH) store(from + i, widen(normed + i));
+        }
+        for (int i = 0; i < m->hidden; i += WIDTH)
+            store(to + i, multiply_add(load(from + i), scale, load(to + i)));
+    }
+}
+
+/* Compute queries, keys and values of all rows, and their attention. */
+static void run_attention(const Model *m, const Layer *layer, const Batch *b, const Tiles *tiles,
+                          Barrier *barrier) {
+    const Rows normed = {b->normed, &b->prepared};
+    normalize_rows(m, b, &layer->attention_norm, &layer->query);
+    meet(barrier);
+    project(&layer->query, normed, b->rows, b->projected, m->width, 0);
+    if (layer->key.packed) {
+        project(&layer->key, normed, b->rows, b->projected + m->key_begin, m->width, 0);
+        project(&layer->value, normed, b->rows, b->projected + m->value_begin, m->width, 0);
+    }
+    meet(barrier);
+    place_rows(m, layer, b);
+    meet(barrier);
+    configure_tiles(16);
+    attend_rows(m, layer, b, tiles);
+    configure_tiles(b->rows);
+}
+
+/* Apply the MLP's activation function to all rows. */
+static void run_mlp(const Model *m, const Layer *layer, const Batch *b, Barrier *barrier) {
+    const Mlp *mlp = &layer->mlp;
+    normalize_rows(m, b, &layer->mlp_norm, &mlp->up);
+    meet(barrier);
+    activate_pieces(mlp, (Rows){b->normed, &b->prepared}, 0, b->rows, share_of(mlp_pieces(mlp)),
+                    b->activated);
+}
+
+/* Compute a mixture of experts, and add its output to the residual. */
+static void run_experts(const Model *m, const Layer *layer, const Batch *b, Barrier *barrier) {
+    const Experts *e = layer->experts;
+    const int has_shared = e->shared.up.packed != NULL;
+    const Rows activated = {b->activated, &b->prepared};
+    const Linear *down = &e->mlps->down;
+    const Share columns = share_of(m->hidden / (2 * LANES));
+    normalize_rows(m, b, &layer->mlp_norm, &e->shared.up);
+    meet(barrier);
+    score_experts(m, e, b);
+    if (has_shared)
+        activate_pieces(&e->shared, (Rows){b->normed, &b->prepared}, 0, b->rows,
+                        share_of(mlp_pieces(&e->shared)), b->activated);
+    meet(barrier);
+    route_rows(m, e, b);
+    if (has_shared) prepare_rows(&e->shared.down, b->activated, b->rows, &b->prepared);
+    meet(barrier);
+    if (has_shared)
+        add_routed(m, &e->shared.down, activated, 0, b->rows, b->shared_routes, columns,
+                   b->residual);
+    if (omp_get_thread_num() == 0) sort_routes(m, e, b);
+    meet(barrier);
+    gather_rows(m, e, b);
+    meet(barrier);
+    activate_experts(e, b);
+    meet(barrier);
+    if (needs_preparation(down)) {
+        prepare_rows(down, b->activated, (int64_t)b->rows * e->chosen, &b->prepared);
+        meet(barrier);
+    }
+    for (int i = 0; i < e->count; i++) {
+        const int from = b->expert_starts[i], rows = b->expert_starts[i + 1] - from;
+        if (rows)
+            add_routed(m, &e->mlps[i].down, activated, from, rows, b->routes, columns, b->residual);
+    }
+}
+
+static void run_layer(const Model *m, const Layer *layer, const Batch *b, const Tiles *tiles,
+                      Barrier *barrier) {
+    run_attention(m, layer, b, tiles, barrier);
+    if (m->parallel) {
+        run_mlp(m, layer, b, barrier);
+        add_branch(m, &layer->output, &layer->attention_out_norm, b->queries, b, barrier);
+    } else {
+        add_branch(m, &layer->output, &layer->attention_out_norm, b->queries, b, barrier);
+        meet(barrier);
+        if (layer->experts)
+            run_experts(m, layer, b, barrier);
+        else
+            run_mlp(m, layer, b, barrier);
+    }
+    if (!layer->experts)
+        add_branch(m, &layer->mlp.down, &layer->mlp_out_norm, b->activated, b, barrier);
+    meet(barrier);
+}
+
+/* The columns of the logits that this thread has computed, scaled and capped. */
+static void finish_logits(const Model *m, const Batch *b) {
+    const Share pairs = share_of(m->head.outputs / (2 * LANES));
+    if (m->logits_scale == 1 && m->logits_softcap == 0) return;
+    for (int64_t row = 0; row < b->num_logits; row++)
+        for (int64_t i = pairs.begin * 2 * LANES; i < pairs.end * 2 * LANES; i += WIDTH) {
+            float *at = b->logits + row * m->head.outputs + i;
+            const floats scaled = load(at) * all_of(m->logits_scale);
+            store(at, m->logits_softcap > 0 ? capped(scaled, m->logits_softcap) : scaled);
+        }
+}
+
+/* Multiply the sampled rows, normalized and packed together, by the output head. */
+static void run_head(const Model *m, const Batch *b, Barrier *barrier) {
+    if (!b->num_logits) return; /* the chunk of a prompt: no tile may have 0 rows */
+    const Share share = share_of(b->num_logits);
+    for (int64_t i = share.begin; i < share.end; i++) {
+        normalize_or_copy(b->residual + b->logits_rows[i] * m->hidden, &m->norm, m->hidden,
+                          b->normed + i * m->hidden);
+        prepare_row(&m->head, b->normed, i, &b->prepared);
+    }
+    meet(barrier);
+    configure_tiles(b->num_logits);
+    project(&m->head, (Rows){b->normed, &b->prepared}, b->num_logits, b->logits, m->head.outputs,
+            0);
+    finish_logits(m, b);
+}
+
+void quire_forward(const Model *m, const Batch *b) {
+    Barrier barrier = {.size = 1, .spins = SPINS};
+    int32_t starts[b->rows + 1];
+    Tiles tiles = {.starts = starts};
+    find_tiles(m, b, &tiles);
+#pragma omp parallel num_threads(b->num_threads)
+    {
+#pragma omp single
+        barrier.size = omp_get_num_threads();
+        configure_tiles(b->rows);
+        embed(m, b);
+        for (int i = 0; i < m->num_layers; i++) run_layer(m, m->layers + i, b, &tiles, &barrier);
+        run_head(m, b, &barrier);
+        release_tiles();
+    }
+}
+
+/* out [rows][outputs] = x [rows][inputs] times the weight; rows of x beyond the last may be read
+   up to a multiple of ROW_BLOCK. `prepared` is room for them, if the weight is in int8 or
+   quire_widens. */
+void quire_linear(const Linear *linear, const bf16 *x, int32_t rows, const Prepared *prepared,
+                  float *out, int32_t threads) {
+#pragma omp parallel num_threads(threads)
+    {
+        prepare_rows(linear, x, rows, prepared);
+#pragma omp barrier
+        configure_tiles(rows);
+        project(linear, (Rows){x, prepared}, rows, out, linear->outputs, 0);
+        release_tiles();
+    }
+}
+
+/* Whether rows in bfloat16 are prepared too. */
+int quire_widens(void) { return WIDENS; }
+
+/* Mask the rows that have a line in the mask, and find the highest logit of every row. */
+void quire_choose(const Choices *choices, int32_t rows, int32_t threads) {
+#pragma omp parallel for num_threads(threads) if (rows > 1)
+    for (int32_t row = 0; row < rows; row++) choose_row(choices, row);
+}
+
+/* Request AMX state from the system. Return 0 if this process may use the compiled instructions. */
+int quire_prepare(void) {
+#ifdef __AMX_BF16__
+    enum { REQUEST_PERMISSION = 0x1023, TILE_DATA = 18 };
+    return (int)syscall(SYS_arch_prctl, REQUEST_PERMISSION, TILE_DATA);
+#else
+    return 0;
+#endif
+}

@@ -1,0 +1,142 @@
+/* Mixtures of experts: every row goes through a few of many MLPs (Shazeer et al., 2017).
+
+   Rows are sorted by expert, so that each expert multiplies all of its rows at once. A row's expert
+   outputs are added in the order of the experts' numbers, whatever else the step computes. */
+
+#pragma once
+#include <math.h>
+#include <string.h>
+
+#include "mlp.h"
+
+/* The dot product of two rows. */
+static inline float dot(const bf16 *a, const bf16 *b, int size) {
+    floats sums[2] = {all_of(0), all_of(0)};
+    for (int i = 0; i < size; i += 2 * WIDTH)
+        for (int j = 0; j < 2; j++)
+            sums[j] = multiply_add(widen(a + i + j * WIDTH), widen(b + i + j * WIDTH), sums[j]);
+    return sum_of(sums[0] + sums[1]);
+}
+
+static inline float logistic(float x) { return 1 / (1 + expf(-x)); }
+
+/* Compute the router's logits for all rows and experts. */
+static void score_experts(const Model *m, const Experts *e, const Batch *b) {
+    const Share share = share_of((int64_t)b->rows * e->count);
+    for (int64_t i = share.begin; i < share.end; i++) {
+        const int64_t row = i / e->count, expert = i % e->count;
+        const float bias = e->bias ? e->bias[expert] : 0;
+        b->routing[i] =
+            dot(b->normed + row * m->hidden, e->router + expert * m->hidden, m->hidden) + bias;
+    }
+}
+
+/* Choose the experts of a row from the router's logits, the likeliest first; of equal ones the
+   first. */
+static void choose_experts(const Experts *e, float *logits, int32_t *chosen, float *weights) {
+    float highest = logits[0], total = 0, kept = 0;
+    for (int i = 1; i < e->count; i++) highest = fmaxf(highest, logits[i]);
+    for (int i = 0; i < e->count; i++) {
+        logits[i] = e->sigmoid ? logistic(logits[i]) : expf(logits[i] - highest);
+        total += logits[i];
+    }
+    for (int rank = 0; rank < e->chosen; rank++) {
+        int best = -1;
+        float best_score = 0;
+        for (int i = 0; i < e->count; i++) {
+            const float score = logits[i] + (e->correction ? e->correction[i] : 0);
+            int taken = 0;
+            for (int j = 0; j < rank; j++) taken |= chosen[j] == i;
+            if (taken || (best >= 0 && !(score > best_score))) continue;
+            best = i;
+            best_score = score;
+        }
+        chosen[rank] = best;
+        weights[rank] = logits[best];
+        kept += logits[best];
+    }
+    const float by = e->normalizes ? kept : e->sigmoid ? 1 : total;
+    for (int rank = 0; rank < e->chosen; rank++) weights[rank] = weights[rank] / by * e->scale;
+}
+
+/* Choose experts for this thread's rows, and compute the weight of the shared expert for each. */
+static void route_rows(const Model *m, const Experts *e, const Batch *b) {
+    const Share share = share_of(b->rows);
+    for (int64_t row = share.begin; row < share.end; row++) {
+        choose_experts(e, b->routing + row * e->count, b->chosen + row * e->chosen,
+                       b->expert_weights + row * e->chosen);
+        const float part = e->shared_gate
+                               ? logistic(dot(b->normed + row * m->hidden, e->shared_gate, m->hidden))
+                               : 1;
+        b->shared_routes[row] = (Route){(int32_t)row, part * m->residual_scale};
+    }
+}
+
+/* Sort rows by expert: expert i has the routes [starts[i], starts[i + 1]). */
+static void sort_routes(const Model *m, const Experts *e, const Batch *b) {
+    const int slots = b->rows * e->chosen;
+    int32_t *starts = b->expert_starts;
+    memset(starts, 0, sizeof(int32_t) * (size_t)(e->count + 2));
+    for (int i = 0; i < slots; i++) starts[b->chosen[i] + 2]++;
+    for (int i = 2; i < e->count + 2; i++) starts[i] += starts[i - 1];
+    for (int i = 0; i < slots; i++)
+        b->routes[starts[b->chosen[i] + 1]++] =
+            (Route){i / e->chosen, b->expert_weights[i] * m->residual_scale};
+}
+
+/* Copies of the rows in the order of routes, prepared for their experts. */
+static void gather_rows(const Model *m, const Experts *e, const Batch *b) {
+    const Share share = share_of((int64_t)b->rows * e->chosen);
+    for (int64_t i = share.begin; i < share.end; i++) {
+        memcpy(b->gathered + i * m->hidden, b->normed + (int64_t)b->routes[i].row * m->hidden,
+               sizeof(bf16) * (size_t)m->hidden);
+        prepare_row(&e->mlps->up, b->gathered, i, &b->prepared);
+    }
+}
+
+/* Apply the experts' activation functions to their rows; threads share the work of all experts. */
+static void activate_experts(const Experts *e, const Batch *b) {
+    const Rows gathered = {b->gathered, &b->prepared};
+    const int64_t pieces = mlp_pieces(e->mlps), width = e->mlps->up.outputs;
+    int64_t active = 0, first = 0;
+    for (int i = 0; i < e->count; i++) active += b->expert_starts[i] < b->expert_starts[i + 1];
+    const Share share = share_of(active * pieces);
+    for (int i = 0; i < e->count; i++) {
+        const int from = b->expert_starts[i], rows = b->expert_starts[i + 1] - from;
+        if (!rows) continue;
+        const int64_t begin = share.begin - first, end = share.end - first;
+        const Share own = {begin < 0 ? 0 : begin, end > pieces ? pieces : end};
+        if (own.begin < own.end)
+            activate_pieces(e->mlps + i, gathered, from, rows, own, b->activated + from * width);
+        first += pieces;
+    }
+}
+
+/* Multiply rows [from, from + rows) of x by `down` and by the weights of their routes, and add them
+   to the residual rows that they came from: one thread's pairs of columns. */
+static void add_routed(const Model *m, const Linear *down, Rows x, int from, int rows,
+                       const Route *routes, Share share, float *residual) {
+    const int most = pairs_at_once(rows);
+    Tile tile;
+    for (int pair = (int)share.begin; pair < share.end; pair += most) {
+        const int pairs = share.end - pair < most ? (int)share.end - pair : most;
+        const Pairs blocks = {down, down, 2 * pair, 2 * pair + 1, 2, pairs};
+        for (int row = 0; row < rows; row += ROW_BLOCK) {
+            const int count = rows - row < ROW_BLOCK ? rows - row : ROW_BLOCK;
+            multiply(x, from + row, count, &blocks, &tile, row == 0);
+            for (int line = 0; line < count * pairs; line++) {
+                const int block = 2 * (pair + line / count);
+                const Route route = routes[from + row + line % count];
+                float *to = residual + (int64_t)route.row * m->hidden + block * LANES;
+                for (int j = 0; j < 2; j++) {
+                    const Columns columns = columns_of(down, block + j);
+                    for (int v = 0; v < VECTORS; v++) {
+                        float *at = to + j * LANES + v * WIDTH;
+                        store(at, multiply_add(finish(&columns, tile.sums[j][line], v),
+                                               all_of(route.weight), load(at)));
+                    }
+                }
+            }
+        }
+    }
+}

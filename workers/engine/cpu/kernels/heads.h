@@ -1,0 +1,99 @@
+/* Turns projected rows into queries, and into keys and values in the cache. */
+
+#pragma once
+#include "norm.h"
+#include "project.h"
+
+/* Rotary positions (Su et al., 2021). `cosine` and `sine` hold, for each number, its own factor and
+   its partner's. Numbers beyond the rotated dimensions stay as they are. */
+static inline void rotate(const Model *m, const float *x, const float *cosine, const float *sine,
+                          bf16 *out) {
+    const int half = m->rotary_dim / 2, rest = m->rotary_dim;
+    if (m->interleaved) {
+        for (int i = 0; i < m->rotary_dim; i += WIDTH) {
+            const floats value = load(x + i);
+            narrow(out + i, multiply_add(swap_neighbours(value), load(sine + i),
+                                         value * load(cosine + i)));
+        }
+    } else if (half % WIDTH == 0) {
+        for (int i = 0; i < half; i += WIDTH) {
+            const floats a = load(x + i), c = load(x + half + i);
+            narrow(out + i, multiply_add(c, load(sine + i), a * load(cosine + i)));
+            narrow(out + half + i,
+                   multiply_add(a, load(sine + half + i), c * load(cosine + half + i)));
+        }
+    } else {
+        _Alignas(64) float turned[MAX_HEAD_DIM];
+        for (int i = 0; i < rest; i++) {
+            const float partner = x[i < half ? i + half : i - half];
+            turned[i] = partner * sine[i] + x[i] * cosine[i];
+        }
+        for (int i = rest; i < m->head_dim; i++) turned[i] = x[i];
+        for (int i = 0; i < m->head_dim; i += WIDTH) narrow(out + i, load(turned + i));
+        return;
+    }
+    for (int i = rest; i < m->head_dim; i += WIDTH) narrow(out + i, load(x + i));
+}
+
+static inline void place_head(const Model *m, const Layer *layer, const float *x, int64_t position,
+                              bf16 *out) {
+    if (layer->cosine)
+        rotate(m, x, layer->cosine + position * m->rotary_dim,
+               layer->sine + position * m->rotary_dim, out);
+    else
+        for (int i = 0; i < m->head_dim; i += WIDTH) narrow(out + i, load(x + i));
+}
+
+/* Normalize numbers in place, `span` of them at a time, rounded as the next step reads them. */
+static inline void normalize_heads(const Norm *norm, float *x, int from, int size, int span) {
+    bf16 normed[span];
+    for (int i = 0; i < size; i += span) {
+        const Norm own = {norm->weight + from + i, norm->bias ? norm->bias + from + i : NULL,
+                          norm->epsilon, norm->centers};
+        normalize(x + i, &own, span, normed);
+        for (int j = 0; j < span; j += WIDTH) store(x + i + j, widen(normed + j));
+    }
+}
+
+/* Where the queries that share key head `h` begin in a projected row. */
+static inline float *queries_of(const Model *m, float *x, int h) {
+    return x + (int64_t)h * m->query_step;
+}
+
+static void normalize_queries_and_keys(const Model *m, const Layer *layer, float *x) {
+    const int group = m->heads / m->kv_heads, size = group * m->head_dim;
+    if (layer->query_norm.weight && m->query_span == m->head_dim)
+        for (int h = 0; h < m->kv_heads; h++)
+            normalize_heads(&layer->query_norm, queries_of(m, x, h), h * size, size, m->head_dim);
+    else if (layer->query_norm.weight)
+        normalize_heads(&layer->query_norm, x, 0, m->query_span, m->query_span);
+    if (layer->key_norm.weight && m->key_span == m->head_dim)
+        for (int h = 0; h < m->kv_heads; h++)
+            normalize_heads(&layer->key_norm, x + m->key_begin + (int64_t)h * m->kv_step,
+                            h * m->head_dim, m->head_dim, m->head_dim);
+    else if (layer->key_norm.weight)
+        normalize_heads(&layer->key_norm, x + m->key_begin, 0, m->key_span, m->key_span);
+}
+
+/* Rotate queries and keys, and store keys and values in the cache. */
+static void place_rows(const Model *m, const Layer *layer, const Batch *b) {
+    const Share share = share_of(b->rows);
+    const int group = m->heads / m->kv_heads;
+    for (int64_t row = share.begin; row < share.end; row++) {
+        float *x = b->projected + row * m->width;
+        bf16 *queries = b->queries + row * m->heads * m->head_dim;
+        const int64_t position = b->positions[row];
+        normalize_queries_and_keys(m, layer, x);
+        for (int h = 0; h < m->kv_heads; h++) {
+            const int64_t at = (h * m->num_blocks * m->block_size + b->slots[row]) * m->head_dim;
+            const float *key = x + m->key_begin + (int64_t)h * m->kv_step;
+            const float *value = x + m->value_begin + (int64_t)h * m->kv_step;
+            for (int i = 0; i < group; i++)
+                place_head(m, layer, queries_of(m, x, h) + i * m->head_dim, position,
+                           queries + (h * group + i) * m->head_dim);
+            place_head(m, layer, key, position, layer->keys + at);
+            for (int i = 0; i < m->head_dim; i += WIDTH)
+                narrow(layer->values + at + i, load(value + i));
+        }
+    }
+}

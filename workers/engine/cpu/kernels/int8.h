@@ -1,0 +1,178 @@
+/* Products of activations and weights in 8 bits, summed exactly in 32.
+
+   A row of activations is rounded to 8 bits by groups of 64 inputs, each with its own step: with
+   one step for the whole row, a few large numbers would cost the small ones their precision. A
+   weight [out, in] is packed as [out / 16][in / 4][16][4], each output column's step beside it, and
+   stored as w + 128, since most instructions multiply unsigned by signed bytes. The offset adds 128
+   times the sum of the row's group to each product, so sums start from the negative of that. */
+
+#pragma once
+#include <float.h>
+#include <math.h>
+#include <stdint.h>
+
+#include "matmul.h"
+
+enum { GROUP = 64 };
+
+/* A row of activations [inputs], and for each group its step and the initial value of sums. For
+   4-bit weights, the latter holds the sums of the group's halves, in 16 bits each. */
+typedef struct {
+    small *values;
+    float *steps;
+    int32_t *starts;
+} Quantized;
+
+static inline int64_t groups_of(int inputs) { return (inputs + GROUP - 1) / GROUP; }
+
+static inline Quantized quantized_row(const Prepared *rows, int64_t row, int inputs) {
+    const int64_t group = row * groups_of(inputs);
+    return (Quantized){(small *)rows->values + row * inputs, rows->steps + group,
+                       rows->starts + group};
+}
+
+/* One group. If a number in it is not finite, its step is NaN, so that it shows in the sums. */
+static inline void quantize_group(const bf16 *x, int size, int weight_bits, Quantized out) {
+    floats highest = all_of(0);
+    mask strange = no_lane();
+    for (int i = 0; i < size; i += WIDTH) {
+        const floats value = magnitude(widen(x + i));
+        strange |= is_nan(value) | is_greater(value, all_of(FLT_MAX));
+        highest = larger(highest, value);
+    }
+    const int is_strange = any_lane(strange);
+    const float top = is_strange ? 0.0f : highest_of(highest);
+    const int is_zero = top < 1e-30f; /* its reciprocal might overflow */
+    const mask is_kept = lanes_of_bits(is_zero ? 0 : 0xffff);
+    const floats by = all_of(is_zero ? 0.0f : 127.0f / top);
+    ints totals[2] = {all_ints(0), all_ints(0)};
+    for (int i = 0; i < size; i += WIDTH) {
+        const ints values = rounded(choose(is_kept, widen(x + i) * by, all_of(0)));
+        totals[i / (GROUP / 2)] += values;
+        store_small(out.values + i, values);
+    }
+    *out.steps = is_strange ? NAN : top / 127.0f;
+    if (weight_bits == 8)
+        *out.starts = -BYTE_OFFSET * sum_of_ints(totals[0] + totals[1]);
+    else
+        *out.starts = (sum_of_ints(totals[0]) & 0xffff) | (int32_t)((uint32_t)sum_of_ints(totals[1]) << 16);
+}
+
+/* For weights of 8 or 4 bits. */
+static inline void quantize(const bf16 *x, int inputs, int weight_bits, Quantized out) {
+    for (int i = 0; i < inputs; i += GROUP, out.steps++, out.starts++) {
+        quantize_group(x + i, inputs - i < GROUP ? inputs - i : GROUP, weight_bits, out);
+        out.values += GROUP;
+    }
+}
+
+static inline const uint8_t *byte_block(const Linear *linear, int block) {
+    return (const uint8_t *)linear->packed + (int64_t)block * LANES * linear->inputs;
+}
+
+/* One row, to a line of `out`: bound by the bandwidth of reading weights. */
+static inline void multiply_bytes_row(Quantized x, int inputs, const uint8_t *a, const uint8_t *b,
+                                      Tile *out, int line) {
+    enum { PARTS = VECTORS == 1 ? 2 : 1 }; /* sums side by side, to hide latency */
+    const uint8_t *const blocks[2] = {a, b};
+    floats totals[2][VECTORS];
+    for (int v = 0; v < VECTORS; v++) totals[0][v] = totals[1][v] = all_of(0);
+    for (int begin = 0; begin < inputs; begin += GROUP, x.steps++, x.starts++) {
+        const int end = inputs - begin < GROUP ? inputs : begin + GROUP;
+        ints sums[2][VECTORS][2];
+        for (int v = 0; v < VECTORS; v++) {
+            sums[0][v][0] = sums[1][v][0] = all_ints(*x.starts);
+            sums[0][v][1] = sums[1][v][1] = all_ints(0);
+        }
+        for (int k = begin; k < end; k += 4 * PARTS)
+#pragma GCC unroll 2
+            for (int i = 0; i < PARTS; i++) {
+                const Four four = broadcast_four(x.values + k + 4 * i);
+                const int64_t at = (int64_t)(k + 4 * i) * LANES;
+#pragma GCC unroll 2
+                for (int j = 0; j < 2; j++)
+#pragma GCC unroll 4
+                    for (int v = 0; v < VECTORS; v++)
+                        sums[j][v][i] = add_fours(
+                            sums[j][v][i], load_ints(blocks[j] + at + 4 * WIDTH * v), four);
+            }
+        const floats step = all_of(*x.steps);
+        for (int j = 0; j < 2; j++)
+            for (int v = 0; v < VECTORS; v++)
+                totals[j][v] =
+                    multiply_add(to_floats(sums[j][v][0] + sums[j][v][1]), step, totals[j][v]);
+    }
+    for (int j = 0; j < 2; j++)
+        for (int v = 0; v < VECTORS; v++) store(out->sums[j][line] + v * WIDTH, totals[j][v]);
+}
+
+/* Multiply `rows` rows by VECTOR_BLOCKS blocks, the first one to `out[0]`. Meanwhile the memory at
+   `soon`, as long as a block, is prefetched into the L2 cache. */
+static inline __attribute__((always_inline)) void multiply_bytes_rows(
+    Quantized x, int rows, int inputs, const uint8_t *const *blocks,
+    float (*out)[ROW_BLOCK][LANES], const uint8_t *const *soon) {
+    const int64_t groups = groups_of(inputs);
+    for (int j = 0; j < VECTOR_BLOCKS; j++)
+        for (int i = 0; i < rows; i++)
+            for (int v = 0; v < VECTORS; v++) store(out[j][i] + v * WIDTH, all_of(0));
+    for (int begin = 0; begin < inputs; begin += GROUP, x.steps++, x.starts++) {
+        const int end = inputs - begin < GROUP ? inputs : begin + GROUP;
+        ints sums[BYTE_ROWS][VECTOR_BLOCKS][VECTORS];
+#pragma GCC unroll 8
+        for (int i = 0; i < rows; i++)
+            for (int j = 0; j < VECTOR_BLOCKS; j++)
+                for (int v = 0; v < VECTORS; v++) sums[i][j][v] = all_ints(x.starts[i * groups]);
+        for (int k = begin; k < end; k += 4) {
+            const int64_t at = (int64_t)k * LANES;
+            ints weights[VECTOR_BLOCKS][VECTORS];
+#pragma GCC unroll 2
+            for (int j = 0; j < VECTOR_BLOCKS; j++) {
+                if (soon[j]) fetch(soon[j] + at);
+#pragma GCC unroll 4
+                for (int v = 0; v < VECTORS; v++)
+                    weights[j][v] = load_ints(blocks[j] + at + 4 * WIDTH * v);
+            }
+#pragma GCC unroll 8
+            for (int i = 0; i < rows; i++) {
+                const Four four = broadcast_four(x.values + (int64_t)i * inputs + k);
+#pragma GCC unroll 2
+                for (int j = 0; j < VECTOR_BLOCKS; j++)
+#pragma GCC unroll 4
+                    for (int v = 0; v < VECTORS; v++)
+                        sums[i][j][v] = add_fours(sums[i][j][v], weights[j][v], four);
+            }
+        }
+#pragma GCC unroll 8
+        for (int i = 0; i < rows; i++) {
+            const floats step = all_of(x.steps[i * groups]);
+#pragma GCC unroll 2
+            for (int j = 0; j < VECTOR_BLOCKS; j++)
+#pragma GCC unroll 4
+                for (int v = 0; v < VECTORS; v++) {
+                    float *to = out[j][i] + v * WIDTH;
+                    store(to, multiply_add(to_floats(sums[i][j][v]), step, load(to)));
+                }
+        }
+    }
+}
+
+/* As multiply_block, for two rows or more; the caller applies the columns' steps. Padding rows
+   beyond the batch may be computed too. */
+static inline void multiply_bytes(const Prepared *x, int64_t row, int rows, int inputs,
+                                  const uint8_t *a, const uint8_t *b, Tile *out, int64_t next) {
+    const uint8_t *const blocks[2] = {a, b};
+    for (int j = 0; j < 2; j += VECTOR_BLOCKS)
+        for (int i = 0, pass = 0, count; i < rows; i += count, pass++) {
+            count = rows_at_once(rows - i, BYTE_ROWS);
+            const uint8_t *soon[2] = {next && pass == 0 ? blocks[j] + next : NULL,
+                                      next && fetches_second(pass, count, rows) ? b + next : NULL};
+            const Quantized from = quantized_row(x, row + i, inputs);
+            float(*to)[ROW_BLOCK][LANES] = (float(*)[ROW_BLOCK][LANES])out->sums[j][i];
+            if (count == 2)
+                multiply_bytes_rows(from, 2, inputs, blocks + j, to, soon);
+            else if (count == 4)
+                multiply_bytes_rows(from, 4, inputs, blocks + j, to, soon);
+            else
+                multiply_bytes_rows(from, BYTE_ROWS, inputs, blocks + j, to, soon);
+        }
+}

@@ -1,0 +1,49 @@
+/* Vector registers of the widest instruction set that the compiler may use.
+
+   Every header defines the same names for its registers: `floats` and `ints` of WIDTH 32-bit numbers,
+   and `mask` with a truth value per lane. Their + - * / & | are the compiler's. Each lane of `ints` may
+   hold a pair of bfloat16 or four bytes instead. Activations rounded to 8 bits are stored as `small`,
+   in the order and width in which `broadcast_four` reads four of them as a `Four`;
+   `add_fours` multiplies them by weights from 0 to 255, `add_small_fours` by weights from 0 to 15.
+
+   The constants say how much the available registers compute side by side: VECTOR_ROWS rows (BYTE_ROWS
+   in 8 bits) times VECTOR_BLOCKS blocks of columns; NIBBLE_ROWS rows times one block of 4-bit weights;
+   one row times ROW_PAIRS pairs of blocks; MIXED_QUERIES queries.
+
+   A function without a comment does for every lane what its name says. The headers differ in the order
+   in which `sum_of` and `sums_of` add, and in how products of pairs are rounded, so results are
+   bit-identical within one instruction set only. Products of bytes are exact in all of them. */
+
+#pragma once
+#include <stdint.h>
+
+typedef uint16_t bf16;
+
+#if defined(__AVX512F__)
+#include "avx512.h"
+#elif defined(__AVX2__)
+#include "avx2.h"
+#elif defined(__aarch64__)
+#include "neon.h"
+#else
+#error "needs AVX512, AVX2 or NEON"
+#endif
+
+/* Prefetch the cache line at `place` into the L2 cache. */
+static inline void fetch(const void *place) { __builtin_prefetch(place, 0, 2); }
+
+static inline ints repeat_pair(const bf16 *pair) { return all_ints(*(const int32_t *)pair); }
+
+/* The first and the second number of each lane's pair. */
+static inline floats first_of_pairs(ints pairs) { return (floats)(pairs << 16); }
+static inline floats second_of_pairs(ints pairs) {
+    return (floats)(pairs & all_ints((int32_t)0xffff0000));
+}
+
+#ifndef HAS_PAIR_PRODUCTS
+/* Each lane's pair of `a` times its pair of `b`, added to `sums`. */
+static inline floats add_pairs(floats sums, ints a, ints b) {
+    sums = multiply_add(first_of_pairs(a), first_of_pairs(b), sums);
+    return multiply_add(second_of_pairs(a), second_of_pairs(b), sums);
+}
+#endif

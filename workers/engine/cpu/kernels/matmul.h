@@ -1,0 +1,284 @@
+/* Products of bfloat16 activations with packed bfloat16 weights, by AMX tiles or vectors.
+
+   A weight [out, in] is packed as [out / 16][in / 2][16][2]: blocks of 16 output columns, in which the
+   two inputs of a pair are adjacent, because all instruction sets multiply pairs. */
+
+#pragma once
+#include <stdint.h>
+
+#include "isa/vector.h"
+
+enum { LANES = 16, DEPTH = 32, ROW_BLOCK = 32, VECTORS = LANES / WIDTH, MAX_HEAD_DIM = 256 };
+
+typedef struct {
+    const void *packed;  /* bf16, or as int8.h or int4.h describes */
+    const float *scales; /* [outputs] of a weight in 8 or 4 bits, else NULL */
+    const float *bias;   /* [outputs], or NULL */
+    int32_t inputs;      /* a multiple of 32 */
+    int32_t outputs;     /* a multiple of 32 */
+    int32_t bits;        /* of a weight: 16, 8 or 4 */
+} Linear;
+
+/* Rows of activations in the form that products take, if that is not bfloat16: [rows][inputs] numbers
+   in 8 bits as int8.h describes, or in float32. */
+typedef struct {
+    void *values;
+    float *steps;    /* [rows][groups] */
+    int32_t *starts; /* [rows][groups] */
+} Prepared;
+
+/* Two blocks of 16 columns times up to ROW_BLOCK rows, in float32. */
+typedef struct {
+    _Alignas(64) float sums[2][ROW_BLOCK][LANES];
+} Tile;
+
+static inline const bf16 *column_block(const Linear *linear, int block) {
+    return (const bf16 *)linear->packed + (int64_t)block * LANES * linear->inputs;
+}
+
+/* Activations in the form that products with bfloat16 weights take: bfloat16 if the CPU multiplies
+   pairs of it, else float32, since widening them for every product takes as long as the product. */
+#if defined(__AMX_BF16__) || defined(HAS_PAIR_PRODUCTS)
+
+enum { WIDENS = 0 };
+typedef bf16 factor;
+typedef ints Pair;
+
+static inline Pair broadcast_pair(const factor *pair) { return repeat_pair(pair); }
+
+static inline floats add_products(floats sums, Pair pair, ints weights) {
+    return add_pairs(sums, pair, weights);
+}
+
+#else
+
+enum { WIDENS = 1 };
+typedef float factor;
+typedef struct {
+    floats first, second;
+} Pair;
+
+static inline Pair broadcast_pair(const factor *pair) {
+    return (Pair){all_of(pair[0]), all_of(pair[1])};
+}
+
+static inline floats add_products(floats sums, Pair pair, ints weights) {
+    sums = multiply_add(pair.first, first_of_pairs(weights), sums);
+    return multiply_add(pair.second, second_of_pairs(weights), sums);
+}
+
+#endif
+
+/* Whether a pass over `count` of `rows` rows prefetches the second of the next blocks. The first pass
+   prefetches the first of them; the second pass, or the only one, prefetches the second. */
+static inline int fetches_second(int pass, int count, int rows) {
+    return pass == 1 || count >= rows;
+}
+
+/* How many of the `left` remaining rows are computed next: 2, 4 or `most`. Two tiles of 4 are
+   faster than one of 6 and one of 2. */
+static inline int rows_at_once(int left, int most) {
+    return left <= 2 ? 2 : left <= 4 || (left > most && left <= 8) ? 4 : most;
+}
+
+/* Every sum adds the products of its inputs in their order, one after the other, whatever the number
+   of rows: a row's sums have the same bits alone and among others. Latency is hidden by computing
+   several sums side by side, never by splitting one.
+
+   multiply_block multiplies up to ROW_BLOCK rows by the blocks `a` and `b`. The next blocks lie `next`
+   numbers further on. Unless `next` is 0, they are prefetched meanwhile; loading them later would take
+   as long as the products of about ten rows. multiply_row multiplies one row by up to ROW_PAIRS
+   pairs of blocks, each `next` numbers after the one before, and writes a pair per line of `out`.
+
+   VECTOR_ROWS, VECTOR_BLOCKS and ROW_PAIRS are as many as the instruction set has registers for. */
+
+#ifndef __AMX_BF16__
+
+static inline __attribute__((always_inline)) void multiply_pairs(const factor *x, int inputs,
+                                                                 const bf16 *a, const bf16 *b,
+                                                                 int64_t next, int pairs,
+                                                                 Tile *out) {
+    floats sums[ROW_PAIRS][2][VECTORS];
+    for (int i = 0; i < pairs; i++)
+        for (int v = 0; v < VECTORS; v++) sums[i][0][v] = sums[i][1][v] = all_of(0);
+    for (int k = 0; k < inputs; k += 2) {
+        const Pair pair = broadcast_pair(x + k);
+        const int64_t at = (int64_t)k * LANES;
+#pragma GCC unroll 4
+        for (int i = 0; i < pairs; i++)
+#pragma GCC unroll 4
+            for (int v = 0; v < VECTORS; v++) {
+                const int64_t of = i * next + at + 2 * WIDTH * v;
+                sums[i][0][v] = add_products(sums[i][0][v], pair, load_ints(a + of));
+                sums[i][1][v] = add_products(sums[i][1][v], pair, load_ints(b + of));
+            }
+    }
+    for (int i = 0; i < pairs; i++)
+        for (int j = 0; j < 2; j++)
+            for (int v = 0; v < VECTORS; v++) store(out->sums[j][i] + v * WIDTH, sums[i][j][v]);
+}
+
+static void multiply_row(const factor *x, int inputs, const bf16 *a, const bf16 *b, int64_t next,
+                         int pairs, Tile *out) {
+    switch (pairs) {
+    case ROW_PAIRS: multiply_pairs(x, inputs, a, b, next, ROW_PAIRS, out); break;
+    case 3: multiply_pairs(x, inputs, a, b, next, ROW_PAIRS == 4 ? 3 : 2, out); break;
+    default: multiply_pairs(x, inputs, a, b, next, 2, out);
+    }
+}
+
+/* Multiply rows by `count` blocks; the sums of the first block go to `out[0]`. Meanwhile the blocks at
+   `soon`, unless NULL, are prefetched into the L2 cache. */
+static inline __attribute__((always_inline)) void multiply_rows(
+    const factor *x, int rows, int inputs, const bf16 *const *blocks, int count,
+    float (*out)[ROW_BLOCK][LANES], const bf16 *const *soon) {
+    floats sums[VECTOR_ROWS][VECTOR_BLOCKS][VECTORS];
+    for (int i = 0; i < rows; i++)
+        for (int j = 0; j < count; j++)
+            for (int v = 0; v < VECTORS; v++) sums[i][j][v] = all_of(0);
+    for (int k = 0; k < inputs; k += 2) {
+        const int64_t at = (int64_t)k * LANES;
+        ints weights[VECTOR_BLOCKS][VECTORS];
+#pragma GCC unroll 2
+        for (int j = 0; j < count; j++) {
+            if (soon[j]) fetch(soon[j] + at);
+#pragma GCC unroll 4
+            for (int v = 0; v < VECTORS; v++)
+                weights[j][v] = load_ints(blocks[j] + at + 2 * WIDTH * v);
+        }
+#pragma GCC unroll 8
+        for (int i = 0; i < rows; i++) {
+            const Pair pair = broadcast_pair(x + (int64_t)i * inputs + k);
+#pragma GCC unroll 2
+            for (int j = 0; j < count; j++)
+#pragma GCC unroll 4
+                for (int v = 0; v < VECTORS; v++)
+                    sums[i][j][v] = add_products(sums[i][j][v], pair, weights[j][v]);
+        }
+    }
+    for (int i = 0; i < rows; i++)
+        for (int j = 0; j < count; j++)
+            for (int v = 0; v < VECTORS; v++) store(out[j][i] + v * WIDTH, sums[i][j][v]);
+}
+
+static inline void configure_tiles(int rows) { (void)rows; }
+static inline void release_tiles(void) {}
+
+/* May compute rows beyond the batch, whose sums are not used. */
+static inline void multiply_block(const factor *x, int rows, int inputs, const bf16 *a, const bf16 *b,
+                                  Tile *out, int64_t next) {
+    const bf16 *const blocks[2] = {a, b};
+    for (int j = 0; j < 2; j += VECTOR_BLOCKS)
+        for (int row = 0, pass = 0, count; row < rows; row += count, pass++) {
+            count = rows_at_once(rows - row, VECTOR_ROWS);
+            const factor *at = x + (int64_t)row * inputs;
+            const bf16 *const *from = blocks + j;
+            const bf16 *soon[2] = {next && pass == 0 ? from[0] + next : NULL,
+                                   next && fetches_second(pass, count, rows) ? b + next : NULL};
+            float(*to)[ROW_BLOCK][LANES] = (float(*)[ROW_BLOCK][LANES])out->sums[j][row];
+            if (count == 2)
+                multiply_rows(at, 2, inputs, from, VECTOR_BLOCKS, to, soon);
+            else if (count == 4)
+                multiply_rows(at, 4, inputs, from, VECTOR_BLOCKS, to, soon);
+            else
+                multiply_rows(at, VECTOR_ROWS, inputs, from, VECTOR_BLOCKS, to, soon);
+        }
+}
+
+#else
+#include <string.h>
+
+/* All eight tiles hold up to 16 rows of 64 bytes; those of activations and sums only `rows` of them. */
+static inline void configure_tiles(int rows) {
+    struct {
+        uint8_t palette, start, unused[14];
+        uint16_t bytes[16];
+        uint8_t rows[16];
+    } config;
+    memset(&config, 0, sizeof config);
+    config.palette = 1;
+    for (int i = 0; i < 8; i++) {
+        config.bytes[i] = 64;
+        config.rows[i] = i < 6 && rows < 16 ? rows : 16;
+    }
+    _tile_loadconfig(&config);
+}
+
+static inline void release_tiles(void) { _tile_release(); }
+
+/* Up to 16 rows, or with `both` up to ROW_BLOCK. */
+static inline void multiply_tiles(const bf16 *x, int inputs, const bf16 *a, const bf16 *b, Tile *out,
+                                  int both) {
+    const int64_t stride = inputs * (int64_t)sizeof(bf16);
+    const bf16 *below = x + (int64_t)16 * inputs;
+    _tile_zero(0);
+    _tile_zero(1);
+    _tile_zero(2);
+    _tile_zero(3);
+    for (int k = 0; k < inputs; k += DEPTH) {
+        _tile_loadd(6, a + (int64_t)k * LANES, 64);
+        _tile_loadd(7, b + (int64_t)k * LANES, 64);
+        _tile_loadd(4, x + k, stride);
+        _tile_dpbf16ps(0, 4, 6);
+        _tile_dpbf16ps(1, 4, 7);
+        if (both) {
+            _tile_loadd(5, below + k, stride);
+            _tile_dpbf16ps(2, 5, 6);
+            _tile_dpbf16ps(3, 5, 7);
+        }
+    }
+    _tile_stored(0, out->sums[0], 64);
+    _tile_stored(1, out->sums[1], 64);
+    if (both) {
+        _tile_stored(2, out->sums[0][16], 64);
+        _tile_stored(3, out->sums[1][16], 64);
+    }
+}
+
+static inline void multiply_block(const bf16 *x, int rows, int inputs, const bf16 *a, const bf16 *b,
+                                  Tile *out, int64_t next) {
+    (void)next; /* tile loads run ahead without prefetching */
+    multiply_tiles(x, inputs, a, b, out, rows > 16);
+}
+
+/* Uses tiles as well, since tiles and vectors round their sums at different points. Computes two pairs
+   at a time. */
+static void multiply_row(const bf16 *x, int inputs, const bf16 *a, const bf16 *b, int64_t next,
+                         int pairs, Tile *out) {
+    _Alignas(64) float sums[LANES][LANES]; /* 16 rows, if the tiles were configured for them */
+    const int64_t stride = inputs * (int64_t)sizeof(bf16);
+    int i = 0;
+    for (; i + 1 < pairs; i += 2, a += 2 * next, b += 2 * next) {
+        _tile_zero(0);
+        _tile_zero(1);
+        _tile_zero(2);
+        _tile_zero(3);
+        for (int k = 0; k < inputs; k += DEPTH) {
+            const int64_t at = (int64_t)k * LANES;
+            _tile_loadd(4, x + k, stride);
+            _tile_loadd(6, a + at, 64);
+            _tile_loadd(7, b + at, 64);
+            _tile_dpbf16ps(0, 4, 6);
+            _tile_dpbf16ps(1, 4, 7);
+            _tile_loadd(6, a + next + at, 64);
+            _tile_loadd(7, b + next + at, 64);
+            _tile_dpbf16ps(2, 4, 6);
+            _tile_dpbf16ps(3, 4, 7);
+        }
+#define STORE(tile, to)              \
+    _tile_stored(tile, sums, 64);    \
+    memcpy(to, sums[0], sizeof(to))
+        STORE(0, out->sums[0][i]);
+        STORE(1, out->sums[1][i]);
+        STORE(2, out->sums[0][i + 1]);
+        STORE(3, out->sums[1][i + 1]);
+#undef STORE
+    }
+    if (i < pairs) {
+        Tile last;
+        multiply_tiles(x, inputs, a, b, &last, 0);
+        for (int j = 0; j < 2; j++) memcpy(out->sums[j][i], last.sums[j][0], sizeof last.sums[j][0]);
+    }
+}
+
+#endif

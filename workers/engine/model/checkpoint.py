@@ -1,0 +1,191 @@
+"""Loads a checkpoint from a folder or the hub as a transformers model, or refuses it clearly."""
+
+import copy
+import logging
+import re
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from functools import partial
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import torch
+from transformers import AutoConfig, AutoModelForCausalLM, GenerationConfig
+
+from workers.engine.cpu.packed_linear import packed_bytes
+from workers.engine.cuda.memory import refuse_too_large
+from workers.engine.exceptions import UnsupportedModel
+from workers.engine.model.memory import available_memory
+from workers.engine.model.packing import PackedConfig
+from workers.engine.quantized.formats import Format, format_of, without_format
+from workers.engine.ranks.group import Ranks
+from workers.engine.ranks.sharding import Sharding, plan_sharding
+
+logger = logging.getLogger(__name__)
+
+_CPU = torch.device("cpu")
+_NAMED = 5
+"""How many missing tensors a refusal lists."""
+
+_LEFT_OVER = re.compile(r"(scale|zero|absmax|quant|bitsandbytes|packed|_blocks|g_idx)[^.]*$")
+"""Names of tensors without which weights would be wrong."""
+
+
+def read_model(
+    path: str | Path,
+    dtype: torch.dtype | str,
+    attention: str,
+    device: torch.device = _CPU,
+    packed: str | None = None,
+    ranks: Ranks | None = None,
+) -> Any:
+    """Read a model with this attention function, or with its own if it supports no other. It is
+    read into main memory, or straight onto ``device`` if accelerate is installed.
+
+    With ``packed``, ``int8`` or ``int4``, linear layers are packed for the CPU when they are read.
+    With ``ranks``, each of them reads its own part.
+
+    Raises UnsupportedModel for a checkpoint that lacks tensors, that is quantized in a way that
+    nothing here can read, that does not fit into memory once its weights have ``dtype``, or whose
+    architecture transformers cannot run as a causal model.
+    """
+    config = AutoConfig.from_pretrained(path)
+    form = format_of(config)
+    if device.type == "cuda":
+        _refuse_too_large_for(device, config, dtype, ranks.size if ranks else 1)
+    sharding = None if ranks is None else _sharding(config, form, ranks)
+    try:
+        if form is not None and form.is_read_here:
+            source = _composed(path, config, form)
+        else:
+            source = partial(AutoModelForCausalLM.from_pretrained, path)
+        options: dict[str, Any] = {"dtype": dtype, "output_loading_info": True}
+        if sharding is not None:
+            options["distributed_config"] = sharding.config
+        elif device.type != "cpu" and form is None and find_spec("accelerate") is not None:
+            options["device_map"] = {"": device}
+        if packed is not None:
+            options["quantization_config"] = PackedConfig(packed)
+        try:
+            model, info = source(attn_implementation=attention, **options)
+        except (ValueError, KeyError) as error:  # an architecture without the attention interface
+            logger.info("%s does not take an attention function: %s", config.model_type, error)
+            model, info = source(**options)
+    except (OSError, ValueError, KeyError, ImportError, AttributeError, RuntimeError) as error:
+        how = f", quantized by {str(form)!r}," if form else ""
+        raise UnsupportedModel(
+            f"{config.model_type}{how} cannot be read as a causal language model: {error}"
+        ) from error
+    _refuse_incomplete(info)
+    if sharding is not None:
+        sharding.settle(model)
+    return model
+
+
+def _sharding(config: Any, form: Format | None, ranks: Ranks) -> Sharding:
+    """How ``ranks`` read a model. Raises UnsupportedModel."""
+    if form is not None:
+        raise UnsupportedModel(
+            f"{config.model_type}, quantized by {str(form)!r}, cannot be split: set "
+            "tensor_parallel_size = 1, or give a checkpoint in 16 bits"
+        )
+    try:
+        skeleton = _skeleton(config)
+    except (ValueError, KeyError, ImportError, AttributeError) as error:
+        raise UnsupportedModel(
+            f"{config.model_type} cannot be read as a causal language model: {error}"
+        ) from error
+    return plan_sharding(skeleton, ranks)
+
+
+def _skeleton(config: Any) -> Any:
+    """The model without weights."""
+    with torch.device("meta"):
+        make: Callable[[Any], Any] = AutoModelForCausalLM.from_config
+        return make(config)
+
+
+def _refuse_too_large_for(
+    device: torch.device, config: Any, dtype: torch.dtype | str, ranks: int
+) -> None:
+    """Raises UnsupportedModel for weights whose part for each of ``ranks`` GPUs exceeds the free
+    memory of this one."""
+    try:
+        needed, dtype = weight_bytes(config, dtype)
+    except Exception as error:  # noqa: BLE001 - reading it will say what is wrong
+        logger.info("the size of the weights is not known beforehand: %r", error)
+        return
+    name = str(dtype).removeprefix("torch.")
+    part = f", divided by {ranks}," if ranks > 1 else ""
+    refuse_too_large(needed // ranks, f"the weights in {name}{part}", device)
+
+
+def weight_bytes(config: Any, dtype: torch.dtype | str) -> tuple[int, torch.dtype]:
+    """The bytes of a model's weights on a GPU, and their dtype: ``dtype``, or that of the
+    configuration if ``dtype`` is a string."""
+    config = copy.deepcopy(config)
+    without_format(config)
+    skeleton = _skeleton(config)
+    dtype = (skeleton.config.dtype or torch.bfloat16) if isinstance(dtype, str) else dtype
+    return sum(each.numel() for each in skeleton.parameters()) * dtype.itemsize, dtype
+
+
+def _composed(path: str | Path, config: Any, form: Format) -> Callable[..., Any]:
+    """A function like ``from_pretrained``, for weights that are composed as they are read."""
+    without_format(config)
+    skeleton = _skeleton(config)
+
+    def read(**options: Any) -> Any:
+        if options["dtype"] == "auto":
+            options["dtype"] = skeleton.config.dtype or torch.bfloat16
+        packed = options.get("quantization_config")
+        _check_size(skeleton, form, options["dtype"], packed.dtype if packed else None)
+        weights = form.weights(path)
+        model, info = type(skeleton).from_pretrained(
+            None, config=skeleton.config, state_dict=weights, **options
+        )
+        if left := sorted(filter(_LEFT_OVER.search, info["unexpected_keys"])):
+            raise ValueError(f"it has {left[0]}, which its format does not explain")
+        with suppress(OSError):  # few quantized checkpoints lack it
+            model.generation_config = GenerationConfig.from_pretrained(path)
+        return model, info
+
+    return read
+
+
+def _check_size(skeleton: Any, form: Format, dtype: torch.dtype, packed: str | None) -> None:
+    """Composed weights take more memory than their files. Raises UnsupportedModel."""
+    size = _size(skeleton, dtype, packed)
+    stored = f"stored as {form}, take {size / 2**30:.2f} GiB of memory in {packed or dtype}"
+    stored = stored.replace("torch.", "")
+    available = available_memory()
+    if available is not None and size > available:
+        raise UnsupportedModel(f"its weights, {stored}, and {available / 2**30:.2f} GiB are free")
+    logger.info("the weights, %s", stored)
+
+
+def _size(skeleton: Any, dtype: torch.dtype, packed: str | None) -> float:
+    """Bytes of the weights, some of which may be packed."""
+    total = float(sum(each.numel() for each in skeleton.parameters()) * dtype.itemsize)
+    if packed is None:
+        return total
+    head = skeleton.get_output_embeddings()
+    for module in skeleton.modules():
+        if type(module) is torch.nn.Linear:
+            bytes_each = packed_bytes(packed, module is head)
+            is_tied = module is head and skeleton.config.tie_word_embeddings
+            total += module.weight.numel() * (bytes_each - (0 if is_tied else dtype.itemsize))
+    return total
+
+
+def _refuse_incomplete(info: Mapping[str, Any]) -> None:
+    """Tensors that the files lack would be filled at random."""
+    missing = sorted(info["missing_keys"])
+    if missing:
+        more = f" and {len(missing) - _NAMED} more" if len(missing) > _NAMED else ""
+        raise UnsupportedModel(
+            f"The checkpoint lacks {', '.join(missing[:_NAMED])}{more}: fetch or convert it again"
+        )
+    if wrong := sorted(info.get("mismatched_keys") or ()):
+        raise UnsupportedModel(f"The checkpoint's {wrong[0][0]} has another shape than its config")

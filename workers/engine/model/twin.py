@@ -1,0 +1,113 @@
+"""A small random model of a model's own structure, whose windows and other lengths are short.
+
+The model itself is too costly to test past a window, a chunk or the length that a rotary embedding
+was trained on: that takes thousands of tokens. With its twin, eighty tokens are enough.
+"""
+
+import copy
+import re
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from transformers import AutoModelForCausalLM
+
+_LAYERS = 3
+_UNREACHED = 128
+"""A length beyond any text that a twin computes."""
+_WINDOW, _CHUNK, _TRAINED, _FLOOR = 11, 16, 24, 8
+
+_SHORTER = {
+    "sliding_window": _WINDOW,
+    "window_size": _WINDOW,
+    "attention_window_size": _WINDOW,
+    "local_attention": _WINDOW,
+    "attention_chunk_size": _CHUNK,
+    "original_max_position_embeddings": _TRAINED,
+    "floor_scale": _FLOOR,
+}
+"""Lengths that decide what a token sees or how its position counts."""
+
+_NARROWER = {
+    "intermediate_size": 256,
+    "intermediate_size_mlp": 256,
+    "moe_intermediate_size": 64,
+    "shared_expert_intermediate_size": 64,
+    "ffn_dim": 256,
+    "n_inner": 256,
+    "vocab_size": 1024,
+    "vocab_size_per_layer_input": 1024,
+}
+"""Sizes that affect only the cost."""
+
+_ROPE = re.compile("rope")
+
+
+def make_twin(model: Any, max_len: int, attention: str, dtype: torch.dtype) -> Any:
+    """A twin of ``model`` on the CPU. Lengths that no sequence of ``max_len`` tokens exceeds stay
+    as they are. If the configuration cannot be made smaller, the exception of the model's code
+    passes through."""
+    config = copy.deepcopy(model.config)
+    text = config.get_text_config()
+    _shorten(text, max_len)
+    _keep_layers(text)
+    for name, size in _NARROWER.items():
+        if isinstance(getattr(text, name, None), int):
+            setattr(text, name, min(size, getattr(text, name)))
+    for name in ("bos_token_id", "eos_token_id", "pad_token_id"):
+        setattr(text, name, 0)
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        make = type(model)._from_config if text is config else AutoModelForCausalLM.from_config
+        twin = make(text, attn_implementation=attention, dtype=torch.float32)
+        _draw(twin)
+    return twin.to(dtype).eval()
+
+
+def _shorten(text: Any, max_len: int) -> None:
+    def shorter(length: int, wanted: int) -> int:
+        return min(length, wanted) if length < max_len else max(length, _UNREACHED)
+
+    for name, wanted in _SHORTER.items():
+        if length := getattr(text, name, None):
+            setattr(text, name, shorter(length, wanted))
+    for settings in _rope_settings(text):
+        if length := settings.get("original_max_position_embeddings"):
+            settings["original_max_position_embeddings"] = shorter(length, _TRAINED)
+
+
+def _rope_settings(text: Any) -> Iterator[dict[str, Any]]:
+    """The dictionaries that describe rotary embeddings, one for each kind of layer."""
+    for name, value in vars(text).items():
+        if _ROPE.search(name) and isinstance(value, dict):
+            yield value
+            yield from (inner for inner in value.values() if isinstance(inner, dict))
+
+
+def _keep_layers(text: Any) -> None:
+    """A few layers, among them one of every kind that the configuration lists."""
+    total = text.num_hidden_layers
+    lists = {
+        name: value
+        for name, value in vars(text).items()
+        if isinstance(value, (list, tuple)) and len(value) == total
+    }
+    if getattr(text, "num_kv_shared_layers", None):
+        return  # which layers share depends on how many there are
+    first: dict[str, int] = {}
+    for layer in range(total):
+        first.setdefault(str([value[layer] for value in lists.values()]), layer)
+    dense = getattr(text, "first_k_dense_replace", None)
+    num_first = max(_LAYERS, dense + 1 if isinstance(dense, int) else 0)
+    kept = sorted({*first.values(), *range(min(num_first, total))})
+    for name, value in lists.items():
+        setattr(text, name, [value[layer] for layer in kept])
+    text.num_hidden_layers = len(kept)
+
+
+@torch.no_grad()
+def _draw(twin: Any) -> None:
+    """Weights large enough that every layer changes the logits."""
+    for parameter in twin.parameters():
+        if parameter.dim() > 1:
+            parameter.normal_(0, 1.5 * parameter.shape[-1] ** -0.5)

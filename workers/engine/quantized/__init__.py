@@ -1,0 +1,1 @@
+"""Checkpoints whose files hold rounded weights: one module for each format, and what reads them."""

@@ -1,0 +1,138 @@
+"""GGUF files: a model's configuration and weights, translated to transformers' names.
+
+A weight is read from the file on access, and its blocks are dequantized to float32.
+"""
+
+import re
+from collections import defaultdict
+from collections.abc import Iterable
+from functools import partial
+from pathlib import Path
+from types import EllipsisType
+from typing import Any
+
+import torch
+from gguf import GGUFReader, ReaderTensor
+from gguf.quants import dequantize
+from torch import Tensor
+
+from workers.engine.quantized.gguf_architectures import (
+    ARCHITECTURES,
+    LAYER_TENSORS,
+    TENSORS,
+    Architecture,
+    make_config,
+)
+from workers.engine.quantized.stored import Composed, Parts, Stored
+
+FREQUENCIES = "rope_freqs.weight"
+"""A tensor that becomes part of the configuration."""
+_LAYER = re.compile(r"blk\.(\d+)\.(\w+)\.(weight|bias)")
+
+
+class GGUFFile:
+    """A file with one model."""
+
+    def __init__(self, path: Path) -> None:
+        """Raises OSError, and ValueError for a damaged file or an unknown architecture."""
+        try:
+            self._reader = GGUFReader(path)
+        except (IndexError, OverflowError, ValueError) as error:
+            raise ValueError(f"{path.name} is not a whole GGUF file: {error}") from error
+        self.name: str = self._value("general.architecture")
+        if self.name not in ARCHITECTURES:
+            raise ValueError(
+                f"GGUF architecture {self.name!r} is not one of {', '.join(ARCHITECTURES)}"
+            )
+        self._architecture = ARCHITECTURES[self.name]
+        self._tensors = {tensor.name: tensor for tensor in self._reader.tensors}
+
+    @property
+    def type_name(self) -> str:
+        """The type of most bytes of the file, such as ``Q4_K``."""
+        sizes: dict[str, int] = defaultdict(int)
+        for tensor in self._tensors.values():
+            sizes[tensor.tensor_type.name] += int(tensor.n_bytes)
+        return max(sizes, key=sizes.__getitem__)
+
+    def config(self) -> Any:
+        """The configuration. Raises KeyError for missing metadata and ValueError for unknown
+        settings."""
+        frequencies = self._tensors.get(FREQUENCIES)
+        return make_config(
+            self.name,
+            self._below(self.name),
+            self._below("tokenizer.ggml"),
+            vocab_size=int(self._tensors["token_embd.weight"].data.shape[0]),
+            tied="output.weight" not in self._tensors,
+            frequencies=None if frequencies is None else _values(frequencies),
+        )
+
+    def weights(self) -> dict[str, Stored]:
+        """The weights by their names in transformers. Raises ValueError for a tensor that belongs
+        to no module."""
+        parts: dict[str, dict[str, Stored]] = defaultdict(dict)
+        for name, tensor in self._tensors.items():
+            if name == FREQUENCIES:
+                continue
+            target, _, place = _name(name, self._architecture).partition("/")
+            parts[target][place] = _Tensor(tensor)
+        return {
+            name: Composed(name, dict(sorted(each.items())), partial(self._compose, name))
+            for name, each in parts.items()
+        }
+
+    def _compose(self, name: str, parts: Parts) -> Tensor:
+        first, *more = parts.values()
+        values = torch.cat([first, *more], -2) if more else first
+        if self._architecture.norms_plus_one and name.endswith("norm.weight"):
+            return values - 1
+        for projection, key in (("q_proj", "head_count"), ("k_proj", "head_count_kv")):
+            if self._architecture.interleaved and f".{projection}." in name:
+                return _by_half(values, self._value(f"{self.name}.attention.{key}"))
+        return values
+
+    def _value(self, key: str) -> Any:
+        """Raises KeyError."""
+        return self._reader.fields[key].contents()
+
+    def _below(self, prefix: str) -> dict[str, Any]:
+        """Metadata that are not lists, by key below ``prefix``."""
+        names: Iterable[str] = self._reader.fields
+        keys = [key for key in names if key.startswith(f"{prefix}.")]
+        short = [key for key in keys if len(self._reader.fields[key].data) == 1]
+        return {key.removeprefix(f"{prefix}."): self._value(key) for key in short}
+
+
+class _Tensor:
+    """A tensor whose values are read in float32."""
+
+    def __init__(self, tensor: ReaderTensor) -> None:
+        self._tensor = tensor
+
+    def __getitem__(self, index: EllipsisType) -> Tensor:
+        return _values(self._tensor)
+
+
+def _values(tensor: ReaderTensor) -> Tensor:
+    return torch.from_numpy(dequantize(tensor.data, tensor.tensor_type).copy())
+
+
+def _by_half(values: Tensor, heads: int) -> Tensor:
+    """Rows (pair, half) of each head as rows (half, pair), as transformers rotates them."""
+    by_pair = values.view(heads, -1, 2, *values.shape[1:])
+    return by_pair.swapaxes(1, 2).reshape(values.shape)
+
+
+def _name(name: str, architecture: Architecture) -> str:
+    """A tensor's name in transformers. Raises ValueError."""
+    layer = _LAYER.fullmatch(name)
+    if layer is not None:
+        part = {**LAYER_TENSORS, **architecture.layer_tensors}.get(layer[2])
+        if part is not None:
+            kind = "" if "/" in part else f".{layer[3]}"
+            return f"model.layers.{layer[1]}.{part}{kind}"
+    part, _, kind = name.rpartition(".")
+    if part not in TENSORS:
+        raise ValueError(f"no tensor of the model takes {name!r} of the GGUF file")
+    return f"{TENSORS[part]}.{kind}"

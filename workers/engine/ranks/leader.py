@@ -1,0 +1,38 @@
+"""Rank 0's runner. It sends each step to the followers, which compute their parts of it."""
+
+from torch import Tensor
+
+from workers.engine.cuda.model_runner import CudaModelRunner
+from workers.engine.model.batch import ModelInput
+from workers.engine.model.plan import StepPlan
+from workers.engine.model.runner import ModelRunner
+from workers.engine.ranks.followers import Followers
+from workers.engine.scheduling.scheduler import SchedulerOutput
+
+
+class LeadingRunner:
+    """The runner of rank 0's part, and the followers. The logits are complete: the output layer
+    gathers them."""
+
+    shares_blocks = True
+    repeats_steps = False
+    """The followers wait amid a step that failed here."""
+
+    def __init__(self, own: ModelRunner | CudaModelRunner, followers: Followers) -> None:
+        self._own = own
+        self._followers = followers
+        self.cache = own.cache
+        self.looks_ahead = own.looks_ahead
+
+    def prepare(self, output: SchedulerOutput, last_tokens: Tensor | None = None) -> ModelInput:
+        """Lay out a step, here and in the followers. Does not change the sequences."""
+        batch = self._own.prepare(output, last_tokens)
+        assert batch.plan is not None
+        self._followers.send(StepPlan.of(output.tainted, output.admitted, output.grown, batch.plan))
+        if last_tokens is not None:
+            self._followers.ranks.share(last_tokens.contiguous())
+        return batch
+
+    def forward(self, model_input: ModelInput) -> Tensor:
+        """The logits of ``all_sampled``, then of ``all_scored``."""
+        return self._own.forward(model_input)

@@ -1,0 +1,1 @@
+"""The states of each sequence in convolutions and recurrences, beside the pages of attention."""

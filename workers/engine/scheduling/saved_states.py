@@ -1,0 +1,145 @@
+"""Positions at which sequences may start, for models whose layers keep states. No torch.
+
+Blocks hold every token's keys and values, but a recurrent state is that of one position. So states
+are saved at some borders of blocks, and a prefix is shared up to the last of them: after a prompt,
+every ``INTERVAL`` blocks, where two prompts diverged, and at the newest border of a sequence that
+generates. The number of saved states is bounded; a new one replaces the least recently used one.
+"""
+
+from collections import OrderedDict
+from collections.abc import Iterable
+from typing import NamedTuple
+
+from workers.engine.scheduling.block_pool import BlockPool
+from workers.engine.scheduling.prefix_cache import PrefixCache
+from workers.engine.sequence import PendingState, Sequence
+
+INTERVAL = 32
+
+
+class StateSave(NamedTuple):
+    """The state of a sequence after ``num_tokens``, to be copied to ``row``."""
+
+    sequence: Sequence
+    num_tokens: int
+    row: int
+
+
+class SavedStates:
+    """The rows that hold saved states, by the hash of the tokens that led to them."""
+
+    def __init__(self, rows: Iterable[int]) -> None:
+        self._free = list(rows)
+        self._rows: OrderedDict[bytes, int] = OrderedDict()
+
+    def __contains__(self, digest: bytes) -> bool:
+        return digest in self._rows
+
+    def __len__(self) -> int:
+        return len(self._rows)
+
+    def use(self, digest: bytes) -> int:
+        """Return the row of a saved state, which is now the most recently used one."""
+        self._rows.move_to_end(digest)
+        return self._rows[digest]
+
+    def take(self) -> int | None:
+        """Return a row to write to, for :meth:`add` or :meth:`give_back`; None if there is none."""
+        if self._free:
+            return self._free.pop()
+        return self._rows.popitem(last=False)[1] if self._rows else None
+
+    def add(self, digest: bytes, row: int) -> None:
+        """Keep the state in ``row``. Of equal states, the first one is kept."""
+        if digest in self._rows:
+            self._free.append(row)
+        else:
+            self._rows[digest] = row
+
+    def give_back(self, row: int) -> None:
+        self._free.append(row)
+
+    def drop(self, digest: bytes) -> None:
+        if (row := self._rows.pop(digest, None)) is not None:
+            self._free.append(row)
+
+
+class StatefulPrefixCache(PrefixCache):
+    """A prefix cache for a model with states: a match ends where a state is saved."""
+
+    def __init__(self, pool: BlockPool, block_size: int, rows: Iterable[int]) -> None:
+        super().__init__(pool, block_size)
+        self.saved = SavedStates(rows)
+
+    def match(self, sequence: Sequence) -> list[int]:
+        blocks = super().match(sequence)
+        hashes = sequence.block_hashes
+        while blocks and hashes[len(blocks) - 1] not in self.saved:
+            blocks.pop()
+        return blocks
+
+    def begin(self, sequence: Sequence, num_matched: int) -> None:
+        states = sequence.states
+        states.restored_from = None
+        if num_matched:
+            states.restored_from = self.saved.use(sequence.block_hashes[num_matched - 1])
+        if (num_common := len(super().match(sequence))) > num_matched:
+            states.borders.add(num_common * self._block_size)
+
+    def plan(self, chunks: list[tuple[Sequence, int]]) -> list[StateSave]:
+        saves = []
+        for sequence, size in chunks:
+            for border, is_passing in self._borders(sequence, size):
+                digest = self.hashes(sequence)[border // self._block_size - 1]
+                if digest in self.saved or (row := self.saved.take()) is None:
+                    continue
+                saves.append(StateSave(sequence, border, row))
+                sequence.states.pending.append(PendingState(digest, row, is_passing))
+        return saves
+
+    def store(self, sequence: Sequence) -> None:
+        super().store(sequence)
+        states = sequence.states
+        for digest, row, is_passing in states.pending:
+            self.saved.add(digest, row)
+            if is_passing:
+                if states.passing is not None:
+                    self.saved.drop(states.passing)
+                states.passing = digest
+        states.pending.clear()
+
+    def abandon(self, sequence: Sequence) -> None:
+        for pending in sequence.states.pending:
+            self.saved.give_back(pending.row)
+        sequence.states.pending.clear()
+
+    def num_shareable(self, leader: Sequence, num_tokens: int) -> int:
+        states = leader.states
+        if leader.num_computed < num_tokens:
+            states.borders.add(num_tokens)
+            return num_tokens
+        return max((each for each in states.borders if each <= num_tokens), default=0)
+
+    def _forget(self, block: int) -> None:
+        self.saved.drop(self._hashes[block])
+        super()._forget(block)
+
+    def _borders(self, sequence: Sequence, size: int) -> list[tuple[int, bool]]:
+        """Return the borders of blocks within the next ``size`` tokens at which to save the state,
+        each with whether its state is dropped once a later one is saved."""
+        block, start = self._block_size, sequence.num_computed
+        end = start + size
+        step = INTERVAL * block
+        if start >= sequence.prompt_len:
+            last = end // block * block
+            return [(last, last % step > 0)] if last > start else []
+        lasting = {*range(start // step * step + step, end + 1, step), *sequence.states.borders}
+        is_whole = end >= sequence.num_tokens
+        # A prompt's last token is always computed, for its logits.
+        last = (end - is_whole) // block * block
+        if is_whole:
+            lasting.add(last)
+        borders = [(border, False) for border in sorted(lasting) if start < border <= end]
+        if last > start and last not in lasting:
+            borders.append((last, True))
+        return borders

@@ -1,0 +1,186 @@
+"""Decides which sequences of a step draft, and how many tokens, and learns from the outcome."""
+
+import heapq
+import logging
+from collections.abc import Callable, Collection, Iterable
+from collections.abc import Sequence as Rows
+
+from workers.engine.scheduling.scheduler import Scheduler, SchedulerOutput
+from workers.engine.sequence import Sequence
+from workers.engine.speculation.acceptance import Acceptance, Luck
+from workers.engine.speculation.costs import StepCosts
+from workers.engine.speculation.draft import NO_DRAFT, Draft
+from workers.engine.speculation.drafter import Drafter, Proposal
+from workers.engine.speculation.siblings import Siblings
+
+logger = logging.getLogger(__name__)
+
+_LEAST_SHARE = 0.1
+"""A leg whose estimated acceptance is lower is never drafted: the estimates are not that good."""
+
+_MARGIN = 1.4
+"""By what factor a leg's value must exceed its cost: the estimates err, and a sequence that ends
+sooner gains less than its share of the step, unless another sequence waits for its slot."""
+
+
+class Speculation:
+    """Extends steps by drafted tokens where they are worth their time.
+
+    Another token is worth it if it raises the step's expected yield in tokens by a larger share
+    than it raises the step's time. A step of one token is bound by memory, so a few more tokens
+    cost little. Where many sequences decode already, another row costs as much as it yields, and
+    nothing is drafted.
+    """
+
+    def __init__(
+        self,
+        scheduler: Scheduler,
+        is_exact: Callable[[Sequence], bool],
+        costs: StepCosts,
+        max_tokens: int,
+    ) -> None:
+        """``is_exact`` returns whether a sequence's samples are independent of the number of
+        tokens in a step; ``max_tokens`` bounds that number."""
+        self._scheduler = scheduler
+        self._is_exact = is_exact
+        self.make_drafter = Drafter
+        self._drafters: dict[Sequence, Drafter | None] = {}
+        self._siblings = Siblings()
+        self._forms, self._prose = Acceptance(), Acceptance()
+        self._luck_of_prose = Luck.of_prose(self._prose)
+        self.costs = costs
+        self._max_tokens = max_tokens
+        self.drafted_tokens = 0
+        self.accepted_tokens = 0
+
+    def extend(self, step: SchedulerOutput) -> None:
+        """Give sequences of ``step`` drafts, and blocks for them.
+
+        A step that computes a part of a prompt is left as it is: its tokens are not cheap.
+        """
+        self._drafters = {s: d for s, d in self._drafters.items() if not s.finished}
+        chunks = step.chunks
+        num_tokens = sum(size for _, size in chunks)
+        forward_seconds = self.costs.forward_seconds[: self._max_tokens + 1]
+        is_full = num_tokens + 1 >= len(forward_seconds)
+        if is_full or not all(_reaches_end(*chunk) for chunk in chunks):
+            return
+        plan = _Plan(forward_seconds, self.costs.row_seconds, num_tokens, len(chunks))
+        least = max(_LEAST_SHARE, plan.least_share)
+        if least > 1:
+            return
+        for acceptance in (self._forms, self._prose, self._luck_of_prose):
+            acceptance.step()
+        proposals = [self._propose(sequence, least) for sequence, _ in chunks]
+        for index, num_legs in plan.choose(proposals).items():
+            draft = proposals[index].cut(num_legs)
+            if self._scheduler.extend(step, index, draft):
+                self.drafted_tokens += len(draft.token_ids)
+
+    def settle(self, sequences: Iterable[Sequence], spoilt: Collection[Sequence]) -> None:
+        """Keep the accepted drafted tokens of a step's sequences, and learn from them.
+
+        A ``spoilt`` sequence drafted a token whose logits were not finite, which may have left keys
+        and values that nothing may read. It computes all its tokens again, and drafts no more.
+        """
+        for sequence in dict.fromkeys(sequences):
+            draft = sequence.draft
+            if draft is NO_DRAFT:
+                continue
+            before = sequence.num_computed
+            self.accepted_tokens += self._scheduler.settle(sequence, sequence in spoilt)
+            if sequence in spoilt:
+                self._drafters[sequence] = None
+            elif (drafter := self._drafters.get(sequence)) is not None:
+                _learn(drafter, draft, sequence.token_ids[before:])
+
+    def remember(self, sequence: Sequence) -> None:
+        """Remember the output of a sequence that has ended, for its siblings."""
+        if sequence.family is not None:
+            self._siblings.add(sequence.family, sequence.token_ids, sequence.prompt_len)
+
+    def _propose(self, sequence: Sequence, least: float) -> Proposal:
+        if sequence not in self._drafters:
+            drafts = sequence.may_draft and self._is_exact(sequence)
+            is_prose = sequence.choice.grammar is None
+            acceptance = self._luck_of_prose if is_prose else self._forms
+            self._drafters[sequence] = (
+                self.make_drafter(sequence, self._siblings, acceptance) if drafts else None
+            )
+        try:
+            drafter = self._drafters[sequence]
+            if drafter is not None and sequence.is_ready_to_draft:
+                return drafter.propose(least)
+        except Exception:  # the sequence goes on without a draft
+            logger.warning("a sequence drafts no longer", exc_info=True)
+            self._drafters[sequence] = None
+        return Proposal([])
+
+
+class _Plan:
+    """The expected time and tokens of one step, while legs are added to it."""
+
+    def __init__(
+        self, forward_seconds: Rows[float], row_seconds: float, num_tokens: int, num_rows: int
+    ) -> None:
+        self._forward_seconds = forward_seconds
+        self._row_seconds = row_seconds
+        self._num_tokens = num_tokens
+        self._seconds = self._forward_seconds[num_tokens] + num_rows * self._row_seconds
+        self._expected = float(num_rows)
+
+    @property
+    def least_share(self) -> float:
+        """The probability of acceptance at which a leg of one token is worth its time."""
+        return _MARGIN * self._expected * self._cost(1) / self._seconds
+
+    def choose(self, proposals: list[Proposal]) -> dict[int, int]:
+        """Return how many legs of each proposal to take: the likeliest legs, while they are worth
+        their time."""
+        chosen: dict[int, int] = {}
+        legs = [
+            (-proposal.shares[0], i, 0) for i, proposal in enumerate(proposals) if proposal.ends
+        ]
+        heapq.heapify(legs)
+        while legs:
+            negative, index, leg = heapq.heappop(legs)
+            proposal = proposals[index]
+            size = proposal.ends[leg] - (proposal.ends[leg - 1] if leg else 0)
+            if not self._add(size, -negative):
+                continue
+            chosen[index] = leg + 1
+            if leg + 1 < len(proposal.ends):
+                heapq.heappush(legs, (-proposal.shares[leg + 1], index, leg + 1))
+        return chosen
+
+    def _add(self, size: int, share: float) -> bool:
+        """Add a leg of ``size`` tokens if it is worth its time. Return whether it was."""
+        if self._num_tokens + size >= len(self._forward_seconds):
+            return False
+        cost, least = self._cost(size), self._cost(1)
+        # If the guess is right, the next step would compute the forced tokens after it.
+        wasted = least + (1 - share) * (cost - least)
+        if share * self._seconds < _MARGIN * self._expected * wasted:
+            return False
+        self._num_tokens += size
+        self._seconds += cost
+        self._expected += share
+        return True
+
+    def _cost(self, size: int) -> float:
+        """Seconds that a leg adds to the step."""
+        now = self._forward_seconds[self._num_tokens]
+        return self._forward_seconds[self._num_tokens + size] - now + self._row_seconds
+
+
+def _reaches_end(sequence: Sequence, size: int) -> bool:
+    return sequence.num_computed + size == sequence.num_tokens
+
+
+def _learn(drafter: Drafter, draft: Draft, gained: list[int]) -> None:
+    """Count a draft's right and wrong guesses, given the tokens that were sampled in its place."""
+    for guess, drafted, actual in zip(draft.guesses, draft.token_ids, gained, strict=False):
+        if guess is not None:
+            drafter.acceptance.note(guess, drafted == actual)
+        if drafted != actual:
+            return
