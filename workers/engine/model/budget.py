@@ -1,10 +1,10 @@
 """Divides the memory for caches between blocks, states and saved states."""
 
-import os
 from typing import NamedTuple, Self
 
 from workers.engine.config import EngineConfig
 from workers.engine.model.loader import LoadedModel
+from workers.engine.model.memory import available_memory
 
 _MEMORY_SHARE = 0.25
 """The share of memory free at start that caches take if no size is configured."""
@@ -45,8 +45,9 @@ class CacheBudget(NamedTuple):
 
 
 def cache_bytes(config: EngineConfig) -> int:
-    """The memory for the caches of one rank on a CPU."""
+    """The memory for the caches of one rank on a CPU. Raises ValueError."""
     if config.kv_cache_bytes is not None:
         return config.kv_cache_bytes
-    free = os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    if (free := available_memory()) is None:
+        raise ValueError("the system does not report its free memory: set kv_cache_bytes")
     return int(free * _MEMORY_SHARE) // config.tensor_parallel_size

@@ -1,33 +1,69 @@
 """How much memory this process may still take on its host."""
 
 import re
+from collections.abc import Iterator
 from pathlib import Path
-
-_MEMINFO = Path("/proc/meminfo")
-_CGROUP = Path("/sys/fs/cgroup")
-_FREED_FIRST = "inactive_file"
+from typing import NamedTuple
 
 
-def available_memory(meminfo: Path = _MEMINFO, cgroup: Path = _CGROUP) -> int | None:
-    """Bytes that are free, or would be once the system drops cached files; in a container, no more
-    than its limit leaves. None if the system does not report it."""
-    found = [_of_host(meminfo), _of_container(cgroup)]
+class _Version(NamedTuple):
+    """The files of a control group in one version of Linux's control groups."""
+
+    limit: str
+    used: str
+    dropped: str
+    """The field of ``memory.stat`` with cached files that the system drops first."""
+
+
+_V1 = _Version("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file")
+_V2 = _Version("memory.max", "memory.current", "inactive_file")
+
+
+def available_memory(root: Path = Path("/")) -> int | None:
+    """Bytes that are free, or would be once the system drops cached files, and no more than the
+    limits of this process's control groups leave, such as a container's. None if the system does
+    not report it. ``root`` is the root of its files."""
+    found = [_of_host(root), *(_left_in(group, version) for group, version in _groups(root))]
     return min((each for each in found if each is not None), default=None)
 
 
-def _of_host(meminfo: Path) -> int | None:
+def _of_host(root: Path) -> int | None:
     try:
-        line = re.search(r"^MemAvailable:\s+(\d+) kB", meminfo.read_text(), re.MULTILINE)
+        meminfo = (root / "proc/meminfo").read_text()
     except OSError:
         return None
+    line = re.search(r"^MemAvailable:\s+(\d+) kB", meminfo, re.MULTILINE)
     return None if line is None else int(line[1]) * 1024
 
 
-def _of_container(cgroup: Path) -> int | None:
+def _groups(root: Path) -> Iterator[tuple[Path, _Version]]:
+    """This process's own control groups and those above them."""
     try:
-        limit = (cgroup / "memory.max").read_text().strip()
-        used = int((cgroup / "memory.current").read_text())
-        stat = dict(line.split() for line in (cgroup / "memory.stat").read_text().splitlines())
+        lines = (root / "proc/self/cgroup").read_text().splitlines()
+    except OSError:
+        return
+    for line in lines:
+        _, controllers, path = line.split(":", 2)
+        if not controllers:
+            version, top = _V2, root / "sys/fs/cgroup"
+        elif "memory" in controllers.split(","):
+            version, top = _V1, root / "sys/fs/cgroup/memory"
+        else:
+            continue
+        group = top / path.lstrip("/")  # absent if it is a path of the host, seen in a container
+        while group != top:
+            yield group, version
+            group = group.parent
+        yield top, version
+
+
+def _left_in(group: Path, version: _Version) -> int | None:
+    try:
+        limit = (group / version.limit).read_text().strip()
+        used = int((group / version.used).read_text())
+        stat = dict(line.split() for line in (group / "memory.stat").read_text().splitlines())
     except (OSError, ValueError):
         return None
-    return None if limit == "max" else int(limit) - used + int(stat.get(_FREED_FIRST, 0))
+    if limit == "max":
+        return None
+    return max(0, int(limit) - used + int(stat.get(version.dropped, 0)))
