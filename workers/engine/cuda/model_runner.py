@@ -130,7 +130,7 @@ class CudaModelRunner:
             return self._run_eagerly(model_input)
         except torch.OutOfMemoryError as error:
             if self._loaded.ranks is not None or model_input.is_recorded:
-                raise  # other ranks are amid this step; a record would get some tokens twice
+                raise  # other ranks have not finished the step; a record would get tokens twice
             # Free memory may be fragmented: release it, and repeat the step with the same writes.
             logger.warning("a step runs again after memory was returned to the GPU: %s", error)
         torch.cuda.empty_cache()

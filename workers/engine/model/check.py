@@ -323,7 +323,7 @@ class OwnAttention:
         except torch.OutOfMemoryError:  # other ways need as much
             raise
         except Exception as fault:
-            if self._is_split:  # the other ranks are amid this forward
+            if self._is_split:  # the other ranks have not finished this forward
                 raise
             raise UnsupportedModel(f"{name} does not run over pages: {fault!r}") from fault
         error = _distance(actual, self._logits)

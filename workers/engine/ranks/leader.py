@@ -16,7 +16,7 @@ class LeadingRunner:
 
     shares_blocks = True
     repeats_steps = False
-    """The followers wait amid a step that failed here."""
+    """If a step fails here, the followers still wait for the rest of it."""
 
     def __init__(self, own: ModelRunner | CudaModelRunner, followers: Followers) -> None:
         self._own = own

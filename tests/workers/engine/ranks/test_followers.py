@@ -61,7 +61,7 @@ class Watched:
         self.ended.set()
 
 
-def test_a_killed_follower_ends_the_engine_amid_a_request(make_ranks):
+def test_a_killed_follower_ends_the_engine_during_a_request(make_ranks):
     engine = make_ranks("llama", 2)
     pids = engine.followers.pids
     watched = Watched(engine)
