@@ -262,7 +262,8 @@ def test_memory_is_flat_over_many_requests(make_engine: MakeEngine) -> None:
 
 def _containers(engine: Engine) -> list[Any]:
     """The containers in the engine's own objects, private ones too: whatever grows is a leak."""
-    owners = [engine, engine.scheduler, engine.scheduler._queue, engine.pool,
+    owners = [engine, engine.scheduler, engine.scheduler._queue,
+              engine.scheduler._pending, engine.pool,
               engine._prefix_cache, engine.sampler, engine.structured_output,
               *engine.sampler._processors]  # fmt: skip
     return [x for o in owners for x in vars(o).values() if isinstance(x, dict | list | set)]

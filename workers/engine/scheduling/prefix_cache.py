@@ -70,8 +70,8 @@ class PrefixCache:
     def begin(self, sequence: Sequence, num_matched: int) -> None:
         """Note that a sequence starts with ``num_matched`` of these blocks."""
 
-    def num_shareable(self, leader: Sequence, num_tokens: int) -> int:
-        """Return how many of the first ``num_tokens`` tokens, which ``leader`` is computing,
+    def num_shareable(self, owner: Sequence, num_tokens: int) -> int:
+        """Return how many of the first ``num_tokens`` tokens, which ``owner`` is computing,
         another sequence will find here."""
         return num_tokens
 

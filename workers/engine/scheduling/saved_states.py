@@ -113,9 +113,9 @@ class StatefulPrefixCache(PrefixCache):
             self.saved.give_back(pending.row)
         sequence.states.pending.clear()
 
-    def num_shareable(self, leader: Sequence, num_tokens: int) -> int:
-        states = leader.states
-        if leader.num_computed < num_tokens:
+    def num_shareable(self, owner: Sequence, num_tokens: int) -> int:
+        states = owner.states
+        if owner.num_computed < num_tokens:
             states.borders.add(num_tokens)
             return num_tokens
         return max((each for each in states.borders if each <= num_tokens), default=0)

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from itertools import count
 
 from workers.engine.scheduling.block_pool import BlockPool
+from workers.engine.scheduling.pending_prefixes import PendingPrefixes
 from workers.engine.scheduling.prefix_cache import PrefixCache
 from workers.engine.scheduling.saved_states import StatefulPrefixCache, StateSave
 from workers.engine.scheduling.waiting_queue import MAX_PASSED_OVER, WaitingQueue
@@ -73,9 +74,7 @@ class Scheduler:
         self.running: list[Sequence] = []  # most senior first
         self._queue = WaitingQueue(self._cached_tokens)
         self._arrivals = count()
-        self._computing: dict[bytes, Sequence] = {}  # by block hash: who computes it
-        self._followers: dict[Sequence, list[Sequence]] = {}  # of each sequence in _computing
-        self._following: dict[Sequence, Sequence] = {}
+        self._pending = PendingPrefixes(prefix_cache, block_size)
         self.preemptions = 0
 
     @property
@@ -84,7 +83,7 @@ class Scheduler:
 
     @property
     def num_waiting(self) -> int:
-        return len(self._queue) + len(self._following)
+        return len(self._queue) + len(self._pending)
 
     @property
     def has_work(self) -> bool:
@@ -229,9 +228,7 @@ class Scheduler:
             return
         if sequence.slot != UNPLACED:
             self._release(sequence)
-        elif (leader := self._following.pop(sequence, None)) is not None:
-            self._followers[leader].remove(sequence)
-        else:
+        elif not self._pending.leave(sequence):
             self._queue.remove(sequence)
         if (unused := sequence.num_charged - sequence.num_tokens) > 0:
             self._queue.charge(sequence, -unused)
@@ -284,15 +281,14 @@ class Scheduler:
         sequence.block_ids, sequence.slot = [], UNPLACED
         if self._cache is not None:
             self._cache.abandon(sequence)
-        self._dismiss_followers(sequence)
+        self._end_waits(sequence)
 
     def _confirm(self, sequence: Sequence) -> None:
         """Store a sequence's blocks: all its tokens are computed and the next one is sampled."""
         if self._cache is not None:
             if sequence.num_computed // self._block_size > sequence.num_stored:
                 self._cache.store(sequence)
-            if sequence in self._followers:
-                self._dismiss_followers(sequence)
+            self._end_waits(sequence)
         if sequence.num_tokens >= sequence.num_charged:
             self._charge(sequence)
 
@@ -329,10 +325,8 @@ class Scheduler:
             sequence = self._queue.peek()
             assert sequence is not None
             matched = self._match(sequence)
-            if (leader := self._leader(sequence, len(matched))) is not None:
+            if self._pending.wait(sequence, len(matched)):
                 self._queue.remove(sequence)
-                self._followers[leader].append(sequence)
-                self._following[sequence] = leader
                 continue
             if not self._has_room(sequence, matched):
                 return None
@@ -369,39 +363,12 @@ class Scheduler:
         self._charge(sequence)
         if self._cache is not None:
             self._cache.begin(sequence, len(matched))
-            self._followers[sequence] = []
-            for digest in self._cache.hashes(sequence)[len(matched) :]:
-                self._computing.setdefault(digest, sequence)
+        self._pending.begin(sequence, len(matched))
 
-    def _leader(self, sequence: Sequence, num_matched: int) -> Sequence | None:
-        """Return the sequence that computes blocks worth waiting for, if any: at least half of what
-        either sequence still has to compute."""
-        if self._cache is None or not self._followers:
-            return None
-        usable = self._cache.usable_hashes(sequence)[num_matched:]
-        leader = self._computing.get(usable[0]) if usable else None
-        if leader is None or leader.priority < sequence.priority:
-            return None
-        shared = 0
-        for digest in usable:
-            if self._computing.get(digest) is not leader:
-                break
-            shared += self._block_size
-        start = num_matched * self._block_size
-        shared = self._cache.num_shareable(leader, start + shared) - start
-        to_do = sequence.num_tokens - start
-        return leader if 2 * shared >= max(to_do, leader.num_uncomputed) else None
-
-    def _dismiss_followers(self, leader: Sequence) -> None:
-        """Put back the sequences that wait for a leader's blocks: they are cached now or never."""
-        if leader not in self._followers:
-            return
-        for sequence in reversed(self._followers.pop(leader)):
-            del self._following[sequence]
+    def _end_waits(self, owner: Sequence) -> None:
+        """Put back the sequences that wait for a sequence's blocks."""
+        for sequence in reversed(self._pending.end(owner)):
             self._queue.put_back(sequence)
-        for digest in leader.block_hashes:
-            if self._computing.get(digest) is leader:
-                del self._computing[digest]
 
     def _match(self, sequence: Sequence) -> list[int]:
         return self._cache.match(sequence) if self._cache is not None else []

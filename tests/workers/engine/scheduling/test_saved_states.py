@@ -1,5 +1,6 @@
 from tests.workers.engine.scheduling.scheduler_bench import BLOCK_SIZE, Bench, prefix, sequence
 from workers.engine.scheduling.saved_states import INTERVAL, SavedStates, StatefulPrefixCache
+from workers.engine.scheduling.scheduler import Scheduler
 from workers.engine.sequence import Sequence
 
 
@@ -77,7 +78,8 @@ def test_an_evicted_block_takes_its_state_along() -> None:
 def test_without_room_for_states_nothing_is_found() -> None:
     bench = make()
     cache = StatefulPrefixCache(bench.pool, BLOCK_SIZE, [])
-    bench.cache = bench.scheduler._cache = cache
+    bench.cache = cache
+    bench.scheduler = Scheduler(bench.pool, cache, BLOCK_SIZE, bench.slots, bench.budget)
     assert started_with(bench, prefix(22)) == 0
     assert started_with(bench, prefix(22)) == 0
 

@@ -128,7 +128,7 @@ class SchedulerMachine(RuleBasedStateMachine):
             assert seq in self.dropped or seq.num_tokens == seq.max_total_tokens
         assert self.bench.pool.num_used == 0
         assert self.bench.scheduler._queue._levels == {}
-        assert not self.bench.scheduler._computing
+        assert not self.bench.scheduler._pending._owners
 
 
 class StatesMachine(SchedulerMachine):

@@ -120,7 +120,8 @@ class TestFairness:
         scheduler = bench.scheduler
         # Leftovers show in private attributes only.
         assert scheduler._queue._levels == {}
-        assert (scheduler._computing, scheduler._followers, scheduler._following) == ({}, {}, {})
+        pending = scheduler._pending
+        assert (pending._owners, pending._waiting, pending._awaited) == ({}, {}, {})
 
 
 class TestSharing:
@@ -166,17 +167,17 @@ class TestSharing:
         bench.add(long := sequence(prefix(30)), short := sequence([*prefix(4), 99, 98, 97, 96, 95]))
         assert bench.step().admitted == [long, short]
 
-    def test_followers_of_a_prompt_that_goes_away_go_on(self) -> None:
+    def test_sequences_that_wait_for_a_prompt_that_goes_away_go_on(self) -> None:
         bench = Bench(budget=8)
-        leader, follower, aborted = (sequence(prefix(20)) for _ in range(3))
-        bench.add(leader, follower, aborted)
+        owner, waiting, aborted = (sequence(prefix(20)) for _ in range(3))
+        bench.add(owner, waiting, aborted)
         bench.step()
         assert bench.scheduler.num_waiting == 2
         bench.scheduler.finish(aborted)
-        bench.scheduler.finish(leader)
-        assert bench.step().admitted == [follower]
+        bench.scheduler.finish(owner)
+        assert bench.step().admitted == [waiting]
         bench.run()
-        assert follower.num_tokens == 24
+        assert waiting.num_tokens == 24
 
     def test_a_common_prefix_runs_next_to_each_other_but_holds_nobody_up(self) -> None:
         bench = Bench(num_blocks=100, slots=1, budget=40)
