@@ -2,9 +2,7 @@
 
 from typing import Any
 
-from django.db.models import Q
 from django.http import HttpRequest, HttpResponseBase
-from django.utils import timezone
 
 from completions.admin.base import page, sees
 from completions.catalog import model_files
@@ -24,11 +22,7 @@ CONSTRAINTS = (
 
 @sees("view_job")
 def playground(request: HttpRequest) -> HttpResponseBase:
-    now = timezone.now()
-    unexpired = Q(expires_at=None) | Q(expires_at__gt=now)
-    keys = ApiKey.objects.select_related("organization").filter(
-        unexpired, revoked_at=None, organization__suspended_at=None
-    )
+    keys = ApiKey.objects.active().select_related("organization")
     usable = [key for key in keys.order_by("organization__name", "name") if _infers(key)]
     context = {
         "keys": [(key.pk, f"{key.organization.name} / {key.name}") for key in usable],

@@ -7,6 +7,7 @@ from typing import Any
 
 from django.db.models import Q
 
+from completions.accounts.keys import budget_of
 from completions.batches.histogram import Histogram
 from completions.batches.planning.intervals import Interval, of_next, of_sum
 from completions.batches.planning.order import Plan
@@ -146,12 +147,15 @@ def _left(batch: Batch, now: datetime) -> dict[str, Any]:
     for owner, owned in (
         (key, Q(api_key_id=key.pk)), (key.organization, Q(organization_id=key.organization_id)),
     ):  # fmt: skip
-        spent = budgets.spent_in_sql(owned, now)
-        for period, used in zip(("daily", "monthly"), spent, strict=True):
-            if (most := getattr(owner, f"{period}_token_budget")) is not None:
-                tokens.append(max(0, most - used.tokens))
-            if (most_cost := getattr(owner, f"{period}_cost_budget")) is not None:
-                cost.append(max(0, round(most_cost * 10**9) - used.cost))
+        budget, (today, month) = budget_of(owner), budgets.spent_in_sql(owned, now)
+        for used, most_tokens, most_cost in (
+            (today, budget.daily_tokens, budget.daily_cost),
+            (month, budget.monthly_tokens, budget.monthly_cost),
+        ):
+            if most_tokens is not None:
+                tokens.append(max(0, most_tokens - used.tokens))
+            if most_cost is not None:
+                cost.append(max(0, most_cost - used.cost))
     return {"tokens": min(tokens, default=None), "cost_nanos": min(cost, default=None)}
 
 
