@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from completions.contract import strict_json
-from completions.models.parts import parts
+from completions.models.parts import portions
 
 MAX_CUSTOM_ID = 512
 """Characters."""
@@ -30,14 +30,7 @@ class LineError(Exception):
 
 def groups(found: Iterator[tuple[int, bytes]]) -> Iterator[list[tuple[int, bytes]]]:
     """Group lines, within LINES_AT_ONCE and BYTES_AT_ONCE."""
-    for group in parts(found, LINES_AT_ONCE):
-        while group:
-            size, count = 0, 0
-            while count < len(group) and (size < BYTES_AT_ONCE or not count):
-                size += len(group[count][1])
-                count += 1
-            yield group[:count]
-            group = group[count:]
+    return portions(found, LINES_AT_ONCE, BYTES_AT_ONCE, lambda line: len(line[1]))
 
 
 def parse(text: bytes, endpoint: str) -> dict[str, Any]:

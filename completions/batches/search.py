@@ -15,6 +15,7 @@ import orjson
 from django.db.models import Count, QuerySet
 
 from completions.models import Batch, BatchResult, File
+from completions.models.parts import portions
 
 _AT_ONCE = 500
 _BYTES_AT_ONCE = 4 * 1024 * 1024
@@ -120,24 +121,10 @@ def matching(
     term = orjson.dumps(wanted.text)[1:-1].lower()
     # Pages with `after`, not a cursor: a long transaction would hold up SQLite's checkpoints.
     while part := list(wanted.rows(batch, after)[:_AT_ONCE]):
-        for some in _portions(part):
+        for some in portions(part, _AT_ONCE, _BYTES_AT_ONCE, lambda row: row.size):
             for row, text in zip(some, contents.outputs(some), strict=True):
                 yield row, text if not term or term in text.lower() else None
         after = part[-1].number
-
-
-def _portions(rows: list[BatchResult]) -> Iterator[list[BatchResult]]:
-    """The rows in order, in lists whose lines fit into _BYTES_AT_ONCE."""
-    portion: list[BatchResult] = []
-    size = 0
-    for row in rows:
-        if portion and size + row.size > _BYTES_AT_ONCE:
-            yield portion
-            portion, size = [], 0
-        portion.append(row)
-        size += row.size
-    if portion:
-        yield portion
 
 
 def find(

@@ -10,8 +10,9 @@ from typing import Any
 from completions.batches.export.columns import Column
 from completions.batches.export.documents import MisfitError, fitted
 from completions.batches.export.rows import ExportError, Row, Source
-from completions.batches.export.target import Report, portions
+from completions.batches.export.target import Report
 from completions.batches.export.types import ListOf, Scalar, Struct, Type
+from completions.models.parts import portions
 
 SUFFIX = ".parquet"
 GROUP_ROWS = 20_000
@@ -41,7 +42,8 @@ class ParquetFile:
                 self._alone(draft),
                 closing(parquet.ParquetWriter(draft, schema, compression="zstd")) as writer,
             ):
-                for rows in portions(source.rows(columns), GROUP_ROWS, GROUP_BYTES):
+                found = source.rows(columns)
+                for rows in portions(found, GROUP_ROWS, GROUP_BYTES, lambda row: row.size):
                     fields = [_fields(row, columns.all, report) for row in rows]
                     writer.write_table(arrow.Table.from_pylist(fields, schema))
                 writer.close()

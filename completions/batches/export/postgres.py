@@ -13,8 +13,9 @@ from psycopg.types.json import Jsonb
 from completions.batches.export.columns import OF_EVERY_EXPORT, Column, Columns
 from completions.batches.export.documents import MisfitError, dump, fitted
 from completions.batches.export.rows import ExportError, Row, Source
-from completions.batches.export.target import Report, portions
+from completions.batches.export.target import Report
 from completions.batches.export.types import Scalar, Type
+from completions.models.parts import portions
 from completions.models.storable import without_nul
 
 SCHEMES = ("postgresql", "postgres")
@@ -73,7 +74,7 @@ class Table:
             report = Report(self._name.as_string(connection), there=len(there))
             statement = self._upsert(columns)
             rows = source.rows(columns, there)
-            for portion in portions(rows, _PORTION_ROWS, _PORTION_BYTES):
+            for portion in portions(rows, _PORTION_ROWS, _PORTION_BYTES, lambda row: row.size):
                 values = [_values(row, columns, report) for row in portion]
                 with connection.transaction(), connection.cursor() as cursor:
                     cursor.executemany(statement, values)

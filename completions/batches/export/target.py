@@ -1,6 +1,5 @@
 """The target of an export, and its report: how many rows, and of what kind."""
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -44,17 +43,3 @@ class Report:
         if self.misfits:
             text += f"\n{self.misfits} values do not fit their columns; see the column text"
         return text
-
-
-def portions(rows: Iterator[Row], most_rows: int, most_bytes: int) -> Iterator[list[Row]]:
-    """Yield the rows in lists within both limits; a larger row is alone."""
-    portion: list[Row] = []
-    size = 0
-    for row in rows:
-        if portion and (len(portion) == most_rows or size + row.size > most_bytes):
-            yield portion
-            portion, size = [], 0
-        portion.append(row)
-        size += row.size
-    if portion:
-        yield portion
