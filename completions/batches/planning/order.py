@@ -4,12 +4,13 @@ from array import array
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from django.db import connection, transaction
+from django.db import transaction
 
 from completions.batches.planning.cache import CacheSize, cached_tokens
 from completions.batches.planning.prefixes import BLOCK, any_shared, path_of, planned
 from completions.models import Batch, BatchLine
 from completions.models.parts import parts
+from completions.models.updates import update_each
 
 MOST_OUTPUT = 256
 """The most completion tokens that a line is assumed to hold in the cache: few use their maximum."""
@@ -65,13 +66,10 @@ class Planner:
 
 def store(batch: Batch, order: Sequence[int], alive: Callable[[], bool]) -> bool:
     """Assign positions to the lines of a batch. Returns False if another worker took over."""
-    table = connection.ops.quote_name(BatchLine._meta.db_table)
-    statement = f"UPDATE {table} SET position = %s WHERE batch_id = %s AND number = %s"  # noqa: S608
     for part in parts(enumerate(order), _AT_ONCE):
         if not alive():
             return False
-        with transaction.atomic(), connection.cursor() as cursor:
-            cursor.executemany(
-                statement, [(position, batch.id, number) for position, number in part]
-            )
+        rows = [(position, batch.id, number) for position, number in part]
+        with transaction.atomic():
+            update_each(BatchLine, ("position",), ("batch_id", "number"), rows)
     return True
