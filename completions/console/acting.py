@@ -9,7 +9,7 @@ unlike in the API.
 from dataclasses import replace
 
 from asgiref.sync import sync_to_async
-from django.contrib.auth.models import User
+from django.contrib.auth.models import AnonymousUser, User
 from django.http import HttpRequest
 from django.http.response import HttpResponseBase
 from django.utils import timezone
@@ -34,19 +34,22 @@ class ActingView(AsyncAPIView):
     """The caller is a user of the admin with `permission`, who acts as the key in HEADER."""
 
     permission = ACTS
+    user: User | AnonymousUser
+    key: ApiKey
 
     async def caller(self, request: HttpRequest) -> Principal:
-        await self._check(request)
-        principal = usable(await _key(request.headers.get(HEADER, "")))
+        self.user = await request.auser()
+        await self._check()
+        self.key = await _key(request.headers.get(HEADER, ""))
+        principal = usable(self.key)
         permit(replace(principal, networks=()), self.scope, "")
         access_log.note(api_key=principal.key_id, organization=principal.organization_id)
         return principal
 
-    async def _check(self, request: HttpRequest) -> None:
-        user = await request.auser()
-        if not user.is_staff:
+    async def _check(self) -> None:
+        if not self.user.is_staff:
             raise APIError("permission_denied", "Your session has ended. Sign in again.")
-        if not await user.ahas_perm(self.permission):
+        if not await self.user.ahas_perm(self.permission):
             message = (
                 "You may look, but not run requests. Ask an administrator for the role Operator."
             )
@@ -60,7 +63,8 @@ class RunView(ActingView, CompletionsView):
 
     async def post(self, request: APIRequest) -> HttpResponseBase:
         # Before the job is queued: a hang-up while this waits must not leave a job behind.
-        await sync_to_async(_record)(await request._request.auser(), request.auth.key_id)  # type: ignore[arg-type]
+        used = {"request": [None, access_log.current_request_id()]}
+        await sync_to_async(audit.record)(Actor.of(self.user), AuditAction.USED, self.key, used)
         return await super().post(request)
 
 
@@ -94,9 +98,3 @@ def usable(key: ApiKey) -> Principal:
 
 
 _ENDED = {"revoked": "been revoked", "expired": "expired"}
-
-
-def _record(user: User, key_id: int) -> None:
-    key = ApiKey.objects.select_related("organization").get(pk=key_id)
-    request_id = access_log.current_request_id()
-    audit.record(Actor.of(user), AuditAction.USED, key, {"request": [None, request_id]})
