@@ -1,5 +1,5 @@
 """Steps that are launched before the tokens of the one before are known, by the GPU's code on the
-CPU. ``test_engine_property`` has them among all other events."""
+CPU. ``whole/test_property.py`` has them among all other events."""
 
 from dataclasses import replace
 from pathlib import Path

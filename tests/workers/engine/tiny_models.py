@@ -29,6 +29,8 @@ LLAMA: dict[str, Any] = {
     "max_position_embeddings": 512,
     "initializer_range": 0.3,
 }
+BLOCK_BYTES = 4 * 2 * 2 * 2 * 16 * 4
+"""Of ``LLAMA`` in float32: 4 tokens, 2 layers, key and value, 2 heads of 16."""
 
 
 def byte_level_tokenizer() -> Tokenizer:

@@ -15,7 +15,7 @@ from tokenizers import Tokenizer
 from transformers import AutoModelForCausalLM
 
 from tests.workers.engine import greedy
-from tests.workers.engine.test_engine_cache import BLOCK_BYTES
+from tests.workers.engine.tiny_models import BLOCK_BYTES
 from workers.engine.engine import Engine
 from workers.engine.exceptions import InvalidRequest
 from workers.engine.request import (

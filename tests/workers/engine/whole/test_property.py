@@ -20,6 +20,7 @@ from hypothesis.stateful import (
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from tests.workers.engine import greedy
+from tests.workers.engine.tiny_models import BLOCK_BYTES
 from workers.engine.config import EngineConfig
 from workers.engine.engine import Engine
 from workers.engine.exceptions import DeadlineExceeded, GrammarError, InvalidLogits
@@ -29,8 +30,6 @@ from workers.engine.model.loader import LoadedModel, load_model, wrap_model
 from workers.engine.request import ChoiceDelta, Completion, Request, RequestOutput
 from workers.engine.sampling.params import SamplingParams
 
-BLOCK_BYTES = 4 * 2 * 2 * 2 * 16 * 4
-"""Of the tiny model in float32: 4 tokens, 2 layers, key and value, 2 heads of 16."""
 NUM_BLOCKS = 20
 CONFIG = EngineConfig(
     device="cpu",

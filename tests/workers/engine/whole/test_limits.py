@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from tests.workers.engine import greedy
-from tests.workers.engine.test_engine_cache import BLOCK_BYTES
+from tests.workers.engine.tiny_models import BLOCK_BYTES
 from workers.engine.engine import Engine
 from workers.engine.exceptions import ContextLengthExceeded, RequestFault
 from workers.engine.request import FinishReason, Request, RequestOutput

@@ -18,7 +18,7 @@ from workers.engine.model.loader import LoadedModel, load_model
 from workers.engine.request import Completion, Request
 from workers.engine.sampling.params import SamplingParams
 
-DEMO = Path(__file__).resolve().parents[3] / "var/models/smollm2-135m-instruct"
+DEMO = Path(__file__).resolve().parents[4] / "var/models/smollm2-135m-instruct"
 LENGTHS = (1, 17, 300, 2000)
 NEW_TOKENS = 4
 FLOAT32 = EngineConfig(device="cpu", dtype="float32", max_num_seqs=8, kv_cache_bytes=2**28)

@@ -9,7 +9,7 @@ import torch
 from tokenizers import Tokenizer
 
 from tests.workers.engine.cpu.test_decoder import OTHERS, engine_of, native_of, save
-from tests.workers.engine.test_equality import DEMO
+from tests.workers.engine.whole.test_equality import DEMO
 from workers.engine.config import ROUNDED_DTYPES, EngineConfig
 from workers.engine.cpu.library import why_no_kernels
 from workers.engine.engine import Engine

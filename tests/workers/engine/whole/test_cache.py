@@ -11,7 +11,7 @@ import torch
 
 from tests.workers.engine import greedy
 from tests.workers.engine.adapters import save_adapter
-from tests.workers.engine.tiny_models import LLAMA, save_model
+from tests.workers.engine.tiny_models import BLOCK_BYTES, LLAMA, save_model
 from workers.engine.config import EngineConfig
 from workers.engine.engine import Engine
 from workers.engine.exceptions import EngineOverloaded, InvalidLogits, InvalidRequest
@@ -19,9 +19,6 @@ from workers.engine.request import Completion, Request
 from workers.engine.sampling.params import SamplingParams
 
 MakeEngine = Callable[..., Engine]
-
-BLOCK_BYTES = 4 * 2 * 2 * 2 * 16 * 4
-"""Of the tiny model in float32: 4 tokens, 2 layers, key and value, 2 heads of 16."""
 
 
 def request(request_id: str, prompt: tuple[int, ...], **params: Any) -> Request:
