@@ -27,8 +27,8 @@ from workers.engine.cuda.graphs import buckets
 from workers.engine.cuda.inputs import COLUMNS
 from workers.engine.cuda.model_runner import CudaModelRunner
 from workers.engine.engine import Engine
+from workers.engine.loading.loader import wrap_model
 from workers.engine.model.attention_backend import CudaBackend
-from workers.engine.model.loader import wrap_model
 from workers.engine.request import Request
 from workers.engine.sampling.params import SamplingParams
 

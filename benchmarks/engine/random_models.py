@@ -12,9 +12,9 @@ from transformers import AutoModelForCausalLM, LlamaConfig, PreTrainedTokenizerF
 
 from workers.engine.config import EngineConfig
 from workers.engine.engine import Engine
+from workers.engine.loading.loader import wrap_model
 from workers.engine.model.attention_backend import backend_for
 from workers.engine.model.device import adapt
-from workers.engine.model.loader import wrap_model
 
 END = "<|end|>"
 

@@ -27,8 +27,8 @@ from workers.engine.grammar.jump_rate import JumpRate
 from workers.engine.grammar.structured_output import GrammarMatcher, StructuredOutput
 from workers.engine.intake import Intake
 from workers.engine.live_requests import LiveRequests
+from workers.engine.loading.loader import LoadedModel, load_model
 from workers.engine.model.device import adapt, make_current
-from workers.engine.model.loader import LoadedModel, load_model
 from workers.engine.model.runner import ModelRunner
 from workers.engine.progress import Progress
 from workers.engine.ranks.followers import Followers

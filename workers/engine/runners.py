@@ -4,8 +4,8 @@ from workers.engine.config import EngineConfig
 from workers.engine.cuda.model_runner import CudaModelRunner
 from workers.engine.general.model import GeneralModel
 from workers.engine.general.runner import GeneralRunner
+from workers.engine.loading.loader import LoadedModel
 from workers.engine.model.attention_backend import CudaBackend
-from workers.engine.model.loader import LoadedModel
 from workers.engine.model.runner import ModelRunner
 
 Runner = ModelRunner | CudaModelRunner | GeneralRunner

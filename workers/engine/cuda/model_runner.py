@@ -24,9 +24,9 @@ from workers.engine.cuda.inputs import (
 from workers.engine.cuda.kv_cache import TokenMajorCache
 from workers.engine.cuda.memory import kv_cache_budget
 from workers.engine.cuda.transfers import Ints, to_device
+from workers.engine.loading.loader import LoadedModel
 from workers.engine.model.attention_backend import Metadata, Part
 from workers.engine.model.batch import ModelInput, scored_pieces
-from workers.engine.model.loader import LoadedModel
 from workers.engine.model.paged import PagedModel
 from workers.engine.model.plan import BatchPlan, Placed
 from workers.engine.sampling.filters import draw_from_all

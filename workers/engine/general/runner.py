@@ -10,9 +10,9 @@ from torch import Tensor
 from workers.engine.config import EngineConfig
 from workers.engine.cuda.memory import kv_cache_budget
 from workers.engine.general.model import GeneralModel, GeneratedSequence
+from workers.engine.loading.loader import LoadedModel
 from workers.engine.model.batch import ModelInput, scored_pieces
 from workers.engine.model.budget import cache_bytes
-from workers.engine.model.loader import LoadedModel
 from workers.engine.scheduling.scheduler import SchedulerOutput
 from workers.engine.sequence import Piece, Sequence
 

@@ -3,7 +3,7 @@
 from typing import NamedTuple, Self
 
 from workers.engine.config import EngineConfig
-from workers.engine.model.loader import LoadedModel
+from workers.engine.loading.loader import LoadedModel
 from workers.engine.model.memory import available_memory
 
 _MEMORY_SHARE = 0.25

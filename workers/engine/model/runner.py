@@ -12,11 +12,11 @@ from torch import Tensor
 
 from workers.engine.config import EngineConfig
 from workers.engine.cpu.thread_tuner import ThreadTuner
+from workers.engine.loading.loader import LoadedModel
 from workers.engine.model.attention import AttentionMetadata, DecodeGroup, PrefillChunk
 from workers.engine.model.batch import ModelInput, scored_pieces
 from workers.engine.model.budget import CacheBudget
 from workers.engine.model.kv_cache import KVCache
-from workers.engine.model.loader import LoadedModel
 from workers.engine.model.paged import PagedModel
 from workers.engine.model.plan import BatchPlan, Placed
 from workers.engine.recurrent.batch import Save, StateBatch, StatePiece, lay_out_states

@@ -15,8 +15,8 @@ from workers.engine.cuda.memory import taking_turns
 from workers.engine.cuda.model_runner import CudaModelRunner
 from workers.engine.exceptions import EngineError
 from workers.engine.general.runner import GeneralRunner
+from workers.engine.loading.loader import load_model
 from workers.engine.model.device import make_current
-from workers.engine.model.loader import load_model
 from workers.engine.model.plan import StepPlan
 from workers.engine.model.runner import ModelRunner
 from workers.engine.ranks.followers import Assignment

@@ -14,7 +14,7 @@ from workers.engine.config import ROUNDED_DTYPES, EngineConfig
 from workers.engine.cpu.library import why_no_kernels
 from workers.engine.engine import Engine
 from workers.engine.exceptions import UnsupportedModel
-from workers.engine.model import loader
+from workers.engine.loading import loader
 from workers.engine.request import LogprobParams, Request
 from workers.engine.sampling.params import SamplingParams
 

@@ -18,8 +18,8 @@ from tests.workers.engine.cpu.test_decoder import BY_DTYPE, RECOGNISED, SHAPES, 
 from workers.engine.config import EngineConfig
 from workers.engine.cpu import decoder, linear
 from workers.engine.cpu.library import load_library
+from workers.engine.loading.loader import load_model
 from workers.engine.model.attention import AttentionMetadata
-from workers.engine.model.loader import load_model
 
 pytestmark = pytest.mark.skipif(load_library() is None, reason="needs the C kernels")
 

@@ -21,8 +21,8 @@ from workers.engine.cuda import model_runner
 from workers.engine.cuda.model_runner import CudaModelRunner
 from workers.engine.engine import Engine
 from workers.engine.flight import PendingTokens
+from workers.engine.loading.loader import wrap_model
 from workers.engine.model.attention_backend import CudaBackend
-from workers.engine.model.loader import wrap_model
 from workers.engine.request import ChoiceDelta, Completion, LogprobParams, Request
 from workers.engine.sampling.params import SamplingParams
 

@@ -9,8 +9,8 @@ import torch
 from transformers import AutoModelForCausalLM
 
 from workers.engine.exceptions import UnsupportedModel
-from workers.engine.model import checkpoint
-from workers.engine.model.checkpoint import read_model
+from workers.engine.loading import checkpoint
+from workers.engine.loading.checkpoint import read_model
 
 GPU = torch.device("cuda", 0)
 PARAMETERS = 400 * 64 * 2 + 64 + 2 * (64 * 64 * 3 + 64 * 96 * 3 + 2 * 64)

@@ -12,7 +12,7 @@ from transformers import LlamaConfig, Qwen3Config
 
 from workers.engine.cuda.memory import refuse_too_large, taking_turns, what_remains
 from workers.engine.exceptions import UnsupportedModel
-from workers.engine.model.checkpoint import weight_bytes
+from workers.engine.loading.checkpoint import weight_bytes
 from workers.engine.model.kv_cache import LayerShape
 
 GPU = torch.device("cuda", 0)

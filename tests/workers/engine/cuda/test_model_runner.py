@@ -5,12 +5,12 @@ from typing import Any
 
 import pytest
 import torch
+from tests.workers.engine.model.test_loader import SUPPORTED, save
 from torch import Tensor
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from tests.workers.engine import greedy
 from tests.workers.engine.adapters import merge, save_adapter
-from tests.workers.engine.model.test_loader import SUPPORTED, save
 from tests.workers.engine.tiny_models import LLAMA, save_model
 from workers.engine.config import EngineConfig
 from workers.engine.cuda import attention, model_runner
@@ -19,8 +19,8 @@ from workers.engine.cuda.inputs import LENGTH, ROW, SLOT
 from workers.engine.cuda.kv_cache import TokenMajorCache, Way
 from workers.engine.cuda.model_runner import CudaModelRunner
 from workers.engine.engine import Engine
+from workers.engine.loading.loader import LoadedModel, PagedModel, wrap_model
 from workers.engine.model.attention_backend import CpuBackend, CudaBackend
-from workers.engine.model.loader import LoadedModel, PagedModel, wrap_model
 from workers.engine.request import Request
 from workers.engine.sampling.params import SamplingParams
 

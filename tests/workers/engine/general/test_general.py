@@ -15,7 +15,7 @@ from workers.engine.config import EngineConfig
 from workers.engine.engine import Engine
 from workers.engine.exceptions import UnsupportedModel
 from workers.engine.general.model import GeneralModel
-from workers.engine.model.check import OwnAttention
+from workers.engine.loading.own_attention import OwnAttention
 from workers.engine.request import Completion, LogprobParams, Request
 from workers.engine.sampling.params import SamplingParams
 

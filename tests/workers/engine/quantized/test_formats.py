@@ -16,8 +16,8 @@ from tests.workers.engine.tiny_models import LLAMA, save_model
 from workers.engine.config import EngineConfig
 from workers.engine.engine import Engine
 from workers.engine.exceptions import UnsupportedModel
-from workers.engine.model import checkpoint
-from workers.engine.model.checkpoint import read_model
+from workers.engine.loading import checkpoint
+from workers.engine.loading.checkpoint import read_model
 from workers.engine.request import Request
 from workers.engine.sampling.params import SamplingParams
 

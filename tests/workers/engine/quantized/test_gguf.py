@@ -14,7 +14,7 @@ from tests.workers.engine.quantized import gguf_files
 from tests.workers.engine.quantized.gguf_files import SIZES, WORDS, tiny_model, write_gguf
 from workers import gguf_checkpoint
 from workers.engine.exceptions import UnsupportedModel
-from workers.engine.model.checkpoint import read_model
+from workers.engine.loading.checkpoint import read_model
 
 ARCHITECTURES: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
     "llama": ("llama", {}, {}),

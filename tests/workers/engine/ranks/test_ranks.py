@@ -5,7 +5,7 @@ import pytest
 from tests.workers.engine.ranks.families import FAMILIES
 from workers.engine.cuda.model_runner import CudaModelRunner
 from workers.engine.engine import Engine
-from workers.engine.model import loader
+from workers.engine.loading import loader
 from workers.engine.model.attention_backend import CudaBackend
 from workers.engine.ranks import followers, leader
 from workers.engine.request import LogprobParams, Request

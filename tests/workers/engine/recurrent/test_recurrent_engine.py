@@ -16,7 +16,7 @@ from tests.workers.engine.tiny_models import save_model
 from workers.engine.config import EngineConfig
 from workers.engine.engine import Engine
 from workers.engine.exceptions import UnsupportedModel
-from workers.engine.model.check import OwnAttention
+from workers.engine.loading.own_attention import OwnAttention
 from workers.engine.request import Completion, LogprobParams, Request
 from workers.engine.sampling.params import SamplingParams
 

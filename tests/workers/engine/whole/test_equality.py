@@ -14,7 +14,7 @@ from transformers import AutoModelForCausalLM
 from tests.workers.engine import greedy
 from workers.engine.config import EngineConfig
 from workers.engine.engine import Engine
-from workers.engine.model.loader import LoadedModel, load_model
+from workers.engine.loading.loader import LoadedModel, load_model
 from workers.engine.request import Completion, Request
 from workers.engine.sampling.params import SamplingParams
 

@@ -25,8 +25,8 @@ from workers.engine.config import EngineConfig
 from workers.engine.engine import Engine
 from workers.engine.exceptions import DeadlineExceeded, GrammarError, InvalidLogits
 from workers.engine.grammar.structured_output import GrammarMatcher
+from workers.engine.loading.loader import LoadedModel, load_model, wrap_model
 from workers.engine.model.attention_backend import CudaBackend
-from workers.engine.model.loader import LoadedModel, load_model, wrap_model
 from workers.engine.request import ChoiceDelta, Completion, Request, RequestOutput
 from workers.engine.sampling.params import SamplingParams
 

@@ -21,9 +21,11 @@ from workers.engine.cpu.library import why_no_kernels
 from workers.engine.cpu.packed_linear import pack_linears
 from workers.engine.exceptions import UnsupportedModel
 from workers.engine.general.model import TRIED_TOKENS, GeneralModel, use_own_attention
+from workers.engine.loading.checkpoint import read_model
+from workers.engine.loading.own_attention import OwnAttention
+from workers.engine.loading.probe import PROBED_TOKENS, find_states, probe
+from workers.engine.loading.proof import Proof
 from workers.engine.model.attention_backend import AttentionBackend, CpuBackend, backend_for
-from workers.engine.model.check import PROBED_TOKENS, OwnAttention, Proof, find_states, probe
-from workers.engine.model.checkpoint import read_model
 from workers.engine.model.kv_cache import CacheProbe, LayerShape
 from workers.engine.model.lora import Adapters
 from workers.engine.model.paged import PagedModel

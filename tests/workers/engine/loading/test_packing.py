@@ -16,8 +16,8 @@ from workers.engine.cpu.linear import Int4Linear, Int8Linear, TiledLinear
 from workers.engine.cpu.packed_linear import pack_linears
 from workers.engine.engine import Engine
 from workers.engine.exceptions import UnsupportedModel
-from workers.engine.model import checkpoint
-from workers.engine.model.checkpoint import read_model
+from workers.engine.loading import checkpoint
+from workers.engine.loading.checkpoint import read_model
 from workers.engine.request import Request
 from workers.engine.sampling.params import SamplingParams
 

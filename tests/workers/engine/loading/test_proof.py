@@ -1,20 +1,15 @@
 """The proof at load: what a twin shows of windows, trained lengths and positions."""
 
-from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from transformers import AutoModelForCausalLM
 
 from tests.workers.engine.tiny_models import LLAMA, save_model
 from workers.engine.config import EngineConfig
 from workers.engine.cpu.library import load_library
 from workers.engine.engine import Engine
-from workers.engine.model import check
-from workers.engine.model.attention_backend import CpuBackend
-from workers.engine.model.paged import PagedModel
 
 SHAPE = {
     **LLAMA, "hidden_size": 128, "intermediate_size": 128, "head_dim": 64, "vocab_size": 416,
@@ -44,42 +39,6 @@ def test_what_changes_with_a_sequences_length_counts_if_sequences_grow_so_long(
     path = save_model(tmp_path, options)
     assert forward(path, max_model_len=32) == "torch"
     assert forward(path, max_model_len=33) == "general"
-
-
-MISMATCH = RuntimeError("expected Float but found BFloat16")
-
-
-@pytest.mark.parametrize(("error", "way"), [(MISMATCH, "general"), (torch.OutOfMemoryError, "")])
-def test_a_model_whose_own_check_fails_runs_the_general_way(
-    tiny_llama: Path, monkeypatch: pytest.MonkeyPatch, error: Any, way: str
-) -> None:
-    """Its twin computes in float32. A GPU without memory has none for the general way either."""
-    run = check._Batches.run
-
-    def fails(self: Any, texts: Any, *args: Any) -> Any:
-        if len(texts) == 1:
-            raise error
-        return run(self, texts, *args)
-
-    monkeypatch.setattr(check._Batches, "run", fails)
-    with nullcontext() if way else pytest.raises(torch.OutOfMemoryError):
-        assert forward(tiny_llama) == way
-
-
-def test_a_rank_whose_own_check_fails_does_not_try_another_way(
-    tiny_llama: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The other ranks would take its second forward for the rest of the first."""
-    backend, config = CpuBackend(), EngineConfig(tensor_parallel_size=2)
-    model = AutoModelForCausalLM.from_pretrained(tiny_llama, attn_implementation=backend.attention)
-    own = check.OwnAttention(model, backend, config)
-
-    def fails(*_: Any) -> Any:
-        raise MISMATCH
-
-    monkeypatch.setattr(check._Batches, "run", fails)
-    with pytest.raises(RuntimeError, match="expected Float"):
-        own.compare(PagedModel(model), {})
 
 
 @pytest.mark.skipif(load_library() is None, reason="this machine has no C forward")

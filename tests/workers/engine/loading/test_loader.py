@@ -12,7 +12,7 @@ from tests.workers.engine.tiny_models import LLAMA, save_model
 from workers.engine.config import EngineConfig
 from workers.engine.engine import Engine
 from workers.engine.exceptions import UnsupportedModel
-from workers.engine.model.loader import load_model
+from workers.engine.loading.loader import load_model
 from workers.engine.request import Request
 from workers.engine.sampling.params import SamplingParams
 

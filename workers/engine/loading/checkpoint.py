@@ -16,8 +16,8 @@ from transformers import AutoConfig, AutoModelForCausalLM, GenerationConfig
 from workers.engine.cpu.packed_linear import packed_bytes
 from workers.engine.cuda.memory import refuse_too_large
 from workers.engine.exceptions import UnsupportedModel
+from workers.engine.loading.packing import PackedConfig
 from workers.engine.model.memory import available_memory
-from workers.engine.model.packing import PackedConfig
 from workers.engine.quantized.formats import Format, format_of, without_format
 from workers.engine.ranks.group import Ranks
 from workers.engine.ranks.sharding import Sharding, plan_sharding

@@ -1,0 +1,52 @@
+"""The model's own check at load, of its forward over pages."""
+
+from contextlib import nullcontext
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from transformers import AutoModelForCausalLM
+
+from workers.engine.config import EngineConfig
+from workers.engine.engine import Engine
+from workers.engine.loading.own_attention import OwnAttention
+from workers.engine.loading.trial import Batches
+from workers.engine.model.attention_backend import CpuBackend
+from workers.engine.model.paged import PagedModel
+
+CONFIG = EngineConfig(device="cpu", dtype="float32", kv_cache_bytes=2**22)
+MISMATCH = RuntimeError("expected Float but found BFloat16")
+
+
+@pytest.mark.parametrize(("error", "way"), [(MISMATCH, "general"), (torch.OutOfMemoryError, "")])
+def test_a_model_whose_own_check_fails_runs_the_general_way(
+    tiny_llama: Path, monkeypatch: pytest.MonkeyPatch, error: Any, way: str
+) -> None:
+    """Its twin computes in float32. A GPU without memory has none for the general way either."""
+    run = Batches.run
+
+    def fails(self: Any, texts: Any, *args: Any) -> Any:
+        if len(texts) == 1:
+            raise error
+        return run(self, texts, *args)
+
+    monkeypatch.setattr(Batches, "run", fails)
+    with nullcontext() if way else pytest.raises(torch.OutOfMemoryError):
+        assert Engine.from_pretrained(tiny_llama, CONFIG).forward == way
+
+
+def test_a_rank_whose_own_check_fails_does_not_try_another_way(
+    tiny_llama: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The other ranks would take its second forward for the rest of the first."""
+    backend, config = CpuBackend(), EngineConfig(tensor_parallel_size=2)
+    model = AutoModelForCausalLM.from_pretrained(tiny_llama, attn_implementation=backend.attention)
+    own = OwnAttention(model, backend, config)
+
+    def fails(*_: Any) -> Any:
+        raise MISMATCH
+
+    monkeypatch.setattr(Batches, "run", fails)
+    with pytest.raises(RuntimeError, match="expected Float"):
+        own.compare(PagedModel(model), {})

@@ -1,0 +1,1 @@
+"""Files become a model that is proven to compute what transformers does."""

@@ -1,0 +1,80 @@
+"""Compares a model's forward over pages with the model's own attention, over a few tokens."""
+
+import inspect
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from workers.engine.config import EngineConfig
+from workers.engine.exceptions import UnsupportedModel
+from workers.engine.loading.trial import NOISES, TOLERANCE, Batches, distance
+from workers.engine.model.attention_backend import AttentionBackend
+from workers.engine.model.kv_cache import LayerShape
+from workers.engine.model.paged import PagedModel
+
+_CHECKED_PIECES = (11, 12, 1)
+"""The chunk sizes of the model's own check: a first chunk, a second one, and a single token."""
+
+_TOLERANCE_ROUNDED = 0.2
+"""The same for 8-bit activations: a difference in the last bit may round to another byte, as in
+7 % of random models."""
+
+_MOST_NOISE = 0.5
+
+
+class OwnAttention:
+    """A model's logits for a few tokens with its own attention: a reference for its forwards, which
+    checks that its weights are read and packed correctly."""
+
+    @torch.inference_mode()
+    def __init__(self, model: Any, backend: AttentionBackend, config: EngineConfig) -> None:
+        self._model, self._backend = model, backend
+        self._block_size = config.block_size
+        self._is_split = config.tensor_parallel_size > 1
+        self._tolerance = _TOLERANCE_ROUNDED if config.is_rounded else TOLERANCE[model.dtype]
+        self.vocab_size: int = model.get_output_embeddings().out_features
+        tokens = torch.arange(sum(_CHECKED_PIECES), device=model.device)
+        self._tokens = (tokens * 7919 + 11) % self.vocab_size
+        self._logits = self._own_logits("eager")
+
+    def compare(self, paged: PagedModel, shapes: dict[nn.Module, LayerShape]) -> None:
+        """Raises UnsupportedModel for a forward that is further off than rounding explains."""
+        name, length = type(self._model).__name__, len(self._tokens)
+        batches = Batches(paged, self._backend, self._block_size, shapes)
+        first, second, _ = _CHECKED_PIECES
+        try:
+            with torch.inference_mode():
+                actual = batches.run([self._tokens.tolist()], [length - 1], [max(first, second)])
+        except torch.OutOfMemoryError:  # other ways need as much
+            raise
+        except Exception as fault:
+            if self._is_split:  # the other ranks have not finished this forward
+                raise
+            raise UnsupportedModel(f"{name} does not run over pages: {fault!r}") from fault
+        error = distance(actual, self._logits)
+        allowed = self._tolerance
+        if error >= allowed and self._model.dtype != torch.float32:
+            noise = distance(self._own_logits("sdpa"), self._logits)
+            allowed = min(NOISES * noise, _MOST_NOISE)
+        if not error < allowed:
+            raise UnsupportedModel(
+                f"{name} over pages differs from its own attention by {error:.1%}"
+            )
+
+    @torch.inference_mode()
+    def _own_logits(self, attention: str) -> Tensor:
+        model, ids = self._model, self._tokens[None]
+        # Without explicit positions, a model may count differently, as RoBERTa does.
+        takes_positions = "position_ids" in inspect.signature(model.forward).parameters
+        positions = {"position_ids": torch.arange(len(ids[0]), device=ids.device)[None]}
+        positions = positions if takes_positions else {}
+        try:
+            model.set_attn_implementation(attention)
+            logits: Tensor = model(input_ids=ids, use_cache=False, **positions).logits[0]
+        except Exception as error:
+            name = type(model).__name__
+            raise UnsupportedModel(f"{name} cannot be checked: {error!r}") from error
+        finally:
+            model.set_attn_implementation(self._backend.attention)
+        return logits.float()
