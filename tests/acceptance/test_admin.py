@@ -75,9 +75,9 @@ def test_a_key_is_made_used_and_its_request_found(page: browser.Page, service: I
     page.locator("#search-input-command").press_sequentially(request_id)
     page.locator("#command-results a", has_text=job_id).click()
     page.wait_for_url(f"{service.url}/admin/jobs/{job_id}/")
-    told = page.locator("#content").inner_text()
+    text = page.locator("#content").inner_text()
     for shown in (request_id, "from a browser", MODEL, "completed", "Timeline"):
-        assert shown in told
+        assert shown in text
 
 
 def test_charts_are_drawn(page: browser.Page, service: Installation):

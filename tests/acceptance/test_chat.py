@@ -348,7 +348,7 @@ def test_without_tools_a_call_is_text(scripted):
 
 
 @pytest.mark.long
-def test_thoughts_are_told_apart(scripted):
+def test_thoughts_are_separated(scripted):
     choice = ask(scripted, "hermes", "sum")
     assert (choice["reasoning"], choice["content"]) == ("two and two", "Four.")
     usage = answered(

@@ -95,7 +95,7 @@ def test_rows_come_back_as_they_finish(service) -> None:
     assert all(answer["colour"] in ("red", "green", "blue") for answer in found.values())
 
 
-async def test_rows_that_fail_are_told_apart(service) -> None:
+async def test_rows_that_fail_are_distinguished(service) -> None:
     def prompt(row: int) -> object:
         return "Say a word" if row else [{"role": "nobody", "content": "x"}]
 

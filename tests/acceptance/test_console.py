@@ -166,7 +166,7 @@ def test_a_stream_of_token_ids_is_stopped(page: browser.Page, http: httpx.Client
 
 
 @pytest.mark.long
-def test_what_is_refused_is_told(page: browser.Page):
+def test_a_refusal_is_shown(page: browser.Page):
     page.get_by_role("button", name="Token ids").click()
     page.locator("[name=ids]").fill("9703 x")
     page.locator("#run").click()

@@ -30,7 +30,7 @@ SEED = int(os.environ.get("QUIRE_FAULT_SEED", "1"))
 FIRST = int(os.environ.get("QUIRE_FIRST_FUZZED", "0"))
 AT_ONCE = 8
 PATIENCE = 400.0
-UNTOLD = 3.0
+SILENCE = 3.0
 """Seconds to wait for an answer if the request may be incomplete."""
 PROCESSES = ("web", "worker", "cpu-worker", "valkey")
 UNFORESEEN = ("unhandled", "Traceback", "Exception in ASGI", "worker_error", "engine_error")
@@ -47,7 +47,7 @@ class Answer:
 
 
 def send(port: int, request: Fuzzed) -> Answer:
-    timeout = PATIENCE if request.whole else UNTOLD
+    timeout = PATIENCE if request.whole else SILENCE
     with socket.create_connection(("127.0.0.1", port), timeout=PATIENCE) as connection:
         with suppress(OSError):  # refused before all was sent, as every client must expect
             connection.sendall(request.content)
@@ -124,7 +124,7 @@ class Siege:
         self._service = service
         self._target = target
         self.complaints: list[tuple] = []
-        self.told: Counter[tuple[str, int]] = Counter()
+        self.answered: Counter[tuple[str, int]] = Counter()
         self.batches: list[str] = []
 
     def shoot(self, number: int) -> None:
@@ -139,7 +139,7 @@ class Siege:
 
     def _judged(self, number: int, request: Fuzzed) -> Answer:
         answer = send(self._service.port, request)
-        self.told[request.kind, answer.status] += 1
+        self.answered[request.kind, answer.status] += 1
         if (wrong := complaint(request, answer)) is not None:
             seen = (wrong, SEED, number, answer.status, request.content[:3000], answer.body[:500])
             print(seen)
@@ -159,9 +159,9 @@ def test_broken_requests_break_nothing(service, http, target):
             now = [service.pid(name) for name in PROCESSES]
             assert now == processes, f"after {begin}:\n{service.logs()}"
     require_ended(service, http, siege.batches)
-    print(f"{siege.told.total()} requests, {len(siege.batches)} batches")
-    for kind in sorted({kind for kind, _ in siege.told}):
-        print(kind, {s: n for (k, s), n in sorted(siege.told.items()) if k == kind})
+    print(f"{siege.answered.total()} requests, {len(siege.batches)} batches")
+    for kind in sorted({kind for kind, _ in siege.answered}):
+        print(kind, {s: n for (k, s), n in sorted(siege.answered.items()) if k == kind})
     assert siege.complaints == []
     assert processes == [service.pid(name) for name in PROCESSES]
     for name, size in logs.items():

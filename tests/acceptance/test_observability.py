@@ -87,8 +87,8 @@ def test_the_metrics_tell_of_web_queue_and_worker(http, tokenize):
         found = [s for s in found if s.labels.get("model_name", MODEL) == MODEL]
         samples = {s.name: s for s in sorted(found, key=lambda s: s.value)}
         least = {"quire_generation_tokens_total": 6, **dict.fromkeys(counts, 1)}
-        told = all(name in samples and samples[name].value >= least[name] for name in least)
-        return samples if told else None
+        complete = all(name in samples and samples[name].value >= least[name] for name in least)
+        return samples if complete else None
 
     samples = until(generated)
     assert samples["quire_generation_tokens_total"].labels["model_name"] == MODEL

@@ -48,8 +48,8 @@ class Fleet:
         name = self._name(leaving)
         assert name is not None
         if drained:
-            told = self._service.manage("workers", "--drain", name, "--wait")
-            assert "has no jobs any more" in told
+            printed = self._service.manage("workers", "--drain", name, "--wait")
+            assert "has no jobs any more" in printed
         leaving.send_signal(signal.SIGTERM)
         assert leaving.wait(START_TIMEOUT) == 0
         self.processes.remove(leaving)

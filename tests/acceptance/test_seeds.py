@@ -114,7 +114,7 @@ async def amid(client: openai.AsyncOpenAI, model: str) -> tuple[list[Said], list
 
 
 async def preempted(service: Installation, model: str) -> None:
-    """Wait until a heartbeat tells of a preemption."""
+    """Wait until a heartbeat reports a preemption."""
     async with httpx.AsyncClient(headers={"Authorization": f"Bearer {METRICS_TOKEN}"}) as client:
         for _ in range(1000):
             page = (await client.get(f"{service.url}/metrics")).text

@@ -85,7 +85,7 @@ def test_what_is_noted_deep_inside_is_in_the_access_line():
 
 
 @pytest.mark.parametrize(
-    ("param", "told"),
+    ("param", "logged"),
     [
         ("max_token", "max_token"),
         ("messages[0].content[2].type", "messages[0].content[2].type"),
@@ -94,7 +94,7 @@ def test_what_is_noted_deep_inside_is_in_the_access_line():
         ("x" * 101, None),
     ],
 )
-def test_a_refusal_names_the_parameter_but_no_text_of_clients(param, told):
+def test_a_refusal_names_the_parameter_but_no_text_of_clients(param, logged):
     def answer():
         facts = access_log.begin("req_1")
         access_log.note_error(APIError("unknown_parameter", "no such thing", param))
@@ -102,7 +102,7 @@ def test_a_refusal_names_the_parameter_but_no_text_of_clients(param, told):
 
     facts = contextvars.copy_context().run(answer)
     assert facts["code"] == "unknown_parameter"
-    assert facts.get("param") == told
+    assert facts.get("param") == logged
 
 
 def test_the_engines_lines_get_the_request_that_they_speak_of(lines):

@@ -61,10 +61,10 @@ def test_a_model_that_cannot_be_served_is_reported_in_one_line(tmp_path, valkey)
     code, lines = launch(tmp_path, valkey.url, QUIRE_DTYPE="int3")
     assert code == 1
     assert "Traceback" not in "\n".join(lines)
-    (told,) = [json.loads(line) for line in lines if "dtype must be one of" in line]
-    assert told["level"] == "critical"
-    assert "exception" not in told
-    assert told["message"].startswith("m cannot be served: ")
+    (logged,) = [json.loads(line) for line in lines if "dtype must be one of" in line]
+    assert logged["level"] == "critical"
+    assert "exception" not in logged
+    assert logged["message"].startswith("m cannot be served: ")
 
 
 @pytest.mark.parametrize(
@@ -103,6 +103,6 @@ def test_what_this_machine_or_model_cannot_do_ends_the_worker(
     )
     with pytest.raises(SystemExit, match="1"):
         launching.load_engine(ModelEntry("m", tmp_path, **given), options)
-    (told,) = [record.message for record in caplog.records if record.levelname == "CRITICAL"]
-    assert told.startswith("m cannot be served: ")
-    assert complaint in told
+    (logged,) = [record.message for record in caplog.records if record.levelname == "CRITICAL"]
+    assert logged.startswith("m cannot be served: ")
+    assert complaint in logged

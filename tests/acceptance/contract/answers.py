@@ -90,8 +90,8 @@ def fold(form: Form, response: httpx.Response) -> Answer:
         assert len(chunk["choices"]) <= 1, chunk
         for piece in chunk["choices"]:
             _add(choices.setdefault(piece["index"], {"index": piece["index"], "text": ""}), piece)
-        told = {name: value for name, value in chunk.items() if name != "choices"}
-        answer.body |= {name: value for name, value in told.items() if value is not None}
+        fields = {name: value for name, value in chunk.items() if name != "choices"}
+        answer.body |= {name: value for name, value in fields.items() if value is not None}
     answer.choices = [choices[index] for index in sorted(choices)]
     return answer
 

@@ -38,7 +38,7 @@ def thought(answer: Answer, _: Answer | None) -> None:
     assert 0 < reasoning == answer.usage["reasoning_tokens"]
 
 
-def not_told_apart(answer: Answer, _: Answer | None) -> None:
+def not_separated(answer: Answer, _: Answer | None) -> None:
     assert all(text.startswith("<think>") for text in answer.texts)
     assert all("reasoning_content" not in choice for choice in answer.choices)
 
@@ -174,7 +174,7 @@ ROWS: list[Row] = [
     row(
         "separate_reasoning",
         False,
-        not_told_apart,
+        not_separated,
         wrong("separate_reasoning", *BOOLEAN),
         THINKING,
         routes=[CHAT],

@@ -28,7 +28,7 @@ class Situation:
     """How a call differs from the usual one, and the error that it gets."""
 
     name: str
-    told: Error
+    error: Error
     key: str = "good"
     """The name of a key in `KEYS`, or text that is no key."""
     body: Mapping[str, Any] = field(default_factory=dict)
@@ -70,8 +70,8 @@ def _key(name: str, code: str) -> Situation:
 
 
 def _denied(key: str, param: str | None) -> Situation:
-    told = Error(403, "permission_error", "permission_denied", param, PLAIN)
-    return Situation(f"a key {key}", told, key=key)
+    error = Error(403, "permission_error", "permission_denied", param, PLAIN)
+    return Situation(f"a key {key}", error, key=key)
 
 
 def _limited(key: str, type: str, code: str, headers: Mapping[str, str | None]) -> Situation:

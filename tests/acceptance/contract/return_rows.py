@@ -110,27 +110,29 @@ def texts_in_scores(answer: Answer, _: Answer | None) -> None:
 
 def one_text_per_token(answer: Answer, _: Answer | None) -> None:
     for choice in answer.choices:
-        told = choice["logprobs"]
-        assert "".join(told["tokens"]) == choice["text"] == "aaaa"
-        assert told["text_offset"] == [0, 1, 2, 3]
+        logprobs = choice["logprobs"]
+        assert "".join(logprobs["tokens"]) == choice["text"] == "aaaa"
+        assert logprobs["text_offset"] == [0, 1, 2, 3]
         assert all(
             own == best["a"]
-            for own, best in zip(told["token_logprobs"], told["top_logprobs"], strict=True)
+            for own, best in zip(logprobs["token_logprobs"], logprobs["top_logprobs"], strict=True)
         )
-        assert all(2 <= len(best) <= 3 for best in told["top_logprobs"])
+        assert all(2 <= len(best) <= 3 for best in logprobs["top_logprobs"])
 
 
 def chat_scores(top: int) -> Callable[[Answer, Answer | None], None]:
     def check(answer: Answer, _: Answer | None) -> None:
         for choice in answer.choices:
-            told = choice["logprobs"]["content"]
-            assert [each["token"] for each in told] == ["a"] * 4
-            assert all(each["bytes"] == [97] and len(each["top_logprobs"]) == top for each in told)
+            entries = choice["logprobs"]["content"]
+            assert [each["token"] for each in entries] == ["a"] * 4
+            assert all(
+                each["bytes"] == [97] and len(each["top_logprobs"]) == top for each in entries
+            )
 
     return check
 
 
-def told_about_ids(answer: Answer, _: Answer | None) -> None:
+def called_by_ids(answer: Answer, _: Answer | None) -> None:
     for info in answer.each("meta_info"):
         assert [[entry[1] for entry in row] for row in info["output_token_ids_logprobs"]] == [
             [A, B]
@@ -264,7 +266,7 @@ ROWS: list[Row] = [
     row(
         "token_ids_logprob",
         [A, B],
-        told_about_ids,
+        called_by_ids,
         [
             *wrong("token_ids_logprob", True, "1", {}),
             *wrong("token_ids_logprob", [396], code=BAD_ID, at="token_ids_logprob[0]"),

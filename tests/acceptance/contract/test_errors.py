@@ -37,8 +37,8 @@ call_command("revoke_api_key", "table: revoked")
 def keys(service) -> Mapping[str, str]:
     """Secrets by name, "" for none."""
     service.wait_served(SMALL)
-    told = service.manage("shell", "-v0", "-c", MAKE_KEYS.format(keys=dict(KEYS)))
-    secrets = [line for line in told.splitlines() if line.startswith("sk-")]
+    printed = service.manage("shell", "-v0", "-c", MAKE_KEYS.format(keys=dict(KEYS)))
+    secrets = [line for line in printed.splitlines() if line.startswith("sk-")]
     assert len(secrets) == len(KEYS)
     good = secrets[0]
     nobodys = good[:-1] + ("a" if good[-1] != "a" else "b")
@@ -62,19 +62,21 @@ def ask(
 def wrong(
     answer: httpx.Response, row: Situation, route: str, keys: Mapping[str, str]
 ) -> str | None:
-    told = row.told
-    param = told.param if told.param != PROMPT else "messages" if route == CHAT else "prompt"
+    expected = row.error
+    param = (
+        expected.param if expected.param != PROMPT else "messages" if route == CHAT else "prompt"
+    )
     if not answer.headers["content-type"].startswith("application/json"):
         return "no JSON"
     error = answer.json().get("error", {})
     if set(error) != {"message", "type", "param", "code"} or not error["message"]:
         return "no envelope"
     found = (answer.status_code, error["type"], error["code"], error["param"])
-    if found != (told.status, told.type, told.code, param):
+    if found != (expected.status, expected.type, expected.code, param):
         return "another error"
     if any(secret in answer.text for secret in keys.values()):
-        return "it tells a key"
-    for name, value in told.headers.items():
+        return "it contains a key"
+    for name, value in expected.headers.items():
         here = answer.headers.get(name, "")
         if (here == "") if value is None else (here != value):
             return f"{name} is {here!r}"

@@ -236,7 +236,7 @@ def test_a_schema_that_cannot_be_enforced_is_named(
 
 @pytest.mark.parametrize("form", TOOL_FORMATS)
 @pytest.mark.parametrize("mode", ["auto", "required"])
-def test_arguments_fit_their_schema_unless_told_otherwise(
+def test_arguments_fit_their_schema_unless_it_is_not_strict(
     bench: Bench, form: str, mode: str
 ) -> None:
     written = TOOL_FORMATS[form].write

@@ -168,7 +168,7 @@ def test_an_object_that_cannot_be_read_is_no_call(value: str) -> None:
         ("a </thin", True, "a </thin", ""),
     ],
 )
-def test_thoughts_are_told_from_content(
+def test_thoughts_are_separated_from_content(
     text: str, is_open: bool, reasoning: str, content: str
 ) -> None:
     found = message([text], None, is_open)

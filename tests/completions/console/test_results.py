@@ -60,9 +60,9 @@ def test_filters(in_role: Callable[[str], Client], batch: Batch) -> None:  # noq
 
 
 def test_a_line_is_beside_its_request(in_role: Callable[[str], Client], batch: Batch) -> None:  # noqa: F811
-    told = in_role("Viewer").get(f"/admin/batches/{batch.pk}/results/77/").json()
-    assert told["request"]["custom_id"] == told["output"]["custom_id"] == "line-77"
-    assert told["output"]["response"]["body"]["choices"][0]["finish_reason"] == "length"
+    line = in_role("Viewer").get(f"/admin/batches/{batch.pk}/results/77/").json()
+    assert line["request"]["custom_id"] == line["output"]["custom_id"] == "line-77"
+    assert line["output"]["response"]["body"]["choices"][0]["finish_reason"] == "length"
 
 
 def test_a_search_ends_in_time_and_goes_on(batch: Batch) -> None:
@@ -99,8 +99,8 @@ def test_what_is_filtered_is_sent_again(in_role: Callable[[str], Client], batch:
     path = f"/admin/batches/{batch.pk}/results/resubmit/?status=failed"
     assert in_role("Viewer").post(path).status_code == 403
     assert not Batch.objects.filter(resubmission_of=batch.pk).exists()
-    told = in_role("Operator").post(path, follow=True).content.decode()
-    assert "sends lines of" in told, re.findall(r"Nothing was[^<]*", told)
+    page = in_role("Operator").post(path, follow=True).content.decode()
+    assert "sends lines of" in page, re.findall(r"Nothing was[^<]*", page)
     again = Batch.objects.get(resubmission_of=batch.pk)
     assert again.api_key == batch.api_key
     entry = AuditEntry.objects.get(action=AuditAction.USED)
@@ -146,8 +146,8 @@ def test_lines_that_are_not_sent_again_leave_no_file(
     setattr(settings, limit, 0)
     before = File.objects.count()
     path = f"/admin/batches/{batch.pk}/results/resubmit/?status=failed"
-    told = in_role("Operator").post(path, follow=True).content.decode()
-    assert "Nothing was sent." in told
+    page = in_role("Operator").post(path, follow=True).content.decode()
+    assert "Nothing was sent." in page
     secret = {"authorization": f"Bearer {owner.secret}"}
     refused = Client(headers=secret).post(f"/v1/batches/{batch.pk}/resubmit")
     code = {"MAX_QUEUED_LINES": "batch_limit_exceeded"}.get(limit, "storage_limit_exceeded")

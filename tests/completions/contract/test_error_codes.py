@@ -66,7 +66,7 @@ def test_an_error_has_its_own_message_and_headers() -> None:
 
 
 @pytest.mark.parametrize(
-    ("code", "status", "told", "retry", "detailed"),
+    ("code", "status", "reported", "retry", "detailed"),
     [
         ("queue_timeout", 504, "queue_timeout", "true", False),
         ("generation_timeout", 504, "generation_timeout", "false", False),
@@ -82,10 +82,10 @@ def test_an_error_has_its_own_message_and_headers() -> None:
     ],
 )
 def test_errors_of_jobs(
-    code: str, status: int, told: str, retry: str | None, detailed: bool
+    code: str, status: int, reported: str, retry: str | None, detailed: bool
 ) -> None:
     error = from_job_error(code, "the worker's words")
-    assert (error.status_code, error.code) == (status, told)
+    assert (error.status_code, error.code) == (status, reported)
     assert error.headers.get("x-should-retry") == retry
     assert (error.message == "the worker's words") == detailed
     assert from_job_error(code).message

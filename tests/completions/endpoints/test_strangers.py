@@ -87,7 +87,7 @@ async def test_no_route_finds_objects_of_another_organization(live, owner, stran
                 for each in (own, unknown)
             ]
             assert answers[0][0] == 404, f"{method} {template}: {answers[0]}"
-            assert answers[0] == answers[1], f"{method} {template} tells them apart"
+            assert answers[0] == answers[1], f"{method} {template} distinguishes them"
             checked += 1
     assert checked >= 12
     for path in ("completions", "chat/completions", "files", "batches"):

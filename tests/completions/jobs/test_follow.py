@@ -123,9 +123,9 @@ async def test_silence_is_reported_and_no_event_is_lost(following, redis_client)
         elif event is None and len(seen) > 4:
             finish(redis_client, "job", 3)
     assert seen[:2] == [None, None]
-    told = [event for event in seen if event is not None]
-    assert [event[0].sequence_number for event in told[:-1]] == [1, 2]
-    assert told[-1].sequence_number == 3
+    events = [event for event in seen if event is not None]
+    assert [event[0].sequence_number for event in events[:-1]] == [1, 2]
+    assert events[-1].sequence_number == 3
     assert None in seen[4:]
 
 

@@ -46,8 +46,8 @@ def test_a_worker_is_drained_and_resumed_by_the_beginning_of_its_id(worker):
 
 
 def test_waiting_ends_when_the_last_job_has(worker, valkey, settings):
-    told = []
-    thread = threading.Thread(target=lambda: told.append(workers("--drain", "host-b", "--wait")))
+    printed = []
+    thread = threading.Thread(target=lambda: printed.append(workers("--drain", "host-b", "--wait")))
     thread.start()
     deadline = time.monotonic() + 60
     with connect(valkey.url) as client:
@@ -58,7 +58,7 @@ def test_waiting_ends_when_the_last_job_has(worker, valkey, settings):
         assert thread.is_alive()
         execution.beat("texts", {"jobs": 0}, accepting=False)
     thread.join(60)
-    assert told == ["host-b-18 has no jobs any more\n"]
+    assert printed == ["host-b-18 has no jobs any more\n"]
 
 
 @pytest.mark.parametrize(

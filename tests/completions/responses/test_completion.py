@@ -162,7 +162,7 @@ def test_a_view_survives_storage():
 
 
 ONE = {"n": 1, "prompt_lengths": [3]}
-TOLD = [
+WHOLE = [
     event(1, 0, "a", [1], cached_tokens=2),
     event(2, 0, "b", [2], "stop", "b+", matched_stop_text="bb", hidden_states=[0.5, 1.0],
           routed_experts="AAAA"),
@@ -171,7 +171,7 @@ TOLD = [
 
 def test_meta_info_comes_with_the_end_of_a_choice():
     collected = Collected(make_view(**ONE, meta_info=True, rid="mine"))
-    collected.add(TOLD)
+    collected.add(WHOLE)
     body = collected.response(Usage(3, 2))
     assert body["rid"] == "mine"
     assert body["choices"][0]["meta_info"] == {
@@ -179,7 +179,7 @@ def test_meta_info_comes_with_the_end_of_a_choice():
         "finish_reason": {"type": "stop", "matched": "b+"}, "matched_stop_text": "bb",
         "routed_experts": "AAAA",
     }  # fmt: skip
-    first, last = [c["choices"][0] for _, c in Chunks(make_view(**ONE, meta_info=True)).of(TOLD)]
+    first, last = [c["choices"][0] for _, c in Chunks(make_view(**ONE, meta_info=True)).of(WHOLE)]
     assert "meta_info" not in first
     assert last["meta_info"] == {**body["choices"][0]["meta_info"], "id": "cmpl-1"}
 
@@ -214,13 +214,13 @@ def test_hidden_states_and_the_extension_follow_the_text():
     )  # fmt: skip
     extension = {"routed_experts": "AAAA", "cached_tokens_details": {"device": 2}}
     collected = Collected(view)
-    collected.add(TOLD)
+    collected.add(WHOLE)
     body = collected.response(Usage(3, 2))
     assert body["choices"][0]["hidden_states"] == [0.5, 1.0]
     assert body["sglext"] == extension
 
     chunks = Chunks(view)
-    for _, chunk in chunks.of(TOLD):
+    for _, chunk in chunks.of(WHOLE):
         assert "hidden_states" not in chunk["choices"][0]
     (n1, states), (n2, sglext), (n3, usage) = chunks.end(
         EndEvent(3, "completed", None, Usage(3, 2))
@@ -234,7 +234,7 @@ def test_hidden_states_and_the_extension_follow_the_text():
 
 
 def test_continuous_usage_has_the_cached_tokens():
-    frames = Chunks(make_view(**ONE, continuous_usage_stats=True)).of(TOLD)
+    frames = Chunks(make_view(**ONE, continuous_usage_stats=True)).of(WHOLE)
     cached = [c["usage"]["prompt_tokens_details"]["cached_tokens"] for _, c in frames]
     assert cached == [2, 2]
 

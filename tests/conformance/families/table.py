@@ -9,7 +9,7 @@ from tests.conformance.families.shapes import VOCAB_SIZE
 
 
 class Case(NamedTuple):
-    """One configuration. A ``note`` tells variants of a family apart."""
+    """One configuration. A ``note`` distinguishes variants of a family."""
 
     family: str
     note: str = ""

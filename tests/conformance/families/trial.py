@@ -111,10 +111,10 @@ def try_case(folder: Path, case: Case) -> Verdict:
             if completion.error is not None:
                 verdict.failures.append(f"{name}: {completion.error!r}")
                 continue
-            told = completion.choices[0].token_ids
-            fault = compare(expected, told)
-            if fault is None and trials is not held and len(told) < len(expected[0]):
-                fault = f"ends after {len(told)} tokens"
+            token_ids = completion.choices[0].token_ids
+            fault = compare(expected, token_ids)
+            if fault is None and trials is not held and len(token_ids) < len(expected[0]):
+                fault = f"ends after {len(token_ids)} tokens"
             if fault is not None:
                 verdict.failures.append(f"{name}: {fault}")
     engine.stop()
@@ -151,9 +151,9 @@ def try_in_bfloat16(folder: Path, case: Case) -> Verdict:
     if completion.error is not None:
         verdict.failures.append(repr(completion.error))
         return verdict
-    told = completion.choices[0].prompt_logprobs
-    assert told is not None
-    ours = torch.tensor(told.chosen[1:])
+    scored = completion.choices[0].prompt_logprobs
+    assert scored is not None
+    ours = torch.tensor(scored.chosen[1:])
     error, noise = ((scores - exact).abs().mean().item() for scores in (ours, theirs))
     if not error < NOISES * noise + MARGIN:
         verdict.failures.append(f"log probabilities are off by {error:.3g}, not {noise:.3g}")
@@ -224,12 +224,16 @@ def generate(
     return token_ids, [row[0] for row in output.scores]
 
 
-def compare(expected: tuple[list[int], list[Tensor]], told: list[int]) -> str | None:
+def compare(expected: tuple[list[int], list[Tensor]], generated: list[int]) -> str | None:
     """The first difference that is no tie, in words. A text may end before ``generate`` does,
     which does not know that a grammar is complete."""
     token_ids, logits = expected
-    for i, (ours, theirs) in enumerate(zip(told, token_ids, strict=False)):
+    for i, (ours, theirs) in enumerate(zip(generated, token_ids, strict=False)):
         if ours != theirs:
             margin = (logits[i][theirs] - logits[i][ours]).item()
             return None if margin < TIE else f"token {i} is {ours}, not {theirs}, by {margin:.3g}"
-    return None if 0 < len(told) <= len(token_ids) else f"{len(told)} tokens of {len(token_ids)}"
+    return (
+        None
+        if 0 < len(generated) <= len(token_ids)
+        else f"{len(generated)} tokens of {len(token_ids)}"
+    )

@@ -85,7 +85,7 @@ _TIE = 0.3
 """What bfloat16 makes of the logits: through the modules the worst of these tokens falls short by
 0.25."""
 _TIES = {"bfloat16": _TIE, "int8": 1.5, "int4": 1.5}
-"""In int8 by 1.1, of these models, whose weights are random and tell likely tokens hardly apart."""
+"""In int8 by 1.1, of these models, whose random weights make the likely tokens almost equal."""
 
 
 def save(folder: Path, name: str, options: dict[str, Any]) -> Path:

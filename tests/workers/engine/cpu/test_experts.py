@@ -63,8 +63,8 @@ def test_a_router_is_read(family: str) -> None:
     assert parts.normalizes == (family != "qwen3_moe")
     assert (parts.correction is not None) == (family == "glm4_moe")
     rows = torch.randn(20, 192).to(torch.bfloat16)
-    _, told, ids = router(rows)
-    torch.testing.assert_close(parts.weights(rows, ids), told.float(), rtol=0.03, atol=1e-3)
+    _, expected, ids = router(rows)
+    torch.testing.assert_close(parts.weights(rows, ids), expected.float(), rtol=0.03, atol=1e-3)
 
 
 class _Doubled(nn.Module):

@@ -229,23 +229,23 @@ def _run(paged: PagedModel, backend: CudaBackend, block_size: int) -> Finding:
         return torch.empty(shape, dtype=torch.int64, device=GPU)
 
     probe = CacheProbe()
-    told = mixed_metadata(probe, [2], [0], [ints(2), ints(2), ints(1), ints(1, 1)], block_size)
-    paged(ints(2), ints(2), told, ints(2))
+    metadata = mixed_metadata(probe, [2], [0], [ints(2), ints(2), ints(1), ints(1, 1)], block_size)
+    paged(ints(2), ints(2), metadata, ints(2))
     cache = backend.make_cache(probe.shapes, 2 * ROWS, block_size, torch.bfloat16)
     finding = Finding(len(probe.shapes), sorted({x.way.name for x in cache.layers.values()}))
     width = MAX_LEN // block_size
     table = ints(ROWS, COLUMNS)
     tables = torch.empty((ROWS + 1, width), dtype=torch.int32, device=GPU)
     with _Watch(finding) as watch:
-        told = decode_metadata(cache, table, tables.index_select(0, table[:, ROW]), MAX_LEN)
-        paged(table[:, TOKEN], table[:, POSITION], told, ints(ROWS))
+        metadata = decode_metadata(cache, table, tables.index_select(0, table[:, ROW]), MAX_LEN)
+        paged(table[:, TOKEN], table[:, POSITION], metadata, ints(ROWS))
     finding.decode_kernels = watch.kernels.total()
     sizes, first = [1, 1, 5, 300], [7, 900, 0, 40]
     tokens = sum(sizes)
     moved = [ints(tokens), ints(5), ints(4), ints(4, width)]
     with _Watch(finding):
-        told = mixed_metadata(cache, sizes, first, moved, block_size)
-        paged(ints(tokens), ints(tokens), told, ints(4))
+        metadata = mixed_metadata(cache, sizes, first, moved, block_size)
+        paged(ints(tokens), ints(tokens), metadata, ints(4))
     return finding
 
 

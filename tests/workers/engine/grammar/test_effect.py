@@ -33,12 +33,12 @@ def test_a_choice_reports_what_it_was_not_allowed(engine: Engine) -> None:
     free = choice(engine, scored)
     assert free.effect is None
     assert free.logprobs is not None
-    told = choice(engine, replace(request(grammar=GLM_EXAMPLE), report_constraint=True))
-    assert told.effect is not None
+    found = choice(engine, replace(request(grammar=GLM_EXAMPLE), report_constraint=True))
+    assert found.effect is not None
     kept = float(np.exp(free.logprobs.named[0]).sum())
-    assert told.effect.removed == pytest.approx(1 - kept, abs=1e-4)
-    assert told.effect.overruled == (free.token_ids[0] not in letters)
-    assert (told.effect.steps, told.effect.forced_tokens) == (1, 0)
+    assert found.effect.removed == pytest.approx(1 - kept, abs=1e-4)
+    assert found.effect.overruled == (free.token_ids[0] not in letters)
+    assert (found.effect.steps, found.effect.forced_tokens) == (1, 0)
 
 
 @pytest.mark.parametrize("scored", [False, True])
@@ -47,21 +47,21 @@ def test_every_token_is_forced_or_a_step(engine: Engine, scored: bool) -> None:
     asked = replace(asked, report_constraint=True)
     if scored:
         asked = replace(asked, logprobs=(LogprobParams(),))
-    told = choice(engine, asked)
-    assert told.effect is not None
-    assert told.effect.steps + told.effect.forced_tokens == len(told.token_ids)
-    assert told.effect.forced_tokens >= len("forced") // 2
-    assert 0 < told.effect.removed < told.effect.steps
+    found = choice(engine, asked)
+    assert found.effect is not None
+    assert found.effect.steps + found.effect.forced_tokens == len(found.token_ids)
+    assert found.effect.forced_tokens >= len("forced") // 2
+    assert 0 < found.effect.removed < found.effect.steps
     if scored:
-        assert told.logprobs is not None
-        assert len(told.logprobs.forced) == len(told.token_ids)
-        assert sum(told.logprobs.forced) == told.effect.forced_tokens
-        assert not told.logprobs.forced[0]
+        assert found.logprobs is not None
+        assert len(found.logprobs.forced) == len(found.token_ids)
+        assert sum(found.logprobs.forced) == found.effect.forced_tokens
+        assert not found.logprobs.forced[0]
 
 
 def test_nothing_is_reported_unless_asked_for(engine: Engine) -> None:
     assert choice(engine, request(grammar=GLM_EXAMPLE)).effect is None
     assert choice(engine, replace(request(max_tokens=2), report_constraint=True)).effect is None
-    told = choice(engine, replace(request(grammar=GLM_EXAMPLE), logprobs=(LogprobParams(),)))
-    assert told.logprobs is not None
-    assert told.logprobs.forced == []
+    found = choice(engine, replace(request(grammar=GLM_EXAMPLE), logprobs=(LogprobParams(),)))
+    assert found.logprobs is not None
+    assert found.logprobs.forced == []

@@ -73,7 +73,7 @@ def test_a_driver_that_this_torch_cannot_use_is_an_error(
     assert resolve_device("cpu").type == "cpu"
 
 
-def test_a_gpu_that_a_torch_without_cuda_leaves_idle_is_told(
+def test_a_gpu_that_a_torch_without_cuda_leaves_idle_is_reported(
     machine: Callable[..., None],
     monkeypatch: pytest.MonkeyPatch,
     tmp_path: Path,

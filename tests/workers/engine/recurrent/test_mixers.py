@@ -101,7 +101,7 @@ def test_a_model_without_states_has_no_mixers() -> None:
     assert find_mixers(nn.Linear(1, 1), lambda _: None) is None
 
 
-def test_states_that_cannot_be_told_apart_are_refused() -> None:
+def test_states_that_cannot_be_distinguished_are_refused() -> None:
     class Twice(Model):
         def forward(self, hidden: Tensor, past_key_values: Any = None) -> Tensor:
             return super().forward(super().forward(hidden, past_key_values), past_key_values)
