@@ -68,8 +68,17 @@ def _scalar(value: Any, type: Scalar) -> Any:
         case Scalar.INTEGER, float() if value.is_integer() and abs(value) < 2**63:
             return int(value)
         case Scalar.NUMBER, (int() | float()):
-            try:
-                return float(value)
-            except OverflowError as error:
-                raise MisfitError from error
+            return _double(value)
     raise MisfitError
+
+
+def _double(number: int | float) -> float:
+    """The number as a double. Raises MisfitError for an integer that would be rounded: it may be an
+    identifier."""
+    try:
+        found = float(number)
+    except OverflowError as error:
+        raise MisfitError from error
+    if found != number:
+        raise MisfitError
+    return found

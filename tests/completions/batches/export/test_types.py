@@ -81,7 +81,8 @@ def test_deep_and_wide_schemas_end_as_json():
     ("value", "type"),
     [
         (2**63, INTEGER), (1.5, INTEGER), (True, INTEGER), ("1", INTEGER), (True, NUMBER),
-        (10**400, NUMBER), (1, BOOLEAN), (1, TEXT), ({}, ListOf(TEXT)), ([1], Struct({"a": TEXT})),
+        (10**400, NUMBER), (2**53 + 1, NUMBER), (-(2**63) + 1, NUMBER), (1, BOOLEAN), (1, TEXT),
+        ({}, ListOf(TEXT)), ([1], Struct({"a": TEXT})),
         ([1, "a"], ListOf(INTEGER)), ({"a": 1}, Struct({"a": TEXT})),
     ],
 )  # fmt: skip
@@ -93,6 +94,7 @@ def test_values_that_do_not_fit(value, type):
 def test_values_are_made_to_fit():
     assert fitted(2.0, INTEGER) == 2
     assert fitted(3, NUMBER) == 3.0
+    assert fitted(-(2**63), NUMBER) == -(2.0**63)
     assert fitted(None, TEXT) is None
     assert fitted({"a": [1, "é"]}, JSON) == '{"a":[1,"é"]}'
     assert fitted({"a": 1, "z": 2}, Struct({"a": INTEGER, "b": TEXT})) == {"a": 1, "b": None}
