@@ -24,8 +24,9 @@ from completions.models import (
 
 _CHUNK = 64 * 1024
 _PRUNED_AT_ONCE = 100
-_RESERVED = timedelta(hours=1)
-"""How long the room of a file stays reserved if its process is killed."""
+_WRITTEN_WITHIN = timedelta(hours=1)
+"""How long a file may take to be written. Its room stays reserved so long if its process is killed.
+"""
 
 
 class StorageLimitError(Exception):
@@ -47,25 +48,12 @@ def store_upload(
 
 
 def store_within_limit(file: File, content: Content[Any], keep: timedelta) -> File:
-    """Store a file that counts towards MAX_STORED_BYTES. Raises StorageLimitError.
-
-    While it is written, an upload of its size reserves the room: other files may come meanwhile.
-    """
-    now = timezone.now()
-    held = Upload(
-        organization_id=file.organization_id,
-        api_key_id=file.api_key_id,
-        bytes=content.size or 0,
-        file_seconds=0,
-        expires_at=now + _RESERVED,
-    )
+    """Store a file that counts towards MAX_STORED_BYTES. Raises StorageLimitError."""
+    size = content.size or 0
     with one_at_a_time(file.organization_id):
-        check_room(file.organization_id, held.bytes)
-        held.save(force_insert=True)
-    try:
-        return store(file, content, keep)
-    finally:
-        held.delete()
+        check_room(file.organization_id, size)
+        _begin(file, size)
+    return _write(file, content, keep)
 
 
 @contextmanager
@@ -91,18 +79,40 @@ def check_room(organization_id: int, size: int) -> None:
 
 
 def store(file: File, content: Content[Any], keep: timedelta) -> File:
-    """Write the content, then the row. Overwrites what a crashed attempt left behind."""
-    File.objects.filter(id=file.id).delete()
-    file.bytes = content.size or 0
-    file.expires_at = file.created_at + keep
-    file.content.storage.delete(path_in_storage(file))
-    file.content.save(file.id, content, save=False)
+    """Store a file. Overwrites what a crashed attempt left behind."""
+    _begin(file, 0)
+    return _write(file, content, keep)
+
+
+def _begin(file: File, size: int) -> None:
+    """Store the row before the content. It reserves the room, and expires with whatever a killed
+    process has written."""
+    _discard(file)
+    file.bytes, file.content.name = size, ""
+    file.expires_at = timezone.now() + _WRITTEN_WITHIN
+    file.save(force_insert=True)
+
+
+def _write(file: File, content: Content[Any], keep: timedelta) -> File:
+    """Store the content of a file that was begun. Raises File.DoesNotExist if its row was deleted
+    meanwhile."""
     try:
-        file.save(force_insert=True)
+        file.content.storage.delete(path_in_storage(file))
+        file.content.save(file.id, content, save=False)
+        file.bytes, file.expires_at = content.size or 0, file.created_at + keep
+        written = {name: getattr(file, name) for name in ("content", "bytes", "expires_at")}
+        if not File.objects.filter(id=file.id).update(**written):
+            file.content.storage.delete(path_in_storage(file))
+            raise File.DoesNotExist(f"{file.id} was deleted while it was written")
     except BaseException:
-        file.content.delete(save=False)
+        _discard(file)
         raise
     return file
+
+
+def _discard(file: File) -> None:
+    """Delete the row, and the content with it."""
+    File.objects.filter(id=file.id).delete()
 
 
 async def read(file: File, start: int = 0) -> AsyncIterator[bytes]:

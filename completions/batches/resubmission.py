@@ -20,7 +20,7 @@ def prepare(batch: Batch, now: datetime) -> tuple[Batch, File]:
     The input has the lines named in the error file, as they were sent. Raises File.DoesNotExist
     and files.StorageLimitError.
     """
-    inputs = File.objects.unexpired(now)
+    inputs = File.objects.readable(now)
     sent, failed = inputs.get(id=batch.input_file_id), inputs.get(id=batch.error_file_id)
     with failed.content.open("rb") as content:
         wanted = {json.loads(line)["custom_id"] for line in content}

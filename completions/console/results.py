@@ -102,7 +102,7 @@ def resubmit(request: HttpRequest, batch_id: str) -> HttpResponseBase:
     """Create a batch of the requests whose results the filter finds, under this batch's key."""
     batch = _find(batch_id)
     back = redirect("console:results", batch.id)
-    if not File.objects.unexpired(timezone.now()).filter(id=batch.input_file_id).exists():
+    if not File.objects.readable(timezone.now()).filter(id=batch.input_file_id).exists():
         messages.error(request, "Nothing was sent: the input file was deleted or has expired.")
         return back
     try:

@@ -188,8 +188,8 @@ async def find_file(file_id: str, principal: Principal, param: str = "id") -> Fi
 
 
 def _visible(principal: Principal) -> FileQuerySet:
-    unexpired = File.objects.unexpired(timezone.now())
-    return unexpired.filter(organization_id=principal.organization_id)
+    readable = File.objects.readable(timezone.now())
+    return readable.filter(organization_id=principal.organization_id)
 
 
 class _Upload(NamedTuple):

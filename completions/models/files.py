@@ -32,12 +32,15 @@ def path_in_storage(file: Any, _filename: str = "") -> str:
 
 
 class FileQuerySet(models.QuerySet["File"]):
-    def unexpired(self, now: datetime) -> "FileQuerySet":
-        return self.filter(Q(expires_at=None) | Q(expires_at__gt=now))
+    def readable(self, now: datetime) -> "FileQuerySet":
+        """Files that are written and have not expired."""
+        unexpired = Q(expires_at=None) | Q(expires_at__gt=now)
+        return self.filter(unexpired).exclude(content="")
 
 
 class File(models.Model):
-    """A file that a client uploaded or a batch wrote."""
+    """A file that a client uploaded or a batch wrote. While its content is being written, the
+    column has no name, and the row expires soon."""
 
     id = models.CharField(primary_key=True, max_length=64, default=new_file_id)
     organization = models.ForeignKey(Organization, models.CASCADE, related_name="files")
@@ -62,4 +65,4 @@ class File(models.Model):
 @receiver(post_delete, sender=File)
 def _delete_content(sender: type[File], instance: File, **_signal: Any) -> None:
     """Delete the content with the row, whether by request, by expiry or with the organization."""
-    transaction.on_commit(partial(default_storage.delete, str(instance.content.name)))
+    transaction.on_commit(partial(default_storage.delete, path_in_storage(instance)))

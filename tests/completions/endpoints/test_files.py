@@ -1,10 +1,11 @@
 """/v1/files: uploads by the official client, and invalid ones."""
 
 from datetime import timedelta
+from typing import Any
 
 import pytest
 from asgiref.sync import async_to_sync
-from django.core.files.storage import default_storage
+from django.core.files.storage import FileSystemStorage, default_storage
 from django.core.files.uploadedfile import SimpleUploadedFile
 from django.test import Client
 from django.utils import timezone
@@ -207,3 +208,37 @@ def test_an_organization_takes_its_files_along(api, owner, folder):
     owner.organization.delete()
     assert not File.objects.exists()
     assert not [p for p in folder.rglob("*") if p.is_file()]
+
+
+def test_a_killed_upload_is_never_seen_and_is_pruned(api, owner, folder, monkeypatch):
+    class Killed(BaseException):
+        """The process ends after it wrote the content, and cleans nothing up."""
+
+    save = FileSystemStorage.save
+
+    def saved_before_the_end(*args: Any, **options: Any) -> None:
+        save(*args, **options)
+        raise Killed
+
+    with monkeypatch.context() as patch:
+        patch.setattr(FileSystemStorage, "save", saved_before_the_end)
+        patch.setattr(files, "_discard", lambda _file: None)
+        with pytest.raises(Killed):
+            upload(api)
+    assert [path for path in folder.rglob("*") if path.is_file()]
+    assert api.get("/v1/files").json()["data"] == []
+    files.prune(timezone.now() + timedelta(days=1))
+    assert not File.objects.exists()
+    assert not [path for path in folder.rglob("*") if path.is_file()]
+
+
+def test_a_file_whose_row_ended_while_it_was_written_leaves_nothing(api, folder, monkeypatch):
+    save = FileSystemStorage.save
+
+    def pruned_meanwhile(*args: Any, **options: Any) -> Any:
+        File.objects.all().delete()
+        return save(*args, **options)
+
+    monkeypatch.setattr(FileSystemStorage, "save", pruned_meanwhile)
+    assert upload(api).status_code == 500
+    assert not [path for path in folder.rglob("*") if path.is_file()]
