@@ -210,10 +210,9 @@ class ResubmitBatchView(AsyncAPIView):
 
 async def create(batch: Batch, file: File, principal: Principal) -> Response:
     """Store a new batch, unless too many lines or batches of its organization are waiting."""
-    await _require_room(principal)
     _place(batch, file, principal)
     try:
-        await batch.asave(force_insert=True)
+        await sync_to_async(_store)(batch)
     except IntegrityError as error:
         if batch.idempotency_key is None:
             raise
@@ -221,21 +220,26 @@ async def create(batch: Batch, file: File, principal: Principal) -> Response:
     return await _presented(batch)
 
 
-async def _require_room(principal: Principal, checks: turns.Checks | None = None) -> None:
-    """Raise APIError if too many lines of the organization wait, or too many of its files: with
-    `checks`, also those of dry runs."""
-    unfinished = Batch.objects.filter(
-        organization_id=principal.organization_id, status__in=UNFINISHED
-    )
+def _store(batch: Batch) -> None:
+    with files.one_at_a_time(batch.organization_id):  # two must not take the last place
+        _require_room(*_waiting(batch.organization_id))
+        batch.save(force_insert=True)
+
+
+def _waiting(organization_id: int) -> tuple[int, int]:
+    """How many lines and how many files of an organization's batches wait."""
+    unfinished = Batch.objects.filter(organization_id=organization_id, status__in=UNFINISHED)
     open_lines = Sum(F("total") - F("completed") - F("failed"))
-    queued = (await unfinished.aaggregate(lines=open_lines))["lines"] or 0
-    waiting = await unfinished.filter(status=BatchStatus.VALIDATING).acount()
-    if checks is not None:  # counted last: others may have come during the queries
-        waiting += checks.files.count(principal.organization_id)
-    if queued >= settings.MAX_QUEUED_LINES or waiting >= settings.MAX_VALIDATING_BATCHES:
+    lines = unfinished.aggregate(lines=open_lines)["lines"] or 0
+    return lines, unfinished.filter(status=BatchStatus.VALIDATING).count()
+
+
+def _require_room(lines: int, validating: int) -> None:
+    """Raise APIError if too many lines wait, or too many files."""
+    if lines >= settings.MAX_QUEUED_LINES or validating >= settings.MAX_VALIDATING_BATCHES:
         raise APIError(
             "batch_limit_exceeded",
-            f"{queued} lines of your organization wait and {waiting} files are being validated, "
+            f"{lines} lines of your organization wait and {validating} files are being validated, "
             f"of {settings.MAX_QUEUED_LINES} and {settings.MAX_VALIDATING_BATCHES} at most. Wait "
             "until some are done.",
         )
@@ -253,8 +257,11 @@ async def create_again(batch: Batch, file: File, principal: Principal) -> Respon
 async def _rehearsed(batch: Batch, file: File, principal: Principal) -> Mapping[str, Any]:
     """The forecast of an unsaved batch. Files of one organization take turns, in threads."""
     checks = turns.current()
-    await _require_room(principal, checks)
-    _place(batch, file, principal)  # nothing awaits between the count and the turn
+    lines, validating = await sync_to_async(_waiting)(principal.organization_id)
+    # Counted last, because others may have come during the queries. Nothing awaits from here to the
+    # turn.
+    _require_room(lines, validating + checks.files.count(principal.organization_id))
+    _place(batch, file, principal)
     hung_up = threading.Event()
 
     def run() -> Mapping[str, Any]:

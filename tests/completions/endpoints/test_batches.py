@@ -1,11 +1,16 @@
 """/v1/batches: valid bodies, access, and lists."""
 
+import asyncio
 import json
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from django.core.files.uploadedfile import SimpleUploadedFile
 from django.test import Client
 
+from completions.endpoints import batches
+from completions.exceptions import APIError
 from completions.models import Batch, File
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -118,6 +123,23 @@ def test_too_many_waiting_lines_refuse_new_batches(api, file_id, settings):
     assert create(api, file_id).status_code == 200
     settings.MAX_VALIDATING_BATCHES = 1
     assert create(api, file_id).status_code == 429
+
+
+def test_batches_that_come_together_are_bounded(owner, file_id, settings):
+    settings.MAX_VALIDATING_BATCHES = 3
+    asking: Any = SimpleNamespace(organization_id=owner.organization.pk, key_id=owner.key.pk)
+
+    async def create_all() -> list[Any]:
+        file = await File.objects.aget(id=file_id)
+        new = (Batch(endpoint="/v1/completions", completion_window="24h", output_seconds=1)
+               for _ in range(8))  # fmt: skip
+        creating = (batches.create(batch, file, asking) for batch in new)
+        return await asyncio.gather(*creating, return_exceptions=True)
+
+    answers = asyncio.run(create_all())
+    refused = [each.code for each in answers if isinstance(each, APIError)]
+    assert refused == ["batch_limit_exceeded"] * 5
+    assert Batch.objects.count() == 3
 
 
 def test_lists_are_turned_page_by_page(api, file_id):
