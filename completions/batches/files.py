@@ -1,14 +1,12 @@
 """Stores, reads and expires files in Django's default storage, with one row each."""
 
-from collections.abc import AsyncIterator, Iterator
-from contextlib import contextmanager
+from collections.abc import AsyncIterator
 from datetime import datetime, timedelta
 from typing import IO, Any
 
 from asgiref.sync import sync_to_async
 from django.conf import settings
 from django.core.files import File as Content
-from django.db import transaction
 from django.db.models import Sum
 from django.db.models.functions import Coalesce, Greatest
 from django.utils import timezone
@@ -16,11 +14,11 @@ from django.utils import timezone
 from completions.models import (
     File,
     FilePurpose,
-    Organization,
     Upload,
     UploadStatus,
     path_in_storage,
 )
+from completions.models.organizations import one_at_a_time
 
 _CHUNK = 64 * 1024
 _PRUNED_AT_ONCE = 100
@@ -54,15 +52,6 @@ def store_within_limit(file: File, content: Content[Any], keep: timedelta) -> Fi
         check_room(file.organization_id, size)
         _begin(file, size)
     return _write(file, content, keep)
-
-
-@contextmanager
-def one_at_a_time(organization_id: int) -> Iterator[None]:
-    """A transaction that finds room and reserves it: those of one organization run one after
-    another."""
-    with transaction.atomic():
-        Organization.objects.select_for_update().get(id=organization_id)
-        yield
 
 
 def check_room(organization_id: int, size: int) -> None:

@@ -19,6 +19,7 @@ from completions.models import (
     UploadStatus,
     path_of_part,
 )
+from completions.models.organizations import one_at_a_time
 
 OPEN_FOR = timedelta(hours=24)
 """A night's break is short enough to go on after it."""
@@ -42,7 +43,7 @@ class NotPendingError(Exception):
 def begin(upload: Upload) -> None:
     """Store a new upload. Raises files.StorageLimitError."""
     upload.expires_at = upload.created_at + OPEN_FOR
-    with files.one_at_a_time(upload.organization_id):
+    with one_at_a_time(upload.organization_id):
         files.check_room(upload.organization_id, upload.bytes)
         upload.save(force_insert=True)
 
@@ -56,7 +57,7 @@ def add(upload: Upload, content: Content[Any]) -> UploadPart:
     part.content.name = path_of_part(part)
     # The row comes before the content: it reserves the room, and whatever ends the upload deletes
     # both.
-    with files.one_at_a_time(upload.organization_id):
+    with one_at_a_time(upload.organization_id):
         _require_room(upload, part)
         part.save(force_insert=True)
     try:

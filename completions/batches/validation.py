@@ -12,7 +12,6 @@ from typing import IO, Any
 
 import orjson
 from django.conf import settings
-from django.db import transaction
 from django.db.models import Sum
 from django.utils import timezone
 
@@ -40,6 +39,7 @@ from completions.models import (
     LineState,
     OnInvalid,
 )
+from completions.models.organizations import one_at_a_time
 from completions.models.storable import without_nul
 from completions.requests import preparation
 
@@ -325,10 +325,10 @@ async def prepare_line(endpoint: str, job_id: str, body: Any, principal: Princip
 def _begin(batch: Batch) -> None:
     """Start a valid batch. Raises LineError if its owner's batches would hold too many tokens.
 
-    The count is exact, because a row lock makes the batches of a key start one after another.
+    The count is exact, because the batches of an organization start one after another.
     """
-    with transaction.atomic():
-        owners = ApiKey.objects.select_for_update().select_related("organization")
+    with one_at_a_time(batch.organization_id):
+        owners = ApiKey.objects.select_related("organization")
         require_room(batch, owners.get(id=batch.api_key_id))
         if not states.begin(batch, timezone.now()):
             raise _ClosedError

@@ -35,6 +35,7 @@ from completions.models import (
     OnInvalid,
     Scope,
 )
+from completions.models.organizations import one_at_a_time
 from completions.requests import turns
 from completions.requests.fields.base import (
     BooleanField,
@@ -221,7 +222,7 @@ async def create(batch: Batch, file: File, principal: Principal) -> Response:
 
 
 def _store(batch: Batch) -> None:
-    with files.one_at_a_time(batch.organization_id):  # two must not take the last place
+    with one_at_a_time(batch.organization_id):  # two must not take the last place
         _require_room(*_waiting(batch.organization_id))
         batch.save(force_insert=True)
 

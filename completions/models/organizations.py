@@ -1,13 +1,14 @@
 """Who may use the service: organizations and their API keys."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from datetime import datetime
 from decimal import Decimal
 from ipaddress import ip_network
 
 from django.core.exceptions import ValidationError
 from django.core.validators import MaxValueValidator, MinValueValidator
-from django.db import models
+from django.db import models, transaction
 from django.db.models import Q
 from django.utils import timezone
 
@@ -73,6 +74,18 @@ class Organization(Budgets):
 
     def __str__(self) -> str:
         return self.name
+
+
+@contextmanager
+def one_at_a_time(organization_id: int) -> Iterator[None]:
+    """A transaction that counts what an organization has, and adds to it: those of one organization
+    run one after another.
+
+    Other transactions may still insert rows that refer to the organization.
+    """
+    with transaction.atomic():
+        Organization.objects.select_for_update(no_key=True).get(id=organization_id)
+        yield
 
 
 class Role(models.TextChoices):
