@@ -1,4 +1,4 @@
-"""The client where the network breaks. tests/acceptance/test_client.py runs it on a service."""
+"""The client on a broken network. tests/acceptance/test_quire_client.py runs it on a service."""
 
 import json
 import re

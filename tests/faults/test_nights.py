@@ -12,8 +12,8 @@ import openai
 import pytest
 
 from benchmarks.service.scripted_worker import token
+from tests.acceptance.kills.test_kills import ENDED
 from tests.acceptance.service import MODEL, ScriptedInstallation
-from tests.acceptance.test_kills import ENDED
 from tests.completions.webhooks.receiver import Receiver, receiver
 from tests.faults.invariants import require_nothing_open, until
 from tests.faults.test_storm import when_it_answers

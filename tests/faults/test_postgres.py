@@ -7,8 +7,8 @@ import httpx
 import pytest
 
 from completions.jobs.connection import connect
+from tests.acceptance.kills.test_kills import create_batch, ended, require_every_answer_once
 from tests.acceptance.service import MODEL, ScriptedInstallation
-from tests.acceptance.test_kills import create_batch, ended, require_every_answer_once
 from tests.faults.invariants import until
 from tests.faults.postgres import PrivatePostgres
 

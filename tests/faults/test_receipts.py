@@ -8,8 +8,8 @@ from pathlib import Path
 import openai
 import pytest
 
+from tests.acceptance.kills.test_kills import ENDED, until
 from tests.acceptance.service import MODEL_FOLDER, Installation
-from tests.acceptance.test_kills import ENDED, until
 
 pytestmark = pytest.mark.faults
 

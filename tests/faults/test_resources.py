@@ -11,8 +11,8 @@ import pytest
 from redis import Redis
 
 from completions.jobs.connection import connect
+from tests.acceptance.kills.test_kills import create_batch, ended, require_every_answer_once
 from tests.acceptance.service import MODEL, ScriptedInstallation, ended_job
-from tests.acceptance.test_kills import create_batch, ended, require_every_answer_once
 from tests.faults.invariants import records_of, require_sound, until
 from tests.faults.postgres import PrivatePostgres
 from tests.faults.test_messages import arguments, message

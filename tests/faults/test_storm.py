@@ -10,8 +10,8 @@ from typing import Any
 import openai
 import pytest
 
+from tests.acceptance.kills.test_kills import create_batch, ended, require_every_answer_once
 from tests.acceptance.service import ScriptedInstallation
-from tests.acceptance.test_kills import create_batch, ended, require_every_answer_once
 from tests.faults.invariants import require_sound, until
 from tests.faults.traffic import Traffic
 
@@ -66,7 +66,7 @@ def run_storm(service: ScriptedInstallation, victims: list[str], dice: random.Ra
     assert ledger.accepted
 
 
-@pytest.mark.long  # tests/acceptance/test_kills.py kills each kind alone
+@pytest.mark.long  # tests/acceptance/kills/test_kills.py kills each kind alone
 @pytest.mark.acceptance
 def test_each_process_is_killed_once(scripted: ScriptedInstallation) -> None:
     dice = random.Random(SEED)  # noqa: S311

@@ -121,13 +121,13 @@ SITUATIONS = (
     _invalid("no path at all", "not_found", None, 404, suffix="/nobody/nothing"),
 )  # fmt: skip
 SHOWN_BY: Mapping[str, str] = {
-    "grammar_timeout": "tests/acceptance/test_hostile_grammars.py",
+    "grammar_timeout": "tests/acceptance/hostile/test_grammars.py",
     "queue_full": "tests/completions/endpoints/test_completions.py",
     "server_overloaded": "tests/faults/test_resources.py",
     "queue_timeout": "tests/completions/jobs/test_life_cycle.py",
     "generation_timeout": "tests/completions/jobs/test_losses.py",
     "worker_error": "tests/faults/test_engine.py",
-    "server_shutting_down": "tests/acceptance/test_crowd.py",
+    "server_shutting_down": "tests/acceptance/kills/test_crowd.py",
     "model_loading": "tests/completions/http/test_error_handlers.py",
     "rate_limit_exceeded": "tests/acceptance/test_life_cycle.py",
     "concurrency_limit_exceeded": "tests/acceptance/test_life_cycle.py",

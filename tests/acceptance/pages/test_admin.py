@@ -7,7 +7,7 @@ import httpx
 import pytest
 
 from completions.jobs.connection import connect
-from tests.acceptance import browser
+from tests.acceptance.pages import browser
 from tests.acceptance.service import MODEL, Installation, ended_job
 
 pytestmark = [

@@ -5,9 +5,9 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.acceptance import browser
+from tests.acceptance.pages import browser
+from tests.acceptance.pages.test_console import PHONE, SLOWLY
 from tests.acceptance.service import MODEL, Installation
-from tests.acceptance.test_console import PHONE, SLOWLY
 
 pytestmark = [
     pytest.mark.acceptance,

@@ -1,6 +1,6 @@
 """Takes the pictures in docs/screenshots anew, from made-up usage.
 
-    python -m tests.acceptance.screenshots [NAME ...]
+    python -m tests.acceptance.pages.screenshots [NAME ...]
 
 Look at each before it is committed.
 """
@@ -12,7 +12,7 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from tests.acceptance import browser
+from tests.acceptance.pages import browser
 from tests.acceptance.service import MODEL, ROOT, Installation, ScriptedInstallation
 
 FOLDER = ROOT / "docs" / "screenshots"

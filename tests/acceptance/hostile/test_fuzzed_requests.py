@@ -19,8 +19,8 @@ from http.client import HTTPException, HTTPMessage, HTTPResponse
 import pytest
 
 from completions.jobs.connection import connect
-from tests.acceptance.fuzz import CALL, Fuzzed, Target, fuzzed
-from tests.acceptance.fuzz import http as raw_request
+from tests.acceptance.hostile.fuzz import CALL, Fuzzed, Target, fuzzed
+from tests.acceptance.hostile.fuzz import http as raw_request
 from tests.acceptance.service import MODEL
 
 pytestmark = pytest.mark.faults

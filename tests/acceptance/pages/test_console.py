@@ -10,7 +10,7 @@ from collections.abc import Iterator
 import httpx
 import pytest
 
-from tests.acceptance import browser
+from tests.acceptance.pages import browser
 from tests.acceptance.service import MODEL, Installation, ended_job
 
 pytestmark = [

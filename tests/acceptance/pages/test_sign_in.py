@@ -5,8 +5,8 @@ from importlib.util import find_spec
 
 import pytest
 
-from tests.acceptance import browser, oidc_provider
-from tests.acceptance.oidc_provider import Provider
+from tests.acceptance.pages import browser, oidc_provider
+from tests.acceptance.pages.oidc_provider import Provider
 from tests.acceptance.service import ScriptedInstallation
 
 pytestmark = [
