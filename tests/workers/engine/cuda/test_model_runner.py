@@ -5,12 +5,12 @@ from typing import Any
 
 import pytest
 import torch
-from tests.workers.engine.model.test_loader import SUPPORTED, save
 from torch import Tensor
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from tests.workers.engine import greedy
 from tests.workers.engine.adapters import merge, save_adapter
+from tests.workers.engine.loading.test_loader import SUPPORTED, save
 from tests.workers.engine.tiny_models import LLAMA, save_model
 from workers.engine.config import EngineConfig
 from workers.engine.cuda import attention, model_runner
