@@ -3,11 +3,12 @@ this module is imported where it is needed."""
 
 import socket
 from base64 import b64encode
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable
+from concurrent.futures import Future, wait
+from contextlib import suppress
 from contextvars import ContextVar
 from io import BytesIO
-from threading import Lock, Timer
+from threading import Lock, Thread
 from typing import Any
 from urllib.parse import quote
 
@@ -22,7 +23,7 @@ from urllib3.connectionpool import HTTPConnectionPool, HTTPSConnectionPool
 SILENT = 5.0
 """Seconds that the provider may be silent in any request to it."""
 SECONDS = 10.0
-"""Seconds that a request may take from its connection to the end of its response."""
+"""Seconds that a request may take from the lookup of the host to the end of its response."""
 MOST_BYTES = 2 * 1024 * 1024
 """The largest response."""
 _PLAIN = "".join(chr(code) for code in range(0x20, 0x7F) if chr(code) not in "%+")
@@ -39,16 +40,16 @@ class _Sockets:
     def __init__(self) -> None:
         self._lock = Lock()
         self._ends: list[socket.socket] = []
-        self.is_over = False
+        self._is_over = False
 
     def add(self, sock: socket.socket) -> None:
         with self._lock:
             self._ends.append(sock.dup())  # the socket itself becomes one of TLS
-        if self.is_over:
+        if self._is_over:
             self.cut()
 
     def cut(self) -> None:
-        self.is_over = True
+        self._is_over = True
         with self._lock:
             for end in self._ends:
                 with suppress(OSError):  # it is over already
@@ -96,14 +97,16 @@ class _Bounded(HTTPAdapter):
         return _use_pools(super().proxy_manager_for(*args, **options))
 
     def send(self, request: Any, *_: Any, **options: Any) -> requests.Response:
-        with _limited(request.url):
-            response = super().send(request, **{**options, "stream": True})
-            try:
-                body = response.raw.read(MOST_BYTES + 1, decode_content=True)
-            except urllib3.exceptions.HTTPError as error:
-                raise requests.ConnectionError(str(error), request=request) from error
-            finally:
-                response.raw.close()
+        return _limited(request.url, lambda: self._read(request, {**options, "stream": True}))
+
+    def _read(self, request: Any, options: dict[str, Any]) -> requests.Response:
+        response = super().send(request, **options)
+        try:
+            body = response.raw.read(MOST_BYTES + 1, decode_content=True)
+        except urllib3.exceptions.HTTPError as error:
+            raise requests.ConnectionError(str(error), request=request) from error
+        finally:
+            response.raw.close()
         if len(body) > MOST_BYTES:
             raise requests.RequestException(f"{request.url} answers more than {MOST_BYTES} bytes")
         if response.is_redirect:
@@ -117,26 +120,27 @@ def _use_pools(manager: Any) -> Any:
     return manager
 
 
-@contextmanager
-def _limited(url: str) -> Iterator[None]:
-    """End the connections made within after SECONDS. Raises requests.Timeout then."""
-    sockets = _Sockets()
-    token = _sockets.set(sockets)
-    timer = Timer(SECONDS, sockets.cut)
-    timer.daemon = True
-    timer.start()
-    try:
-        yield
-    except requests.RequestException:
-        if not sockets.is_over:
-            raise
-    finally:
-        timer.cancel()
-        timer.join()
-        sockets.close()
-        _sockets.reset(token)
-    if sockets.is_over:  # whatever arrived may be cut off
+def _limited(url: str, work: Callable[[], requests.Response]) -> requests.Response:
+    """Do the work in a thread. After SECONDS, end its connections, and raise requests.Timeout.
+
+    The system's lookup of a host name cannot be interrupted: nobody waits for the thread then.
+    """
+    sockets, done = _Sockets(), Future[requests.Response]()
+
+    def run() -> None:
+        _sockets.set(sockets)  # in this thread alone
+        try:
+            done.set_result(work())
+        except BaseException as error:  # noqa: BLE001 - raised to the caller
+            done.set_exception(error)
+        finally:
+            sockets.close()
+
+    Thread(target=run, daemon=True, name="oidc").start()
+    if not wait([done], SECONDS).done:
+        sockets.cut()
         raise requests.Timeout(f"{url} did not answer within {SECONDS:g} s")
+    return done.result()
 
 
 class _Session(OAuth2Session):  # type: ignore[misc]

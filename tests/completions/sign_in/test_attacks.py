@@ -1,6 +1,8 @@
 """Tokens, states and addresses that prove nothing: each is refused, logged, and recorded."""
 
 import logging
+import socket
+import threading
 import time
 from collections.abc import Callable
 from typing import Any
@@ -205,6 +207,24 @@ def test_a_provider_that_dribbles_is_cut_off(
         assert visitor.client.get(started).status_code == 503
         (entry,) = AuditEntry.objects.all()
         assert "did not answer within 0.5 s" in entry.changes["reason"][1]
+
+
+def test_a_lookup_that_hangs_is_not_waited_for(
+    visitor: Visitor, forging: Forging, monkeypatch: pytest.MonkeyPatch
+):
+    released, returned, look_up = threading.Event(), threading.Event(), socket.getaddrinfo
+
+    def hang(host: Any, port: Any, *args: Any, **options: Any) -> Any:
+        if port == urlsplit(forging.url).port:
+            released.wait(20)
+            returned.set()
+        return look_up(host, port, *args, **options)
+
+    monkeypatch.setattr(transport, "SECONDS", 0.5)
+    monkeypatch.setattr(socket, "getaddrinfo", hang)
+    assert visitor.start().status_code == 503
+    assert not returned.is_set()
+    released.set()
 
 
 def test_an_endless_answer_is_not_read(
