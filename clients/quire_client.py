@@ -119,11 +119,12 @@ class _Send:
 
 @dataclass(frozen=True, slots=True)
 class _Save:
-    """Download a file to `target`, or only the rest if `target` has its beginning. The answer is
-    that of `_Send`."""
+    """Download a file to `target`; with `resumes`, only the rest if `target` has its beginning. The
+    answer is that of `_Send`."""
 
     path: str
     target: Path
+    resumes: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -254,12 +255,20 @@ def _watched(batch_id: str, report: Report | None) -> _Verb[Body]:
         batch: Body = yield from _sent("GET", f"/batches/{batch_id}")
         if report is not None:
             if prices is None and batch.get("model"):
-                model = yield from _sent("GET", f"/models/{batch['model']}")
-                prices = model.get("prices_per_million_tokens") or {}
+                prices = yield from _prices(batch["model"])
             report(_progress(batch, prices))
         if batch["status"] in ENDED:
             return batch
         yield _Pause(LOOK_EVERY)
+
+
+def _prices(model: str) -> _Verb[Body]:
+    """The prices of a model; none if the key may not see it, or it is no longer served."""
+    try:
+        answer = yield from _sent("GET", f"/models/{model}")
+    except QuireError:
+        return {}
+    return answer.get("prices_per_million_tokens") or {}
 
 
 def _fetched(batch_id: str, stem: Path) -> _Verb[list[Path]]:
@@ -268,8 +277,10 @@ def _fetched(batch_id: str, stem: Path) -> _Verb[list[Path]]:
     for name, kind in (("output_file_id", "output"), ("error_file_id", "errors")):
         if file_id := batch.get(name):
             target = stem.with_name(f"{stem.name}.{kind}.jsonl")
-            part = target.with_name(f".{target.name}.{file_id}")
-            yield from _persistently(_Save(f"/files/{file_id}/content", part))
+            # What a running batch has so far is not the beginning of the file at its end.
+            is_final = batch["status"] in ENDED
+            part = target.with_name(f".{target.name}.{file_id}{'' if is_final else '.so-far'}")
+            yield from _persistently(_Save(f"/files/{file_id}/content", part, is_final))
             part.replace(target)
             written.append(target)
     return written
@@ -426,7 +437,7 @@ def _settings(base_url: str | None, api_key: str | None) -> dict[str, Any]:
 
 def _request(client: httpx.Client | httpx.AsyncClient, step: _Send | _Save) -> httpx.Request:
     if isinstance(step, _Save):
-        size = step.target.stat().st_size if step.target.exists() else 0
+        size = step.target.stat().st_size if step.resumes and step.target.exists() else 0
         headers = {"Range": f"bytes={size}-"} if size else {}
         return client.build_request("GET", step.path, headers=headers)
     return client.build_request(

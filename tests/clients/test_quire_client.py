@@ -193,6 +193,20 @@ def test_a_download_that_was_complete_is_not_repeated(quire, service, tmp_path) 
     assert path.read_bytes() == service.content
 
 
+def test_what_a_running_batch_had_is_no_beginning_of_its_file(
+    quire, service, tmp_path, monkeypatch
+) -> None:
+    """Its lines are those that have ended so far."""
+    with monkeypatch.context() as patch:
+        patch.setattr(quire_client, "TRIES", 1)
+        service.status, service.cut_at = "in_progress", 100
+        with pytest.raises(QuireError):
+            quire.fetch("batch_1", tmp_path / "lines")
+    service.status, service.content = "completed", b'{"custom_id": "first"}\n' + service.content
+    (path,) = quire.fetch("batch_1", tmp_path / "lines")
+    assert path.read_bytes() == service.content
+
+
 def test_a_refusal_is_not_repeated(service) -> None:
     def refuse(request: httpx.Request) -> httpx.Response:
         service.asked.append(request.url.path)
@@ -230,6 +244,20 @@ def test_progress_has_the_cost_so_far(quire) -> None:
     quire.watch("batch_1", said.append)
     assert said == [Progress("completed", 2, 1, 1, None, None, 2.0 + 0.1 + 2.0)]
     assert str(said[0]) == "2/2 lines, 1 failed, cost 4.10"
+
+
+def test_progress_needs_no_prices(service) -> None:
+    """A key may use an adapter without its base model, and a model may be removed."""
+
+    def answer(request: httpx.Request) -> httpx.Response:
+        if "/models/" in request.url.path:
+            return httpx.Response(404, json={"error": {"message": "No such model."}})
+        return service(request)
+
+    said: list[Progress] = []
+    with Quire("http://quire/v1", "sk-a", httpx.MockTransport(answer)) as quire:
+        quire.watch("batch_1", said.append)
+    assert [progress.cost for progress in said] == [None]
 
 
 @pytest.mark.parametrize(
