@@ -2,7 +2,7 @@
 
 import ssl
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import contextmanager, suppress
 from http.client import HTTPConnection, HTTPException, HTTPSConnection
@@ -25,17 +25,17 @@ class RefusedError(Exception):
 def post(url: str, body: bytes, headers: Mapping[str, str], allows_private: bool) -> int:
     """Send the body. Returns the status of the response, whose body is not read.
 
-    Connects to the address that was checked, so that no second DNS lookup can lead elsewhere.
+    Connects to an address that was checked, so that no second DNS lookup can lead elsewhere.
     Raises RefusedError, OSError and HTTPException.
     """
     parts = urlsplit(url)
     host, secure = parts.hostname or "", parts.scheme == "https"
     port = parts.port or (443 if secure else 80)
     deadline = time.monotonic() + SECONDS
-    address = _checked(host, port, allows_private, deadline)
+    addresses = _checked(host, port, allows_private, deadline)
     connection = (HTTPSConnection if secure else HTTPConnection)(host, port, timeout=SECONDS)
     try:
-        connection.sock = create_connection((address, port), _left(deadline))
+        connection.sock = _connected(addresses, port, deadline)
         with _cut_off(connection.sock, deadline):
             if secure:
                 context = ssl.create_default_context()
@@ -45,6 +45,16 @@ def post(url: str, body: bytes, headers: Mapping[str, str], allows_private: bool
             return connection.getresponse().status
     finally:
         connection.close()
+
+
+def _connected(addresses: Sequence[str], port: int, deadline: float) -> socket:
+    """A connection to the first address that accepts one. Raises the last one's OSError."""
+    for address in addresses[:-1]:
+        if time.monotonic() >= deadline:  # a name may have any number of addresses
+            break
+        with suppress(OSError):
+            return create_connection((address, port), _left(deadline))
+    return create_connection((addresses[-1], port), _left(deadline))
 
 
 def _left(deadline: float) -> float:
@@ -81,13 +91,13 @@ def _cut_off(sock: socket, deadline: float) -> Iterator[None]:
         raise TimeoutError(_LATE)
 
 
-def _checked(host: str, port: int, allows_private: bool, deadline: float) -> str:
-    """The first of the host's addresses, all of which must be allowed."""
+def _checked(host: str, port: int, allows_private: bool, deadline: float) -> Sequence[str]:
+    """The host's addresses, all of which must be allowed."""
     found = _looked_up(host, port, deadline)
     for address in found:
         if not allows_private and not _is_public(address):
             raise RefusedError(f"{host} resolves to {address}, which is not a public address")
-    return found[0]
+    return found
 
 
 def _looked_up(host: str, port: int, deadline: float) -> list[str]:

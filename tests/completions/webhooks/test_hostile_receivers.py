@@ -124,6 +124,17 @@ def test_the_wait_for_other_lookups_counts(monkeypatch) -> None:
     assert waited == [10.0, 1.0]
 
 
+def test_all_addresses_of_a_name_are_tried(monkeypatch) -> None:
+    """A name such as localhost may have an IPv6 address at which nothing listens."""
+
+    def both(_host: str, port: int, **_options: object) -> list[object]:
+        return [(0, 0, 0, "", (address, port)) for address in ("127.0.0.2", "127.0.0.1")]
+
+    monkeypatch.setattr(sending, "getaddrinfo", both)
+    with receiver() as there:
+        assert sending.post(there.url, b"{}", {}, allows_private=True) == 204
+
+
 def test_a_name_that_does_not_exist_is_an_error(monkeypatch) -> None:
     def none(*_args: object, **_options: object) -> list[object]:
         raise socket.gaierror("no such host")
