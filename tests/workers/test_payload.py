@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from tests.workers.relay_bench import SAMPLING
+from tests.workers.relay.bench import SAMPLING
 from workers.engine.request import LogprobParams, Request
 from workers.engine.sampling.params import SamplingParams
 from workers.payload import logprob_params, request_params, sampling_params

@@ -131,7 +131,7 @@ SHOWN_BY: Mapping[str, str] = {
     "model_loading": "tests/completions/http/test_error_handlers.py",
     "rate_limit_exceeded": "tests/acceptance/test_life_cycle.py",
     "concurrency_limit_exceeded": "tests/acceptance/test_life_cycle.py",
-    "file_in_use": "tests/completions/batches/test_flow.py",
+    "file_in_use": "tests/completions/batches/test_files.py",
     "batch_limit_exceeded": "tests/completions/endpoints/test_batches.py",
 }
 """By error code: the file with the tests that cause it."""

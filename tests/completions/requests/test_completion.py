@@ -1,10 +1,8 @@
 """The rules between fields, and the resulting job."""
 
-import dataclasses
 from dataclasses import replace
 from typing import Any
 
-import orjson
 import pytest
 from hypothesis import given
 from hypothesis import settings as hypothesis_settings
@@ -18,19 +16,14 @@ from completions.requests.fields.returns import ReturnSettings, StreamOptions
 from completions.requests.fields.routing import RoutingSettings
 from completions.requests.fields.sampling import SamplingSettings
 from completions.requests.generation import GenerationRequest
-from completions.responses.completion import View
 from completions.responses.sglang import SGLangLogprobs
 from tests.completions.conftest import TINY_CONTEXT
 from tests.completions.requests.validating import (
     ANYONE,
     LEAST,
-    OF_THE_WORKER,
-    prepared,
     refusal,
     validate,
 )
-from workers.engine.request import Request
-from workers.engine.sampling.params import SamplingParams
 
 pytestmark = pytest.mark.usefixtures("served")
 
@@ -149,18 +142,6 @@ def test_refused_best_of_dry_and_processors(fields: dict[str, Any], code: str, p
     assert refusal({**LEAST, **fields}) == (code, param)
 
 
-def test_best_of_dry_and_processors_reach_the_worker() -> None:
-    params = {"token_ids": [1, 2], "a": {"b": None}, "c": True}
-    fields = {
-        **BANNED, "custom_params": params, "best_of": 4, "n": 2, "dry_multiplier": 1,
-        "dry_base": 2, "dry_allowed_length": 0, "dry_sequence_breakers": [],
-    }  # fmt: skip
-    sampling = prepared({**LEAST, **fields}).payload["sampling"]
-    assert {name: sampling[name] for name in fields} == fields
-    default = prepared(LEAST).payload["sampling"]
-    assert tuple(default["dry_sequence_breakers"]) == SamplingParams().dry_sequence_breakers
-
-
 def test_as_many_candidates_as_choices_may_stream() -> None:
     for n in (1, 2):
         request = validate({**LEAST, "best_of": n, "n": n, "stream": True})
@@ -197,64 +178,10 @@ def test_a_field_without_effect_is_still_checked() -> None:
     )  # fmt: skip
 
 
-@pytest.mark.parametrize("given", [{}, {"model": None}, {"model": "default"}])
-def test_the_only_model_needs_no_name(given: dict[str, Any]) -> None:
-    body = {"prompt": [1, 2], **given}
-    only = dataclasses.replace(ANYONE, allowed_models=("tiny",))
-    assert validate(body, only).model.name == "tiny"
-    code = "invalid_value" if given.get("model") else "missing_required_parameter"
-    with pytest.raises(APIError, match=r"tiny, .*org/slashed") as caught:
-        validate(body)
-    assert (caught.value.code, caught.value.param) == (code, "model")
-
-
 def test_the_first_error_in_field_order_is_reported() -> None:
     body = {"n": 0, "temperature": "hot", "prompt": [999], "model": "tiny"}
     assert refusal(body) == ("invalid_type", "temperature")
     assert refusal({**body, "model": "none"}) == ("model_not_found", "model")
-
-
-def test_a_model_must_exist_and_be_allowed() -> None:
-    allowed = dataclasses.replace(ANYONE, allowed_models=("org/slashed",))
-    assert validate({**LEAST, "model": "org/slashed"}, allowed).model.name == "org/slashed"
-    assert refusal(LEAST, allowed) == ("permission_denied", "model")
-    assert refusal({**LEAST, "model": "none"}) == ("model_not_found", "model")
-
-
-def test_a_model_id_may_name_an_adapter() -> None:
-    request = validate({**LEAST, "model": "tiny:polite", "prompt": [[1], [2]]})
-    assert (request.model.name, request.model.entry.id) == ("tiny:polite", "tiny")
-    assert request.routing.adapters == ["polite", "polite"]
-    assert refusal({**LEAST, "model": "tiny:rude"}) == ("adapter_not_found", "model")
-    assert refusal({**LEAST, "model": "none:polite"}) == ("model_not_found", "model")
-    allowed = dataclasses.replace(ANYONE, allowed_models=("tiny",))
-    assert validate({**LEAST, "model": "tiny:polite"}, allowed)
-    only = dataclasses.replace(ANYONE, allowed_models=("tiny:polite",))
-    assert validate({**LEAST, "model": "tiny:polite"}, only)
-    assert refusal(LEAST, only) == ("permission_denied", "model")
-
-
-def test_an_adapter_is_named_by_any_of_three_fields() -> None:
-    two = {**LEAST, "prompt": [[1], [2]]}
-    for fields in ({"lora_path": "polite"}, {"adapter": "polite"}, {"lora_path": ["polite"] * 2}):
-        assert validate({**two, **fields}).routing.adapters == ["polite", "polite"]
-    assert validate({**two, "lora_path": ["polite", None]}).routing.adapters == ["polite", None]
-    body = {**two, "model": "tiny:polite", "lora_path": ["polite", None]}
-    assert refusal(body) == ("invalid_value", "lora_path")
-    assert validate({**body, "lora_path": "polite"}).routing.adapters == ["polite", "polite"]
-
-
-def test_a_key_may_have_a_maximum_priority() -> None:
-    hasty = dataclasses.replace(ANYONE, max_priority=5)
-    assert validate({**LEAST, "priority": 5}, hasty).routing.priority == 5
-    assert refusal({**LEAST, "priority": 6}, hasty) == ("permission_denied", "priority")
-
-
-def test_rids_are_one_per_prompt_and_differ() -> None:
-    two = {**LEAST, "prompt": [[1], [2]]}
-    assert validate({**two, "rid": "a"})
-    assert validate({**two, "rid": ["a", "b"]})
-    assert refusal({**two, "rid": ["a", "a"]}) == ("invalid_value", "rid[1]")
 
 
 def test_no_tokens_are_generated_only_for_an_echo() -> None:
@@ -296,30 +223,6 @@ def test_fields_that_take_no_value_per_prompt() -> None:
     for name, value in (("logprob_start_len", [0, 1]), ("token_ids_logprob", [[1], [2]])):
         assert validate({**two, name: value})
         assert refusal({**two, name: value, "n": 2}) == ("invalid_value", name)
-
-
-def test_a_worker_scores_what_any_field_asks() -> None:
-    body = {
-        **LEAST, "prompt": [[1], [2, 3]], "echo": True, "return_logprob": [False, True],
-        "top_logprobs_num": [0, 5], "logprob_start_len": [-1, 1], "token_ids_logprob": [[], [9]],
-    }  # fmt: skip
-    second = {"top_logprobs_num": 5, "logprob_start_len": 1, "token_ids_logprob": [9]}
-    assert prepared(body).payload["logprobs"] == [None, second]
-    first = {"top_logprobs_num": 2, "logprob_start_len": 0, "token_ids_logprob": []}
-    both = prepared({**body, "logprobs": 2}).payload["logprobs"]
-    assert both == [first, {**second, "logprob_start_len": 0}]
-    assert prepared(LEAST).payload["logprobs"] is None
-
-
-def test_what_a_response_is_built_from_can_be_stored() -> None:
-    fields = {
-        "prompt": [[1], [2, 3]], "return_logprob": [True, False], "logprob_start_len": [0, -1],
-        "rid": ["a", "b"], "return_token_ids": True,
-    }  # fmt: skip
-    view = prepared({**LEAST, **fields}).view
-    stored = View(**orjson.loads(orjson.dumps(view.as_dict())))
-    assert stored.sglang_logprobs == [[True, 0, [], 0], None]
-    assert stored.as_dict() == orjson.loads(orjson.dumps(view.as_dict()))
 
 
 def test_max_completion_tokens_is_max_tokens() -> None:
@@ -400,27 +303,10 @@ def test_a_body_must_be_an_object() -> None:
     assert refusal([]) == ("invalid_type", None)
 
 
-def test_the_job_holds_the_engines_parameters() -> None:
-    job = prepared({**LEAST, "stop": "x", "logit_bias": {"3": 1}, "seed": -7}).payload
-    assert job["prompts"] == [[1, 2]]
-    assert job["grammar"] is None
-    parameters = {field.name for field in dataclasses.fields(SamplingParams)}
-    assert job["sampling"].keys() == parameters
-    carried = {field.name for field in dataclasses.fields(Request)} - set(OF_THE_WORKER)
-    assert job.keys() == carried
-    assert job["sampling"]["stop"] == ["x"]
-    assert job["sampling"]["logit_bias"] == {"3": 1.0}
-    assert job["sampling"]["seed"] == -7
-
-
 def test_a_seed_is_drawn_when_none_is_given() -> None:
     seeds = {validate(LEAST).sampling.seed for _ in range(8)}
     assert len(seeds) == 8
     assert all(0 <= seed < 2**63 for seed in seeds)
-
-
-def test_the_job_holds_the_judged_grammar() -> None:
-    assert "start:" in prepared({**LEAST, "ebnf": 'root ::= "A" | "B"'}).payload["grammar"]
 
 
 scalars = st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5)

@@ -1,0 +1,67 @@
+"""The job that a request becomes."""
+
+import dataclasses
+
+import orjson
+import pytest
+
+from completions.responses.completion import View
+from tests.completions.requests.validating import LEAST, OF_THE_WORKER, prepared
+from workers.engine.request import Request
+from workers.engine.sampling.params import SamplingParams
+
+pytestmark = pytest.mark.usefixtures("served")
+
+
+def test_best_of_dry_and_processors_reach_the_worker() -> None:
+    params = {"token_ids": [1, 2], "a": {"b": None}, "c": True}
+    fields = {
+        "custom_logit_processor": "disallowed_tokens", "custom_params": params, "best_of": 4,
+        "n": 2, "dry_multiplier": 1, "dry_base": 2, "dry_allowed_length": 0,
+        "dry_sequence_breakers": [],
+    }  # fmt: skip
+    sampling = prepared({**LEAST, **fields}).payload["sampling"]
+    assert {name: sampling[name] for name in fields} == fields
+    default = prepared(LEAST).payload["sampling"]
+    assert tuple(default["dry_sequence_breakers"]) == SamplingParams().dry_sequence_breakers
+
+
+def test_a_worker_scores_what_any_field_asks() -> None:
+    body = {
+        **LEAST, "prompt": [[1], [2, 3]], "echo": True, "return_logprob": [False, True],
+        "top_logprobs_num": [0, 5], "logprob_start_len": [-1, 1], "token_ids_logprob": [[], [9]],
+    }  # fmt: skip
+    second = {"top_logprobs_num": 5, "logprob_start_len": 1, "token_ids_logprob": [9]}
+    assert prepared(body).payload["logprobs"] == [None, second]
+    first = {"top_logprobs_num": 2, "logprob_start_len": 0, "token_ids_logprob": []}
+    both = prepared({**body, "logprobs": 2}).payload["logprobs"]
+    assert both == [first, {**second, "logprob_start_len": 0}]
+    assert prepared(LEAST).payload["logprobs"] is None
+
+
+def test_what_a_response_is_built_from_can_be_stored() -> None:
+    fields = {
+        "prompt": [[1], [2, 3]], "return_logprob": [True, False], "logprob_start_len": [0, -1],
+        "rid": ["a", "b"], "return_token_ids": True,
+    }  # fmt: skip
+    view = prepared({**LEAST, **fields}).view
+    stored = View(**orjson.loads(orjson.dumps(view.as_dict())))
+    assert stored.sglang_logprobs == [[True, 0, [], 0], None]
+    assert stored.as_dict() == orjson.loads(orjson.dumps(view.as_dict()))
+
+
+def test_the_job_holds_the_engines_parameters() -> None:
+    job = prepared({**LEAST, "stop": "x", "logit_bias": {"3": 1}, "seed": -7}).payload
+    assert job["prompts"] == [[1, 2]]
+    assert job["grammar"] is None
+    parameters = {field.name for field in dataclasses.fields(SamplingParams)}
+    assert job["sampling"].keys() == parameters
+    carried = {field.name for field in dataclasses.fields(Request)} - set(OF_THE_WORKER)
+    assert job.keys() == carried
+    assert job["sampling"]["stop"] == ["x"]
+    assert job["sampling"]["logit_bias"] == {"3": 1.0}
+    assert job["sampling"]["seed"] == -7
+
+
+def test_the_job_holds_the_judged_grammar() -> None:
+    assert "start:" in prepared({**LEAST, "ebnf": 'root ::= "A" | "B"'}).payload["grammar"]

@@ -1,0 +1,65 @@
+"""Where a request goes: its model, adapters, priority and ids."""
+
+import dataclasses
+from typing import Any
+
+import pytest
+
+from completions.exceptions import APIError
+from tests.completions.requests.validating import ANYONE, LEAST, refusal, validate
+
+pytestmark = pytest.mark.usefixtures("served")
+
+
+@pytest.mark.parametrize("given", [{}, {"model": None}, {"model": "default"}])
+def test_the_only_model_needs_no_name(given: dict[str, Any]) -> None:
+    body = {"prompt": [1, 2], **given}
+    only = dataclasses.replace(ANYONE, allowed_models=("tiny",))
+    assert validate(body, only).model.name == "tiny"
+    code = "invalid_value" if given.get("model") else "missing_required_parameter"
+    with pytest.raises(APIError, match=r"tiny, .*org/slashed") as caught:
+        validate(body)
+    assert (caught.value.code, caught.value.param) == (code, "model")
+
+
+def test_a_model_must_exist_and_be_allowed() -> None:
+    allowed = dataclasses.replace(ANYONE, allowed_models=("org/slashed",))
+    assert validate({**LEAST, "model": "org/slashed"}, allowed).model.name == "org/slashed"
+    assert refusal(LEAST, allowed) == ("permission_denied", "model")
+    assert refusal({**LEAST, "model": "none"}) == ("model_not_found", "model")
+
+
+def test_a_model_id_may_name_an_adapter() -> None:
+    request = validate({**LEAST, "model": "tiny:polite", "prompt": [[1], [2]]})
+    assert (request.model.name, request.model.entry.id) == ("tiny:polite", "tiny")
+    assert request.routing.adapters == ["polite", "polite"]
+    assert refusal({**LEAST, "model": "tiny:rude"}) == ("adapter_not_found", "model")
+    assert refusal({**LEAST, "model": "none:polite"}) == ("model_not_found", "model")
+    allowed = dataclasses.replace(ANYONE, allowed_models=("tiny",))
+    assert validate({**LEAST, "model": "tiny:polite"}, allowed)
+    only = dataclasses.replace(ANYONE, allowed_models=("tiny:polite",))
+    assert validate({**LEAST, "model": "tiny:polite"}, only)
+    assert refusal(LEAST, only) == ("permission_denied", "model")
+
+
+def test_an_adapter_is_named_by_any_of_three_fields() -> None:
+    two = {**LEAST, "prompt": [[1], [2]]}
+    for fields in ({"lora_path": "polite"}, {"adapter": "polite"}, {"lora_path": ["polite"] * 2}):
+        assert validate({**two, **fields}).routing.adapters == ["polite", "polite"]
+    assert validate({**two, "lora_path": ["polite", None]}).routing.adapters == ["polite", None]
+    body = {**two, "model": "tiny:polite", "lora_path": ["polite", None]}
+    assert refusal(body) == ("invalid_value", "lora_path")
+    assert validate({**body, "lora_path": "polite"}).routing.adapters == ["polite", "polite"]
+
+
+def test_a_key_may_have_a_maximum_priority() -> None:
+    hasty = dataclasses.replace(ANYONE, max_priority=5)
+    assert validate({**LEAST, "priority": 5}, hasty).routing.priority == 5
+    assert refusal({**LEAST, "priority": 6}, hasty) == ("permission_denied", "priority")
+
+
+def test_rids_are_one_per_prompt_and_differ() -> None:
+    two = {**LEAST, "prompt": [[1], [2]]}
+    assert validate({**two, "rid": "a"})
+    assert validate({**two, "rid": ["a", "b"]})
+    assert refusal({**two, "rid": ["a", "a"]}) == ("invalid_value", "rid[1]")

@@ -1,0 +1,34 @@
+"""A relay on its bench, and jobs for it."""
+
+import time
+
+import pytest
+
+from completions.jobs.connection import connect_async
+from completions.jobs.record import NewJob
+from completions.jobs.store import JobStore
+from completions.jobs.submit import Submission
+from tests.workers.relay.bench import PREFIX, SAMPLING, Bench
+
+
+@pytest.fixture
+def bench(valkey, redis_client):
+    made = Bench(valkey.url)
+    yield made
+    made.relay.stop()
+    made.client.close()
+
+
+@pytest.fixture
+async def submit(valkey, redis_client):
+    client = connect_async(valkey.url)
+    submission = Submission(JobStore(client, PREFIX), "web-1")
+
+    async def send(job_id="job", seconds=60.0, kind="background", **extra):
+        request = {"prompts": [[1, 2]], "sampling": SAMPLING, "grammar": None, **extra}
+        job = NewJob(job_id, kind, "m", 1, 1, request, {}, time.time() + seconds, 60)
+        await submission.submit(job, 100)
+
+    send.submission = submission
+    yield send
+    await client.aclose()
