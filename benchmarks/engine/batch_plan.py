@@ -36,7 +36,7 @@ def shuffled_lines(
     common = random_prompts(vocab_size, prefixes, prefix_tokens, seed=1)
     own = random_prompts(vocab_size, lines, own_tokens, seed=2)
     prompts = [common[n % prefixes] + tokens for n, tokens in enumerate(own)]
-    random.Random(3).shuffle(prompts)  # noqa: S311 - an order, not a secret
+    random.Random(3).shuffle(prompts)
     return prompts
 
 

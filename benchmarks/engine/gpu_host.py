@@ -12,7 +12,6 @@ import argparse
 import statistics
 import sys
 import time
-from bisect import bisect_left
 from collections.abc import Sequence
 from typing import Any
 
@@ -23,8 +22,7 @@ from benchmarks import command_line
 from benchmarks.command_line import print_columns
 from benchmarks.engine.random_models import Shape, make_model, make_tokenizer
 from workers.engine.config import EngineConfig
-from workers.engine.cuda.graphs import buckets
-from workers.engine.cuda.inputs import COLUMNS
+from workers.engine.cuda.graphs import DecodeGraphs
 from workers.engine.cuda.model_runner import CudaModelRunner
 from workers.engine.engine import Engine
 from workers.engine.loading.loader import wrap_model
@@ -44,21 +42,16 @@ KINDS: dict[str, dict[str, Any]] = {
 }
 
 
-class StubGraphs:
-    """Replaces captured graphs: copies its input, as they do, and returns logits drawn earlier."""
+class StubGraphs(DecodeGraphs):
+    """Graphs that copy their input, as captured ones do, and return logits drawn earlier."""
 
     def __init__(self, max_rows: int) -> None:
-        self._sizes = buckets(max_rows)
-        self._logits = torch.randn(max_rows, SHAPE.vocabulary).to(torch.bfloat16)
-        self._table = torch.zeros((max_rows, COLUMNS), dtype=torch.int64)
-
-    def num_rows(self, count: int) -> int | None:
-        place = bisect_left(self._sizes, count)
-        return self._sizes[place] if place < len(self._sizes) else None
+        super().__init__(max_rows, torch.device("cpu"))
+        self._drawn = torch.randn(max_rows, SHAPE.vocabulary).to(torch.bfloat16)
 
     def replay(self, table: Tensor) -> Tensor:
-        self._table[: len(table)].copy_(table)
-        return self._logits[: len(table)]
+        self.table[: len(table)].copy_(table)
+        return self._drawn[: len(table)]
 
 
 def make_engine(rows: int) -> Engine:
@@ -73,7 +66,7 @@ def make_engine(rows: int) -> Engine:
     model = make_model(SHAPE, torch.bfloat16, torch.device("cpu"), backend.attention)
     engine = Engine(wrap_model(model, make_tokenizer(SHAPE.vocabulary), backend, config), config)
     assert isinstance(engine.runner, CudaModelRunner)
-    engine.runner.graphs = StubGraphs(rows)  # type: ignore[assignment]
+    engine.runner.graphs = StubGraphs(rows)
     return engine
 
 

@@ -17,6 +17,15 @@ def schema_grammar(schema: dict[str, Any]) -> str:
     return json.dumps({"grammars": [{"json_schema": compact}]})
 
 
+def chat_prompt(tokenizer: Any, content: str) -> list[int]:
+    """Return the token ids of a conversation with one message, up to the model's answer."""
+    text = tokenizer.apply_chat_template(
+        [{"role": "user", "content": content}], tokenize=False, add_generation_prompt=True
+    )
+    ids: list[int] = tokenizer.encode(text, add_special_tokens=False)
+    return ids
+
+
 class RecordPrompts:
     """Chat prompts, each of which asks for a different record."""
 
@@ -34,7 +43,4 @@ class RecordPrompts:
     def _prompt(self, number: int) -> list[int]:
         name = _NAMES[number % len(_NAMES)]
         content = f"Write a JSON customer record for {name} number {number}."
-        chat = [{"role": "user", "content": content}]
-        return self.encode(
-            self.tokenizer.apply_chat_template(chat, tokenize=False, add_generation_prompt=True)
-        )
+        return chat_prompt(self.tokenizer, content)

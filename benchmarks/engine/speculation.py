@@ -7,7 +7,6 @@ that no answer can be copied from an earlier turn. A ratio is the median over tu
 times. Every answer must be the same with and without speculation.
 """
 
-import argparse
 import json
 import random
 import statistics
@@ -18,7 +17,8 @@ from typing import Any
 
 from transformers import AutoTokenizer
 
-from benchmarks.engine.records import SCHEMA, schema_grammar
+from benchmarks import command_line
+from benchmarks.engine.records import SCHEMA, chat_prompt, schema_grammar
 from benchmarks.engine.turns import DEMO_MODEL
 from workers.engine.config import EngineConfig
 from workers.engine.engine import Engine
@@ -63,7 +63,7 @@ class Workloads:
             self._request(
                 i,
                 "Copy the message word for word into the field text of a JSON object."
-                f"\n\nMessage: {_order(random.Random(f'{turn} {batch} {i}'))}",  # noqa: S311
+                f"\n\nMessage: {_order(random.Random(f'{turn} {batch} {i}'))}",
                 self._copied,
                 temperature=0.0,
                 max_tokens=192,
@@ -97,10 +97,7 @@ class Workloads:
         ]
 
     def _request(self, number: int, content: str, grammar: str | None, **params: Any) -> Request:
-        text = self._tokenizer.apply_chat_template(
-            [{"role": "user", "content": content}], tokenize=False, add_generation_prompt=True
-        )
-        prompt = tuple(self._tokenizer.encode(text, add_special_tokens=False))
+        prompt = tuple(chat_prompt(self._tokenizer, content))
         return Request(str(number), (prompt,), SamplingParams(**params), grammar)
 
 
@@ -164,10 +161,7 @@ def _ratio(on: list[float], off: list[float]) -> float:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--model", default=DEMO_MODEL, help="a model folder or hub name")
-    parser.add_argument("--dtype", default="auto", help="as in models.toml")
-    parser.add_argument("--turns", type=int, default=5)
+    parser = command_line.parser(__doc__, model=DEMO_MODEL, dtype="auto", turns=5)
     parser.add_argument("--threads", type=int, help="of each engine; fix it to compare CPU time")
     parser.add_argument("--only", default="", help="only the rows whose names contain this")
     args = parser.parse_args()

@@ -17,7 +17,7 @@ Prompts = list[tuple[int, ...]]
 
 
 def random_prompts(vocab_size: int, count: int, length: int, seed: int) -> Prompts:
-    draw = random.Random(seed)  # noqa: S311 - prompts, not secrets
+    draw = random.Random(seed)
     return [tuple(draw.choices(range(1, vocab_size), k=length)) for _ in range(count)]
 
 

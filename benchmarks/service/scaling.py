@@ -136,7 +136,7 @@ class Autoscaler:
 
 def simulate(metric: Metric, seed: int = 1) -> Outcome:
     """Simulate four hours in steps of one second."""
-    rng = random.Random(seed)  # noqa: S311 - reproducible, not secret
+    rng = random.Random(seed)
     scaler, load, outcome = Autoscaler(metric), Load(), Outcome()
     ready_at = [0] * LEAST
     for now in range(MINUTES * 60):

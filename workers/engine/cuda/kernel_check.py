@@ -7,7 +7,7 @@ import torch
 
 from workers.engine.cuda.attention import PagedMetadata, attend_gathered
 from workers.engine.cuda.kv_cache import TokenMajorLayer, Way
-from workers.engine.model.kv_cache import AttentionRule, LayerShape
+from workers.engine.model.kv_cache import AttentionRule, CacheProbe, LayerShape
 from workers.engine.model.visibility import Visible
 
 logger = logging.getLogger(__name__)
@@ -65,7 +65,7 @@ def _error(device: torch.device, shape: LayerShape, softcap: float | None) -> fl
     rule = AttentionRule(shape.key_dim**-0.5, shape.visible, softcap, sinks)
     table, lengths = table.to(device), torch.tensor(_LENGTHS, dtype=torch.int32).to(device)
     metadata = PagedMetadata(
-        None, lengths, lengths, lengths, lengths, table, 1, max(_LENGTHS), len(_LENGTHS), []  # type: ignore[arg-type]
+        CacheProbe(), lengths, lengths, lengths, lengths, table, 1, max(_LENGTHS), len(_LENGTHS), []
     )  # fmt: skip
     expected = attend_gathered(query, layer, metadata, rule)
     errors = [
