@@ -10,7 +10,6 @@ import os
 import signal
 import subprocess
 import sys
-import tempfile
 import threading
 import time
 from collections.abc import Callable
@@ -26,6 +25,7 @@ from workers.engine.config import EngineConfig
 from workers.engine.exceptions import RankLost
 from workers.engine.model.plan import StepPlan
 from workers.engine.ranks.group import Ranks
+from workers.engine.ranks.rendezvous import Rendezvous
 
 logger = logging.getLogger(__name__)
 
@@ -34,9 +34,9 @@ _ROOT = Path(__file__).resolve().parents[3]
 _END_SECONDS = 10.0
 """Time for followers to end by themselves; they have nothing to save."""
 
-
 _WATCH_SECONDS = 1.0
 """How long stopping may wait for the thread that watches."""
+
 GO = b""
 
 
@@ -56,12 +56,12 @@ class Followers:
     thread ends, the system kills them, even if they are stopped."""
 
     def __init__(self, path: str | Path, config: EngineConfig) -> None:
-        self._folder = tempfile.TemporaryDirectory(prefix="quire-ranks-")
+        self._rendezvous = Rendezvous()
         self._processes: list[subprocess.Popen[bytes]] = []
         self._pipes: list[Connection] = []
         self._stopping = False
         self._watching: threading.Thread | None = None
-        folder = Path(self._folder.name)
+        folder = self._rendezvous.path
         device = torch.device(config.device)
         try:
             for rank in range(1, config.tensor_parallel_size):
@@ -174,7 +174,7 @@ class Followers:
                 process.kill()
                 process.wait()
         Ranks.leave()
-        self._folder.cleanup()
+        self._rendezvous.remove()
 
 
 def _for_rank(config: EngineConfig, rank: int) -> EngineConfig:
