@@ -97,8 +97,8 @@ class LayerCache:
             pages.view(heads, -1, new.shape[2]).index_copy_(1, slots, new.transpose(0, 1))
 
     def gather(self, blocks: Tensor, num_rows: int) -> tuple[Tensor, Tensor]:
-        """Keys and values [heads * num_rows, tokens, dim] of ``blocks``, an index that
-        :meth:`KVCache.head_major` made of the block tables of ``num_rows`` sequences."""
+        """Keys and values [heads * num_rows, tokens, dim] of ``blocks``, the index of the
+        block tables of ``num_rows`` sequences in the head-major pages."""
         rows = self.shape.num_kv_heads * num_rows
         return (
             self.key.index_select(0, blocks).view(rows, -1, self.shape.key_dim),
@@ -127,9 +127,6 @@ class KVCache:
             module: LayerCache(shape, num_blocks, block_size, dtype)
             for module, shape in shapes.items()
         }
-
-    def write(self, module: nn.Module, slots: Tensor, key: Tensor, value: Tensor) -> None:
-        self.layers[module].write(slots, key, value)
 
     def scrub(self, blocks: list[int]) -> None:
         """Forget the contents of blocks, where a fault may have left values that are not finite:

@@ -11,7 +11,7 @@ def test_gathered_blocks_are_each_heads_tokens_in_order() -> None:
     cache = KVCache({layer: SHAPE}, num_blocks=5, block_size=2, dtype=torch.float32)
     tokens = torch.arange(4).float()
     key = tokens[:, None, None].expand(4, 2, 3) + torch.tensor([0.0, 100.0])[:, None]
-    cache.write(layer, torch.tensor([6, 7, 2, 3]), key, key[:, :, :2] + 0.5)
+    cache.layers[layer].write(torch.tensor([6, 7, 2, 3]), key, key[:, :, :2] + 0.5)
     pages = cache.layers[layer]
     keys, values = pages.gather(torch.tensor([3, 1, 5 + 3, 5 + 1]), 1)
     assert keys[:, :, 0].tolist() == [[0, 1, 2, 3], [100, 101, 102, 103]]
@@ -22,7 +22,7 @@ def test_scrubbing_clears_blocks_and_no_others() -> None:
     layer = nn.Identity()
     cache = KVCache({layer: SHAPE}, num_blocks=3, block_size=2, dtype=torch.bfloat16)
     ones = torch.ones(4, 2, 3, dtype=torch.bfloat16)
-    cache.write(layer, torch.tensor([2, 3, 4, 5]), ones, ones[:, :, :2])
+    cache.layers[layer].write(torch.tensor([2, 3, 4, 5]), ones, ones[:, :, :2])
     cache.scrub([2])
     keys, _ = cache.layers[layer].gather(torch.tensor([1, 2, 4, 5]), 2)
     assert keys.flatten(1).amax(1).tolist() == [1, 0, 1, 0]
