@@ -198,6 +198,8 @@ def _facts(batch: Batch, now: Any) -> list[tuple[str, str, str]]:
         ("Finalizing since", batch.finalizing_at), ("Cancelled", batch.cancelling_at),
         ("Ended", batch.ended_at),
     )  # fmt: skip
+    waits = batch.held and not batch.ended
+    held = [("Held", "only its pilot runs until it is started", "")] if waits else []
     closes = "" if batch.ended else f", closes {ago(batch.expires_at, now)}"
     return [
         ("Organization", batch.organization.name, _link("organization", batch.organization_id)),
@@ -205,6 +207,7 @@ def _facts(batch: Batch, now: Any) -> list[tuple[str, str, str]]:
         ("Model", batch.model or NONE, ""),
         ("Endpoint", batch.endpoint, ""),
         ("Window", f"{batch.completion_window}{closes}", ""),
+        *held,
         *_plan(batch),
         *((name, f"{at:%Y-%m-%d %H:%M:%S} ({ago(at, now)})", "") for name, at in moments if at),
     ]
@@ -216,9 +219,7 @@ def _plan(batch: Batch) -> list[tuple[str, str, str]]:
     if plan.get("computed_tokens") is None:
         return []
     computed, in_file_order = plan["computed_tokens"], plan["file_order_tokens"]
-    held = [("Held", "only its pilot runs until it is started", "")] if batch.held else []
     return [
-        *held,
         ("Prompt tokens to compute", f"{exact(computed)} of {exact(plan['prompt_tokens'])}", ""),
         ("In file order", exact(in_file_order), ""),
         ("Computed so far", exact(batch.prompt_tokens - batch.cached_tokens), ""),

@@ -44,6 +44,16 @@ def test_progress_rate_and_time_left(admin: Client, batch: Batch) -> None:
         assert re.search(r">\d+ min( \d+ s)?<", text)
 
 
+def test_a_held_batch_says_so(admin: Client, batch: Batch) -> None:
+    """Also while no worker has reported a cache by which its order is planned."""
+    waits = "only its pilot runs until it is started"
+    assert waits not in page_of(admin, batch)
+    Batch.objects.update(held=True, plan=None)
+    assert waits in page_of(admin, batch)
+    Batch.objects.update(status=BatchStatus.CANCELLED, ended_at=timezone.now())
+    assert waits not in page_of(admin, batch)
+
+
 def test_errors_are_grouped_with_the_lines_they_met(
     admin: Client, owner: Tenant, stranger: Tenant, batch: Batch
 ) -> None:
