@@ -1,14 +1,15 @@
-"""The counted fields of a shared JSON Schema, and the place where truncated JSON ends."""
+"""The counted fields of a shared JSON Schema, and the fields in which answers were cut off."""
 
 import json
-import re
 from collections import deque
 from collections.abc import Iterator, Mapping
 from itertools import islice
 from typing import Any
 
 from completions.grammars import Constraint
+from completions.grammars.json_schema.keywords import escape, resolve
 from completions.grammars.structural_tag import ANSWER
+from completions.responses.truncated_json import path_at_end
 
 MAX_FIELDS = 64
 """The most fields of one schema that are counted: the first ones in its order."""
@@ -16,7 +17,6 @@ _MAX_VISITED = 2000
 """The most parts of a schema that are visited."""
 _EACH = "*"
 """The part of a pointer that stands for any array item."""
-_TOKEN = re.compile(r'"(?:[^"\\]|\\.)*(?:"|\\?$)|[{}\[\],]', re.DOTALL)
 
 Watched = Mapping[str, Any]
 """A tree of fields: `{"counted": true}` at the leaves, children by name, `*` for array items."""
@@ -95,13 +95,8 @@ def target(root: Any, reference: Any) -> Any:
     """The target of a local reference; None if it is not local or does not exist."""
     if not isinstance(reference, str) or not reference.startswith("#/"):
         return None
-    found = root
-    for name in reference[2:].split("/"):
-        name = name.replace("~1", "/").replace("~0", "~")
-        if not isinstance(found, dict) or name not in found:
-            return None
-        found = found[name]
-    return found
+    found = resolve(root, reference)
+    return found[1] if found else None
 
 
 def values_in(document: Any, watched: Watched) -> Iterator[tuple[str, str]]:
@@ -116,7 +111,7 @@ def _values(value: Any, watched: Watched, pointer: str) -> Iterator[tuple[str, s
     if isinstance(value, dict):
         for name, child in children.items():
             if name in value:
-                yield from _values(value[name], child, f"{pointer}/{_escaped(name)}")
+                yield from _values(value[name], child, f"{pointer}/{escape(name)}")
     elif isinstance(value, list) and _EACH in children:
         for each in value:
             yield from _values(each, children[_EACH], f"{pointer}/{_EACH}")
@@ -124,28 +119,5 @@ def _values(value: Any, watched: Watched, pointer: str) -> Iterator[tuple[str, s
 
 def cut_at(text: str) -> str:
     """The pointer to the value in which truncated JSON ends; empty for the whole document."""
-    open_: list[str | None] = []
-    """For each open object the current key, if known; for each open array `*`."""
-    for part in (match[0] for match in _TOKEN.finditer(text)):
-        if part == "{":
-            open_.append(None)
-        elif part == "[":
-            open_.append(_EACH)
-        elif part in "}]" and open_:
-            open_.pop()
-        elif part == "," and open_ and open_[-1] != _EACH:
-            open_[-1] = None
-        elif len(part) > 1 and part[-1] == '"' and open_ and open_[-1] is None:
-            open_[-1] = _escaped(_name(part))
-    return "".join(f"/{name}" for name in open_ if name is not None)
-
-
-def _name(text: str) -> str:
-    try:
-        return str(json.loads(text, strict=False))
-    except ValueError:  # an escape that is not valid JSON
-        return text[1:-1]
-
-
-def _escaped(name: str) -> str:
-    return name.replace("~", "~0").replace("/", "~1")
+    names = (_EACH if isinstance(each, int) else escape(each) for each in path_at_end(text))
+    return "".join(f"/{name}" for name in names)

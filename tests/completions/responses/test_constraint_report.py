@@ -31,6 +31,8 @@ values = st.recursive(
         ('{"a": {"b": {}}, "c": nu', "/c"),
         ('{"a": 1}', ""),
         ('{"a": 1} {"b"', ""),
+        (r'{"a\q": [', r"/a\q/0"),
+        (r'{"\ud800": [', r"/\ud800/0"),
     ],
 )
 def test_the_pointer_leads_to_where_the_text_was_cut(text: str, pointer: str | None) -> None:
