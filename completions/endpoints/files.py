@@ -11,15 +11,13 @@ from django.conf import settings
 from django.core.files.uploadedfile import UploadedFile
 from django.http import StreamingHttpResponse
 from django.utils import timezone
-from rest_framework import exceptions as drf
-from rest_framework.parsers import MultiPartParser
 from rest_framework.response import Response
 
 from completions.accounts.keys import Principal
 from completions.batches import files, writing
 from completions.delivery import idempotency
 from completions.exceptions import APIError, payload_too_large
-from completions.http.base import APIRequest, AsyncAPIView
+from completions.http.base import APIRequest, AsyncAPIView, MultiPartAPIView
 from completions.http.pages import Page
 from completions.models import UNFINISHED, Batch, File, FilePurpose, FileQuerySet, Scope
 from completions.requests import turns
@@ -70,12 +68,11 @@ def storage_limit(param: str) -> APIError:
     )
 
 
-class FilesView(AsyncAPIView):
+class FilesView(MultiPartAPIView):
     """Upload a file, or list the organization's files."""
 
     scope = Scope.BATCHES
-
-    parser_classes = [MultiPartParser]
+    wanted = "the parts purpose and file"
 
     async def post(self, request: APIRequest) -> Response:
         idempotency.refuse(request)
@@ -96,14 +93,6 @@ class FilesView(AsyncAPIView):
         if (purpose := request.query_params.get("purpose")) is not None:
             rows = rows.filter(purpose=purpose)
         return Response(await Page.of(request, MOST_LISTED, MOST_LISTED).read(rows, file_object))
-
-    def handle_exception(self, exc: Exception) -> Response:
-        if isinstance(exc, drf.UnsupportedMediaType):
-            exc = APIError(
-                "unsupported_media_type",
-                "Send the file as multipart/form-data, with the parts purpose and file.",
-            )
-        return super().handle_exception(exc)
 
 
 class FileView(AsyncAPIView):

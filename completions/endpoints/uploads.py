@@ -6,8 +6,6 @@ from typing import Any
 from asgiref.sync import sync_to_async
 from django.conf import settings
 from django.utils import timezone
-from rest_framework import exceptions as drf
-from rest_framework.parsers import MultiPartParser
 from rest_framework.response import Response
 
 from completions.batches import files, uploads
@@ -19,7 +17,7 @@ from completions.endpoints.files import (
     storage_limit,
 )
 from completions.exceptions import APIError, FieldError, payload_too_large
-from completions.http.base import APIRequest, AsyncAPIView
+from completions.http.base import APIRequest, AsyncAPIView, MultiPartAPIView
 from completions.models import FilePurpose, Scope, Upload, UploadPart, UploadStatus
 from completions.requests import turns
 from completions.requests.fields.base import ChoiceField, IntegerField, ListField, TextField
@@ -112,11 +110,11 @@ class UploadView(AsyncAPIView):
         return Response(upload_object(await _find(request, upload_id)))
 
 
-class PartsView(AsyncAPIView):
+class PartsView(MultiPartAPIView):
     """Add a part to an upload."""
 
     scope = Scope.BATCHES
-    parser_classes = [MultiPartParser]
+    wanted = "the bytes in the part data"
 
     async def post(self, request: APIRequest, upload_id: str) -> Response:
         idempotency.refuse(request)
@@ -142,14 +140,6 @@ class PartsView(AsyncAPIView):
             _pending(await _find(request, upload_id))
             raise APIError("upload_not_pending", param="id") from error
         return Response(_part_object(part))
-
-    def handle_exception(self, exc: Exception) -> Response:
-        if isinstance(exc, drf.UnsupportedMediaType):
-            exc = APIError(
-                "unsupported_media_type",
-                "Send the bytes as multipart/form-data, in the part data.",
-            )
-        return super().handle_exception(exc)
 
 
 class CompleteUploadView(AsyncAPIView):

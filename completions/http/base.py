@@ -5,6 +5,8 @@ from typing import Any
 
 from django.http import Http404, HttpRequest, HttpResponse
 from django.http.response import HttpResponseBase
+from rest_framework.exceptions import UnsupportedMediaType
+from rest_framework.parsers import MultiPartParser
 from rest_framework.request import Request
 from rest_framework.response import Response
 from rest_framework.views import APIView
@@ -97,6 +99,20 @@ class AsyncAPIView(APIView):
         if name not in self.http_method_names:
             return self.http_method_not_allowed
         return getattr(self, name, self.http_method_not_allowed)
+
+
+class MultiPartAPIView(AsyncAPIView):
+    """A view whose bodies are multipart/form-data."""
+
+    parser_classes = [MultiPartParser]
+    wanted: str
+    """The parts, as the answer to another media type names them."""
+
+    def handle_exception(self, exc: Exception) -> Response:
+        if isinstance(exc, UnsupportedMediaType):
+            message = f"Send {self.wanted} as multipart/form-data."
+            exc = APIError("unsupported_media_type", message)
+        return super().handle_exception(exc)
 
 
 def _refuse_nul(request: Request) -> None:
