@@ -83,7 +83,8 @@ class NativeDecoder:
         self._parts = parts
         # Not a power of two: its multiples would map to the same few cache sets.
         self._stride = -(-max_len // _BLOCK_MULTIPLE) * _BLOCK_MULTIPLE + 5 * _BLOCK_MULTIPLE
-        self._kept: dict[int, Tensor] = {}  # the tensors that the structures point to
+        self._kept: dict[int, tuple[Tensor, Tensor]] = {}
+        """By id, a tensor and its contiguous form, which the structures point to."""
         self._scratch: dict[str, Tensor] = {}
         self._prepared = PreparedRows(0, 0)
         self._cache: KVCache | None = None
@@ -285,7 +286,7 @@ class NativeDecoder:
         """The address of a tensor, which is kept alive."""
         if numbers is None:
             return None
-        kept = self._kept.setdefault(id(numbers), numbers.contiguous())
+        _, kept = self._kept.setdefault(id(numbers), (numbers, numbers.contiguous()))
         return kept.data_ptr()
 
     def _bind(self, cache: KVCache) -> None:

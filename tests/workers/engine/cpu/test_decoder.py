@@ -1,5 +1,6 @@
 """Models small enough for a test and large enough in every dimension for the kernels."""
 
+import ctypes
 from pathlib import Path
 from typing import Any
 
@@ -240,3 +241,13 @@ def test_watched_steps_and_adapters_run_through_the_modules(
     assert rows == []
     assert adapted.choices[0].token_ids != plain.choices[0].token_ids
     assert watched.choices[0].hidden_states is not None
+
+
+def test_addresses_of_tensors_that_nothing_else_keeps_stay_valid() -> None:
+    """Even of those that are copied to be contiguous: another tensor may get the same id."""
+    decoder = NativeDecoder.__new__(NativeDecoder)
+    decoder._kept = {}
+    for number in range(50):
+        address = decoder._address(torch.full((8, 2), float(number)).T)
+        assert address is not None
+        assert ctypes.c_float.from_address(address).value == number
