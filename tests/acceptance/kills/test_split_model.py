@@ -16,6 +16,8 @@ pytestmark = [pytest.mark.acceptance, pytest.mark.long]
 
 RANKS = 2
 TOKENS = 120
+MANY_TOKENS = 400
+"""So many that no stream ends between its first tokens and a kill."""
 FOLLOWER = b"workers.engine.ranks.follower"
 ENDLESS = {"ignore_eos": True, "return_token_ids": True}
 
@@ -35,19 +37,19 @@ def split(tmp_path_factory):
 class Stream:
     """The token ids of a stream, as another thread receives them."""
 
-    def __init__(self, service, seed):
+    def __init__(self, service, seed, max_tokens=TOKENS):
         self.token_ids = []
         self.finish_reason = None
         self.began = threading.Event()
-        self._service, self._seed = service, seed
+        self._service, self._seed, self._max_tokens = service, seed, max_tokens
         self._thread = threading.Thread(target=self._read)
         self._thread.start()
 
     def _read(self):
         with self._service.client() as client:
             for chunk in client.completions.create(
-                model=MODEL, prompt=[9703, 338], max_tokens=TOKENS, seed=self._seed, stream=True,
-                extra_body=ENDLESS, timeout=240,
+                model=MODEL, prompt=[9703, 338], max_tokens=self._max_tokens, seed=self._seed,
+                stream=True, extra_body=ENDLESS, timeout=240,
             ):  # fmt: skip
                 for choice in chunk.choices:
                     self.token_ids += choice.token_ids or []
@@ -96,11 +98,12 @@ def test_killing_a_rank_loses_no_token(split, victim):
     worker = split.pid("worker")
     processes = [worker, *followers(worker)]
     assert len(processes) == RANKS
-    streams = [Stream(split, seed) for seed in range(3)]
+    streams = [Stream(split, seed, MANY_TOKENS) for seed in range(3)]
     for stream in streams:
         assert stream.began.wait(240), split.logs()
     os.kill(processes[victim == "follower"], signal.SIGKILL)
-    assert [len(stream.wait()) for stream in streams] == [TOKENS] * len(streams)
+    assert [stream.finish_reason for stream in streams] == [None] * len(streams)
+    assert [len(stream.wait()) for stream in streams] == [MANY_TOKENS] * len(streams)
     assert {stream.finish_reason for stream in streams} == {"length"}
     assert split.pid("worker", besides=worker) != worker
     until_gone(processes)
