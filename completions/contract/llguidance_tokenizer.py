@@ -2,13 +2,17 @@
 
 import itertools
 import json
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from functools import cached_property
 from typing import Any
 
 from llguidance import LLTokenizer, TokenizerWrapper
 from tokenizers import Tokenizer
 
 from completions.contract.token_bytes import TokenBytes
+
+_LONGEST = 16
+"""Bytes of the longest token that is searched for in a text that the tokenizer cannot write."""
 
 
 class _PlainTextTokenizer:
@@ -31,7 +35,29 @@ class _PlainTextTokenizer:
     def __call__(self, text: bytes | str) -> list[int]:
         text = text.decode() if isinstance(text, bytes) else text
         ids: list[int] = self._tokenizer.encode(text, add_special_tokens=False).ids
+        data = text.encode()
+        if b"".join(map(self.tokens.__getitem__, ids)) == data:
+            return ids
+        return self._longest(data)
+
+    def _longest(self, data: bytes) -> list[int]:
+        """The longest token at each place. It spells what the tokenizer cannot write: the word
+        mark itself, or white space that an added token takes along."""
+        ids, end = [], 0
+        while end < len(data):
+            for length in range(min(_LONGEST, len(data) - end), 0, -1):
+                if (id := self._ids.get(data[end : end + length])) is not None:
+                    ids.append(id)
+                    break
+            else:  # a byte without a token: llguidance reports it
+                return ids
+            end += length
         return ids
+
+    @cached_property
+    def _ids(self) -> Mapping[bytes, int]:
+        special = frozenset(self.special_token_ids)
+        return {token: id for id, token in enumerate(self.tokens) if token and id not in special}
 
 
 def build(
@@ -48,7 +74,7 @@ def build(
     if not read.is_exact:
         raise ValueError("grammars need a tokenizer that decodes bytes or word marks")
     special_ids = read.special_ids if special_ids is None else special_ids
-    text_tokenizer = _without_prefix(read.tokenizer)
+    text_tokenizer = _verbatim(read.tokenizer)
     plain = _PlainTextTokenizer(text_tokenizer, tokens, special_ids, eos_token_ids[0])
     return LLTokenizer(
         TokenizerWrapper(plain),
@@ -88,11 +114,12 @@ _JSON_TEXT = r'[^"\\\x00-\x1F\x7F]'
 """A character that a JSON string has without a backslash."""
 
 
-def _without_prefix(tokenizer: Tokenizer) -> Tokenizer:
-    """A copy for text that continues other text: no leading space, special tokens spelled out."""
+def _verbatim(tokenizer: Tokenizer) -> Tokenizer:
+    """A copy that encodes text as it stands: no leading space, no other characters in place of
+    those given (as Qwen's NFC has), special tokens spelled out."""
     state = json.loads(tokenizer.to_str())
     steps = _steps(state["normalizer"], "normalizers")
-    kept = [step for step in steps if step["type"] != "Prepend"]
+    kept = [step for step in steps if _keeps_text(step)]
     state["normalizer"] = {"type": "Sequence", "normalizers": kept}
     for step in _steps(state["pre_tokenizer"], "pretokenizers"):
         if step["type"] == "Metaspace":
@@ -102,6 +129,13 @@ def _without_prefix(tokenizer: Tokenizer) -> Tokenizer:
     copy.no_padding()
     copy.encode_special_tokens = True
     return copy
+
+
+def _keeps_text(step: Mapping[str, Any]) -> bool:
+    """Whether a normalizer's step only writes bytes or spaces as the vocabulary does."""
+    if step["type"] == "Replace":
+        return bool(step["pattern"] == {"String": " "})
+    return bool(step["type"] == "ByteLevel")
 
 
 def _steps(step: dict[str, Any] | None, inside: str) -> Iterator[dict[str, Any]]:

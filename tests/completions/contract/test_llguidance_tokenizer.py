@@ -3,7 +3,7 @@
 import random
 
 import pytest
-from llguidance import LLMatcher
+from llguidance import LLMatcher, LLTokenizer
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 
 from completions.contract import llguidance_tokenizer
@@ -18,22 +18,39 @@ def allowed(matcher: LLMatcher) -> set[int]:
     return {8 * i + bit for i, byte in enumerate(mask) for bit in range(8) if byte >> bit & 1}
 
 
+def forced_ids(built: LLTokenizer, text: str) -> list[int]:
+    """The tokens of a text that a grammar forces."""
+    matcher = LLMatcher(built, f'start: "{text}"', log_level=0)
+    forced: list[int] = []
+    while not matcher.is_stopped():
+        ids = matcher.compute_ff_tokens() or sorted(allowed(matcher))[-1:]
+        assert matcher.consume_tokens(ids), matcher.get_error()
+        forced += ids
+    return forced
+
+
 @pytest.mark.parametrize("kind", ALL)
 def test_forced_text_is_cut_as_plain_text(kind: str) -> None:
     tokenizer = ALL[kind]()
     read = TokenBytes(tokenizer)
     table = read.table(num_ids(tokenizer) + PADDING)
     end = tokenizer.token_to_id(END)
-    for text in (TOOL, f"{END}a b", "ab é"):
-        built = llguidance_tokenizer.build(read, table, [end])
-        matcher = LLMatcher(built, f'start: "{text}"', log_level=0)
-        forced: list[int] = []
-        while not matcher.is_stopped():
-            ids = matcher.compute_ff_tokens() or sorted(allowed(matcher))[-1:]
-            assert matcher.consume_tokens(ids), matcher.get_error()
-            forced += ids
+    built = llguidance_tokenizer.build(read, table, [end])
+    for text in (TOOL, f"{END}a b", "ab é", "e\u0301 ab", "\u212b", "a▁b ▁▁日本"):
+        forced = forced_ids(built, text)
         assert b"".join(table[id] for id in forced).decode() == text
         assert read.special_ids.isdisjoint(forced)
+
+
+@pytest.mark.parametrize("kind", ALL)
+def test_an_added_token_takes_no_white_space_along(kind: str) -> None:
+    tokenizer = ALL[kind]()
+    tokenizer.add_tokens([AddedToken("<tag>", lstrip=True, rstrip=True, special=False)])
+    read = TokenBytes(tokenizer)
+    table = read.table(num_ids(tokenizer) + PADDING)
+    built = llguidance_tokenizer.build(read, table, [tokenizer.token_to_id(END)])
+    forced = forced_ids(built, "ab  <tag> b")
+    assert b"".join(table[id] for id in forced).decode() == "ab  <tag> b"
 
 
 @pytest.mark.parametrize("kind", ALL)

@@ -20,6 +20,13 @@ def byte_level() -> Tokenizer:
     return made
 
 
+def composed() -> Tokenizer:
+    """The same over composed characters, as of Qwen."""
+    made = byte_level()
+    made.normalizer = normalizers.NFC()
+    return made
+
+
 def word_marks(*, prepends: bool = False) -> Tokenizer:
     """Words begin with a mark, bytes that no token covers are `<0xE2>`; as of Llama 2.
 
@@ -54,6 +61,7 @@ def with_gaps(made: Tokenizer, gap: int = 20) -> Tokenizer:
 
 ALL: Mapping[str, Callable[[], Tokenizer]] = {
     "byte-level": byte_level,
+    "byte-level, composed": composed,
     "word marks": word_marks,
     "word marks, prepended": lambda: word_marks(prepends=True),
     "byte-level with gaps": lambda: with_gaps(byte_level()),
