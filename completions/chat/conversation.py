@@ -26,6 +26,8 @@ def prompt_text(
         messages = _plain(messages, written)
         if tools and written is not None:
             messages = _with_preamble(messages, written.preamble(tools))
+    else:
+        messages = _with_text(messages)
     return template.render(
         model,
         messages,
@@ -33,6 +35,12 @@ def prompt_text(
         tools=[tool.as_dict() for tool in tools] or None,
         options=options,
     )
+
+
+def _with_text(messages: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+    """The messages with empty text where a message that calls tools has none: templates search or
+    append to the text, as Qwen's do, or would print `None`."""
+    return [{**message, "content": message.get("content") or ""} for message in messages]
 
 
 def _plain(

@@ -76,6 +76,13 @@ def variables_of(source: str) -> frozenset[str]:
         raise ChatTemplateError(f"the model's chat template is broken: {error}") from error
 
 
+def _with_thinking(message: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The message with its thoughts under the name that gpt-oss's template reads too."""
+    if "reasoning_content" not in message:
+        return message
+    return {"thinking": message["reasoning_content"], **message}
+
+
 def render(
     model: ModelFiles,
     messages: Sequence[Mapping[str, Any]],
@@ -94,7 +101,7 @@ def render(
     variables = {
         **options,
         **model.special_tokens,
-        "messages": messages,
+        "messages": [_with_thinking(message) for message in messages],
         "tools": tools,
         "add_generation_prompt": add_generation_prompt,
     }

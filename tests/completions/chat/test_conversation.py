@@ -39,7 +39,15 @@ def render(folder: Path, source: str, messages: Any, form: str | None = "hermes"
 def test_a_template_that_knows_tools_gets_them(tmp_path: Path) -> None:
     text = render(tmp_path, KNOWS, MESSAGES, fast=True)
     assert text.startswith('[{"type": "function", "function": {"name": "weather",')
-    assert text.endswith("[user]Go.[assistant]NoneRome[tool]Sun.!>")
+    assert text.endswith("[user]Go.[assistant]Rome[tool]Sun.!>")
+
+
+def test_a_template_may_search_the_text_of_a_message_without_any(tmp_path: Path) -> None:
+    source = (
+        "{% for m in messages %}{% if '</think>' in m.content %}thought{% endif %}"
+        "{{ '[' + m.role + ']' + m.content }}{% endfor %}{{ tools | length }}"
+    )
+    assert render(tmp_path, source, MESSAGES) == "[user]Go.[assistant][tool]Sun.1"
 
 
 @pytest.mark.parametrize("form", TOOL_FORMATS)

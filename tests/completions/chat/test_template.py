@@ -39,6 +39,12 @@ def test_a_template_renders_the_conversation(tmp_path: Path, template: str, text
     assert render(tmp_path, template) == text
 
 
+def test_thoughts_have_the_name_that_gpt_oss_reads(tmp_path: Path) -> None:
+    said = {"role": "assistant", "content": "b", "reasoning_content": "a"}
+    template = "{% for m in messages %}{{ m.thinking }}{{ m.reasoning_content }}{% endfor %}"
+    assert render(tmp_path, template, [*HELLO, said]) == "aa"
+
+
 @pytest.mark.parametrize(
     ("template", "reason"),
     [
