@@ -1,7 +1,7 @@
 """The load at which web tier and Redis saturate: many scripted workers, thousands of streams, one
 web process.
 
-    python -m benchmarks.service.simulation --workers 20 --streams 1000,2000,5000 --step 1
+    python -m benchmarks.service.saturation --workers 20 --streams 1000,2000,5000 --step 1
 
 A worker gives each of its streams a token per step, so a level asks for streams / step tokens a
 second; an event has `--interval` tokens. The measurement of a level begins when its last stream has
