@@ -28,6 +28,12 @@ def run(engine: Engine, *requests: Request) -> list[Completion]:
     return engine.generate(requests)
 
 
+def tokens(completions: list[Completion]) -> list[list[int]]:
+    """The token ids of all choices of requests that all succeeded."""
+    assert [completion.error for completion in completions] == [None] * len(completions)
+    return [choice.token_ids for completion in completions for choice in completion.choices]
+
+
 def choice(engine: Engine, request: Request) -> ChoiceDelta:
     [completion] = engine.generate([request])
     assert completion.error is None

@@ -10,6 +10,7 @@ import torch
 from torch import nn
 
 from tests.workers.engine import greedy
+from tests.workers.engine.driving import tokens
 from workers.engine.config import EngineConfig
 from workers.engine.cuda.attention import attend_gathered, attend_paged, has_paged_kernel
 from workers.engine.cuda.inputs import mixed_metadata
@@ -21,7 +22,7 @@ from workers.engine.engine import Engine
 from workers.engine.model.attention import AttentionRule
 from workers.engine.model.kv_cache import LayerShape
 from workers.engine.model.visibility import Visible
-from workers.engine.request import Completion, LogprobParams, Request
+from workers.engine.request import LogprobParams, Request
 from workers.engine.sampling.params import SamplingParams
 
 GPU = torch.device("cuda", 0)
@@ -55,11 +56,6 @@ def mixed_requests() -> list[Request]:
     ]
     bound = SamplingParams(max_tokens=60, seed=5, n=2)
     return [*free, Request("grammar", (greedy.prompt(9),), bound, GRAMMARED)]
-
-
-def tokens(completions: list[Completion]) -> list[list[int]]:
-    assert [completion.error for completion in completions] == [None] * len(completions)
-    return [choice.token_ids for completion in completions for choice in completion.choices]
 
 
 def test_float32_says_what_the_cpu_says(tiny_llama: Path) -> None:

@@ -9,14 +9,14 @@ import torch
 
 from tests.workers.engine import greedy
 from tests.workers.engine.adapters import save_adapter
-from tests.workers.engine.driving import request
+from tests.workers.engine.driving import request, tokens
 from tests.workers.engine.tiny_models import LLAMA, save_model
 from workers.engine.config import EngineConfig
 from workers.engine.engine import Engine
 from workers.engine.exceptions import UnsupportedModel
 from workers.engine.general.model import GeneralModel
 from workers.engine.loading.own_attention import OwnAttention
-from workers.engine.request import Completion, LogprobParams, Request
+from workers.engine.request import LogprobParams, Request
 from workers.engine.sampling.params import SamplingParams
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # transformers on kernels that it would like
@@ -64,11 +64,6 @@ def paged(path: Path, **settings: Any) -> Engine:
     engine = Engine.from_pretrained(path, EngineConfig(**{**SETTINGS, **settings}))
     assert engine.forward == "torch"
     return engine
-
-
-def tokens(completions: list[Completion]) -> list[list[int]]:
-    assert all(completion.error is None for completion in completions)
-    return [choice.token_ids for c in completions for choice in c.choices]
 
 
 def test_a_batch_of_unequal_prompts_equals_generate(family: Path) -> None:

@@ -11,13 +11,13 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from tests.conformance.families.shapes import SIZES
 from tests.workers.engine import greedy
-from tests.workers.engine.driving import request
+from tests.workers.engine.driving import request, tokens
 from tests.workers.engine.tiny_models import save_model
 from workers.engine.config import EngineConfig
 from workers.engine.engine import Engine
 from workers.engine.exceptions import UnsupportedModel
 from workers.engine.loading.own_attention import OwnAttention
-from workers.engine.request import Completion, LogprobParams, Request
+from workers.engine.request import LogprobParams, Request
 from workers.engine.sampling.params import SamplingParams
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # transformers on kernels that it would like
@@ -54,11 +54,6 @@ def engine_of(path: Path, **settings: Any) -> Engine:
     engine = Engine.from_pretrained(path, EngineConfig(**{**SETTINGS, **settings}))
     assert engine.forward == "torch"
     return engine
-
-
-def tokens(completions: list[Completion]) -> list[list[int]]:
-    assert all(completion.error is None for completion in completions)
-    return [choice.token_ids for c in completions for choice in c.choices]
 
 
 def test_prompts_share_their_beginnings(family: Path) -> None:

@@ -11,6 +11,7 @@ import torch
 
 from tests.workers.engine import greedy
 from tests.workers.engine.adapters import save_adapter
+from tests.workers.engine.driving import tokens
 from tests.workers.engine.tiny_models import BLOCK_BYTES, LLAMA, save_model
 from workers.engine.config import EngineConfig
 from workers.engine.engine import Engine
@@ -24,11 +25,6 @@ MakeEngine = Callable[..., Engine]
 def request(request_id: str, prompt: tuple[int, ...], **params: Any) -> Request:
     outer = {k: params.pop(k) for k in ("organization", "cache_salt", "priority") if k in params}
     return Request(request_id, (prompt,), SamplingParams(**{"temperature": 0, **params}), **outer)
-
-
-def tokens(completions: list[Completion]) -> list[list[int]]:
-    assert [c.error for c in completions] == [None] * len(completions)
-    return [choice.token_ids for c in completions for choice in c.choices]
 
 
 def cached(completion: Completion) -> int:

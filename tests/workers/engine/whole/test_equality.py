@@ -12,10 +12,11 @@ from tokenizers import Tokenizer
 from transformers import AutoModelForCausalLM
 
 from tests.workers.engine import greedy
+from tests.workers.engine.driving import tokens
 from workers.engine.config import EngineConfig
 from workers.engine.engine import Engine
 from workers.engine.loading.loader import LoadedModel, load_model
-from workers.engine.request import Completion, Request
+from workers.engine.request import Request
 from workers.engine.sampling.params import SamplingParams
 
 DEMO = Path(__file__).resolve().parents[4] / "var/models/smollm2-135m-instruct"
@@ -45,11 +46,6 @@ def text_prompt(folder: Path, length: int, start: int = 1) -> tuple[int, ...]:
 
 def ask(name: str, prompt: tuple[int, ...], max_tokens: int = NEW_TOKENS) -> Request:
     return Request(name, (prompt,), SamplingParams(temperature=0, max_tokens=max_tokens))
-
-
-def tokens(completions: list[Completion]) -> list[list[int]]:
-    assert [completion.error for completion in completions] == [None] * len(completions)
-    return [completion.choices[0].token_ids for completion in completions]
 
 
 @pytest.mark.long
