@@ -42,10 +42,9 @@ class DecodeGroup:
 
     def pages(self, layer: LayerCache) -> Tensor:
         """The index of these blocks in the layer's head-major pages; the same for equal layers."""
-        heads, num_blocks = layer.shape.num_kv_heads, layer.num_blocks
+        heads = layer.shape.num_kv_heads
         if (index := self._derived.get(heads)) is None:
-            first = torch.arange(heads)[:, None] * num_blocks
-            index = self._derived[heads] = (first + self.blocks.flatten()).flatten()
+            index = self._derived[heads] = layer.head_major(self.blocks)
         return index
 
     def bias(self, layer: LayerCache, visible: Visible, dtype: torch.dtype) -> Tensor:
@@ -213,8 +212,7 @@ def _decode(
 
 def _context(chunk: PrefillChunk, layer: LayerCache) -> tuple[Tensor, Tensor]:
     """All keys and values [kv_heads, tokens, dim] up to the chunk's last token."""
-    pages = DecodeGroup(0, 1, chunk.blocks, torch.empty(0)).pages(layer)
-    keys, values = layer.gather(pages, 1)
+    keys, values = layer.gather(layer.head_major(chunk.blocks), 1)
     return keys[:, : chunk.length], values[:, : chunk.length]
 
 

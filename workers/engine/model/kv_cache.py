@@ -96,13 +96,18 @@ class LayerCache:
         for pages, new in ((self.key, key), (self.value, value)):
             pages.view(heads, -1, new.shape[2]).index_copy_(1, slots, new.transpose(0, 1))
 
-    def gather(self, blocks: Tensor, num_rows: int) -> tuple[Tensor, Tensor]:
-        """Keys and values [heads * num_rows, tokens, dim] of ``blocks``, the index of the
-        block tables of ``num_rows`` sequences in the head-major pages."""
+    def head_major(self, tables: Tensor) -> Tensor:
+        """The index [heads * rows * blocks] of block tables [rows, blocks] in the pages."""
+        first = torch.arange(self.shape.num_kv_heads)[:, None] * self.num_blocks
+        return (first + tables.flatten()).flatten()
+
+    def gather(self, index: Tensor, num_rows: int) -> tuple[Tensor, Tensor]:
+        """Keys and values [heads * num_rows, tokens, dim] at an index that :meth:`head_major` made
+        of the block tables of ``num_rows`` sequences."""
         rows = self.shape.num_kv_heads * num_rows
         return (
-            self.key.index_select(0, blocks).view(rows, -1, self.shape.key_dim),
-            self.value.index_select(0, blocks).view(rows, -1, self.shape.value_dim),
+            self.key.index_select(0, index).view(rows, -1, self.shape.key_dim),
+            self.value.index_select(0, index).view(rows, -1, self.shape.value_dim),
         )
 
     def scrub(self, blocks: list[int]) -> None:
