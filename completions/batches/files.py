@@ -91,7 +91,7 @@ def _write(file: File, content: Content[Any], keep: timedelta) -> File:
         file.bytes, file.expires_at = content.size or 0, file.created_at + keep
         written = {name: getattr(file, name) for name in ("content", "bytes", "expires_at")}
         if not File.objects.filter(id=file.id).update(**written):
-            file.content.storage.delete(path_in_storage(file))
+            file.content.delete(save=False)
             raise File.DoesNotExist(f"{file.id} was deleted while it was written")
     except BaseException:
         _discard(file)

@@ -64,5 +64,7 @@ class File(models.Model):
 
 @receiver(post_delete, sender=File)
 def _delete_content(sender: type[File], instance: File, **_signal: Any) -> None:
-    """Delete the content with the row, whether by request, by expiry or with the organization."""
-    transaction.on_commit(partial(default_storage.delete, path_in_storage(instance)))
+    """Delete the content with the row, whether by request, by expiry or with the organization. A
+    file that was never written to its end has no name yet."""
+    name = instance.content.name or path_in_storage(instance)
+    transaction.on_commit(partial(default_storage.delete, name))
