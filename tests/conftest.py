@@ -1,5 +1,6 @@
 """Fixtures that many tests share: a private Valkey, the tenants owner and stranger."""
 
+import gc
 import subprocess
 import tempfile
 import time
@@ -44,6 +45,16 @@ class ByInstallation(LoadScopeScheduling):
 
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> ByInstallation:
     return ByInstallation(config, log)
+
+
+def pytest_collection() -> None:
+    gc.disable()  # nothing that is collected is garbage
+
+
+def pytest_collection_finish() -> None:
+    """Keep modules and tests, a million objects, out of every later garbage collection."""
+    gc.freeze()
+    gc.enable()
 
 
 class PrivateValkey:

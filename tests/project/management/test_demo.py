@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from tests import compiled
+
 ROOT = Path(__file__).resolve().parents[3]
 MODEL = "smollm2-135m-instruct"
 MODEL_FOLDER = ROOT / "var" / "models" / MODEL
@@ -16,6 +18,7 @@ MODEL_FOLDER = ROOT / "var" / "models" / MODEL
 
 def started_demo(home: Path, model_folder: Path) -> subprocess.Popen[str]:
     """The command in a home of its own."""
+    compiled.share(home)
     (home / "models.toml").write_text(f'[models.{MODEL}]\npath = "{model_folder}"\n')
     ours = ("DATABASE_URL", "REDIS_URL", "PORT", "DJANGO_SETTINGS_MODULE")
     inherited = {name: value for name, value in os.environ.items() if name not in ours}
