@@ -194,8 +194,7 @@ def check_many(reference: Reference, count: int) -> None:
 
 @pytest.mark.parametrize(("model", "dtype"), BY_DTYPE)
 def test_a_row_has_the_same_bits(references: dict[Any, Reference], model: str, dtype: str) -> None:
-    count = 30 if model in RECOGNISED else 10
-    check_many(reference_of(references, model, dtype, "own"), count)
+    check_many(reference_of(references, model, dtype, "own"), 10)
 
 
 @pytest.mark.parametrize("dtype", ["bfloat16", "int8", "int4"])

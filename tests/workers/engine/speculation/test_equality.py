@@ -135,9 +135,12 @@ asks = st.tuples(
 )
 
 
+@pytest.mark.parametrize(
+    "examples", [pytest.param(25, id="some"), pytest.param(200, id="many", marks=pytest.mark.long)]
+)
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16", "int8", "int4"])
 def test_drafts_change_nothing(
-    pairs: Callable[[str], Pair], dtype: str, caplog: pytest.LogCaptureFixture
+    pairs: Callable[[str], Pair], dtype: str, examples: int, caplog: pytest.LogCaptureFixture
 ) -> None:
     if dtype != "float32":
         if load_library() is None:
@@ -147,8 +150,8 @@ def test_drafts_change_nothing(
     engines: dict[int, Engine] = {}
 
     @settings(
-        max_examples=60, deadline=None, suppress_health_check=list(HealthCheck), database=None,
-        derandomize=True,
+        max_examples=examples, deadline=None, suppress_health_check=list(HealthCheck),
+        database=None, derandomize=True,
     )  # fmt: skip
     @given(
         st.lists(asks, min_size=2, max_size=7),

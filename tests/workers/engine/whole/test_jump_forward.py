@@ -197,20 +197,20 @@ class TestSameAsSampled:
     @pytest.mark.parametrize("budget", [9, 24, 512])
     def test_however_the_step_is_laid_out(
         self,
+        engine: Engine,
         make_engine: MakeEngine,
         monkeypatch: pytest.MonkeyPatch,
         short: int,
         budget: int,
     ) -> None:
         monkeypatch.setattr(runner, "_SHORT_CHUNK", short)
-        engine = make_engine(max_num_batched_tokens=budget)
         requests = [
             request(str(i), f"start: /[a-z]{{{i + 1}}}/ {text} /[a-z0-9]{{9}}/", temperature=1.0)
             for i, text in enumerate(['"yes "', f'"{FIXED}"', '" a"', '"12 "', '" naïve café "'])
         ]
-        together = engine.generate(requests)
+        together = make_engine(max_num_batched_tokens=budget).generate(requests)
         for single, completion in zip(requests, together, strict=True):
-            assert completion.choices[0] == run_every_position(make_engine(), single)
+            assert completion.choices[0] == run_every_position(engine, single)
 
 
 class TestLimits:

@@ -1,7 +1,9 @@
 """A seed gives the same tokens and the same log probabilities whatever else runs: beside other
 requests, with a cache too small for all of them, and after a failover."""
 
+from collections.abc import Callable
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -23,11 +25,18 @@ CACHE_BYTES = 2**19
 
 Said = tuple[list[int], list[float]]
 """Tokens and their log probabilities."""
+Alone = Callable[[str, float], list[Said]]
+"""What each seed gives in an engine of its own, by dtype and temperature."""
 
 
 @pytest.fixture(scope="module")
 def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return save(tmp_path_factory.mktemp("model"), "llama", {})
+
+
+@pytest.fixture(scope="module")
+def expected_of(path: Path) -> Alone:
+    return cache(lambda dtype, temperature: alone(engine_of(path, dtype=dtype), temperature))
 
 
 def ask(seed: int, temperature: float, published: tuple[int, ...] = ()) -> Request:
@@ -68,9 +77,9 @@ def alone(engine: Engine, temperature: float) -> list[Said]:
 
 @pytest.mark.parametrize("temperature", [0, 1])
 @pytest.mark.parametrize("dtype", ["bfloat16", "int8"])
-def test_all_seeds_repeat(path: Path, dtype: str, temperature: float) -> None:
+def test_all_seeds_repeat(path: Path, expected_of: Alone, dtype: str, temperature: float) -> None:
     skip_without(dtype)
-    expected = alone(engine_of(path, dtype=dtype), temperature)
+    expected = expected_of(dtype, temperature)
     assert len({tuple(tokens) for tokens, _ in expected}) == SEEDS
     engine = engine_of(path, dtype=dtype, kv_cache_bytes=CACHE_BYTES, max_num_batched_tokens=256)
     requests = [ask(seed, temperature) for seed in range(SEEDS)]
@@ -83,10 +92,12 @@ def test_all_seeds_repeat(path: Path, dtype: str, temperature: float) -> None:
 
 @pytest.mark.parametrize("temperature", [0, 1])
 @pytest.mark.parametrize("dtype", ["bfloat16", "int8"])
-def test_all_seeds_repeat_after_a_failover(path: Path, dtype: str, temperature: float) -> None:
+def test_all_seeds_repeat_after_a_failover(
+    path: Path, expected_of: Alone, dtype: str, temperature: float
+) -> None:
     """Another worker continues after the published tokens, which are a part of its prompt."""
     skip_without(dtype)
-    expected = alone(engine_of(path, dtype=dtype), temperature)
+    expected = expected_of(dtype, temperature)
     cuts = [seed % (TOKENS - 1) + 1 for seed in range(SEEDS)]
     requests = [
         ask(seed, temperature, published=tuple(expected[seed][0][:cut]))
@@ -127,12 +138,12 @@ def test_greedy_choices_of_one_request_say_the_same(path: Path, dtype: str) -> N
 
 @pytest.mark.parametrize("dtype", ["bfloat16", "int8"])
 def test_requests_that_need_the_modules_change_no_others(
-    path: Path, tmp_path: Path, dtype: str
+    path: Path, expected_of: Alone, tmp_path: Path, dtype: str
 ) -> None:
     """Requests with an adapter or recorded hidden states have the same prompts as others. The
     modules compute them separately, and they leave nothing in the prefix cache."""
     skip_without(dtype)
-    expected = alone(engine_of(path, dtype=dtype), temperature=1)
+    expected = expected_of(dtype, 1)
     adapters = {"a": save_adapter(tmp_path, path)}
     engine = engine_of(path, dtype=dtype, adapters=adapters, max_num_batched_tokens=256)
     watched = [
