@@ -2,10 +2,12 @@
 
 import fcntl
 import logging
+import os
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import IO
 
 import torch
 
@@ -25,6 +27,20 @@ def refuse_too_large(needed: int, what: str, device: torch.device) -> None:
         )
 
 
+def _open_lock(path: Path) -> IO[str]:
+    """A lock file that workers of several users share.
+
+    The kernel lets nobody create or write another user's file in a sticky folder such as /tmp
+    (``fs.protected_regular``), but flock needs only a descriptor to read from.
+    """
+    try:
+        lock = path.open("x")
+    except FileExistsError:
+        return path.open()
+    os.fchmod(lock.fileno(), 0o644)
+    return lock
+
+
 @contextmanager
 def taking_turns(device: torch.device) -> Iterator[None]:
     """Let one process of this host at a time load a model onto a GPU and measure what is left: two
@@ -33,8 +49,7 @@ def taking_turns(device: torch.device) -> Iterator[None]:
         yield
         return
     name = torch.cuda.get_device_properties(device).uuid
-    path = Path(tempfile.gettempdir()) / f"quire-gpu-{name}.lock"
-    with path.open("w") as lock:
+    with _open_lock(Path(tempfile.gettempdir()) / f"quire-gpu-{name}.lock") as lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:

@@ -1,10 +1,12 @@
 import fcntl
+import os
 import re
+import stat
 import tempfile
 import threading
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import IO, Any
 
 import pytest
 import torch
@@ -62,6 +64,30 @@ def test_one_process_at_a_time_measures_a_gpu(
     other.join(120)
     assert entered.is_set()
     assert "waiting until another worker" in caplog.text
+
+
+@pytest.mark.usefixtures("card")
+def test_workers_of_other_users_can_take_the_lock(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "quire-gpu-abc.lock"
+    mask = os.umask(0o077)
+    try:
+        with taking_turns(GPU):
+            assert stat.S_IMODE(path.stat().st_mode) == 0o644
+    finally:
+        os.umask(mask)
+    modes: list[str] = []
+    opened = Path.open
+
+    def recorded(path: Path, mode: str = "r") -> IO[Any]:
+        lock = opened(path, mode)
+        modes.append(mode)
+        return lock
+
+    monkeypatch.setattr(Path, "open", recorded)
+    with taking_turns(GPU):
+        assert modes == ["r"]  # nobody may write another user's file
 
 
 def test_processes_on_cpus_do_not_wait(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
