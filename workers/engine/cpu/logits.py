@@ -1,4 +1,4 @@
-"""The best token of each row of logits, by the C library."""
+"""The best token of each row of logits, and what a mask takes from a row, by the C library."""
 
 import ctypes
 
@@ -24,6 +24,21 @@ class _ChoicesStruct(ctypes.Structure):
     ]
 
 
+class _RemovalsStruct(ctypes.Structure):
+    """``Removals`` of removal.h."""
+
+    _fields_ = [
+        ("logits", ctypes.c_void_p),
+        ("vocabulary", ctypes.c_int64),
+        ("allowed", ctypes.c_void_p),
+        ("pieces", ctypes.c_int64),
+        ("rows", ctypes.c_void_p),
+        ("lines", ctypes.c_void_p),
+        ("removed", ctypes.c_void_p),
+        ("overruled", ctypes.c_void_p),
+    ]
+
+
 def choose(
     logits: Tensor, rows: list[int], allowed: NDArray[np.int32]
 ) -> tuple[Tensor, Tensor] | None:
@@ -33,10 +48,7 @@ def choose(
     The highest logit is NaN if a row contains one. Returns None and changes nothing if there is no
     library or the logits are not contiguous float32 on the CPU.
     """
-    library = load_library()
-    if library is None or logits.dtype != torch.float32 or not logits.is_contiguous():
-        return None
-    if logits.device.type != "cpu":
+    if (library := _library_for(logits)) is None:
         return None
     num_rows, vocabulary = logits.shape
     highest = torch.empty(num_rows)
@@ -54,3 +66,36 @@ def choose(
     )
     library.quire_choose(ctypes.byref(choices), num_rows, torch.get_num_threads())
     return highest, ids
+
+
+def removed(
+    logits: Tensor, rows: list[int], allowed: NDArray[np.int32], lines: list[int]
+) -> tuple[list[float], list[bool]] | None:
+    """For some rows of ``logits`` [n, vocabulary]: the probability of the tokens whose bit in the
+    row's line of ``allowed`` is 0, and whether the likeliest token is among them.
+
+    Returns None if there is no library or the logits are not contiguous float32 on the CPU.
+    """
+    if (library := _library_for(logits)) is None:
+        return None
+    places = np.array([rows, lines], dtype=np.int32)
+    lost = np.empty(len(rows), dtype=np.float32)
+    overruled = np.empty(len(rows), dtype=np.int32)
+    removals = _RemovalsStruct(
+        logits.data_ptr(),
+        logits.shape[1],
+        allowed.ctypes.data,
+        allowed.strides[0] // 2,
+        places[0].ctypes.data,
+        places[1].ctypes.data,
+        lost.ctypes.data,
+        overruled.ctypes.data,
+    )
+    library.quire_find_removed(ctypes.byref(removals), len(rows), torch.get_num_threads())
+    return lost.tolist(), overruled.astype(bool).tolist()
+
+
+def _library_for(logits: Tensor) -> ctypes.CDLL | None:
+    if logits.device.type != "cpu" or logits.dtype != torch.float32 or not logits.is_contiguous():
+        return None
+    return load_library()

@@ -5,6 +5,7 @@ from collections.abc import Iterable
 import numpy as np
 from torch import Tensor
 
+from workers.engine.cpu import logits as native_logits
 from workers.engine.grammar.mask import GrammarMask
 
 Removal = tuple[float, bool]
@@ -18,17 +19,18 @@ def removals(logits: Tensor, mask: GrammarMask, wanted: Iterable[int]) -> dict[i
     lines = [line for line, row in enumerate(mask.rows) if row in wanted]
     if not lines:
         return {}
+    rows = [mask.rows[line] for line in lines]
+    if (found := native_logits.removed(logits, rows, mask.allowed, lines)) is not None:
+        return dict(zip(rows, zip(*found, strict=True), strict=True))
     if logits.device.type == "cpu":
         return {mask.rows[line]: _removal(logits[mask.rows[line]], mask, line) for line in lines}
-    rows = [mask.rows[line] for line in lines]
     chosen = logits[rows]
     forbidden = mask.forbidden_in(lines)[:, : chosen.shape[1]]
     highest, likeliest = chosen.max(dim=1)
     weights = chosen.sub_(highest[:, None]).exp_()
     removed = weights.mul(forbidden).sum(dim=1) / weights.sum(dim=1)
     overruled = forbidden.gather(1, likeliest[:, None])[:, 0]
-    found = zip(removed.tolist(), overruled.tolist(), strict=True)
-    return dict(zip(rows, found, strict=True))
+    return dict(zip(rows, zip(removed.tolist(), overruled.tolist(), strict=True), strict=True))
 
 
 def _removal(logits: Tensor, mask: GrammarMask, line: int) -> Removal:

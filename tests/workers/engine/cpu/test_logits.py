@@ -56,6 +56,28 @@ def test_it_does_what_a_mask_and_torch_do(
     assert torch.equal(ids, expected.argmax(dim=-1))
 
 
+@given(data=st.data(), vocabulary=st.integers(1, 200), num_rows=st.integers(1, 5))
+def test_what_a_mask_removes_is_a_share_of_the_softmax(
+    data: st.DataObject, vocabulary: int, num_rows: int
+) -> None:
+    draw = np.random.default_rng(data.draw(st.integers(0, 2**32 - 1)))
+    logits = torch.from_numpy(draw.normal(0, 4, (num_rows, vocabulary)).astype(np.float32))
+    logits[draw.random((num_rows, vocabulary)) < 0.1] = -math.inf
+    logits[:, draw.integers(vocabulary)] = 9.0
+    lines = data.draw(st.permutations(range(num_rows)))
+    words = -(-vocabulary // 32) + 1
+    allowed = draw.integers(-(2**31), 2**31, size=(num_rows, words)).astype(np.int32)
+    rows, before = list(range(num_rows))[::-1], logits.clone()
+    found = native.removed(logits, rows, allowed, lines)
+    assert found is not None
+    assert torch.equal(logits, before)
+    for row, line, removed, overruled in zip(rows, lines, *found, strict=True):
+        forbidden = GrammarMask([row], allowed[[line]], {}).forbidden[0, :vocabulary]
+        shares = logits[row].double().softmax(dim=0)
+        assert removed == pytest.approx(float(shares[forbidden].sum()), abs=1e-6)
+        assert overruled is bool(forbidden[logits[row].argmax()])
+
+
 @pytest.mark.parametrize("place", [0, 15, 16, 40])
 def test_what_is_no_number_shows_unless_it_is_forbidden(place: int) -> None:
     logits = torch.zeros(2, 41)
@@ -71,3 +93,4 @@ def test_what_is_no_number_shows_unless_it_is_forbidden(place: int) -> None:
 def test_other_logits_are_left_to_torch() -> None:
     for logits in (torch.zeros(2, 4, dtype=torch.bfloat16), torch.zeros(4, 2).T):
         assert native.choose(logits, [], NO_BITS) is None
+        assert native.removed(logits, [], NO_BITS, []) is None

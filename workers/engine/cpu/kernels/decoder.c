@@ -18,6 +18,7 @@
 #include "mlp.h"
 #include "norm.h"
 #include "project.h"
+#include "removal.h"
 
 enum { SPINS = 4000, FEWEST_SPINS = 250 };
 
@@ -326,6 +327,12 @@ int quire_widens(void) { return WIDENS; }
 void quire_choose(const Choices *choices, int32_t rows, int32_t threads) {
 #pragma omp parallel for num_threads(threads) if (rows > 1)
     for (int32_t row = 0; row < rows; row++) choose_row(choices, row);
+}
+
+/* The effect of a mask on some rows, which stay as they are. */
+void quire_find_removed(const Removals *removals, int32_t rows, int32_t threads) {
+#pragma omp parallel for num_threads(threads) if (rows > 1)
+    for (int32_t row = 0; row < rows; row++) find_removed(removals, row);
 }
 
 /* Request AMX state from the system. Return 0 if this process may use the compiled instructions. */
