@@ -17,8 +17,22 @@ from completions.grammars.tokens import TokenSource
 _LOCATION = re.compile(r"^(at )?\d+\(\d+\): ")
 
 _PATTERN_ERROR = re.compile(r"regex parse error:.*\nerror: ([^\n]*)", re.DOTALL)
+_PATTERN_ADVICE = {
+    "look-around, including look-ahead and look-behind, is not supported": (
+        "look-ahead and look-behind are not supported; write out what may stand there"
+    ),
+    "backreferences are not supported": (
+        "back-references are not supported; write out the texts that may repeat"
+    ),
+    "exceed the maximum number of nested parentheses/brackets (250)": (
+        "more than 250 nested parentheses and brackets; remove some"
+    ),
+}
+"""What Rust's parser of patterns says, and what a client can act on."""
 _LEXER = "too complex; simplify its patterns and repetitions"
-TOO_MANY_ALTERNATIVES = "too complex; it allows too many alternatives at once"
+TOO_MANY_ALTERNATIVES = (
+    "too complex; it allows too many alternatives at once: make it less ambiguous"
+)
 _LOOK_AROUND = re.compile(r"lookarounds not supported yet; (Start|End|Word)")
 _ANCHORS = {
     "Start": "^ is supported at the beginning of a pattern only",
@@ -97,10 +111,15 @@ def accepts_nothing(grammar: str) -> bool:
     return not matcher.is_error() and bool(matcher.is_accepting())
 
 
+def pattern_problem(message: str) -> str:
+    """What is wrong with a pattern, from the message of Rust's parser."""
+    return _PATTERN_ADVICE.get(message, message)
+
+
 def brief(message: str) -> str:
     """llguidance's message in one line, without the location in the generated text."""
     if found := _PATTERN_ERROR.search(message):
-        return f"invalid pattern: {found[1]}"
+        return f"invalid pattern: {pattern_problem(found[1])}"
     if found := _LOOK_AROUND.search(message):
         return f"invalid pattern: {_ANCHORS[found[1]]}"
     first = _LOCATION.sub("", message).partition("\n")[0].strip()

@@ -60,14 +60,25 @@ DEFAULT_LIMITS = Limits()
 
 
 def check_bytes(text: str, limits: Limits) -> None:
-    if len(text) > limits.max_bytes or len(text.encode()) > limits.max_bytes:
-        raise GrammarError(f"longer than {limits.max_bytes} bytes")
+    if len(text) <= limits.max_bytes and len(text.encode()) <= limits.max_bytes:
+        return
+    raise too_long(len(text.encode()), limits)
+
+
+def too_long(size: int, limits: Limits) -> GrammarError:
+    most = limits.max_bytes
+    return GrammarError(f"longer than {most} bytes: it has {size}; send a shorter one")
+
+
+def too_deep() -> GrammarError:
+    """The refusal of JSON whose depth ended a recursion."""
+    return GrammarError("nested too deeply to be read; flatten it")
 
 
 def check_depth(value: Any, limits: Limits) -> None:
     """Raises GrammarError for JSON that is nested too deeply."""
     if depth(value, limits.max_depth) > limits.max_depth:
-        raise GrammarError(f"nested deeper than {limits.max_depth} arrays and objects")
+        raise GrammarError(f"nested deeper than {limits.max_depth} arrays and objects; flatten it")
 
 
 def depth(value: Any, enough: int) -> int:
@@ -137,9 +148,12 @@ def _count(digits: str) -> int:
 def check_shape(text: str, limits: Limits, *, is_regex: bool) -> None:
     found = shape(text, is_regex=is_regex)
     if found.nesting > 4 * limits.max_depth:
-        raise GrammarError(f"nested deeper than {4 * limits.max_depth} parentheses")
+        raise GrammarError(f"nested deeper than {4 * limits.max_depth} parentheses; remove some")
     if found.repetition > limits.max_repetition:
-        raise GrammarError(f"repetitions multiply to more than {limits.max_repetition}")
+        most = limits.max_repetition
+        raise GrammarError(
+            f"repetitions multiply to more than {most}: {found.repetition}; lower their counts"
+        )
 
 
 class _Syntax(NamedTuple):
@@ -176,7 +190,8 @@ def check_chains(text: str, limits: Limits, syntax: _Syntax = LARK) -> None:
     }
     if longest_chain(used) > limits.max_chain:
         raise GrammarError(
-            f"a chain of more than {limits.max_chain} rules that refer to each other"
+            f"a chain of more than {limits.max_chain} rules that refer to each other; "
+            "write some of them where they are used"
         )
 
 

@@ -11,6 +11,7 @@ from completions.grammars.compiler import (
     Translated,
     accepts_nothing,
     brief,
+    pattern_problem,
 )
 from completions.grammars.exceptions import GrammarError
 from completions.grammars.limits import Limits, check_bytes, check_shape, pieces
@@ -36,7 +37,7 @@ def translate(pattern: str, compiler: Compiler = DEFAULT_COMPILER) -> Translated
     if not message:
         return Translated(grammar)
     if found := _PARSE_ERROR.search(message):
-        raise GrammarError.at(pattern, _offset(pattern, len(found[1])), found[2])
+        raise GrammarError.at(pattern, _offset(pattern, len(found[1])), pattern_problem(found[2]))
     if (offset := _misplaced(pattern)) is not None:
         raise GrammarError.at(pattern, offset, brief(message))
     raise GrammarError(brief(message))

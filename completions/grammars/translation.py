@@ -8,7 +8,7 @@ from completions.grammars import ebnf, json_schema, lark, regex, structural_tag
 from completions.grammars.compiler import DEFAULT_COMPILER, Compiler, Translated, brief
 from completions.grammars.constraint import Constraint
 from completions.grammars.exceptions import GrammarError
-from completions.grammars.limits import EBNF, Limits, check_bytes, check_chains
+from completions.grammars.limits import EBNF, Limits, check_bytes, check_chains, too_deep
 from completions.grammars.structural_tag import tag_dispatch
 from completions.grammars.structural_tag.writer import Writer
 
@@ -48,7 +48,7 @@ def _naming(constraint: Constraint) -> Iterator[None]:
     try:
         yield
     except RecursionError as cause:
-        error = GrammarError("nested too deeply")
+        error = too_deep()
         error.field = constraint.named
         raise error from cause
     except GrammarError as error:

@@ -156,7 +156,9 @@ class _Neighbours:
                 self._numbers.setdefault(item.expression, len(self._numbers))
         self.lexemes = list(self._numbers)
         if len(self.lexemes) > MAX_LEXEMES:
-            raise GrammarError(f"too large: it needs more than {MAX_LEXEMES} terminals")
+            raise GrammarError(
+                f"too large: it needs more than {MAX_LEXEMES} terminals; use fewer texts"
+            )
         self._first = dict.fromkeys(productions.rules, 0)
         self._nullable = dict.fromkeys(productions.rules, False)
         self._find_first()

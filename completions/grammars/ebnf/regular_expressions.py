@@ -30,6 +30,16 @@ _CONTROL = re.compile(r"c([A-Za-z])")
 _CATEGORY = re.compile(r"([pP])(?:\{(\w+)\}|(\w))")
 _NEWLINE: Ranges = ((0x0A, 0x0A),)
 _CODE_POINT = re.compile(r"x([0-9a-fA-F]{2})|u([0-9a-fA-F]{4})|u\{([0-9a-fA-F]{1,6})\}")
+_UNKNOWN = "is no escape; write the letter without the backslash"
+_REFUSED = {
+    **dict.fromkeys("bB", "is not supported in Regex; write out what may stand there"),
+    **dict.fromkeys("k123456789", "is not supported in Regex: it has no back-references"),
+    "x": "takes 2 hexadecimal digits, as in \\x41",
+    "u": "takes 4 hexadecimal digits, or up to 6 in braces, as in \\u0041 and \\u{1F600}",
+    "c": "takes a letter, as in \\cA",
+    "p": "takes a general category, as in \\p{Lu}",
+    "P": "takes a general category, as in \\P{Lu}",
+}
 _COUNTS = re.compile(r"\{(\d+)(?:(,)(\d*))?\}")
 _GROUP = re.compile(r"\((?:\?(?::|P?<[A-Za-z_]\w*>))?")
 _BOUNDS: dict[str, tuple[int, int | None]] = {"*": (0, None), "+": (1, None), "?": (0, 1)}
@@ -264,8 +274,7 @@ class _Reader:
         if coded := self._coded(start):
             return coded
         if letter.isalnum():
-            message = f"\\{letter} is not supported in Regex (nor \\b, \\B and back-references)"
-            raise self._source.error(start, message)
+            raise self._source.error(start, f"\\{letter} {_REFUSED.get(letter, _UNKNOWN)}")
         return ((ord(letter), ord(letter)),)
 
     def _coded(self, start: int) -> Ranges:

@@ -64,12 +64,18 @@ _ALONE = {"minContains": "contains", "maxContains": "contains", "then": "if", "e
 """Keywords without effect unless another one stands beside them."""
 _ANCHORS = frozenset(("$dynamicAnchor", "$recursiveAnchor"))
 """Without effect as long as no dynamic reference leads there, which is refused."""
-UNSUPPORTED = frozenset(
-    (
-        "unevaluatedProperties", "unevaluatedItems", "$dynamicRef", "$recursiveRef", "nullable",
-        "divisibleBy", "extends", "disallow", "x-guidance",
-    )
-)  # fmt: skip
+UNSUPPORTED: Mapping[str, str] = {
+    "unevaluatedProperties": "declare all properties in one place, with additionalProperties",
+    "unevaluatedItems": "declare all items in one place, with items",
+    "$dynamicRef": "refer by $ref",
+    "$recursiveRef": "refer by $ref",
+    "nullable": 'add "null" to type',
+    "divisibleBy": "send multipleOf",
+    "extends": "send allOf",
+    "disallow": "send not",
+    "x-guidance": "leave it out",
+}
+"""Keywords that are refused, each with what to send instead."""
 
 _COUNT, _NUMBER, _SCHEMA, _SCHEMAS, _MAP, _STRINGS, _TEXT, _NEEDS = (
     "a non-negative integer", "a number", "a schema", "an array of schemas", "an object of schemas",
@@ -189,7 +195,7 @@ class _Walk:
                 del schema[keyword]
         for keyword, value in list(schema.items()):
             if keyword in UNSUPPORTED:
-                message = f"the keyword {keyword} is not supported"
+                message = f"the keyword {keyword} is not supported; {UNSUPPORTED[keyword]}"
                 self._refuse(keyword, pointer, message)
             elif keyword in ENFORCED:
                 self._check_value(pointer, schema, keyword, value)
@@ -200,6 +206,9 @@ class _Walk:
     def _check_unknown(self, pointer: str, keyword: str) -> None:
         if meant := unknown.meant(keyword, _CONSTRAINTS):
             message = f"unknown keyword {keyword}; did you mean {meant}?"
+            if not re.fullmatch(r"[\w-]+", keyword):
+                name = f'"{keyword}"'
+                message = f"unknown keyword {name}; write {meant}, or x-{meant} for an annotation"
             self._refuse(keyword, pointer, message)
         else:
             message = f"the keyword {keyword} is unknown and has no effect"
@@ -220,9 +229,9 @@ class _Walk:
         """What is wrong with a value of the right shape; empty if nothing is."""
         caps = {"enum": self._limits.max_enum, "properties": self._limits.max_properties}
         if keyword in caps and len(value) > caps[keyword]:
-            return f"{keyword} holds more than {caps[keyword]} values"
+            return f"{keyword} holds {len(value)} values, more than {caps[keyword]}; give fewer"
         if ENFORCED[keyword] == _COUNT and value > self._limits.max_length:
-            return f"{keyword} may be at most {self._limits.max_length}"
+            return f"{keyword} is {value}; it may be at most {self._limits.max_length}"
         if keyword == "multipleOf" or keyword in BOUNDS:
             return self._number_problem(keyword, value)
         if keyword in ("enum", "const") and (number := _inexact(value)) is not None:
@@ -230,11 +239,15 @@ class _Walk:
         if keyword == "type":
             names = value if isinstance(value, list) else [value]
             wrong = [name for name in names if not isinstance(name, str) or name not in TYPES]
-            return f"unknown type {str(wrong[0])[:64]}" if wrong else ""
+            known = ", ".join(sorted(TYPES))
+            return f"unknown type {str(wrong[0])[:64]}; use {known}" if wrong else ""
         if keyword == "$ref" and self._resolve(value) is None:
             if not value.startswith("#"):
-                return "$ref can only lead into the schema itself (#/...)"
-            return f"$ref leads nowhere: {value[:100]}"
+                return (
+                    f"$ref can only lead into the schema itself, not to {value[:100]}; copy what "
+                    "it leads to into $defs, and refer to #/$defs/NAME"
+                )
+            return f"$ref leads nowhere: {value[:100]}; define it in $defs, or correct the pointer"
         return ""
 
     def _number_problem(self, keyword: str, value: float) -> str:
@@ -243,9 +256,10 @@ class _Walk:
                 return f"{keyword}: {value} cannot be held exactly; give a rounder one"
             return ""  # a larger value is stored as the largest int64
         if value <= 0:
-            return "multipleOf must be greater than 0"
+            return f"multipleOf is {value}; it must be greater than 0"
         if _remainders(value) > (bound := self._limits.max_multiple):
-            return f"multipleOf may be at most {bound}, trailing zeros not counted"
+            most = f"at most {bound}, trailing zeros not counted"
+            return f"multipleOf is {value}; it may be {most}"
         return ""
 
     def _check_format(self, pointer: str, schema: dict[str, Any], name: str) -> None:
@@ -277,7 +291,10 @@ class _Walk:
         if base is None:
             return
         if pointer and not str(base).startswith("#") and _has_reference(schema):
-            message = "$id is only supported at the root, or where no $ref follows"
+            message = (
+                "$id is only supported at the root, or where no $ref follows; leave it out, and "
+                "refer by pointers from the root"
+            )
             self._refuse("$id", pointer, message)
         del schema["$id"]
 

@@ -27,6 +27,28 @@ from completions.grammars.limits import (
 )
 
 _UNSUPPORTED = re.compile(r"Unimplemented keys: \[(.*)\]")
+_COMPLAINTS: Mapping[str, tuple[tuple[str, ...], str]] = {
+    "circular references with sibling keys": (
+        ("$ref", ""),
+        "a $ref that leads back here cannot be combined with other keywords; leave them out",
+    ),
+    "is not present in a registry": (
+        ("id", "$ref", ""),
+        "the id of this schema changes what $ref leads to inside it, and nothing is there; "
+        "leave the id out",
+    ),
+    "intersection stack level": (
+        ("",),
+        "allOf, or keywords beside a $ref, combine schemas that lead back to themselves; "
+        "write out what they have in common in one of them",
+    ),
+    "patternProperty regexes": (
+        ("patternProperties",),
+        "these patterns are too complex to tell apart; give ones that share no names",
+    ),
+}
+"""By a part of llguidance's message: the keywords that may be at fault, the first that the schema
+has or else the last, and the message for the client."""
 _RANGE = re.compile(r"Failed to generate regex for (integer|float) range")
 OPTIONS = "x-guidance"
 """The key under which a schema holds llguidance's compile options."""
@@ -187,7 +209,9 @@ def dump(value: Any) -> str:
     try:
         return json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
     except ValueError as error:
-        raise GrammarError("a number is too large") from error
+        raise GrammarError(
+            "a number is too large; give one that a JSON parser holds as a float"
+        ) from error
 
 
 def _check_chains(root: dict[str, Any], limits: Limits) -> None:
@@ -205,7 +229,9 @@ def _check_chains(root: dict[str, Any], limits: Limits) -> None:
         used[id(value)] = [id(child) for child in inside]
         waiting += inside
     if longest_chain(used) > limits.max_chain:
-        raise GrammarError(f"$ref chains lead through more than {limits.max_chain} levels")
+        raise GrammarError(
+            f"$ref chains lead through more than {limits.max_chain} levels; refer to the last one"
+        )
 
 
 def translate(
@@ -257,21 +283,11 @@ def _explain(message: str, schema: Schema, compiler: Compiler) -> GrammarError:
     if found := _UNSUPPORTED.search(message):
         keyword = found[1].replace('"', "").split(", ")[0]
         message = f"the keyword {keyword} is not supported"
-    elif "circular references with sibling keys" in message:
-        keyword = "$ref" if "$ref" in schema.survey.schemas.get(pointer, {}) else ""
-        message = (
-            "a $ref that leads back here cannot be combined with other keywords; leave them out"
-        )
-    elif "intersection stack level" in message:
-        message = (
-            "allOf, or keywords beside a $ref, combine schemas that lead back to themselves; "
-            "write out what they have in common in one of them"
-        )
+    elif (known := _known(message)) is not None:
+        candidates, message = known
+        keyword = next((each for each in candidates if each in part), candidates[-1])
     elif message.startswith("Unsatisfiable schema: "):
         message = message.replace("Unsatisfiable schema", "no value can match", 1)
-    elif "patternProperty regexes" in message:
-        keyword = "patternProperties"
-        message = "these patterns are too complex to tell apart; give ones that share no names"
     elif "min/maxProperties only supported" in message:
         keyword = "minProperties" if "minProperties" in part else "maxProperties"
         message = f"{keyword} is supported only where all of properties are required"
@@ -289,6 +305,10 @@ def _explain(message: str, schema: Schema, compiler: Compiler) -> GrammarError:
     finding = Finding(keyword, f"{pointer}/{keyword}", message)
     findings = [finding, *schema.warnings]
     return GrammarError(message, pointer=finding.pointer, findings=findings)
+
+
+def _known(message: str) -> tuple[tuple[str, ...], str] | None:
+    return next((found for text, found in _COMPLAINTS.items() if text in message), None)
 
 
 def _culprit(message: str, schema: Schema, compiler: Compiler) -> tuple[str, str]:

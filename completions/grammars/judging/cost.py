@@ -40,7 +40,10 @@ def check_cost(grammar: str, compiler: Compiler) -> None:
         )
     began = time.thread_time()
     if len(matcher.compute_ff_bytes()) > limits.max_forced:
-        raise GrammarError(f"its beginning forces more than {limits.max_forced} bytes of text")
+        raise GrammarError(
+            f"its beginning forces more than {limits.max_forced} bytes of text; "
+            "send that text in the prompt"
+        )
     tokenizer = tokens.load(compiler.tokens)
     path = _follow(matcher, tokenizer)
     if matcher.is_error():

@@ -28,7 +28,7 @@ from completions.grammars.judging.children import (
     too_slow,
 )
 from completions.grammars.judging.examination import Question, Verdict, examine, screened
-from completions.grammars.limits import DEFAULT_LIMITS, Limits, depth
+from completions.grammars.limits import DEFAULT_LIMITS, Limits, depth, too_deep, too_long
 from completions.grammars.tokens import TokenSource
 
 T = TypeVar("T")
@@ -106,12 +106,13 @@ class Judge:
         try:
             written = canonical(question)
         except RecursionError:
-            return _refusal(GrammarError("nested too deeply"), question)
+            return _refusal(too_deep(), question)
         # An escape such as \\u0001 stands for at least one byte.
         least_bytes = len(written) - 5 * written.count("\\")
         if least_bytes - len(question.text or "") > self.limits.max_bytes + _ENVELOPE:
-            message = f"longer than {self.limits.max_bytes} bytes"
-            return _refusal(GrammarError(message), question)
+            value = question.constraint.value
+            size = len(value.encode()) if isinstance(value, str) else least_bytes
+            return _refusal(too_long(size, self.limits), question)
         key = hashlib.sha256(written.encode()).hexdigest()
         verdict = self._cache.get(key)
         if verdict is None:

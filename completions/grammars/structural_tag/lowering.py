@@ -124,7 +124,7 @@ class Lowering:
         own = [end.token for end in ends if isinstance(end, Token)]
         ranges = self._table(pointer).all_but(self._ids(pointer, [*excluded, *own]))
         if not ranges:
-            raise GrammarError("no token is left", pointer=pointer)
+            raise GrammarError("no token is left; exclude fewer", pointer=pointer)
         return loop(OneToken(tuple(ranges), pointer), least, most)
 
     def _ids(self, pointer: str, named: Sequence[int | str]) -> list[int]:
@@ -140,7 +140,7 @@ class Lowering:
 
     def _table(self, pointer: str) -> tokens.TokenTable:
         if self.compiler.tokens is None:
-            raise GrammarError("tokens need a model", pointer=pointer)
+            raise GrammarError("tokens need a model; send `model` beside it", pointer=pointer)
         return tokens.load_table(self.compiler.tokens)
 
 

@@ -173,7 +173,9 @@ def _repeated(given: JSONObject, least: int, most: int | None) -> Node:
     def lower(lowering: Lowering, ends: Ends) -> Part:
         bound = lowering.compiler.limits.max_repetition
         if max(least, most or 0) > bound:
-            raise GrammarError(f"repeated more than {bound} times", pointer=given.pointer)
+            raise GrammarError(
+                f"repeated more than {bound} times; give a smaller max", pointer=given.pointer
+            )
         return loop(content(lowering, ends), least, most)
 
     return lower

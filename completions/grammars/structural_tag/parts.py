@@ -105,7 +105,9 @@ class _Composed:
     def __post_init__(self) -> None:
         weight = 1 + sum(part.weight for part in self.items)
         if weight > MAX_WEIGHT:
-            raise GrammarError("too complex: it has too many alternatives after free text")
+            raise GrammarError(
+                "too complex: it has too many alternatives after free text; give fewer triggers"
+            )
         object.__setattr__(self, "weight", weight)
 
 

@@ -30,7 +30,7 @@ def test_a_pattern_accepts_its_good_texts_and_no_bad_one(
         ("a/b\\/(", 1, 6, "unclosed group"),
         ("a\nb(", 2, 2, "unclosed group"),
         ("[z-a]", 1, 2, "range"),
-        ("(?=a)b", 1, 1, "look-around"),
+        ("(?=a)b", 1, 1, "look-ahead"),
         ("ab\\", 1, 3, "backslash"),
         (r"[$]\$word\b!", 1, 10, r"\b and \B are not supported"),
         ("[$]a$b", 1, 5, "$ is supported at the end of a pattern only"),

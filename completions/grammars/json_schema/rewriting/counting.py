@@ -164,7 +164,10 @@ def _check_few(found: list[Object], pointer: str) -> None:
 def _having(shape: Object, some: Some) -> Iterator[Object]:
     """One alternative for each property that may be the wanted one."""
     if some.misnamed:
-        advice = "it has no negation here; list the names in properties"
+        advice = (
+            "a name that violates it cannot be demanded, as not, oneOf and if do; list the allowed "
+            "names in properties, with additionalProperties: false"
+        )
         raise CannotWriteError(some.pointer, "propertyNames", advice)
     shape = replace(shape, some=())
     for name, node in shape.properties.items():

@@ -126,6 +126,9 @@ def test_unknown_keywords_are_annotations_but_misspelt_ones_are_not() -> None:
     for name in ("maxlength", "additional_properties", "MinItems", "one-of", "minLenght", "patern"):
         with pytest.raises(GrammarError, match=f"unknown keyword {name}; did you mean"):
             json_schema.translate({name: 1})
+    for name in ("@type", "type:"):
+        with pytest.raises(GrammarError, match=f'"{name}"; write type, or x-type for an annot'):
+            json_schema.translate({name: 1})
 
 
 @pytest.mark.parametrize(
@@ -137,11 +140,19 @@ def test_unknown_keywords_are_annotations_but_misspelt_ones_are_not() -> None:
         ({"anyOf": {}}, "/anyOf", "array of schemas"),
         ({"type": ["string", "text"]}, "/type", "unknown type text"),
         ({"type": {}}, "/type", "unknown type"),
+        ({"minLength": 10**12}, "/minLength", "is 1000000000000; it may be at most"),
+        ({"nullable": True}, "/nullable", 'add "null" to type'),
+        ({"not": {"type": "object", "propertyNames": {"pattern": "^a"}}}, "/not/propertyNames",
+         "list the allowed names in properties"),
+        ({"properties": {"x": {"$ref": "#/definitions/a"}}, "definitions": {"a": {
+            "$schema": "http://json-schema.org/draft-04/schema", "id": "schema/a",
+            "items": {"$ref": "#/definitions/a/definitions/b"}, "definitions": {"b": {}}}}},
+         "/definitions/a/id", "leave the id out"),
         ({"enum": "abc"}, "/enum", "an array"),
         ({"items": {"$ref": "#/$defs/nowhere"}}, "/items/$ref", "leads nowhere"),
         ({"items": {"$ref": "item.json"}}, "/items/$ref", "only lead into the schema itself"),
         ({"items": {"$id": "item", "$ref": "#"}}, "/items/$id", "only supported at the root"),
-        ({"items": {"pattern": "(?=a)", "type": "string"}}, "/items/pattern", "look-around"),
+        ({"items": {"pattern": "(?=a)", "type": "string"}}, "/items/pattern", "look-ahead"),
         ({"items": {"oneOf": [{"type": "number"}, {"type": "integer"}]}}, "/items/oneOf",
          "use type integer instead"),
         ({"items": {"minProperties": 2}}, "/items/minProperties", "declare them in properties"),
@@ -255,7 +266,7 @@ def test_constants_are_written_exactly(value: float, more: dict[str, Any]) -> No
     ("schema", "pointer", "message"),
     [
         ({"items": {"multipleOf": 0}}, "/items/multipleOf", "must be greater than 0"),
-        ({"items": {"pattern": "a(?!b)"}}, "/items/pattern", "look-around"),
+        ({"items": {"pattern": "a(?!b)"}}, "/items/pattern", "look-ahead"),
         ({"properties": {"a": {"pattern": r"\bx"}}}, "/properties/a/pattern", "not supported"),
         ({"pattern": "a$b"}, "/pattern", "at the end of a pattern only"),
         ({"enum": [1, {"a": [2**53 + 1]}]}, "/enum", "9007199254740993 is too large"),

@@ -82,7 +82,7 @@ def combined_with_itself() -> dict[str, Any]:
         ({"not": {}}, "schema is false"),
         ({"uniqueItems": True}, "uniqueItems cannot be enforced here"),
         ({"type": "text"}, "unknown type text"),
-        ({"pattern": "(?=a)", "type": "string"}, "invalid pattern: look-around"),
+        ({"pattern": "(?=a)", "type": "string"}, "invalid pattern: look-ahead"),
         ({"$ref": "#/nowhere"}, "leads nowhere"),
         ({"$ref": "https://example.com/s"}, "only lead into the schema itself"),
         ({"x-guidance": {"lenient": True}}, "x-guidance"),
