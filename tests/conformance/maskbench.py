@@ -4,7 +4,7 @@ DATA is the folder maskbench/data of guidance-ai/jsonschemabench. Its files are 
 SHA-256 of their names: the even half is for development, the odd one for final figures. Each
 instance is held against the compiled grammar; an instance whose properties stand in another order
 than the schema's may be written in that order. What is judged otherwise than the file says is
-printed.
+printed. With `--model`, the masks along each schema's first instance are timed too.
 """
 
 import argparse
@@ -22,9 +22,11 @@ from pathlib import Path
 from typing import Any
 
 from llguidance import LLMatcher, LLTokenizer
+from tokenizers import Tokenizer
 
 from completions.contract.llguidance_limits import ENGINE_LIMITS
 from completions.grammars import Constraint, TokenSource, translate
+from completions.grammars import tokens as model_tokens
 from completions.grammars.compiler import Compiler
 from completions.grammars.exceptions import GrammarError
 from completions.grammars.judging.cost import check_cost
@@ -32,6 +34,8 @@ from completions.grammars.judging.cost import check_cost
 BYTES = LLTokenizer("byte")
 MAX_TRIES = 20_000
 """Orders of properties that are tried for one instance."""
+MAX_MASKS = 400
+"""Tokens of an instance whose masks are timed."""
 MAX_INSTANCE = 40_000
 """Bytes of an instance that is tried in several orders."""
 
@@ -46,6 +50,7 @@ class Tally:
     out_of_order: int = 0
     wrong: list[str] = field(default_factory=list)
     compile_seconds: list[float] = field(default_factory=list)
+    mask_seconds: list[float] = field(default_factory=list)
     refusals: Counter[str] = field(default_factory=Counter)
     refused: list[str] = field(default_factory=list)
 
@@ -171,6 +176,28 @@ def judge(document: dict[str, Any], name: str, compiler: Compiler, tally: Tally)
         tally.wrong.append(f"{name} test {index} is {verdict}: {text.decode()[:200]}")
 
 
+def time_masks(
+    document: dict[str, Any], compiler: Compiler, tokenizer: Tokenizer, tally: Tally
+) -> None:
+    """Processor seconds of the masks along the first instance that the grammar takes as it is."""
+    try:
+        grammar = translate(Constraint("json_schema", document["schema"]), compiler).grammar
+    except GrammarError:
+        return
+    for test in document["tests"]:
+        text = json.dumps(test["data"], ensure_ascii=False, separators=(",", ":"))
+        ids = tokenizer.encode(text, add_special_tokens=False).ids[:MAX_MASKS]
+        matcher = LLMatcher(model_tokens.load(compiler.tokens), grammar, log_level=0)
+        if not test["valid"] or matcher.validate_tokens(ids) < len(ids):
+            continue
+        for token in ids:
+            began = time.thread_time()
+            matcher.compute_bitmask()
+            tally.mask_seconds.append(time.thread_time() - began)
+            matcher.consume_token(token)
+        return
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("data", type=Path)
@@ -192,11 +219,15 @@ def main() -> int:
     random.Random(options.seed).shuffle(files)  # noqa: S311 - a sample
     compiler = Compiler()
     if options.model:
+        tokenizer = Tokenizer.from_file(str(options.model / "tokenizer.json"))
         compiler = Compiler(TokenSource(str(options.model / "tokenizer.json"), 0, (2,)))
         compiler.complaint('{"grammars":[{"json_schema":{}}]}')
     tally = Tally()
     for path in files[options.offset : options.offset + options.sample]:
-        judge(json.loads(path.read_bytes()), path.name, compiler, tally)
+        document = json.loads(path.read_bytes())
+        judge(document, path.name, compiler, tally)
+        if options.model:
+            time_masks(document, compiler, tokenizer, tally)
     print(*tally.wrong, sep="\n")
     if options.list:
         print(*tally.refused, sep="\n")
@@ -208,6 +239,12 @@ def main() -> int:
         f"{tally.instances} instances, {len(tally.wrong)} judged wrongly, "
         f"{tally.out_of_order} right in another order; median compile {median * 1000:.2f} ms"
     )
+    if masks := sorted(tally.mask_seconds):
+        median, high = (1e6 * masks[len(masks) * share // 100] for share in (50, 99))
+        print(
+            f"{len(masks)} masks: median {median:.1f} us, mean "
+            f"{1e6 * statistics.fmean(masks):.1f}, 99 % below {high:.0f}"
+        )
     return bool(tally.wrong)
 
 
