@@ -22,12 +22,13 @@ from completions.grammars.exceptions import GrammarError
 _OPTION = re.compile(r"\s*(?P<name>\w+)\s*(?:=\s*(?P<value>[^\s,\"]+|\"[^\"]*\"))?\s*(?:,|$)")
 _BUDGETS = ("max_tokens", "max_chars")
 _REFUSED = {
-    "temperature": "remove it, and send the field temperature, which holds for the whole output",
-    "capture": "remove it, and find the rule's text in the output, or send json_schema, whose "
-    "properties have names",
-    "stop_capture": "remove it, and find the text in the output",
+    "temperature": "llguidance does not report which rule a token belongs to; remove it, and send "
+    "the field temperature, which holds for the whole output",
+    "capture": "llguidance reports only some of the texts that a rule matched; remove it, and find "
+    "the rule's text in the output, or send json_schema, whose properties have names",
+    "stop_capture": "llguidance does not report it; remove it, and find the text in the output",
 }
-"""What to send instead of an option."""
+"""Why an option is refused, and what to send instead."""
 MAX_BUDGET = 100_000
 
 
@@ -50,7 +51,7 @@ def read(cursor: Cursor, brackets: Token) -> list[Option]:
 def _value(cursor: Cursor, place: Token, match: re.Match[str]) -> int:
     name, value = match["name"], match["value"]
     if name in _REFUSED:
-        raise cursor.error(place, f"a rule cannot have the option {name}; {_REFUSED[name]}")
+        raise cursor.error(place, f"a rule cannot have the option {name}: {_REFUSED[name]}")
     if name == "lazy" and value is None:
         return 0
     if name not in _BUDGETS:

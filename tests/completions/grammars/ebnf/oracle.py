@@ -5,10 +5,14 @@ XGrammar is no requirement of Quire. Run it by hand where both are installed:
     pip install xgrammar
     python -m tests.completions.grammars.ebnf.oracle --strings 10000 --seed 1
 
+With `--checkout FOLDER`, a checkout of XGrammar, the grammars are those that its tests spell out
+and that it compiles; how many of them we take is printed too, and why not the others.
+
 Ends with status 1 when the two disagree on a string.
 """
 
 import argparse
+import ast
 import itertools
 import random
 import sys
@@ -17,9 +21,12 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from llguidance import LLMatcher
+from tokenizers import Tokenizer
 
 from completions.contract.llguidance_limits import JUDGE_LIMITS
-from completions.grammars import ebnf
+from completions.contract.token_bytes import TokenBytes, num_ids
+from completions.grammars import TokenSource, ebnf
+from completions.grammars.compiler import Compiler
 from completions.grammars.exceptions import GrammarError
 from tests.completions.grammars.byte_matcher import BYTES, accepts
 from tests.completions.grammars.ebnf.random_grammars import random_grammar, random_text
@@ -33,15 +40,20 @@ except ImportError:
 SAMPLES = tomllib.loads(Path(__file__).with_name("samples.toml").read_text())
 RANDOM_GRAMMARS = 100
 MOST_BYTES = 60
+TOKENIZER = Path("var/models/smollm2-135m-instruct/tokenizer.json")
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--strings", type=int, default=10_000)
     parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--checkout", type=Path)
     arguments = parser.parse_args()
     rng = random.Random(arguments.seed)  # noqa: S311 - nothing secret
-    grammars = list(_grammars(rng))
+    if arguments.checkout is None:
+        grammars = list(_grammars(rng))
+    else:
+        grammars = [(text, []) for text in _taken(arguments.checkout) if _both_take(text)]
     each = -(-arguments.strings // len(grammars))
     compared = accepted = disagreements = 0
     for text, known in grammars:
@@ -71,6 +83,39 @@ def _grammars(rng: random.Random) -> Iterator[tuple[str, list[str]]]:
     texts = filter(_both_take, iter(lambda: random_grammar(rng), ""))
     for text in itertools.islice(texts, RANDOM_GRAMMARS):
         yield text, []
+
+
+def _taken(checkout: Path) -> list[str]:
+    """The grammars of XGrammar's tests that it compiles and that we take."""
+    read = TokenBytes(Tokenizer.from_file(str(TOKENIZER)))
+    tokens = read.table(num_ids(read.tokenizer))
+    last = len(tokens) - 1  # a token that no grammar names
+    compiler = Compiler(TokenSource(str(TOKENIZER), len(tokens), (last,)))
+    theirs = xgrammar.GrammarCompiler(xgrammar.TokenizerInfo(tokens, stop_token_ids=[last]))
+    taken: list[str] = []
+    compiled = 0
+    for text in _spelt_out(checkout):
+        try:
+            theirs.compile_grammar(text)
+        except RuntimeError:
+            continue
+        compiled += 1
+        try:
+            ebnf.translate(text, compiler)
+            taken.append(text)
+        except GrammarError as error:
+            print(f"refused: {error.message}:\n{text}\n")
+    print(f"{len(taken)} of {compiled} grammars that XGrammar compiles are taken")
+    return taken
+
+
+def _spelt_out(checkout: Path) -> list[str]:
+    """The strings in the tests that hold rules."""
+    nodes = itertools.chain.from_iterable(
+        ast.walk(ast.parse(path.read_text())) for path in sorted(checkout.glob("tests/**/*.py"))
+    )
+    values = (node.value for node in nodes if isinstance(node, ast.Constant))
+    return list(dict.fromkeys(x for x in values if isinstance(x, str) and "::=" in x))
 
 
 def _both_take(text: str) -> bool:
