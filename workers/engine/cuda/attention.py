@@ -20,6 +20,7 @@ from torch import Tensor, nn
 from torch.nn.functional import pad, scaled_dot_product_attention
 from transformers import AttentionInterface
 
+from workers.engine.cuda.fusion import active_fusion
 from workers.engine.cuda.kv_cache import TokenMajorCache, TokenMajorLayer, Way
 from workers.engine.model.attention import (
     current_metadata,
@@ -176,11 +177,16 @@ def paged_attention_cuda(
     chunk like earlier tokens.
     """
     metadata: PagedMetadata = current_metadata()
-    rule, query, key, value = take_up(module, (query, key, value), attention_mask, options)
-    if isinstance(metadata.cache, CacheProbe):
+    heads, cache, fusion = (query, key, value), metadata.cache, active_fusion()
+    if fusion is not None and not isinstance(cache, CacheProbe):
+        keeps = bool(metadata.pieces)  # whose rows may attend without the cache
+        fusion.store(heads, cache.layers[module], metadata.slots, keeps=keeps)
+    rule, query, key, value = take_up(module, heads, attention_mask, options)
+    if isinstance(cache, CacheProbe):
         return query.new_zeros(1, *query.shape[:2], value.shape[2]), None
-    layer = metadata.cache.layers[module]
-    layer.write(metadata.slots, key, value)
+    layer = cache.layers[module]
+    if fusion is None:
+        layer.write(metadata.slots, key, value)
     if layer.way is Way.FLASH:
         return attend_paged(query, layer, metadata, rule)[None], None
     if layer.way is Way.SPLIT:

@@ -1,11 +1,14 @@
-"""Whether the decode kernel in Triton works on a GPU: tried once, before the cache is laid out."""
+"""Whether the kernels in Triton work on a GPU: tried once, before the cache is laid out."""
 
 import logging
+from collections.abc import Callable, Iterable, Iterator
 from functools import cache
 
 import torch
+from torch import Tensor
 
 from workers.engine.cuda.attention import PagedMetadata, attend_gathered
+from workers.engine.cuda.fusable import Activation, NormRule, RotationRule, Table
 from workers.engine.cuda.kv_cache import TokenMajorLayer, Way
 from workers.engine.model.kv_cache import AttentionRule, CacheProbe, LayerShape
 from workers.engine.model.visibility import Visible
@@ -14,6 +17,8 @@ logger = logging.getLogger(__name__)
 
 _TOLERANCE = 2e-2
 """The largest error of bfloat16 results of about 1."""
+_LARGE = 8.0
+"""Results of the fused kernels stay below about this."""
 _PAGE = 16
 _LENGTHS = (700, 1, 1030)
 
@@ -21,26 +26,80 @@ _LENGTHS = (700, 1, 1030)
 @cache
 def why_no_split_kernel(device: torch.device) -> str | None:
     """Why contexts cannot be split among programs on this GPU, or None if they can."""
-    reason = _reason(device)
+    reason = _reason(device, _decode_errors)
     if reason is not None:
         logger.warning("the decode kernel is not used on %s: %s", device, reason)
     return reason
 
 
-def _reason(device: torch.device) -> str | None:
+@cache
+def why_no_fused_kernels(device: torch.device) -> str | None:
+    """Why the operations between matrix products are not fused on this GPU, or None if they are."""
+    reason = _reason(device, _fused_errors)
+    if reason is not None:
+        logger.warning("operations are not fused on %s: %s", device, reason)
+    return reason
+
+
+def _reason(device: torch.device, errors: Callable[[torch.device], Iterable[float]]) -> str | None:
     major, minor = torch.cuda.get_device_capability(device)
     if major < 8:
         return f"it needs compute capability 8.0, this GPU has {major}.{minor}"
     try:
-        error = max(
-            _error(device, LayerShape(2, 64, 64), None),
-            _error(device, LayerShape(1, 192, 128, Visible(window=300), has_sinks=True), 20.0),
-        )
+        error = max(errors(device))
     except ImportError as missing:
         return f"triton cannot be imported ({missing})"
     except Exception as failure:  # noqa: BLE001 - compilers fail in many ways
         return f"it failed when it was tried: {failure!r}"
     return None if error < _TOLERANCE else f"its results are off by {error:.1%}"
+
+
+def _decode_errors(device: torch.device) -> Iterator[float]:
+    yield _error(device, LayerShape(2, 64, 64), None)
+    yield _error(device, LayerShape(1, 192, 128, Visible(window=300), has_sinks=True), 20.0)
+
+
+@torch.inference_mode()
+def _fused_errors(device: torch.device) -> Iterator[float]:
+    """The largest difference of each fused kernel from the operations that it replaces."""
+    from workers.engine.cuda import fused_kernels  # needs triton
+
+    drawn = torch.Generator().manual_seed(0)
+
+    def draw(*shape: int) -> Tensor:
+        return torch.randn(shape, generator=drawn).to(device, torch.bfloat16)
+
+    def off(*pairs: tuple[Tensor, Tensor]) -> float:
+        return max(float((x.float() - y.float()).abs().max() / _LARGE) for x, y in pairs)
+
+    for rule in (NormRule(1e-5, 0, rounds=True), NormRule(1e-6, 1, rounds=False)):
+        x, added, weight = draw(1, 3, 576), draw(1, 3, 576), draw(576)
+        total = torch.empty_like(x)
+        normal = fused_kernels.normalize(x, added, weight, rule, total)
+        yield off((total, x + added), (normal, rule.compute(x + added, weight)))
+        heads = draw(1, 3, 5, 64)
+        normal = fused_kernels.normalize(heads, None, weight[:64], rule, heads)
+        yield off((normal, rule.compute(heads, weight[:64])))
+    for activation in Activation:
+        gate, up = draw(1, 3, 1500), draw(1, 3, 1500)
+        yield off((fused_kernels.gate(gate, up, activation), activation.compute(gate, up)))
+    layer = TokenMajorLayer(LayerShape(2, 64, 64), 2, _PAGE, draw(0), Way.SPLIT)
+    slots = torch.tensor([3, 17, 30]).to(device)
+    for rotation in (
+        RotationRule(64, interleaved=False, table=Table.OWN, rounds=True),
+        RotationRule(32, interleaved=True, table=Table.PAIR, rounds=False),
+    ):
+        query, key, value = draw(3, 6, 64), draw(3, 2, 64), draw(3, 2, 64)
+        tables = draw(3, 64), draw(3, 64)
+        into = torch.empty_like(query), torch.empty_like(key)
+        fused_kernels.rotate_to_pages(
+            (query, key), tables, rotation, into, value, layer, slots, keeps=True
+        )
+        turned = [
+            rotation.compute(x.transpose(0, 1), *tables).transpose(0, 1) for x in (query, key)
+        ]
+        stored = layer.key.flatten(0, 1)[slots], layer.value.flatten(0, 1)[slots]
+        yield off(*zip(into, turned, strict=True), (stored[0], turned[1]), (stored[1], value))
 
 
 @torch.inference_mode()

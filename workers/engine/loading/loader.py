@@ -19,6 +19,7 @@ from workers.engine.config import EngineConfig
 from workers.engine.cpu.decoder import NativeDecoder
 from workers.engine.cpu.library import why_no_kernels
 from workers.engine.cpu.packed_linear import pack_linears
+from workers.engine.cuda.fusion import Fusion
 from workers.engine.exceptions import UnsupportedModel
 from workers.engine.general.model import TRIED_TOKENS, GeneralModel, use_own_attention
 from workers.engine.loading.checkpoint import read_model
@@ -172,6 +173,8 @@ def _paged(
         paged.mixers = _mixers(paged, proof.continues, backend, config, adapters)
     with adapters.checking(PROBED_TOKENS), finding_routed_modules(model) as routed:
         probed = probe(paged, backend, config.block_size, model.device)
+    if backend.fuses:
+        paged.fusion = Fusion(model)
     _compare(own, paged, probed.shapes, backend)
     c_may_run = isinstance(backend, CpuBackend) and config.tensor_parallel_size == 1
     if c_may_run and paged.mixers is None and NativeDecoder.takes_blocks(config.block_size):
@@ -208,12 +211,16 @@ def _compare(
     shapes: dict[nn.Module, LayerShape],
     backend: AttentionBackend,
 ) -> None:
-    """Check the forward over pages against the model's own attention; if the check fails, try
-    simpler kernels. Raises UnsupportedModel."""
+    """Check the forward over pages against the model's own modules and attention; if the check
+    fails, try without fusion, then simpler kernels. Raises UnsupportedModel."""
     while True:
         try:
             return own.compare(paged, shapes)
         except UnsupportedModel as reason:
+            if paged.fusion is not None:
+                paged.fusion = None
+                logger.warning("operations are not fused, since %s", reason)
+                continue
             if not backend.simplify():
                 raise
             logger.warning("attention falls back to a simpler kernel, since %s", reason)

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from workers.engine.cuda import attention as cuda_attention
 from workers.engine.cuda.inputs import DecodeTable, mixed_metadata
-from workers.engine.cuda.kernel_check import why_no_split_kernel
+from workers.engine.cuda.kernel_check import why_no_fused_kernels, why_no_split_kernel
 from workers.engine.cuda.kv_cache import TokenMajorCache, Way
 from workers.engine.model.attention import ATTENTION, AttentionMetadata, DecodeGroup, PrefillChunk
 from workers.engine.model.kv_cache import CacheProbe, KVCache, LayerShape
@@ -30,9 +30,11 @@ class Part(NamedTuple):
 
 
 class AttentionBackend(Protocol):
-    """``attention`` is the name under which transformers knows the function."""
+    """``attention`` is the name under which transformers knows the function. A backend that
+    ``fuses`` has kernels for what modules compute one operation after the other."""
 
     attention: str
+    fuses: bool
 
     def on_cpu(self) -> "AttentionBackend":
         """The same attention for tensors in main memory."""
@@ -59,6 +61,7 @@ def backend_for(device: torch.device) -> AttentionBackend:
 
 class CpuBackend:
     attention = ATTENTION
+    fuses = False
 
     def on_cpu(self) -> "CpuBackend":
         return self
@@ -106,6 +109,7 @@ class CudaBackend:
             self.ways.insert(0, Way.FLASH)
         if device.type == "cuda" and why_no_split_kernel(device) is None:
             self.ways.insert(0, Way.SPLIT)
+        self.fuses = device.type == "cuda" and why_no_fused_kernels(device) is None
 
     def on_cpu(self) -> "CudaBackend":
         return CudaBackend(torch.device("cpu"))

@@ -7,6 +7,7 @@ from typing import Any
 from torch import Tensor, nn
 
 from workers.engine.cpu.decoder import NativeDecoder
+from workers.engine.cuda.fusion import Fusion
 from workers.engine.model.attention import AttentionMetadata, attending
 from workers.engine.model.attention_backend import Metadata
 from workers.engine.recurrent.batch import StateBatch
@@ -18,12 +19,14 @@ class PagedModel:
 
     ``native`` computes batches that nobody watches without running the model's modules.
     ``mixers`` are the modules that keep states beside the pages, if there are any.
+    ``fusion`` computes some of the modules' operations by fused kernels, on GPUs that have them.
     """
 
     def __init__(self, model: nn.Module) -> None:
         self.model = model
         self.native: NativeDecoder | None = None
         self.mixers: Mixers | None = None
+        self.fusion: Fusion | None = None
         # Most models can leave rows out of their output layer, the largest product of a step.
         self._selects_rows = "logits_to_keep" in inspect.signature(model.forward).parameters
 
@@ -57,7 +60,7 @@ class PagedModel:
         if self._selects_rows:
             options["logits_to_keep"] = logits_rows
         ids, positions = input_ids[None], position_ids[None]
-        with attending(metadata):
+        with attending(metadata), self.fusion or nullcontext():
             output = self.model(input_ids=ids, position_ids=positions, **options)
         logits: Tensor = output.logits[0]
         return logits if self._selects_rows else logits[logits_rows]

@@ -21,10 +21,18 @@ from unittest.mock import patch
 import torch
 from torch import Tensor, nn
 from torch._subclasses.fake_tensor import DataDependentOutputException, FakeTensorMode
-from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 from transformers import CONFIG_MAPPING, AutoModelForCausalLM
 
-from workers.engine.cuda import attention
+from workers.engine.cuda import attention, fusion
+from workers.engine.cuda.fusable import (
+    Activation,
+    NormRule,
+    RotationRule,
+    norm_rule_of,
+    rotation_of,
+)
+from workers.engine.cuda.fusion import Fusion
 from workers.engine.cuda.inputs import (
     COLUMNS,
     POSITION,
@@ -64,7 +72,8 @@ _FREE = {
     "view", "_unsafe_view", "expand", "transpose", "t", "slice", "select", "unsqueeze", "squeeze",
     "permute", "as_strided", "alias", "detach", "split", "split_with_sizes", "reshape", "unbind",
     "chunk", "lift_fresh", "empty", "empty_like", "new_empty", "new_empty_strided", "empty_strided",
-    "sym_size", "sym_stride", "sym_numel", "unfold", "view_as_complex", "view_as_real", "diagonal",
+    "sym_size", "sym_stride", "sym_numel", "device", "unfold", "diagonal",
+    "view_as_complex", "view_as_real",
 }  # fmt: skip
 """Operations that start no kernel."""
 
@@ -133,6 +142,8 @@ class _Watch(TorchDispatchMode):
 
     def _note(self, what: str) -> None:
         for frame in reversed(traceback.extract_stack()):
+            if frame.filename == fusion.__file__:
+                continue  # it passes calls on
             if "transformers/" in frame.filename or "/workers/engine/" in frame.filename.replace(
                 "/tests/workers/", ""
             ):
@@ -192,15 +203,82 @@ def _split(
     return output.fill_(0).fill_(0)  # attend_part and join_parts
 
 
-def _check_half(query: Tensor, key: Tensor, value: Tensor) -> None:
-    assert query.dtype == key.dtype == value.dtype
-    assert query.dtype in (torch.bfloat16, torch.float16)
-    for tensor in (query, key, value):
+class _FusedKernels:
+    """Check the arguments of the fused kernels, and make as many launches as they make."""
+
+    def normalize(
+        self, x: Tensor, added: Tensor | None, weight: Tensor | None, rule: NormRule, total: Tensor
+    ) -> Tensor:
+        _check_half(x, *(tensor for tensor in (added, weight) if tensor is not None))
+        assert len(x) == 1
+        assert x.dim() in (3, 4)
+        if added is not None:
+            assert x.shape == added.shape == total.shape
+            assert x.is_contiguous()
+            assert added.is_contiguous()
+            assert total.is_contiguous()
+        if weight is not None:
+            assert weight.shape == x.shape[-1:]
+        return torch.empty_like(x).fill_(rule.epsilon)
+
+    def gate(self, x: Tensor, up: Tensor, activation: Activation) -> Tensor:
+        _check_half(x, up)
+        assert x.shape == up.shape
+        assert x.numel() == x.shape[-2] * x.shape[-1]
+        return x.new_empty(x.shape).fill_(0)
+
+    def rotate(self, heads: Any, tables: Any, rule: RotationRule, into: Any) -> None:
+        for x, result in zip(heads, into, strict=True):
+            _check_half(x, result)
+            assert x.shape == result.shape
+            assert rule.dim <= x.shape[-1]
+        cosine, sine = tables
+        assert cosine.shape == sine.shape
+        assert cosine.device == sine.device == GPU
+        assert cosine.stride() == sine.stride()
+        assert cosine.stride(-1) == 1
+        into[0].fill_(0)
+
+    def rotate_to_pages(
+        self, heads: Any, tables: Any, rule: RotationRule, into: Any, value: Tensor,
+        layer: Any, slots: Tensor, *, keeps: bool,
+    ) -> None:  # fmt: skip
+        self.rotate(heads, tables, rule, into)
+        _check_pages(heads[1], value, layer, slots)
+
+    def store(self, key: Tensor, value: Tensor, layer: Any, slots: Tensor) -> None:
+        _check_pages(key, value, layer, slots)
+        layer.key.fill_(0)
+
+
+def _check_pages(key: Tensor, value: Tensor, layer: Any, slots: Tensor) -> None:
+    _check_half(key, value, layer.key, layer.value)
+    assert key.shape[:2] == value.shape[:2] == (len(slots), layer.shape.num_kv_heads)
+    assert (key.shape[2], value.shape[2]) == (layer.shape.key_dim, layer.shape.value_dim)
+    assert (slots.dtype, slots.device) == (torch.int64, GPU)
+
+
+def _rule_of(module: nn.Module) -> NormRule | None:
+    with _disable_current_modes():
+        return norm_rule_of(module)
+
+
+def _rotation_of(*args: Any) -> RotationRule | None:
+    with _disable_current_modes():
+        return rotation_of(*args)
+
+
+def _check_half(*tensors: Tensor) -> None:
+    assert len({tensor.dtype for tensor in tensors}) == 1
+    assert tensors[0].dtype in (torch.bfloat16, torch.float16)
+    for tensor in tensors:
         assert tensor.device == GPU
         assert tensor.stride(-1) == 1
 
 
-def study(model_type: str, options: dict[str, Any], ways: list[Way], block_size: int) -> Finding:
+def study(
+    model_type: str, options: dict[str, Any], ways: list[Way], block_size: int, *, fuses: bool
+) -> Finding:
     """Run a model's decode step and a step with prompts on the fake GPU."""
     torch_cuda = {
         "get_device_capability": lambda _device=None: (9, 0),
@@ -209,6 +287,9 @@ def study(model_type: str, options: dict[str, Any], ways: list[Way], block_size:
     with (
         patch.multiple(torch.cuda, **torch_cuda),
         patch.multiple(attention, _kernel=_flash, _split=_split, _processors=lambda _device: 132),
+        patch.object(fusion, "kernels", _FusedKernels),
+        patch.object(fusion, "rotation_of", _rotation_of),
+        patch.object(fusion, "norm_rule_of", _rule_of),
         FakeTensorMode(allow_non_fake_inputs=False),
         torch.inference_mode(),
     ):
@@ -219,12 +300,12 @@ def study(model_type: str, options: dict[str, Any], ways: list[Way], block_size:
         model = make(config, dtype=torch.bfloat16, attn_implementation=backend.attention).eval()
         _move(model)
         try:
-            return _run(PagedModel(model), backend, block_size)
+            return _run(PagedModel(model), backend, block_size, fuses)
         except DataDependentOutputException as error:
             return Finding(0, [], [f"{error} reads values back"])
 
 
-def _run(paged: PagedModel, backend: CudaBackend, block_size: int) -> Finding:
+def _run(paged: PagedModel, backend: CudaBackend, block_size: int, fuses: bool) -> Finding:
     def ints(*shape: int) -> Tensor:
         return torch.empty(shape, dtype=torch.int64, device=GPU)
 
@@ -233,6 +314,8 @@ def _run(paged: PagedModel, backend: CudaBackend, block_size: int) -> Finding:
     paged(ints(2), ints(2), metadata, ints(2))
     cache = backend.make_cache(probe.shapes, 2 * ROWS, block_size, torch.bfloat16)
     finding = Finding(len(probe.shapes), sorted({x.way.name for x in cache.layers.values()}))
+    if fuses:
+        paged.fusion = Fusion(paged.model)
     width = MAX_LEN // block_size
     table = ints(ROWS, COLUMNS)
     tables = torch.empty((ROWS + 1, width), dtype=torch.int32, device=GPU)

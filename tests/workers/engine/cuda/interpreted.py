@@ -38,6 +38,20 @@ def _prepare() -> None:
         return multiply(self, _widened(a), _widened(b), *rest)
 
     interpreter.InterpreterBuilder.create_dot = multiply_values
+    convert = interpreter._convert_float
+
+    def convert_and_round(values: Any, source: Any, target: Any, mode: Any) -> Any:
+        if (source, target) == (tl.float32, tl.bfloat16):
+            return _rounded(values)
+        return convert(values, source, target, mode)
+
+    interpreter._convert_float = convert_and_round
+
+
+def _rounded(values: Any) -> Any:
+    """float32 as bfloat16, the nearest one as on a GPU: the interpreter would drop bits."""
+    rounded = torch.from_numpy(np.ascontiguousarray(values)).bfloat16()
+    return rounded.view(torch.uint16).numpy().reshape(np.shape(values))
 
 
 def _widened(handle: Any) -> Any:

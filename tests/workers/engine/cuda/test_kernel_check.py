@@ -9,9 +9,10 @@ from torch import Tensor
 
 pytest.importorskip("triton", reason="triton has no wheel for this machine")
 
-from workers.engine.cuda import kernel_check, split_decode
+from tests.workers.engine.cuda.plain_kernels import PlainKernels
+from workers.engine.cuda import fused_kernels, kernel_check, split_decode
 from workers.engine.cuda.attention import PagedMetadata, attend_gathered
-from workers.engine.cuda.kernel_check import why_no_split_kernel
+from workers.engine.cuda.kernel_check import why_no_fused_kernels, why_no_split_kernel
 
 HERE = torch.device("cpu")
 
@@ -28,9 +29,14 @@ def gathered(query: Tensor, layer: Any, table: Tensor, lengths: Tensor, *rest: A
 def gpu(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda _device: (8, 9))
     monkeypatch.setattr(split_decode, "attend", gathered)
-    why_no_split_kernel.cache_clear()
+    plain = PlainKernels()
+    for name in ("normalize", "gate", "rotate_to_pages"):
+        monkeypatch.setattr(fused_kernels, name, getattr(plain, name))
+    for check in (why_no_split_kernel, why_no_fused_kernels):
+        check.cache_clear()
     yield
-    why_no_split_kernel.cache_clear()
+    for check in (why_no_split_kernel, why_no_fused_kernels):
+        check.cache_clear()
 
 
 def test_a_kernel_that_agrees_is_used() -> None:
@@ -67,3 +73,22 @@ def test_triton_may_be_missing(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(kernel_check, "_error", missing)
     assert "No module named 'triton'" in (why_no_split_kernel(HERE) or "")
+
+
+def test_fused_kernels_that_agree_are_used() -> None:
+    assert why_no_fused_kernels(HERE) is None
+
+
+@pytest.mark.parametrize("name", ["normalize", "gate"])
+def test_a_fused_kernel_that_differs_is_not_used(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, name: str
+) -> None:
+    right = getattr(fused_kernels, name)
+    monkeypatch.setattr(fused_kernels, name, lambda *args: right(*args) + 1)
+    assert why_no_fused_kernels(HERE) is not None
+    assert "operations are not fused on cpu: its results are off by 1" in caplog.text
+
+
+def test_pages_that_are_not_written_are_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fused_kernels, "rotate_to_pages", lambda *_args, **_options: None)
+    assert why_no_fused_kernels(HERE) is not None
