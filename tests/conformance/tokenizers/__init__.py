@@ -1,0 +1,1 @@
+"""Tiny random models over the whole vocabularies of families that people run."""
