@@ -1,6 +1,7 @@
 """Models small enough for a test and large enough in every dimension for the kernels."""
 
 import ctypes
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -129,15 +130,22 @@ def shortfall(
 ) -> float:
     """By how much the worst of ``token_ids`` falls short of the likeliest when the same weights,
     rounded if ``dtype`` is int4, are computed in float32; the worst of this ``share`` of them."""
-    model = AutoModelForCausalLM.from_pretrained(path, dtype=torch.bfloat16).float()
-    for module in model.get_decoder().modules():
-        if dtype == "int4" and type(module) is torch.nn.Linear:
-            module.weight.copy_(rounded(module.weight))
-        elif dtype == "int4":
-            _round_experts(module)
+    model = _exact_model(path, dtype == "int4")
     logits = model(torch.tensor([[*prompt, *token_ids]])).logits[0, len(prompt) - 1 : -1]
     chosen = logits.gather(1, torch.tensor(token_ids)[:, None])
     return float((logits.amax(-1, keepdim=True) - chosen).quantile(share))
+
+
+@lru_cache(maxsize=1)
+def _exact_model(path: Path, in_int4: bool) -> Any:
+    """In float32."""
+    model = AutoModelForCausalLM.from_pretrained(path, dtype=torch.bfloat16).float()
+    for module in model.get_decoder().modules() if in_int4 else ():
+        if type(module) is torch.nn.Linear:
+            module.weight.copy_(rounded(module.weight))
+        else:
+            _round_experts(module)
+    return model
 
 
 def _round_experts(module: torch.nn.Module) -> None:
