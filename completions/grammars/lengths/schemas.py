@@ -67,10 +67,10 @@ class SchemaGraph:
         return self._anything(at)
 
     def _reference(self, at: int, reference: str) -> int:
-        target = self._root
+        target: Any = self._root
         for name in reference.removeprefix("#").strip("/").split("/") if reference != "#" else ():
             name = name.replace("~1", "/").replace("~0", "~")
-            target = target.get(name) if isinstance(target, dict) else None  # type: ignore[assignment]
+            target = target.get(name) if isinstance(target, dict) else None
         if reference in self._open or not reference.startswith("#"):
             return self._anything(at)
         self._open.append(reference)

@@ -8,6 +8,10 @@ import re
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from functools import lru_cache
+
+# The standard library has no public parser of patterns since sre_parse was deprecated in 3.11, and
+# one of our own would have to agree with `re` on every pattern. test_pattern_parser.py fails where
+# these modules change.
 from re import _constants as codes  # type: ignore[attr-defined]
 from re import _parser as parser  # type: ignore[attr-defined]
 from typing import Any

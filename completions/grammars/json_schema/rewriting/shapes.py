@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from decimal import Decimal
 from functools import cached_property
-from typing import Any
+from typing import Any, cast
 
 from completions.grammars.json_schema.rewriting import automata
 from completions.grammars.json_schema.rewriting.automata import Automaton
@@ -312,7 +312,8 @@ def _products(one: Union, other: Union) -> Iterator[Shape]:
             elif right in ALL:
                 yield left
             else:
-                yield left & right  # type: ignore[operator]
+                # Of one type, as is checked above; a type checker cannot follow that.
+                yield cast(Any, left) & right
 
 
 def simplified(union: Union) -> Union:
