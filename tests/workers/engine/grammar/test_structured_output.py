@@ -6,59 +6,14 @@ from typing import Any
 from unittest.mock import Mock
 
 import pytest
-import torch
 from tokenizers import Tokenizer
 
 from tests.workers.engine import tiny_models
+from tests.workers.engine.grammar.matchers import EOS_IDS, allowed, compile_now, mask, matcher
 from tests.workers.engine.rows import row
 from workers.engine.exceptions import EngineError, GrammarError
 from workers.engine.grammar import structured_output as module
-from workers.engine.grammar.mask import GrammarMask
 from workers.engine.grammar.structured_output import GrammarMatcher, StructuredOutput
-from workers.engine.text.detokenizer import Vocabulary
-
-PADDING = 7
-EOS_IDS = frozenset({0, 5})
-
-
-@pytest.fixture(scope="module")
-def structured_output() -> Iterator[StructuredOutput]:
-    tokenizer = tiny_models.byte_level_tokenizer()
-    vocabulary = Vocabulary(tokenizer, tokenizer.get_vocab_size() + PADDING)
-    structured_output = StructuredOutput(vocabulary, EOS_IDS, num_threads=1)
-    yield structured_output
-    structured_output.close()
-
-
-def compile_now(
-    structured_output: StructuredOutput, grammar: str, count: int = 1
-) -> list[GrammarMatcher] | EngineError:
-    done = threading.Event()
-    results: list[Any] = []
-
-    def finish(result: Any) -> None:
-        results.append(result)
-        done.set()
-
-    structured_output.compile(grammar, count, finish)
-    assert done.wait(120)
-    return results[0]  # type: ignore[no-any-return]
-
-
-def matcher(structured_output: StructuredOutput, grammar: str) -> GrammarMatcher:
-    result = compile_now(structured_output, grammar)
-    assert not isinstance(result, EngineError), result
-    return result[0]
-
-
-def mask(structured_output: StructuredOutput, *rows: Any) -> GrammarMask:
-    filling = structured_output.start_mask(list(rows))
-    assert filling is not None
-    return filling.result()
-
-
-def allowed(structured_output: StructuredOutput, *rows: Any) -> torch.Tensor:
-    return ~mask(structured_output, *rows).forbidden
 
 
 def accepts(structured_output: StructuredOutput, grammar: str, token_ids: list[int]) -> bool:
@@ -144,19 +99,6 @@ def test_text_that_spells_a_special_token_stays_text(
         complete = state.consume(int(possible.nonzero()[-1]))
 
 
-def test_words_that_begin_with_a_mark() -> None:
-    tokenizer = tiny_models.sentencepiece_tokenizer()
-    vocabulary = Vocabulary(tokenizer, tokenizer.get_vocab_size() + PADDING)
-    words = StructuredOutput(vocabulary, frozenset({1}), num_threads=1)
-    for text in (tiny_models.EOS, "a b"):
-        state = matcher(words, f'start: "{text}"')
-        forced = plan(state)
-        assert state.is_complete
-        assert 1 not in forced
-        assert tokenizer.decode(forced) == text
-    words.close()
-
-
 def test_a_special_token_can_be_asked_for_by_name(
     structured_output: StructuredOutput, tokenizer: Tokenizer
 ) -> None:
@@ -208,61 +150,6 @@ def test_choices_of_a_request_advance_apart(
     a, b = (tokenizer.token_to_id(char) for char in "AB")
     assert [states[0].consume(a), states[1].consume(b)] == [False, False]
     assert [states[0].consume(b), states[1].consume(a)] == [True, True]
-
-
-def plan(state: GrammarMatcher) -> list[int]:
-    """Follow the grammar for as long as it leaves no choice."""
-    token_ids = []
-    while (token_id := state.forced) is not None:
-        token_ids.append(token_id)
-        state.consume(token_id)
-    return token_ids
-
-
-def test_forced_text_is_cut_as_the_tokenizer_cuts_it(
-    structured_output: StructuredOutput, tokenizer: Tokenizer
-) -> None:
-    text = 'the quick brown fox; "naïve" café'
-    state = matcher(structured_output, f"start: {json.dumps(text, ensure_ascii=False)}")
-    assert plan(state) == tokenizer.encode(text).ids
-    assert state.is_complete
-
-
-def test_nothing_is_forced_where_the_text_may_end_or_fork(
-    structured_output: StructuredOutput,
-) -> None:
-    for grammar in ('start: "A" | "B"', 'start: "A"?', "start: /[é東]/", 'start: ""'):
-        assert matcher(structured_output, grammar).forced is None
-
-
-def test_a_plan_is_followed_to_its_end_or_dropped(
-    structured_output: StructuredOutput, tokenizer: Tokenizer
-) -> None:
-    grammar = 'start: "the quick brown " /[a-z]/'
-    whole = plan(matcher(structured_output, grammar))
-    assert len(whole) > 2
-    state = matcher(structured_output, grammar)
-    state.consume(whole[0])
-    assert plan(state) == whole[1:]
-    other = matcher(structured_output, grammar)
-    other.consume(tokenizer.token_to_id("t"))  # allowed by the grammar, but another cut
-    assert other.forced not in (None, whole[0])
-
-
-def test_without_jump_forward_nothing_is_planned(tokenizer: Tokenizer) -> None:
-    vocabulary = Vocabulary(tokenizer, tokenizer.get_vocab_size())
-    structured_output = StructuredOutput(vocabulary, EOS_IDS, num_threads=1, jump_forward=False)
-    assert matcher(structured_output, 'start: "the quick"').forced is None
-    structured_output.close()
-
-
-def test_a_row_inside_a_plan_may_sample_nothing_else(structured_output: StructuredOutput) -> None:
-    grammar = 'start: "the quick brown " /[a-z]/'
-    state = matcher(structured_output, grammar)
-    for token_id in plan(matcher(structured_output, grammar)):
-        assert allowed(structured_output, row(grammar=state))[0].nonzero().flatten() == token_id
-        state.consume(token_id)
-    assert allowed(structured_output, row(grammar=state))[0].sum() > 1
 
 
 def test_a_grammar_that_stops_before_it_accepts_is_an_error(
@@ -394,11 +281,3 @@ def follow(
         if fault := mask(structured_output, row(grammar=state)).faults.get(0):
             raise fault
         state.consume(token_id)
-
-
-def test_half_characters_that_are_forced_are_left_open(
-    structured_output: StructuredOutput,
-) -> None:
-    state = matcher(structured_output, 'start: "é" | "è"')
-    assert state.forced is None
-    assert allowed(structured_output, row(grammar=state))[0].any()
