@@ -7,7 +7,7 @@ from itertools import islice
 from typing import Any
 
 from completions.grammars import Constraint
-from completions.grammars.json_schema.keywords import escape, resolve
+from completions.grammars.json_schema.pointers import escape, resolve
 from completions.grammars.structural_tag import ANSWER
 from completions.responses.truncated_json import path_at_end
 

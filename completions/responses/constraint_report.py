@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
-from completions.grammars.json_schema.keywords import escape
+from completions.grammars.json_schema.pointers import escape
 from completions.responses.choice_record import ChoiceRecord
 from completions.responses.truncated_json import path_at_end
 

@@ -13,6 +13,7 @@ from typing import Any, cast
 from urllib.parse import unquote
 
 from completions.grammars.exceptions import Finding
+from completions.grammars.json_schema.pointers import escape, resolve
 from completions.grammars.json_schema.rewriting import dialects, unknown
 from completions.grammars.json_schema.rewriting.formats import PATTERNS
 from completions.grammars.limits import Limits, children
@@ -303,17 +304,6 @@ class _Walk:
         return anchored or resolve(self._root, reference)
 
 
-def resolve(root: dict[str, Any], reference: str) -> tuple[str, Any] | None:
-    """The pointer and the schema that a reference by pointer (`#/...`) leads to, if any."""
-    pointer = unquote(reference.removeprefix("#"))
-    if not reference.startswith("#") or (pointer and not pointer.startswith("/")):
-        return None
-    value: Any = root
-    for part in pointer.split("/")[1:]:
-        value = _child(value, part.replace("~1", "/").replace("~0", "~"))
-    return (pointer, value) if _is_schema(value) else None
-
-
 def _remainders(multiple: float) -> int:
     """The number of states that llguidance needs to recognise multiples."""
     digits = "".join(map(str, Decimal(str(multiple)).as_tuple().digits))
@@ -381,13 +371,3 @@ def _anchors(root: dict[str, Any]) -> Iterator[tuple[str, tuple[str, Any]]]:
             waiting += ((f"{pointer}/{escape(key)}", inner) for key, inner in value.items())
         elif isinstance(value, list):
             waiting += ((f"{pointer}/{index}", inner) for index, inner in enumerate(value))
-
-
-def _child(value: Any, name: str) -> Any:
-    if isinstance(value, list) and name.isdecimal() and int(name) < len(value):
-        return value[int(name)]
-    return value.get(name) if isinstance(value, dict) else None
-
-
-def escape(name: str) -> str:
-    return name.replace("~", "~0").replace("/", "~1")

@@ -13,7 +13,8 @@ from completions.contract import strict_json
 from completions.grammars.compiler import DEFAULT_COMPILER, Compiler, Translated, brief
 from completions.grammars.exceptions import Finding, GrammarError
 from completions.grammars.json_schema import rewriting
-from completions.grammars.json_schema.keywords import BOUNDS, Survey, resolve, survey
+from completions.grammars.json_schema.keywords import BOUNDS, Survey, survey
+from completions.grammars.json_schema.pointers import resolve
 from completions.grammars.limits import (
     COMPACT,
     DEFAULT_LIMITS,

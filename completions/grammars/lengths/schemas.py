@@ -9,6 +9,7 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
+from completions.grammars.json_schema.pointers import resolve
 from completions.grammars.lengths.graph import ANY, QUOTED, UNKNOWN, Graph
 
 MAX_STATES = 20_000
@@ -67,14 +68,11 @@ class SchemaGraph:
         return self._anything(at)
 
     def _reference(self, at: int, reference: str) -> int:
-        target: Any = self._root
-        for name in reference.removeprefix("#").strip("/").split("/") if reference != "#" else ():
-            name = name.replace("~1", "/").replace("~0", "~")
-            target = target.get(name) if isinstance(target, dict) else None
-        if reference in self._open or not reference.startswith("#"):
+        found = resolve(self._root, reference)
+        if found is None or reference in self._open:
             return self._anything(at)
         self._open.append(reference)
-        end = self._value(at, target)
+        end = self._value(at, found[1])
         self._open.pop()
         return end
 

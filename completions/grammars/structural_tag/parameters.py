@@ -8,7 +8,8 @@ from typing import Any
 
 from completions.grammars import regex
 from completions.grammars.exceptions import GrammarError
-from completions.grammars.json_schema.keywords import ANNOTATIONS, escape
+from completions.grammars.json_schema.keywords import ANNOTATIONS
+from completions.grammars.json_schema.pointers import escape
 from completions.grammars.json_schema.schema import OPTIONS, Schema, dump
 from completions.grammars.structural_tag.lowering import Lowering
 from completions.grammars.structural_tag.parts import (

@@ -19,7 +19,6 @@ from completions.grammars.structural_tag.parts import (
 MAX_TRIGGERS = 128
 """The most triggers of one text. The text before each one excludes all the others."""
 
-
 Edge = str | Token
 
 

@@ -240,14 +240,13 @@ class Reader:
             yield Reading(opposite.negative, opposite.positive)
         if "if" in node and ("then" in node or "else" in node):
             yield self._conditional(node, pointer)
-        for keyword, choose in (("anyOf", self._any_of), ("oneOf", self._one_of)):
-            if keyword in node:
-                place = f"{pointer}/{keyword}"
-                options = [
-                    self._same(inner, f"{place}/{index}")
-                    for index, inner in enumerate(node[keyword])
-                ]
-                yield choose(options, base)
+        if "anyOf" in node:
+            yield self._any_of(self._options(node["anyOf"], f"{pointer}/anyOf"))
+        if "oneOf" in node:
+            yield self._one_of(self._options(node["oneOf"], f"{pointer}/oneOf"), base)
+
+    def _options(self, nodes: list[Node], pointer: str) -> list[Reading]:
+        return [self._same(node, f"{pointer}/{index}") for index, node in enumerate(nodes)]
 
     def _same(self, node: Node, pointer: str) -> Reading:
         return Reading(
@@ -285,7 +284,7 @@ class Reader:
             ],
         )
 
-    def _any_of(self, options: list[Reading], base: Union) -> Reading:
+    def _any_of(self, options: list[Reading]) -> Reading:
         return Reading(
             lambda: simplified([shape for option in options for shape in option.positive()]),
             lambda: self._all(option.negative for option in options),

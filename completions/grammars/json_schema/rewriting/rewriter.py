@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import quote
 
+from completions.grammars.json_schema.pointers import at
 from completions.grammars.json_schema.rewriting import disjointness, formats, overlaps
 from completions.grammars.json_schema.rewriting.automata import TooManyStatesError
 from completions.grammars.json_schema.rewriting.keyword_readings import CircularError, Reader
@@ -311,7 +312,7 @@ def _reach(root: dict[str, Any], targets: Mapping[str, tuple[str, Any]]) -> None
     """Define the targets of references that are no longer in their places."""
     moved: dict[str, str] = {}
     for reference, (pointer, node) in targets.items():
-        if _at(root, pointer) is node:
+        if at(root, pointer) is node:
             continue
         name = f"moved-{len(moved)}"
         root.setdefault("$defs", {})[name] = node
@@ -329,15 +330,3 @@ def _reach(root: dict[str, Any], targets: Mapping[str, tuple[str, Any]]) -> None
             waiting += value.values()
         elif isinstance(value, list):
             waiting += value
-
-
-def _at(root: Any, pointer: str) -> Any:
-    """What stands at a pointer; None if nothing does."""
-    value = root
-    for part in pointer.split("/")[1:]:
-        name = part.replace("~1", "/").replace("~0", "~")
-        if isinstance(value, list):
-            value = value[int(name)] if name.isdecimal() and int(name) < len(value) else None
-        else:
-            value = value.get(name) if isinstance(value, dict) else None
-    return value

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from completions.grammars.json_schema.rewriting import counting, overlaps, pattern_writer
-from completions.grammars.json_schema.rewriting.automata import Automaton
+from completions.grammars.json_schema.rewriting.automata import ANY
 from completions.grammars.json_schema.rewriting.refusals import CannotWriteError
 from completions.grammars.json_schema.rewriting.schema_algebra import Node
 from completions.grammars.json_schema.rewriting.shapes import (
@@ -131,25 +131,19 @@ class Writer:
             listed = [text for each in allowed for text in each.texts()]
             properties |= {name: bare.named(name) for name in listed if name not in properties}
             return replace(bare, properties=properties, patterns={}, rest=False)
-        if len(allowed) == 1 and not shape.patterns:
-            patterns = {_name_pattern(allowed[0], pointer): shape.rest}
-        elif not shape.patterns:
-            patterns = {}
-            taken: Automaton | None = None
-            for each in allowed:
-                language = each.language if taken is None else each.language & taken.complement()
-                patterns[pattern_writer.written(language)] = shape.rest
-                taken = (
-                    each.language
-                    if taken is None
-                    else (taken.complement() & each.language.complement()).complement()
-                )
-        else:
+        if shape.patterns:
             raise CannotWriteError(pointer, "propertyNames", "give it without patternProperties")
+        if len(allowed) == 1:
+            patterns = {_name_pattern(allowed[0]): shape.rest}
+        else:
+            patterns, left = {}, ANY
+            for each in allowed:
+                patterns[pattern_writer.written(each.language & left)] = shape.rest
+                left &= each.language.complement()
         return replace(bare, properties=properties, patterns=patterns, rest=False)
 
 
-def _name_pattern(shape: String, pointer: str) -> str:
+def _name_pattern(shape: String) -> str:
     if shape.patterns and len(shape.patterns) == 1 and shape == String(patterns=shape.patterns):
         return shape.patterns[0]
     if not shape.patterns and not shape.lacking and not shape.excluded:
@@ -231,6 +225,6 @@ def _listed(shape: Number) -> list[Node]:
     if high - low > MAX_LISTED:
         raise CannotWriteError("", "multipleOf", f"give a range of at most {MAX_LISTED} integers")
     numbers: list[float] = [low] if low == high else list(range(int(low) - 1, int(high) + 2))
-    alone = [replace(shape & Number(low=number, high=number)) for number in numbers]
+    alone = [shape & Number(low=number, high=number) for number in numbers]
     kept = [each.low for each in alone if each.low == each.high and not each.is_empty()]
     return [{"enum": kept}] if kept else []

@@ -1,0 +1,31 @@
+"""JSON pointers (RFC 6901), as paths into a schema and as references."""
+
+from collections.abc import Mapping
+from typing import Any
+from urllib.parse import unquote
+
+
+def escape(name: str) -> str:
+    """A key as a part of a pointer."""
+    return name.replace("~", "~0").replace("/", "~1")
+
+
+def at(root: Any, pointer: str) -> Any:
+    """What stands at a pointer; None if nothing does."""
+    value = root
+    for part in pointer.split("/")[1:]:
+        name = part.replace("~1", "/").replace("~0", "~")
+        if isinstance(value, list):
+            value = value[int(name)] if name.isdecimal() and int(name) < len(value) else None
+        else:
+            value = value.get(name) if isinstance(value, Mapping) else None
+    return value
+
+
+def resolve(root: Mapping[str, Any], reference: str) -> tuple[str, Any] | None:
+    """The pointer and the schema that a reference by pointer (`#/...`) leads to, if any."""
+    pointer = unquote(reference.removeprefix("#"))
+    if not reference.startswith("#") or (pointer and not pointer.startswith("/")):
+        return None
+    value = at(root, pointer)
+    return (pointer, value) if isinstance(value, dict | bool) else None
