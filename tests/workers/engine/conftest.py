@@ -12,6 +12,7 @@ from tokenizers import Tokenizer
 from tests.workers.engine import tiny_models
 from workers.engine.config import EngineConfig
 from workers.engine.engine import Engine
+from workers.engine.speculation import costs
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -21,6 +22,14 @@ def _one_thread() -> Iterator[None]:
     torch.set_num_threads(1)
     yield
     torch.set_num_threads(num_threads)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _steps_measured_twice() -> Iterator[None]:
+    """As on a slow machine. Eight rounds take longer than all else in the start of a tiny model."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(costs, "_ROUNDS", (2, 2))
+        yield
 
 
 @pytest.fixture(autouse=True)
