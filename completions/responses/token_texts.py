@@ -36,12 +36,21 @@ class TokenTexts:
         return self._bytes.of(token_id)
 
     def offsets(self, token_ids: Sequence[int]) -> list[int]:
-        """Characters before each token in the decoded text, without special tokens."""
+        """Characters before each token in the decoded text, without special tokens.
+
+        With byte fallback, a byte may make characters invalid that were whole before it. They count
+        as they were.
+        """
         stream = DecodeStream(skip_special_tokens=True)
         offsets, length = [], 0
         for token_id in token_ids:
             offsets.append(length)
-            length += len(stream.step(self._tokenizer, token_id) or "")
+            try:
+                text = stream.step(self._tokenizer, token_id)
+            except Exception:  # noqa: BLE001 - tokenizers raises nothing narrower
+                stream = DecodeStream([token_id], skip_special_tokens=True)
+                text = self._tokenizer.decode([token_id])
+            length += len(text or "")
         return offsets
 
 

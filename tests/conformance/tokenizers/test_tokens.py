@@ -2,10 +2,13 @@
 
 import random
 from collections.abc import Sequence
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from tokenizers import Tokenizer
 
+from completions.responses.token_texts import TokenTexts
 from tests.conformance.tokenizers import texts
 from tests.conformance.tokenizers.families import Family
 from tests.conformance.tokenizers.packages import fetched
@@ -65,6 +68,20 @@ def test_pieces_of_any_tokens_join_to_the_whole(vocabulary: Vocabulary, skip: bo
     for _ in range(200):
         ids = [rng.choice(some if rng.random() < 0.8 else added) for _ in range(12)]
         assert joined(vocabulary, ids, skip) == decoded(vocabulary, ids, skip)
+
+
+def test_offsets_of_any_tokens_are_within_their_text(vocabulary: Vocabulary) -> None:
+    rng = random.Random(1)  # noqa: S311 - any tokens will do
+    model: Any = SimpleNamespace(tokenizer=vocabulary.tokenizer)
+    shown = TokenTexts(model)
+    parts = [i for i, token in enumerate(vocabulary.token_bytes) if token[:1] > b"\x7f"]
+    parts = [i for i in parts if len(vocabulary.token_bytes[i]) < 3]
+    for _ in range(200):
+        ids = [rng.choice(parts) if rng.random() < 0.8 else rng.randrange(vocabulary.size)
+               for _ in range(20)]  # fmt: skip
+        offsets = shown.offsets(ids)
+        assert offsets == sorted(offsets)
+        assert offsets[-1] <= len(decoded(vocabulary, ids, True))
 
 
 def joined(
