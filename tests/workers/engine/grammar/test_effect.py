@@ -8,13 +8,19 @@ import torch
 
 from tests.workers.engine import tiny_models
 from tests.workers.engine.driving import GLM_EXAMPLE, choice, request
+from workers.engine.cpu import logits as native_logits
 from workers.engine.engine import Engine
 from workers.engine.grammar.effect import removals
 from workers.engine.grammar.mask import GrammarMask
 from workers.engine.request import LogprobParams
 
 
-def test_removals_are_of_the_wanted_rows_and_change_nothing() -> None:
+@pytest.mark.parametrize("in_c", [True, False])
+def test_removals_are_of_the_wanted_rows_and_change_nothing(
+    in_c: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if not in_c:
+        monkeypatch.setattr(native_logits, "load_library", lambda: None)
     logits = torch.tensor([[0.0, 1.0, 2.0], [3.0, 0.0, 0.0], [1.0, 1.0, 1.0]])
     allowed = np.array([[0b011], [0b001], [0b111]], dtype=np.int32)
     before = logits.clone()
