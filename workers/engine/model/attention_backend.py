@@ -100,6 +100,7 @@ class CudaBackend:
     """The GPU's attention. For tests, it also runs on the CPU, without the kernel."""
 
     attention = cuda_attention.ATTENTION
+    fuses = False
 
     def __init__(self, device: torch.device) -> None:
         self._device = device
