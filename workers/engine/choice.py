@@ -105,8 +105,8 @@ class Choice:
     def _judge(self, token_id: int) -> Finish | None:
         if self.stop_checker.ends(token_id):
             return self._end(token_id)
-        finish = self._show(self._detokenizer.push(token_id))
-        if finish is not None:
+        text = self._detokenizer.push(token_id)
+        if text and (finish := self._show(text)) is not None:
             return finish
         if self.grammar is not None and self.grammar.consume(token_id):
             return self._close(Finish(FinishReason.STOP))
@@ -137,6 +137,9 @@ class Choice:
         if not text:
             return None
         self.num_characters += len(text)
+        if not self.stop_checker.looks_at_text:
+            self._text.append(text)
+            return None
         shown, finish = self.stop_checker.check_text(text)
         if shown:
             self._text.append(shown)

@@ -119,16 +119,14 @@ class LiveRequests:
     def collect(self) -> list[RequestOutput]:
         """Return an output for each changed request that is still live. Forget those that ended."""
         changed, self._changed = self._changed, {}
-        outputs = []
-        for state in changed:
-            request_id = state.request.request_id
-            with self._lock:
-                if self._states.get(request_id) is not state:
-                    continue
-                if state.ended:
-                    del self._states[request_id]
-            if state.ended:
-                for seq in state.sequences:
-                    self._owners.pop(seq, None)
-            outputs.append(state.take_output())
-        return outputs
+        ended = [state for state in changed if state.ended]
+        with self._lock:
+            states = self._states
+            live = [s for s in changed if states.get(s.request.request_id) is s]
+            for state in ended:
+                if states.get(state.request.request_id) is state:
+                    del states[state.request.request_id]
+        for state in ended:
+            for seq in state.sequences:
+                self._owners.pop(seq, None)
+        return [state.take_output() for state in live]

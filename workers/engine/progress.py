@@ -97,18 +97,21 @@ class Progress:
         self.generated_tokens += 1
         if seq.logprobs is not None:
             seq.logprobs.note(sampled.scores[row])
+        choice = seq.choice
         try:
-            _note_effect(seq, sampled.removals.get(row))
+            if choice.effect is not None:
+                _note_effect(seq, sampled.removals.get(row))
             seq.append(token_id)
-            num_forced = self._jump_forward(seq)
+            num_forced = 0 if choice.grammar is None else self._jump_forward(seq)
         except Exception as error:  # noqa: BLE001 - see the class
             self._live.blame(self._live.owner(seq), error)
             return 0
         self._live.touch(seq)
-        for sibling in seq.held:
-            self._place(sibling)
-        seq.held = []
-        if seq.choice.finish is not None:
+        if seq.held:
+            for sibling in seq.held:
+                self._place(sibling)
+            seq.held = []
+        if choice.finish is not None:
             self._live.finish(seq)
             if self._speculation is not None:
                 self._speculation.remember(seq)

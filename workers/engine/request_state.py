@@ -42,18 +42,18 @@ class RequestState:
 
     def take_output(self) -> RequestOutput:
         """What is new since the last call, and the usage once the request has ended."""
-        gained = [(seq, delta) for seq in self.changed if (delta := self._take_delta(seq))]
-        self.changed = {}
-        best_of = self._best_of
-        deltas = best_of.choose(gained) if best_of else [delta for _, delta in gained]
-        delivered = self.request.published_ends
-        return RequestOutput(
-            request_id=self.request.request_id,
-            deltas=[delta for delta in deltas if delta.index not in delivered],
-            finished=self.ended,
-            error=self.error,
-            usage=self.usage() if self.ended else None,
-        )
+        changed, self.changed = self.changed, {}
+        if self._best_of is None:
+            deltas = [delta for seq in changed if (delta := self._take_delta(seq)) is not None]
+        else:
+            gained = [(seq, delta) for seq in changed if (delta := self._take_delta(seq))]
+            deltas = self._best_of.choose(gained)
+        request = self.request
+        if delivered := request.published_ends:
+            deltas = [delta for delta in deltas if delta.index not in delivered]
+        if not self.ended:
+            return RequestOutput(request.request_id, deltas)
+        return RequestOutput(request.request_id, deltas, True, self.error, self.usage())
 
     def _take_delta(self, seq: Sequence) -> ChoiceDelta | None:
         """What a sequence gained, with what was recorded for it."""

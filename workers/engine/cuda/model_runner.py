@@ -77,7 +77,8 @@ class CudaModelRunner:
         """
         self.follow(output.tainted, output.admitted, output.grown)
         first = [
-            seq.num_computed if last_tokens is None else seq.num_tokens for seq, _ in output.chunks
+            seq.num_computed if last_tokens is None else len(seq.token_ids)
+            for seq, _ in output.chunks
         ]
         pieces = [(seq, at, n) for (seq, n), at in zip(output.chunks, first, strict=True)]
         rows = None if self._needs_hooks(output.chunks) else _decode_rows(pieces)
@@ -89,7 +90,7 @@ class CudaModelRunner:
         sequences = [seq for seq, _, _ in layout]
         sizes = np.array([size for _, _, size in layout])
         ends = sizes.cumsum()
-        sampled = [i for i, (seq, at, n) in enumerate(layout) if at + n >= seq.num_tokens]
+        sampled = [i for i, (seq, at, n) in enumerate(layout) if at + n >= len(seq.token_ids)]
         scored, scored_rows = scored_pieces(layout)
         plan = BatchPlan(
             slots=np.array([seq.slot for seq in sequences]),

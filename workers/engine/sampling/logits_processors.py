@@ -150,12 +150,15 @@ class TokenCounts:
 
     def after(self, num_drafted: int) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
         """The distinct tokens [n] of the sequence and of the beginning of its draft, and how often
-        each occurs [n]. Valid until the next :meth:`update`."""
-        self.update()
-        draft = self._sequence.draft
+        each occurs [n]. Valid until the next call."""
+        sequence = self._sequence
+        token_ids = sequence.token_ids
+        if len(token_ids) > self._num_seen:
+            self._count(token_ids[self._num_seen :])
+            self._num_seen = len(token_ids)
+        size, draft = len(self._columns), sequence.draft
         if draft is NO_DRAFT:
-            return self.ids[: self.size], self.counts[: self.size]
-        size = self.size
+            return self.ids[:size], self.counts[:size]
         drafted = draft.token_ids[:num_drafted]
         self._count(drafted)
         found = self.ids[: self.size].copy(), self.counts[: self.size].copy()
@@ -164,11 +167,6 @@ class TokenCounts:
         while self.size > size:
             self._columns.popitem()
         return found
-
-    def update(self) -> None:
-        """Count the tokens that the sequence gained since the last call."""
-        self._count(self._sequence.token_ids[self._num_seen :])
-        self._num_seen = self._sequence.num_tokens
 
     def _count(self, token_ids: Rows[int]) -> None:
         for token_id in token_ids:

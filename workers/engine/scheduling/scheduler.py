@@ -289,7 +289,7 @@ class Scheduler:
             if sequence.num_computed // self._block_size > sequence.num_stored:
                 self._cache.store(sequence)
             self._end_waits(sequence)
-        if sequence.num_tokens >= sequence.num_charged:
+        if len(sequence.token_ids) >= sequence.num_charged:
             self._charge(sequence)
 
     def _charge(self, sequence: Sequence) -> None:

@@ -20,7 +20,7 @@ class Row(NamedTuple):
 
 def rows_of(sequences: Iterable[Sequence]) -> list[Row]:
     """The rows of a step, given the sequence of each. Rows of one sequence follow each other."""
-    rows = []
+    rows: list[Row] = []
     previous, index = None, 0
     for sequence in sequences:
         if sequence is not previous:

@@ -59,6 +59,10 @@ class StopChecker:
     def ends(self, token_id: int) -> bool:
         return token_id in self.end_ids and self.may_end
 
+    @property
+    def looks_at_text(self) -> bool:
+        return self._text is not None
+
     def check_text(self, text: str) -> tuple[str, Finish | None]:
         """Add text. Return what may be shown of it and of the text held back before."""
         if self._text is None:
