@@ -158,7 +158,11 @@ def test_no_constraint_takes_a_row_without_a_token(driven: Driven) -> None:
         for kind, value in constraints
         for temperature in (0, 1)
     ]  # fmt: skip
-    for choice in driven.write(requests):
+    free = driven.request("free", max_tokens=8, ignore_eos=True, logprobs=LOGPROBS)
+    *written, beside = driven.write([*requests, free])
+    assert len(beside.token_ids) == 8
+    assert beside.text == driven.decoded(beside.token_ids)
+    for choice in written:
         assert len(choice.token_ids) > 0
         assert max(choice.token_ids) < driven.family.tokens
         assert choice.logprobs is not None
