@@ -105,11 +105,11 @@ def advance_batches() -> None:
             return
         _hand_over()
         until = time.monotonic() + FEED_SECONDS
-        while mine.alive() and _any_unfinished():
+        while mine.alive():
             moved = settle() + feeding.feed(_store(), dispatch)
             if states.finalize_drained(timezone.now()):
                 _write_closing()
-            if time.monotonic() > until:
+            if time.monotonic() > until or not states.any_moving():
                 break
             if not moved:
                 time.sleep(FEED_PAUSE)

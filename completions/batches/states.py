@@ -2,10 +2,18 @@
 
 from datetime import datetime
 
-from django.db.models import Exists, OuterRef, QuerySet, Window
+from django.db.models import Exists, OuterRef, Q, QuerySet, Window
 from django.db.models.functions import RowNumber
 
-from completions.models import OPEN_LINES, Batch, BatchLine, BatchStatus, File, LineState
+from completions.models import (
+    OPEN_LINES,
+    UNFINISHED,
+    Batch,
+    BatchLine,
+    BatchStatus,
+    File,
+    LineState,
+)
 
 _RUNNING = (BatchStatus.VALIDATING, BatchStatus.IN_PROGRESS)
 _CLOSING = (BatchStatus.CANCELLING, BatchStatus.FINALIZING)
@@ -73,6 +81,17 @@ def finalize_drained(now: datetime) -> int:
     unended = BatchLine.objects.filter(batch=OuterRef("pk"), state__in=OPEN_LINES)
     drained = Batch.objects.filter(~Exists(unended), status=BatchStatus.IN_PROGRESS)
     return drained.update(status=BatchStatus.FINALIZING, finalizing_at=now)
+
+
+def any_moving() -> bool:
+    """Whether an unfinished batch may advance by itself.
+
+    A held batch whose pilot has ended waits for its owner.
+    """
+    piloted = Q(state=LineState.WAITING, position__lt=OuterRef("pilot"))
+    running = BatchLine.objects.filter(Q(state=LineState.SENT) | piloted, batch=OuterRef("pk"))
+    waits = Q(status=BatchStatus.IN_PROGRESS, held=True) & ~Exists(running)
+    return Batch.objects.filter(~waits, status__in=UNFINISHED).exists()
 
 
 def to_validate() -> list[str]:

@@ -5,6 +5,8 @@ from datetime import timedelta
 import pytest
 from django.utils import timezone
 
+from completions import tasks
+from completions.batches import feeding
 from completions.batches.planning import cache
 from completions.batches.planning.cache import CacheSize
 from completions.models import ApiKey, Batch, BatchLine, BatchStatus, File
@@ -133,6 +135,22 @@ def test_a_pilot_may_be_stopped_and_keeps_its_results(bench):
     done = bench.run_to_end(other)
     assert done["status"] == "cancelled"
     assert done["request_counts"] == {"total": 9, "completed": 2, "failed": 7}
+
+
+def test_a_batch_that_waits_for_its_owner_is_fed_once_a_run(bench, monkeypatch):
+    feed, fed = feeding.feed, []
+    monkeypatch.setattr(feeding, "feed", lambda *given: fed.append(given) or feed(*given))
+    monkeypatch.setattr(tasks, "FEED_SECONDS", 30)
+    batch = dry_run(bench, [request(f"r{n}") for n in range(9)], pilot=2)
+    monkeypatch.setattr(tasks.time, "sleep", lambda _seconds: bench.work())
+    bench.turn()  # until the pilot has ended
+    assert bench.get(batch)["request_counts"]["completed"] == 2
+    fed.clear()
+    bench.turn()
+    assert len(fed) == 1
+    assert bench.post(f"/v1/batches/{batch['id']}/start").status_code == 200
+    bench.turn()
+    assert bench.get(batch)["request_counts"]["completed"] == 9
 
 
 def test_without_redis_the_size_of_caches_is_unknown(settings):
