@@ -11,6 +11,7 @@ from torch.nn.functional import silu
 from transformers import CONFIG_MAPPING, AutoModelForCausalLM, AutoTokenizer
 
 from tests.workers.engine import greedy
+from tests.workers.engine.adapters import merge, save_adapter
 from tests.workers.engine.cuda.plain_kernels import PlainKernels
 from workers.engine.config import EngineConfig
 from workers.engine.cuda import fusion
@@ -207,10 +208,10 @@ def test_a_failed_forward_leaves_nothing_behind(kernels: PlainKernels) -> None:
     assert kernels.calls == {"normalize": 1}, "fusion stays active"
 
 
-def make_engine(path: Path) -> Engine:
+def make_engine(path: Path, **settings: Any) -> Engine:
     config = EngineConfig(
         device="cpu", dtype="float32", block_size=4, max_num_seqs=4, max_num_batched_tokens=24,
-        kv_cache_bytes=2**22,
+        kv_cache_bytes=2**22, **settings,
     )  # fmt: skip
     backend = CudaBackend(HERE)
     backend.fuses = True
@@ -231,6 +232,29 @@ def test_an_engine_fuses(kernels: PlainKernels, tiny_llama: Path) -> None:
     kernels.calls.clear()
     assert_greedy(engine, tiny_llama)
     assert kernels.calls.keys() >= set(JOINED)
+
+
+def test_adapters_and_records_see_every_number(
+    kernels: PlainKernels, tiny_llama: Path, tmp_path: Path
+) -> None:
+    folder = save_adapter(tmp_path / "adapter", tiny_llama)
+    scaling = dict.fromkeys(("q_proj", "v_proj", "down_proj"), 2.0)
+    merged = merge(tiny_llama, folder, scaling, tmp_path / "merged")
+    params = SamplingParams(max_tokens=10, temperature=0)
+    prompt = greedy.prompt(9)
+    requests = [
+        Request("adapted", (prompt,), params, adapters=("a",), return_hidden_states=True),
+        Request("plain", (prompt,), params, return_hidden_states=True),
+    ]
+    fused = make_engine(tiny_llama, adapters={"a": folder})
+    adapted, plain = fused.generate(requests)
+    assert adapted.choices[0].token_ids == greedy.generate(merged, prompt, 10)
+    assert plain.choices[0].token_ids == greedy.generate(tiny_llama, prompt, 10)
+    assert kernels.calls.keys() >= set(JOINED)
+    fused.runner._model.fusion = None  # type: ignore[union-attr]
+    for before, after in zip([adapted, plain], fused.generate(requests), strict=True):
+        expected = after.choices[0].hidden_states
+        assert before.choices[0].hidden_states == pytest.approx(expected, rel=1e-4, abs=1e-4)
 
 
 def test_a_model_that_differs_with_fusion_runs_without(
