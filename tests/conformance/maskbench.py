@@ -187,7 +187,8 @@ def time_masks(
     for test in document["tests"]:
         text = json.dumps(test["data"], ensure_ascii=False, separators=(",", ":"))
         ids = tokenizer.encode(text, add_special_tokens=False).ids[:MAX_MASKS]
-        matcher = LLMatcher(model_tokens.load(compiler.tokens), grammar, log_level=0)
+        tokens = model_tokens.load(compiler.tokens)
+        matcher = LLMatcher(tokens, grammar, log_level=0, limits=ENGINE_LIMITS)
         if not test["valid"] or matcher.validate_tokens(ids) < len(ids):
             continue
         for token in ids:
