@@ -12,7 +12,7 @@ import statistics
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from llguidance import LLMatcher
 from tokenizers import Tokenizer
@@ -56,6 +56,12 @@ _RECORD = {
     "email": "grace@example.org", "is_verified": True,
     "address": {"street_name": "Mill Lane", "postal_code": "10115", "country_code": "DE"},
     "preferred_colors": ["red", "green", "black"],
+}  # fmt: skip
+_SHORT_LENGTHS = {"country": 2, "postcode": 9, "city": 20, "street": 40, "name": 60}
+"""Values of `maxLength`, as an address has them."""
+_SHORT_TEXTS = {
+    "country": "DE", "postcode": "10115", "city": "Frankfurt am Main",
+    "street": "Grosse Eschenheimer Strasse 14", "name": "Annemarie von Schwarzenbach",
 }  # fmt: skip
 _WORDS = "the quick brown fox jumps over the lazy dog and runs away into the deep dark forest " * 5
 _COUNTED = {
@@ -116,7 +122,20 @@ def _cases() -> list[Case]:
             for length in _LENGTHS
         ),
         Case("record schema", Constraint("json_schema", json.loads(SCHEMA)), [record]),
+        Case(
+            "record of short strings",
+            Constraint("json_schema", _short_strings()),
+            [json.dumps(_SHORT_TEXTS, separators=(",", ":"))],
+        ),
     ]
+
+
+def _short_strings() -> dict[str, Any]:
+    strings = {name: {"type": "string", "maxLength": most} for name, most in _SHORT_LENGTHS.items()}
+    return {
+        "type": "object", "properties": strings, "required": list(strings),
+        "additionalProperties": False,
+    }  # fmt: skip
 
 
 def _row(case: Case, compiler: Compiler, tokenizer: Tokenizer, passes: int) -> str:
