@@ -86,7 +86,7 @@ class Progress:
             if row in faults:
                 self._live.blame(self._live.owner(seq), faults[row])
                 continue
-            if not num_drafted and seq.num_uncomputed:
+            if not num_drafted and len(seq.token_ids) > seq.num_computed:
                 continue  # the step was launched ahead of tokens that the grammar then forced
             num_jumped += self._append_one(row, seq, token_id, sampled) > 0
         if mask is not None:

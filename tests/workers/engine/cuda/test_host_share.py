@@ -1,0 +1,46 @@
+"""The host's share of a decode step on a GPU, counted in calls of functions, which no other load
+changes. ``benchmarks.engine.gpu_host`` measures it in milliseconds."""
+
+import sys
+from typing import Any
+
+import pytest
+
+from benchmarks.engine import gpu_host
+from workers.engine.request import Request
+from workers.engine.sampling.params import SamplingParams
+
+MOST_CALLS = {"greedy": 48, "temperature": 49, "top_k": 49, "penalty": 59}
+"""By kind of row: calls of a step for each further row, of Python functions and built-in ones."""
+
+
+def calls_of_a_step(rows: int, params: dict[str, Any]) -> int:
+    """The calls of the fifth step after the prompts."""
+    engine = gpu_host.make_engine(rows)
+    count = 0
+
+    def note(_frame: Any, event: str, _argument: Any) -> None:
+        nonlocal count
+        count += event in ("call", "c_call")
+
+    try:
+        for i in range(rows):
+            sampling = SamplingParams(max_tokens=32, ignore_eos=True, seed=i, **params)
+            engine.submit(Request(str(i), ((1 + i, 2, 3),), sampling))
+        for _ in range(5):
+            engine.turn()
+        sys.setprofile(note)
+        try:
+            engine.turn()
+        finally:
+            sys.setprofile(None)
+    finally:
+        engine.stop()
+    return count
+
+
+@pytest.mark.parametrize("kind", MOST_CALLS)
+def test_a_row_takes_few_calls(kind: str) -> None:
+    params = gpu_host.KINDS[kind]
+    each = (calls_of_a_step(48, params) - calls_of_a_step(16, params)) / 32
+    assert each <= MOST_CALLS[kind]
