@@ -14,6 +14,7 @@ from tests.workers.engine.driving import tokens
 from workers.engine.config import EngineConfig
 from workers.engine.cuda.attention import attend_gathered, attend_paged, has_paged_kernel
 from workers.engine.cuda.inputs import mixed_metadata
+from workers.engine.cuda.kernel_check import why_no_fused_kernels, why_no_split_kernel
 from workers.engine.cuda.kv_cache import TokenMajorCache, Way
 from workers.engine.cuda.masks import forbidden_tokens
 from workers.engine.cuda.model_runner import CudaModelRunner
@@ -56,6 +57,12 @@ def mixed_requests() -> list[Request]:
     ]
     bound = SamplingParams(max_tokens=60, seed=5, n=2)
     return [*free, Request("grammar", (greedy.prompt(9),), bound, GRAMMARED)]
+
+
+def test_the_kernels_in_triton_work_here() -> None:
+    device = torch.device("cuda", 0)
+    assert why_no_split_kernel(device) is None
+    assert why_no_fused_kernels(device) is None
 
 
 def test_float32_says_what_the_cpu_says(tiny_llama: Path) -> None:
