@@ -6,7 +6,8 @@ from typing import Any
 
 from completions.chat.tools import dump
 from completions.contract import strict_json
-from completions.grammars.json_schema.keywords import ANNOTATIONS, resolve
+from completions.grammars.json_schema.keywords import ANNOTATIONS
+from completions.grammars.json_schema.pointers import resolve
 
 Schema = Mapping[str, Any]
 
