@@ -20,6 +20,7 @@ class _Model:
     def __init__(self, path: str) -> None:
         llama_cpp.llama_backend_init()
         defaults = llama_cpp.llama_model_default_params()
+        defaults.use_extra_bufts = os.environ.get("LLAMA_CPP_REPACKS", "1") == "1"
         model = llama_cpp.llama_model_load_from_file(path.encode(), defaults)
         params = llama_cpp.llama_context_default_params()
         params.n_ctx, params.n_batch, params.n_ubatch = _CONTEXT, _BATCH, _BATCH
