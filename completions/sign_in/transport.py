@@ -8,7 +8,7 @@ from concurrent.futures import Future, wait
 from contextlib import suppress
 from contextvars import ContextVar
 from io import BytesIO
-from threading import Lock, Thread
+from threading import BoundedSemaphore, Lock, Thread
 from typing import Any
 from urllib.parse import quote
 
@@ -26,6 +26,8 @@ SECONDS = 10.0
 """Seconds that a request may take from the lookup of the host to the end of its response."""
 MOST_BYTES = 2 * 1024 * 1024
 """The largest response."""
+_REQUESTS = BoundedSemaphore(32)
+"""Requests under way, of which lookups may last for minutes."""
 _PLAIN = "".join(chr(code) for code in range(0x20, 0x7F) if chr(code) not in "%+")
 """Characters that a provider reads alike, whether it decodes the client's secret or not."""
 
@@ -56,8 +58,10 @@ class _Sockets:
                     end.shutdown(socket.SHUT_RDWR)
 
     def close(self) -> None:
-        for end in self._ends:
-            end.close()
+        with self._lock:  # `cut` must not shut down whatever has the number of a closed one next
+            for end in self._ends:
+                end.close()
+            self._ends.clear()
 
 
 _sockets: ContextVar[_Sockets] = ContextVar("_sockets")
@@ -97,7 +101,7 @@ class _Bounded(HTTPAdapter):
         return _use_pools(super().proxy_manager_for(*args, **options))
 
     def send(self, request: Any, *_: Any, **options: Any) -> requests.Response:
-        return _limited(request.url, lambda: self._read(request, {**options, "stream": True}))
+        return limited(request.url, lambda: self._read(request, {**options, "stream": True}))
 
     def _read(self, request: Any, options: dict[str, Any]) -> requests.Response:
         response = super().send(request, **options)
@@ -120,11 +124,13 @@ def _use_pools(manager: Any) -> Any:
     return manager
 
 
-def _limited(url: str, work: Callable[[], requests.Response]) -> requests.Response:
+def limited(url: str, work: Callable[[], requests.Response]) -> requests.Response:
     """Do the work in a thread. After SECONDS, end its connections, and raise requests.Timeout.
 
     The system's lookup of a host name cannot be interrupted: nobody waits for the thread then.
     """
+    if not _REQUESTS.acquire(blocking=False):
+        raise requests.Timeout(f"{url} is not requested: too many requests wait for the provider")
     sockets, done = _Sockets(), Future[requests.Response]()
 
     def run() -> None:
@@ -135,6 +141,7 @@ def _limited(url: str, work: Callable[[], requests.Response]) -> requests.Respon
             done.set_exception(error)
         finally:
             sockets.close()
+            _REQUESTS.release()
 
     Thread(target=run, daemon=True, name="oidc").start()
     if not wait([done], SECONDS).done:

@@ -13,6 +13,8 @@ from urllib.parse import urlsplit
 
 SECONDS = 10.0
 """Seconds for the DNS lookup, the connection and the whole response."""
+_MOST_ADDRESSES = 4
+"""Addresses of a host that are tried; a name may have any number of them."""
 _LATE = "timed out"
 _LOOKUPS = BoundedSemaphore(100)
 """DNS lookups under way. Resolvers have time limits of their own, which may be minutes."""
@@ -48,13 +50,16 @@ def post(url: str, body: bytes, headers: Mapping[str, str], allows_private: bool
 
 
 def _connected(addresses: Sequence[str], port: int, deadline: float) -> socket:
-    """A connection to the first address that accepts one. Raises the last one's OSError."""
-    for address in addresses[:-1]:
-        if time.monotonic() >= deadline:  # a name may have any number of addresses
-            break
+    """A connection to the first address that accepts one. Raises the last one's OSError.
+
+    Each address gets a share of the time: one that drops packets leaves some to the others.
+    """
+    tried = addresses[:_MOST_ADDRESSES]
+    for index, address in enumerate(tried[:-1]):
         with suppress(OSError):
-            return create_connection((address, port), _left(deadline))
-    return create_connection((addresses[-1], port), _left(deadline))
+            share = _left(deadline) / (len(tried) - index)
+            return create_connection((address, port), share)
+    return create_connection((tried[-1], port), _left(deadline))
 
 
 def _left(deadline: float) -> float:

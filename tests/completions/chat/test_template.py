@@ -45,6 +45,15 @@ def test_thoughts_have_the_name_that_gpt_oss_reads(tmp_path: Path) -> None:
     assert render(tmp_path, template, [*HELLO, said]) == "aa"
 
 
+def test_a_call_with_content_has_no_thoughts_that_gpt_oss_would_refuse(tmp_path: Path) -> None:
+    call = {"role": "assistant", "content": "b", "reasoning_content": "a", "tool_calls": [{}]}
+    template = """{% for m in messages %}{% if m.tool_calls and m.content and m.thinking %}
+        {{ raise_exception("both") }}{% endif %}{{ m.content }}{% endfor %}"""
+    assert render(tmp_path, template, [call]) == "b"
+    thought = {**call, "content": ""}
+    assert render(tmp_path, "{{ messages[0].thinking }}", [thought]) == "a"
+
+
 @pytest.mark.parametrize(
     ("template", "reason"),
     [

@@ -135,6 +135,27 @@ def test_all_addresses_of_a_name_are_tried(monkeypatch) -> None:
         assert sending.post(there.url, b"{}", {}, allows_private=True) == 204
 
 
+def test_an_address_that_drops_packets_leaves_time_for_the_others(monkeypatch) -> None:
+    clock, shares = SimpleNamespace(now=100.0), []
+
+    def drop(address: tuple[str, int], timeout: float) -> socket.socket:
+        shares.append(timeout)
+        if len(shares) < 4:
+            clock.now += timeout
+            raise TimeoutError
+        return socket.create_connection(address, 10)
+
+    def many(_host: str, port: int, **_options: object) -> list[object]:
+        return [(0, 0, 0, "", ("127.0.0.1", port))] * 50
+
+    monkeypatch.setattr(sending, "time", SimpleNamespace(monotonic=lambda: clock.now))
+    monkeypatch.setattr(sending, "getaddrinfo", many)
+    monkeypatch.setattr(sending, "create_connection", drop)
+    with receiver() as there:
+        assert sending.post(there.url, b"{}", {}, allows_private=True) == 204
+    assert shares == [2.5, 2.5, 2.5, 2.5]
+
+
 def test_a_name_that_does_not_exist_is_an_error(monkeypatch) -> None:
     def none(*_args: object, **_options: object) -> list[object]:
         raise socket.gaierror("no such host")
