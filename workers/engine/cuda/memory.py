@@ -5,7 +5,7 @@ import logging
 import os
 import tempfile
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import IO
 
@@ -37,7 +37,8 @@ def _open_lock(path: Path) -> IO[str]:
         lock = path.open("x")
     except FileExistsError:
         return path.open()
-    os.fchmod(lock.fileno(), 0o644)
+    with suppress(OSError):  # where files have no modes
+        os.fchmod(lock.fileno(), 0o644)
     return lock
 
 
@@ -49,12 +50,16 @@ def taking_turns(device: torch.device) -> Iterator[None]:
         yield
         return
     name = torch.cuda.get_device_properties(device).uuid
-    with _open_lock(Path(tempfile.gettempdir()) / f"quire-gpu-{name}.lock") as lock:
+    with ExitStack() as stack:
+        path = Path(tempfile.gettempdir()) / f"quire-gpu-{name}.lock"
         try:
+            lock = stack.enter_context(_open_lock(path))
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             logger.info("waiting until another worker has loaded its model onto %s", device)
             fcntl.flock(lock, fcntl.LOCK_EX)
+        except OSError as error:
+            logger.warning("other workers may load onto %s at the same time: %s", device, error)
         yield
 
 

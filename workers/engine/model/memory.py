@@ -11,12 +11,15 @@ class _Version(NamedTuple):
 
     limit: str
     used: str
-    dropped: str
-    """The field of ``memory.stat`` with cached files that the system drops first."""
+    cached: tuple[str, ...]
+    """The fields of ``memory.stat`` that count cached files, which the system drops: also those
+    that were read twice, such as a checkpoint."""
 
 
-_V1 = _Version("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file")
-_V2 = _Version("memory.max", "memory.current", "inactive_file")
+_V1 = _Version(
+    "memory.limit_in_bytes", "memory.usage_in_bytes", ("total_inactive_file", "total_active_file")
+)
+_V2 = _Version("memory.max", "memory.current", ("inactive_file", "active_file"))
 
 
 def available_memory(root: Path = Path("/")) -> int | None:
@@ -61,9 +64,17 @@ def _left_in(group: Path, version: _Version) -> int | None:
     try:
         limit = (group / version.limit).read_text().strip()
         used = int((group / version.used).read_text())
-        stat = dict(line.split() for line in (group / "memory.stat").read_text().splitlines())
     except (OSError, ValueError):
         return None
     if limit == "max":
         return None
-    return max(0, int(limit) - used + int(stat.get(version.dropped, 0)))
+    return max(0, int(limit) - used + _cached(group, version))
+
+
+def _cached(group: Path, version: _Version) -> int:
+    try:
+        lines = (group / "memory.stat").read_text().splitlines()
+    except OSError:
+        return 0
+    stat = dict(line.split() for line in lines)
+    return sum(int(stat.get(name, 0)) for name in version.cached)

@@ -23,7 +23,8 @@ class Rendezvous:
         self.path = Path(self._folder.name)
         new = self.path / "new"
         self._lock = new.open("w")
-        fcntl.flock(self._lock, fcntl.LOCK_EX)
+        with suppress(OSError):  # a file system without locks: nobody removes the folder then
+            fcntl.flock(self._lock, fcntl.LOCK_EX)
         new.rename(self.path / _LOCK)  # never seen without its lock
 
     def remove(self) -> None:
@@ -32,7 +33,7 @@ class Rendezvous:
 
 
 def _remove_abandoned() -> None:
-    """Remove the folders whose lock nobody holds. Those of other users stay."""
+    """Remove the folders whose lock nobody holds, as far as this user may."""
     for path in Path(tempfile.gettempdir()).glob(f"{_PREFIX}*/{_LOCK}"):
         with suppress(OSError), path.open("r+") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -90,6 +90,15 @@ def test_workers_of_other_users_can_take_the_lock(
         assert modes == ["r"]  # nobody may write another user's file
 
 
+@pytest.mark.usefixtures("card")
+def test_a_worker_that_cannot_take_the_lock_goes_on(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    (tmp_path / "quire-gpu-abc.lock").mkdir()
+    with taking_turns(GPU):
+        assert "other workers may load onto cuda:0 at the same time" in caplog.text
+
+
 def test_processes_on_cpus_do_not_wait(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(tempfile, "gettempdir", lambda: str(tmp_path))
     with taking_turns(torch.device("cpu")):

@@ -53,6 +53,17 @@ def test_a_container_has_what_its_limit_leaves(root: Path) -> None:
     assert available_memory(root) == FREE
 
 
+def test_files_that_were_read_twice_count_as_free(root: Path) -> None:
+    join(root, "0::/")
+    limit(root, "", str(1024 * MIB), used=1000 * MIB)
+    (root / "sys/fs/cgroup/memory.stat").write_text(
+        f"inactive_file {100 * MIB}\nactive_file {400 * MIB}\n"
+    )
+    assert available_memory(root) == 524 * MIB
+    (root / "sys/fs/cgroup/memory.stat").unlink()
+    assert available_memory(root) == 24 * MIB
+
+
 def test_a_service_has_what_the_lowest_limit_above_it_leaves(root: Path) -> None:
     join(root, "0::/quire.slice/worker.service")
     limit(root, "quire.slice/worker.service", "max", used=512 * MIB)
