@@ -60,9 +60,9 @@ DEFAULT_LIMITS = Limits()
 
 
 def check_bytes(text: str, limits: Limits) -> None:
-    if len(text) <= limits.max_bytes and len(text.encode()) <= limits.max_bytes:
-        return
-    raise too_long(len(text.encode()), limits)
+    size = len(text.encode(errors="surrogatepass"))  # half a surrogate pair is another error
+    if size > limits.max_bytes:
+        raise too_long(size, limits)
 
 
 def too_long(size: int, limits: Limits) -> GrammarError:

@@ -35,7 +35,7 @@ _COMPLAINTS: Mapping[str, tuple[tuple[str, ...], str]] = {
     ),
     "is not present in a registry": (
         ("id", "$ref", ""),
-        "the id of this schema changes what $ref leads to inside it, and nothing is there; "
+        "because of this id, $ref inside it names another document, which does not exist; "
         "leave the id out",
     ),
     "intersection stack level": (
@@ -210,9 +210,7 @@ def dump(value: Any) -> str:
     try:
         return json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
     except ValueError as error:
-        raise GrammarError(
-            "a number is too large; give one that a JSON parser holds as a float"
-        ) from error
+        raise GrammarError("a number is too large; give one below 1.8e308") from error
 
 
 def _check_chains(root: dict[str, Any], limits: Limits) -> None:
