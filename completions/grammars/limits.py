@@ -98,6 +98,9 @@ def children(value: Any) -> list[Any]:
     return value if isinstance(value, list) else []
 
 
+_MOST_COUNTED = 10**12
+"""Larger counts and products are taken as this one: without a bound, a pattern of a few kilobytes
+makes a number that takes long to multiply and that Python does not print."""
 _QUOTED = r'"(?:[^"\\\n]|\\.)*"'
 _CLASS = r"\[(?:[^\]\\]|\\.)*\]"
 _COUNT = r"\{\s*(?P<low>\d+)\s*(?P<comma>,)?\s*(?P<high>\d*)\s*\}"
@@ -114,7 +117,8 @@ class Shape:
 
 
 def shape(text: str, *, is_regex: bool) -> Shape:
-    """The depth of parentheses and the product of counts in braces, found in one pass."""
+    """The depth of parentheses and the product of counts in braces, at most _MOST_COUNTED, found in
+    one pass."""
     found = Shape()
     groups = [1]  # the largest product inside each open group
     last = 1  # the product of the element just read
@@ -127,7 +131,8 @@ def shape(text: str, *, is_regex: bool) -> Shape:
         elif character == ")" and len(groups) > 1:
             last = groups.pop()
         elif piece["low"] is not None:
-            last *= max(_count(piece["low"]), _count(piece["high"]), 1)
+            count = max(_count(piece["low"]), _count(piece["high"]), 1)
+            last = min(last * count, _MOST_COUNTED)
         elif character not in "?*+" and not character.isspace():
             last = 1
         groups[-1] = max(groups[-1], last)
@@ -141,8 +146,8 @@ def pieces(text: str, *, is_regex: bool) -> Iterator[re.Match[str]]:
 
 
 def _count(digits: str) -> int:
-    """The value of a count; one of 12 digits or more is 10^12."""
-    return int(digits) if 0 < len(digits) < 12 else 10**12 * bool(digits)
+    """The value of a count; one of 12 digits or more is _MOST_COUNTED."""
+    return int(digits) if 0 < len(digits) < 12 else _MOST_COUNTED * bool(digits)
 
 
 def check_shape(text: str, limits: Limits, *, is_regex: bool) -> None:
@@ -150,9 +155,10 @@ def check_shape(text: str, limits: Limits, *, is_regex: bool) -> None:
     if found.nesting > 4 * limits.max_depth:
         raise GrammarError(f"nested deeper than {4 * limits.max_depth} parentheses; remove some")
     if found.repetition > limits.max_repetition:
-        most = limits.max_repetition
+        product = f": {found.repetition}" if found.repetition < _MOST_COUNTED else ""
         raise GrammarError(
-            f"repetitions multiply to more than {most}: {found.repetition}; lower their counts"
+            f"repetitions multiply to more than {limits.max_repetition}{product}; "
+            "lower their counts"
         )
 
 

@@ -62,6 +62,7 @@ REFUSED = [
     (request("x", stream=True), ("invalid_request", "body.stream")),
     (request("x", background=True), ("invalid_request", "body.background")),
     (request("x", regex="("), ("invalid_grammar", "body.regex")),
+    (request("x", regex="a" + "{999999999}" * 500), ("invalid_grammar", "body.regex")),
     (request("x", colour="red"), ("unknown_parameter", "body.colour")),
     (request("x", **{"col\0our": "red"}), ("unknown_parameter", "body.col␀our")),
 ]

@@ -1,11 +1,15 @@
+from typing import Any
+
 import pytest
 
+from completions.grammars import Constraint, translate
 from completions.grammars.exceptions import GrammarError
 from completions.grammars.limits import (
     EBNF,
     Limits,
     check_bytes,
     check_chains,
+    check_shape,
     longest_chain,
     shape,
 )
@@ -28,6 +32,7 @@ from completions.grammars.limits import (
         ("a{0}", 0, 1),
         (")" * 5, 0, 1),
         ("a{99999999999999}", 0, 10**12),
+        ("a" + "{999999999}" * 500, 0, 10**12),
     ],
 )
 def test_nesting_and_repetitions_of_a_pattern_are_counted(
@@ -40,6 +45,31 @@ def test_nesting_and_repetitions_of_a_pattern_are_counted(
 def test_what_is_quoted_in_a_grammar_does_not_count() -> None:
     found = shape('root ::= "(({900}" [({] a {3} | "x"{2}', is_regex=False)
     assert (found.nesting, found.repetition) == (0, 3)
+
+
+COUNTS = "{999999999}" * 500
+"""A product of 4,500 digits, more than Python turns into text."""
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("regex", "a" + COUNTS),
+        ("json_schema", {"type": "string", "pattern": "a" + COUNTS}),
+        ("json_schema", {"type": "object", "patternProperties": {"a" + COUNTS: {}}}),
+        ("grammar", {"type": "lark", "value": f'start: "a"{COUNTS}'}),
+        ("ebnf", f'root ::= "a"{COUNTS}'),
+    ],
+)
+def test_a_product_of_many_digits_is_refused_in_few_words(field: str, value: Any) -> None:
+    with pytest.raises(GrammarError) as caught:
+        translate(Constraint(field, value))
+    assert len(str(caught.value)) < 500
+
+
+def test_a_small_product_is_named() -> None:
+    with pytest.raises(GrammarError, match="multiply to more than 100: 101; lower"):
+        check_shape("a{101}", Limits(max_repetition=100), is_regex=True)
 
 
 def test_bytes_count_not_characters() -> None:
