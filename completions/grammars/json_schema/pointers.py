@@ -1,8 +1,12 @@
 """JSON pointers (RFC 6901), as paths into a schema and as references."""
 
+import re
 from collections.abc import Mapping
 from typing import Any
 from urllib.parse import unquote
+
+_INDEX = re.compile("[0-9]{1,9}")
+"""The places of an array. Python converts no text of more than 4,300 digits."""
 
 
 def escape(name: str) -> str:
@@ -16,7 +20,8 @@ def at(root: Any, pointer: str) -> Any:
     for part in pointer.split("/")[1:]:
         name = part.replace("~1", "/").replace("~0", "~")
         if isinstance(value, list):
-            value = value[int(name)] if name.isdecimal() and int(name) < len(value) else None
+            index = int(name) if _INDEX.fullmatch(name) else len(value)
+            value = value[index] if index < len(value) else None
         else:
             value = value.get(name) if isinstance(value, Mapping) else None
     return value

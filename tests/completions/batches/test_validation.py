@@ -63,6 +63,10 @@ REFUSED = [
     (request("x", background=True), ("invalid_request", "body.background")),
     (request("x", regex="("), ("invalid_grammar", "body.regex")),
     (request("x", regex="a" + "{999999999}" * 500), ("invalid_grammar", "body.regex")),
+    (
+        request("x", json_schema={"enum": [1], "$ref": f"#/enum/{'1' * 5000}"}),
+        ("invalid_grammar", "body.json_schema"),
+    ),
     (request("x", colour="red"), ("unknown_parameter", "body.colour")),
     (request("x", **{"col\0our": "red"}), ("unknown_parameter", "body.col␀our")),
 ]

@@ -84,6 +84,8 @@ def combined_with_itself() -> dict[str, Any]:
         ({"type": "text"}, "unknown type text"),
         ({"pattern": "(?=a)", "type": "string"}, "invalid pattern: look-ahead"),
         ({"$ref": "#/nowhere"}, "leads nowhere"),
+        ({"enum": [1], "$ref": "#/enum/" + "1" * 5000}, "leads nowhere"),
+        ({"enum": [{}], "$ref": "#/enum/\N{ARABIC-INDIC DIGIT ZERO}"}, "leads nowhere"),
         ({"$ref": "https://example.com/s"}, "only lead into the schema itself"),
         ({"x-guidance": {"lenient": True}}, "x-guidance"),
         ({"maximum": float("inf")}, "a number is too large"),
