@@ -262,12 +262,13 @@ def _watched(batch_id: str, report: Report | None) -> _Verb[Body]:
         yield _Pause(LOOK_EVERY)
 
 
-def _prices(model: str) -> _Verb[Body]:
-    """The prices of a model; none if the key may not see it, or it is no longer served."""
+def _prices(model: str) -> _Verb[Body | None]:
+    """The prices of a model; none if the key may not see it, or it is no longer served. None if
+    the service failed: the next look asks again."""
     try:
         answer = yield from _sent("GET", f"/models/{model}")
-    except QuireError:
-        return {}
+    except QuireError as error:
+        return {} if error.status in (403, 404) else None
     return answer.get("prices_per_million_tokens") or {}
 
 

@@ -260,6 +260,22 @@ def test_progress_needs_no_prices(service) -> None:
     assert [progress.cost for progress in said] == [None]
 
 
+def test_prices_are_asked_for_again_after_a_failure(service, monkeypatch) -> None:
+    monkeypatch.setattr(quire_client, "LOOK_EVERY", 0)
+    service.status = "in_progress"
+
+    def answer(request: httpx.Request) -> httpx.Response:
+        if "/models/" in request.url.path and service.status == "in_progress":
+            service.status = "completed"  # for the next look
+            return httpx.Response(500, headers={"x-should-retry": "false"}, json={})
+        return service(request)
+
+    said: list[Progress] = []
+    with Quire("http://quire/v1", "sk-a", httpx.MockTransport(answer)) as quire:
+        quire.watch("batch_1", said.append)
+    assert [progress.cost for progress in said] == [None, 4.1]
+
+
 @pytest.mark.parametrize(
     ("seconds", "text"), [(9.4, "9s"), (75, "1m15"), (3600, "1h00"), (86_399.6, "24h00")]
 )
