@@ -140,7 +140,9 @@ class Lowering:
 
     def _table(self, pointer: str) -> tokens.TokenTable:
         if self.compiler.tokens is None:
-            raise GrammarError("tokens need a model; send `model` beside it", pointer=pointer)
+            raise GrammarError(
+                "tokens need a model; send `model` beside the constraint", pointer=pointer
+            )
         return tokens.load_table(self.compiler.tokens)
 
 

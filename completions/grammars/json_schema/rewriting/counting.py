@@ -165,8 +165,8 @@ def _having(shape: Object, some: Some) -> Iterator[Object]:
     """One alternative for each property that may be the wanted one."""
     if some.misnamed:
         advice = (
-            "a name that violates it cannot be demanded, as not, oneOf and if do; list the allowed "
-            "names in properties, with additionalProperties: false"
+            "not, oneOf and if would require a name that violates it, which is not supported; list "
+            "the allowed names in properties, with additionalProperties: false"
         )
         raise CannotWriteError(some.pointer, "propertyNames", advice)
     shape = replace(shape, some=())

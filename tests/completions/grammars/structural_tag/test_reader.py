@@ -58,7 +58,7 @@ def refusal(value: Any) -> GrammarError:
         ({"type": "dispatch", "rules": [["a"]]}, "/rules/0", "[pattern, format]"),
         ({"type": "dispatch", "rules": [["", const("a")]]}, "/rules/0/0", "not empty"),
         ({"type": "token", "token": True}, "/token", "a token's id or text"),
-        ({"type": "token", "token": 1}, "", "tokens need a model"),
+        ({"type": "token", "token": 1}, "", "send `model` beside the constraint"),
         ({"type": "regex", "pattern": "a("}, "/pattern", "unclosed group"),
         ({"type": "grammar", "grammar": "root ::= b"}, "/grammar", "not defined"),
         ({"type": "json_schema", "json_schema": {"items": {"extends": {}}}},
