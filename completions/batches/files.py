@@ -23,8 +23,8 @@ from completions.models.organizations import one_at_a_time
 _CHUNK = 64 * 1024
 _PRUNED_AT_ONCE = 100
 _WRITTEN_WITHIN = timedelta(hours=1)
-"""How long a file may take to be written. Its room stays reserved so long if its process is killed.
-"""
+"""How long a file may take to be written. If its process is killed, its room stays reserved that
+long."""
 
 
 class StorageLimitError(Exception):
@@ -74,8 +74,8 @@ def store(file: File, content: Content[Any], keep: timedelta) -> File:
 
 
 def _begin(file: File, size: int) -> None:
-    """Store the row before the content. It reserves the room, and expires with whatever a killed
-    process has written."""
+    """Store the row before the content. It reserves the room. If the process is killed, the row
+    expires, and what was written goes with it."""
     _discard(file)
     file.bytes, file.content.name = size, ""
     file.expires_at = timezone.now() + _WRITTEN_WITHIN
