@@ -227,12 +227,12 @@ def _plan(batch: Batch) -> list[tuple[str, str, str]]:
 
 
 def _files(batch: Batch) -> list[tuple[str, str, str]]:
-    """Return (name, id, link) for each file that exists."""
+    """Return (name, id, link) for each readable file."""
     ids = (
         ("Input", batch.input_file_id), ("Output", batch.output_file_id),
         ("Errors", batch.error_file_id),
     )  # fmt: skip
-    there = File.objects.in_bulk([file_id for _, file_id in ids])
+    there = File.objects.readable(timezone.now()).in_bulk([file_id for _, file_id in ids])
     return [(name, file_id, _link("file", file_id)) for name, file_id in ids if file_id in there]
 
 

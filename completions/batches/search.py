@@ -13,6 +13,7 @@ from typing import IO
 
 import orjson
 from django.db.models import Count, QuerySet
+from django.utils import timezone
 
 from completions.models import Batch, BatchResult, File
 from completions.models.parts import portions
@@ -54,12 +55,12 @@ class Found:
 
 
 class Contents:
-    """The files of a batch, open for reading. A context manager."""
+    """The readable files of a batch, open for reading. A context manager."""
 
     def __init__(self, batch: Batch) -> None:
         ids = (batch.input_file_id, batch.output_file_id, batch.error_file_id)
         self._batch = batch
-        self._files = File.objects.in_bulk(ids)
+        self._files = File.objects.readable(timezone.now()).in_bulk(ids)
         self._open: dict[str, IO[bytes]] = {}
         self._stack = ExitStack()
 

@@ -204,3 +204,17 @@ def test_null_characters_are_refused(admin: Client) -> None:  # noqa: F811
     assert admin.get("/admin/completions/batch/?status__exact=%00").status_code == 400
     admin.cookies["sessionid"] = "longer\0key"  # sent as an escape, which Django reads
     assert admin.get("/admin/").status_code == 400
+
+
+def test_a_file_that_is_being_written_is_not_opened(
+    in_role: Callable[[str], Client],  # noqa: F811
+    batch: Batch,
+) -> None:
+    """A killed writer leaves the index of its lines and a row without content."""
+    File.objects.filter(id=batch.output_file_id).update(content="")
+    viewer = in_role("Viewer")
+    assert viewer.get(f"/admin/batches/{batch.pk}/results/").status_code == 200
+    assert viewer.get(f"/admin/batches/{batch.pk}/results/77/").json()["output"] is None
+    page = viewer.get(f"/admin/completions/batch/{batch.pk}/change/").content.decode()
+    assert batch.error_file_id in page
+    assert f"/file/{batch.output_file_id}/" not in page
