@@ -7,7 +7,8 @@ from typing import IO, Any
 from asgiref.sync import sync_to_async
 from django.conf import settings
 from django.core.files import File as Content
-from django.db.models import Sum
+from django.db import transaction
+from django.db.models import QuerySet, Sum
 from django.db.models.functions import Coalesce, Greatest
 from django.utils import timezone
 
@@ -31,10 +32,22 @@ class StorageLimitError(Exception):
     """The files of the organization would exceed MAX_STORED_BYTES."""
 
 
+class FileLostError(Exception):
+    """The row of a file was deleted or replaced while its content was written."""
+
+    def __init__(self, file_id: str) -> None:
+        hours = _WRITTEN_WITHIN // timedelta(hours=1)
+        super().__init__(
+            f"{file_id} was not stored: writing it took longer than {hours} h, or it was deleted "
+            "meanwhile."
+        )
+
+
 def store_upload(
     content: Content[Any], filename: str, owner: tuple[int, int], keep: timedelta
 ) -> File:
-    """Store an upload. `owner` is (organization id, key id). Raises StorageLimitError."""
+    """Store an upload. `owner` is (organization id, key id). Raises StorageLimitError and
+    FileLostError."""
     organization_id, api_key_id = owner
     file = File(
         organization_id=organization_id,
@@ -46,7 +59,8 @@ def store_upload(
 
 
 def store_within_limit(file: File, content: Content[Any], keep: timedelta) -> File:
-    """Store a file that counts towards MAX_STORED_BYTES. Raises StorageLimitError."""
+    """Store a new file, which counts towards MAX_STORED_BYTES. Raises StorageLimitError and
+    FileLostError."""
     size = content.size or 0
     with one_at_a_time(file.organization_id):
         check_room(file.organization_id, size)
@@ -68,7 +82,10 @@ def check_room(organization_id: int, size: int) -> None:
 
 
 def store(file: File, content: Content[Any], keep: timedelta) -> File:
-    """Store a file. Overwrites what a crashed attempt left behind."""
+    """Store a file. Overwrites what a crashed attempt left behind, and takes the file from a writer
+    that still runs. Raises FileLostError."""
+    _delete(File.objects.filter(id=file.id))
+    file.content.storage.delete(path_in_storage(file))
     _begin(file, 0)
     return _write(file, content, keep)
 
@@ -76,32 +93,49 @@ def store(file: File, content: Content[Any], keep: timedelta) -> File:
 def _begin(file: File, size: int) -> None:
     """Store the row before the content. It reserves the room. If the process is killed, the row
     expires, and what was written goes with it."""
-    _discard(file)
     file.bytes, file.content.name = size, ""
     file.expires_at = timezone.now() + _WRITTEN_WITHIN
     file.save(force_insert=True)
 
 
 def _write(file: File, content: Content[Any], keep: timedelta) -> File:
-    """Store the content of a file that was begun. Raises File.DoesNotExist if its row was deleted
-    meanwhile."""
+    """Store the content of a file that was begun. Raises FileLostError."""
+    # Another writer of the same id has another time in its row.
+    mine = File.objects.filter(id=file.id, content="", expires_at=file.expires_at)
     try:
-        file.content.storage.delete(path_in_storage(file))
         file.content.save(file.id, content, save=False)
         file.bytes, file.expires_at = content.size or 0, file.created_at + keep
         written = {name: getattr(file, name) for name in ("content", "bytes", "expires_at")}
-        if not File.objects.filter(id=file.id).update(**written):
-            file.content.delete(save=False)
-            raise File.DoesNotExist(f"{file.id} was deleted while it was written")
+        if not mine.update(**written):
+            _delete_unowned(file)
+            raise FileLostError(file.id)
     except BaseException:
-        _discard(file)
+        _discard(mine)
         raise
     return file
 
 
-def _discard(file: File) -> None:
-    """Delete the row, and the content with it."""
-    File.objects.filter(id=file.id).delete()
+def _delete_unowned(file: File) -> None:
+    """Delete the content of a file whose row is lost, unless it may be that of another writer: only
+    one of them has the plain path, and storage gives the others names of their own."""
+    is_own = file.content.name != path_in_storage(file)
+    if is_own or not File.objects.filter(id=file.id).exists():
+        file.content.delete(save=False)
+
+
+def _discard(mine: QuerySet[File]) -> None:
+    """Delete the row that this writer began, and the content with it."""
+    _delete(mine)
+
+
+def _delete(files: QuerySet[File]) -> int:
+    """Delete these files. Returns their number. The rows are locked, because QuerySet.delete()
+    deletes by id what it has read, even if a writer has changed it meanwhile."""
+    with transaction.atomic():
+        found = list(files.select_for_update())
+        for file in found:
+            file.delete()
+    return len(found)
 
 
 async def read(file: File, start: int = 0) -> AsyncIterator[bytes]:
@@ -118,8 +152,8 @@ async def read(file: File, start: int = 0) -> AsyncIterator[bytes]:
 def prune(now: datetime) -> int:
     """Delete expired files. Returns their number."""
     pruned = 0
-    while expired := list(File.objects.filter(expires_at__lte=now)[:_PRUNED_AT_ONCE]):
-        for file in expired:
-            file.delete()
-        pruned += len(expired)
+    expired = File.objects.filter(expires_at__lte=now)
+    while ids := list(expired.values_list("id", flat=True)[:_PRUNED_AT_ONCE]):
+        # One by one: a file that was written meanwhile is no longer expired.
+        pruned += sum(_delete(expired.filter(id=file_id)) for file_id in ids)
     return pruned

@@ -17,8 +17,8 @@ from completions.models import Batch, File, FilePurpose
 def prepare(batch: Batch, now: datetime) -> tuple[Batch, File]:
     """Return an unsaved batch and its stored input file.
 
-    The input has the lines named in the error file, as they were sent. Raises File.DoesNotExist
-    and files.StorageLimitError.
+    The input has the lines named in the error file, as they were sent. Raises File.DoesNotExist,
+    files.StorageLimitError and files.FileLostError.
     """
     inputs = File.objects.readable(now)
     sent, failed = inputs.get(id=batch.input_file_id), inputs.get(id=batch.error_file_id)
@@ -30,7 +30,7 @@ def prepare(batch: Batch, now: datetime) -> tuple[Batch, File]:
 
 def again(batch: Batch, sent: Iterable[bytes]) -> tuple[Batch, File]:
     """Return an unsaved batch like this one, and its stored input file with these lines.
-    Raises files.StorageLimitError."""
+    Raises files.StorageLimitError and files.FileLostError."""
     with tempfile.TemporaryFile(dir=settings.FILE_UPLOAD_TEMP_DIR) as draft:
         draft.writelines(sent)
         draft.seek(0)  # flushes: the size is read from disk

@@ -1,5 +1,6 @@
 """Writes a batch's files, in input order, once all its lines have ended."""
 
+import logging
 import tempfile
 from collections.abc import AsyncIterator, Callable, Iterator
 from datetime import timedelta
@@ -16,6 +17,8 @@ from completions.batches.summary import Summary
 from completions.models import UNFINISHED, Batch, BatchLine, File, FilePurpose, LineState
 from completions.models.parts import parts
 
+logger = logging.getLogger(__name__)
+
 Alive = Callable[[], bool]
 """Returns False once the caller has lost its lock and must stop."""
 
@@ -26,8 +29,9 @@ _DELETED_AT_ONCE = 2000
 def write_files(batch: Batch, alive: Alive) -> bool:
     """Write both files and their index, end the batch and delete its lines.
 
-    Returns False if another worker took over. An interrupted run is repeated from the start,
-    because only the last step ends the batch. The files are final: a later result is dropped.
+    Returns False if another worker took over, or a file took too long. An interrupted run is
+    repeated from the start, because only the last step ends the batch. The files are final: a later
+    result is dropped.
     """
     folder = settings.FILE_UPLOAD_TEMP_DIR
     with tempfile.TemporaryFile(dir=folder) as output, tempfile.TemporaryFile(dir=folder) as errors:
@@ -45,8 +49,14 @@ def write_files(batch: Batch, alive: Alive) -> bool:
             summary.add(result)
             completed += answered
             total += 1
-        store(batch, batch.output_file_id, output)
-        store(batch, batch.error_file_id, errors)
+        if not alive():  # the other worker may have stored the files already
+            return False
+        try:
+            store(batch, batch.output_file_id, output)
+            store(batch, batch.error_file_id, errors)
+        except files.FileLostError as error:
+            logger.warning("%s is repeated: %s", batch.id, error)
+            return False
         if not index.store(batch, alive):
             return False
         Batch.objects.filter(id=batch.id).update(
@@ -62,7 +72,7 @@ def write_files(batch: Batch, alive: Alive) -> bool:
 
 
 def store(batch: Batch, file_id: str, content: IO[bytes]) -> None:
-    """Store what was written to `content`, if anything."""
+    """Store what was written to `content`, if anything. Raises files.FileLostError."""
     if content.tell():
         file = file_of(batch, file_id)
         file.created_at = timezone.now()

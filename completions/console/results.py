@@ -115,6 +115,8 @@ def resubmit(request: HttpRequest, batch_id: str) -> HttpResponseBase:
                 again, file = resubmission.again(batch, sent)
             except files.StorageLimitError as error:
                 raise storage_limit("id") from error
+            except files.FileLostError as error:
+                raise APIError("internal_error", str(error)) from error
         if not file.bytes:
             file.delete()
             messages.warning(request, "Nothing was sent: no line matches.")

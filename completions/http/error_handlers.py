@@ -16,6 +16,7 @@ from redis.exceptions import RedisError
 from rest_framework import exceptions as drf
 from rest_framework.response import Response
 
+from completions.batches.files import FileLostError
 from completions.catalog.model_files import ModelFilesError
 from completions.exceptions import APIError, payload_too_large
 from completions.grammars.exceptions import GrammarError
@@ -39,6 +40,11 @@ def _unreachable(code: str, what: str) -> Callable[[Exception], APIError]:
         return APIError(code)
 
     return translate
+
+
+def _file_lost(exc: FileLostError) -> APIError:
+    logger.error("%s", exc)
+    return APIError("internal_error", f"{exc} Send it again.")
 
 
 _DISK_FULL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
@@ -74,6 +80,7 @@ _TRANSLATIONS: tuple[tuple[Any, Callable[[Any], APIError]], ...] = (
         _unreachable("database_unavailable", "The database cannot be reached"),
     ),
     (OSError, _os_error),
+    (FileLostError, _file_lost),
     ((Http404, drf.NotFound), lambda _: APIError("not_found")),
     (
         drf.MethodNotAllowed,

@@ -215,6 +215,8 @@ def _unsaved(file: Path, origin: dict[str, str], options: dict[str, Any]) -> Bat
         raise CommandError(
             f"the files of {organization} exceed {settings.MAX_STORED_BYTES} bytes in all"
         ) from error
+    except files.FileLostError as error:
+        raise CommandError(str(error)) from error
     batch = Batch(
         endpoint=endpoint,
         completion_window=f"{options['window']}h",

@@ -240,5 +240,8 @@ def test_a_file_whose_row_ended_while_it_was_written_leaves_nothing(api, folder,
         return save(*args, **options)
 
     monkeypatch.setattr(FileSystemStorage, "save", pruned_meanwhile)
-    assert upload(api).status_code == 500
+    refused = upload(api)
+    assert code(refused, 500) == ("internal_error", None)
+    message = refused.json()["error"]["message"]
+    assert "was not stored: writing it took longer than 1 h, or it was deleted" in message
     assert not [path for path in folder.rglob("*") if path.is_file()]
