@@ -2,6 +2,7 @@
 
 import asyncio
 import hashlib
+import logging
 import random
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
@@ -12,8 +13,10 @@ from typing import IO, Any
 
 import orjson
 from django.conf import settings
+from django.db import InterfaceError, OperationalError
 from django.db.models import Sum
 from django.utils import timezone
+from redis.exceptions import RedisError
 
 from completions.accounts import keys
 from completions.accounts.keys import Principal
@@ -26,6 +29,7 @@ from completions.batches.planning.order import Planner, store
 from completions.batches.summary import Summary
 from completions.batches.watched import SharedSchema, schema_of
 from completions.batches.writing import Alive
+from completions.catalog.model_files import ModelFilesError
 from completions.exceptions import APIError
 from completions.grammars import TokenSource
 from completions.jobs.rids import BatchRids, rids_of
@@ -43,16 +47,20 @@ from completions.models.organizations import one_at_a_time
 from completions.models.storable import without_nul
 from completions.requests import preparation
 
+logger = logging.getLogger(__name__)
+
 SHOWN_ERRORS = 100
 """The most errors in the batch object. The error file has all of them."""
 CHECKED_AT_ONCE = 4
 """The number of lines in a group that are validated concurrently."""
+_TRANSIENT = (ModelFilesError, RedisError, OperationalError, InterfaceError, OSError, MemoryError)
+"""Faults of the service, not of a line: the validation is tried again."""
 _TAKEN = "rid: {} was used by this API key in the last 24 hours; send a new id."
 
 
 @dataclass(frozen=True, slots=True)
 class RefusedLine:
-    """A line whose body would be refused as a live request."""
+    """A line whose body would get an error as a live request."""
 
     custom_id: str
     error: APIError
@@ -238,6 +246,11 @@ class Check:
             if error.status_code >= HTTPStatus.INTERNAL_SERVER_ERROR:
                 raise
             return RefusedLine(custom_id, error)
+        except _TRANSIENT:
+            raise
+        except Exception:  # it would come again with each try, and hold up the whole batch
+            logger.exception("unhandled exception in line %d of %s", number, self._batch.id)
+            return RefusedLine(custom_id, APIError("internal_error"))
 
     def _with_rids(
         self, group: Sequence[tuple[int, bytes]], checked: Sequence[_Checked]

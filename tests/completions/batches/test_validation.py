@@ -3,6 +3,7 @@
 import json
 
 import pytest
+from django.db import OperationalError
 
 from completions.batches import input_lines, validation
 from completions.exceptions import APIError
@@ -226,6 +227,39 @@ def test_an_interrupted_validation_begins_anew(bench, monkeypatch):
 
 def test_a_fault_of_the_service_is_not_the_lines(bench, monkeypatch):
     batch = bench.create([request("a", model="absent")])  # in models.toml, but without its files
+    bench.turn()
+    assert bench.get(batch)["status"] == "validating"  # and is tried again
+
+
+def _judged_with_a_bug(monkeypatch):
+    async def judge(*_constraint):
+        raise ValueError("a bug of ours")
+
+    monkeypatch.setattr(preparation, "judge", judge)
+
+
+def test_an_unexpected_exception_ends_its_own_line_and_the_others_run(bench, monkeypatch, caplog):
+    _judged_with_a_bug(monkeypatch)
+    done = bench.run_to_end(bench.create([request("a"), request("b", regex="b"), request("c")]))
+    assert done["request_counts"] == {"total": 3, "completed": 2, "failed": 1}
+    (line,) = bench.lines(done["error_file_id"])
+    assert (line["custom_id"], line["response"]["status_code"]) == ("b", 500)
+    assert line["response"]["body"] == APIError("internal_error").envelope()
+    (logged,) = (each for each in caplog.records if "line 2" in each.getMessage())
+    assert "a bug of ours" in str(logged.exc_info[1])
+
+
+def test_an_unexpected_exception_fails_the_file_where_that_is_wanted(bench, monkeypatch):
+    _judged_with_a_bug(monkeypatch)
+    assert fault(bench, request("x", regex="b"), on_invalid="fail") == ("internal_error", "body")
+
+
+def test_a_database_that_is_away_is_no_fault_of_a_line(bench, monkeypatch):
+    async def judge(*_constraint):
+        raise OperationalError
+
+    monkeypatch.setattr(preparation, "judge", judge)
+    batch = bench.create([request("a", regex="a")])
     bench.turn()
     assert bench.get(batch)["status"] == "validating"  # and is tried again
 
