@@ -4,10 +4,11 @@ import json
 
 import pytest
 from asgiref.sync import async_to_sync, sync_to_async
+from django.core.files.storage import FileSystemStorage
 from django.test import Client
 
 from completions import tasks
-from completions.batches import writing
+from completions.batches import files, writing
 from completions.models import BatchLine, File, LineState
 from tests.completions.batches.conftest import request
 
@@ -141,27 +142,40 @@ def test_counts_are_those_of_the_files(bench, monkeypatch):
 
 
 def test_files_are_written_once_whatever_interrupts(bench, folder, monkeypatch):
+    def stored():  # the input and the output
+        return len([path for path in folder.rglob("*") if path.is_file()])
+
     batch = bench.create([request("a")])
     bench.turn()
     bench.turn()
     bench.work()
+    save = FileSystemStorage.save
+
+    class Killed(BaseException):
+        """The process ends after it wrote the content, and cleans nothing up."""
+
+    def saved_before_the_end(*args, **options):
+        save(*args, **options)
+        raise Killed
+
     with monkeypatch.context() as patch:
-        # The content is stored, the row is not: what a crash leaves.
-        patch.setattr(File, "save", lambda *_, **__: 1 / 0)
-        patch.setattr("django.db.models.fields.files.FieldFile.delete", lambda *_, **__: None)
-        bench.turn()
-        bench.turn()
+        # The content is stored, and its row does not name it.
+        patch.setattr(FileSystemStorage, "save", saved_before_the_end)
+        patch.setattr(files, "_discard", lambda _mine: None)
+        with pytest.raises(Killed):
+            bench.turn()
     assert bench.get(batch)["status"] == "finalizing"
-    assert not File.objects.filter(purpose="batch_output").exists()
+    assert File.objects.get(purpose="batch_output").content.name == ""
+    assert stored() == 2
     with monkeypatch.context() as patch:
-        # Now the row is stored too, and the batch has not ended.
+        # Now the row names it, and the batch has not ended.
         patch.setattr(writing, "Batch", None)
         bench.turn()
     assert bench.get(batch)["status"] == "finalizing"
     assert File.objects.filter(purpose="batch_output").count() == 1
     done = bench.run_to_end(batch)
     assert len(bench.lines(done["output_file_id"])) == 1
-    assert len([p for p in folder.rglob("*") if p.is_file()]) == 2  # input and output
+    assert stored() == 2
 
 
 def test_lines_left_by_a_killed_writer_are_swept(bench, monkeypatch):
