@@ -1,17 +1,17 @@
 """/v1/batches: valid bodies, access, and lists."""
 
-import asyncio
 import json
-from types import SimpleNamespace
-from typing import Any
+import os
+import subprocess
+import sys
 
 import pytest
 from django.core.files.uploadedfile import SimpleUploadedFile
 from django.test import Client
 
-from completions.endpoints import batches
-from completions.exceptions import APIError
 from completions.models import Batch, File
+from tests.acceptance.service import ROOT
+from tests.completions.batches.export.test_postgres import database  # noqa: F401 - a fixture
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -125,21 +125,19 @@ def test_too_many_waiting_lines_refuse_new_batches(api, file_id, settings):
     assert create(api, file_id).status_code == 429
 
 
-def test_batches_that_come_together_are_bounded(owner, file_id, settings):
-    settings.MAX_VALIDATING_BATCHES = 3
-    asking: Any = SimpleNamespace(organization_id=owner.organization.pk, key_id=owner.key.pk)
-
-    async def create_all() -> list[Any]:
-        file = await File.objects.aget(id=file_id)
-        new = (Batch(endpoint="/v1/completions", completion_window="24h", output_seconds=1)
-               for _ in range(8))  # fmt: skip
-        creating = (batches.create(batch, file, asking) for batch in new)
-        return await asyncio.gather(*creating, return_exceptions=True)
-
-    answers = asyncio.run(create_all())
-    refused = [each.code for each in answers if isinstance(each, APIError)]
-    assert refused == ["batch_limit_exceeded"] * 5
-    assert Batch.objects.count() == 3
+@pytest.mark.parametrize("kind", ["sqlite", "postgresql"])
+def test_batches_that_come_together_are_bounded(request, tmp_path, kind):
+    """On SQLite any transaction that writes is alone; on PostgreSQL it takes the lock."""
+    url = f"sqlite:///{tmp_path}/db.sqlite3"
+    if kind == "postgresql":
+        url = request.getfixturevalue("database")
+    home = {"QUIRE_HOME": str(tmp_path), "DJANGO_SETTINGS_MODULE": "project.settings"}
+    ran = subprocess.run(
+        [sys.executable, "-m", "tests.completions.endpoints.batches_together"],
+        cwd=ROOT, env={**os.environ, **home, "DATABASE_URL": url}, stdout=subprocess.PIPE,
+        text=True, timeout=300, check=True,
+    )  # fmt: skip
+    assert ran.stdout.split() == ["batch_limit_exceeded"] * 5 + ["created"] * 3 + ["3"]
 
 
 def test_lists_are_turned_page_by_page(api, file_id):

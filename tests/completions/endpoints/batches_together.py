@@ -1,0 +1,54 @@
+"""Creates eight batches in eight threads, each with a connection of its own, of which three may
+wait. Prints the codes of the refusals and the number of the rows. Run with DATABASE_URL set to an
+empty database; in the database of pytest-django, threads would share a connection."""
+
+import threading
+from concurrent.futures import ThreadPoolExecutor
+
+import django
+
+django.setup()
+
+from django.conf import settings  # noqa: E402
+from django.core.management import call_command  # noqa: E402
+from django.db import connection, connections  # noqa: E402
+
+from completions.endpoints import batches  # noqa: E402
+from completions.exceptions import APIError  # noqa: E402
+from completions.models import ApiKey, Batch, Organization  # noqa: E402
+
+THREADS = 8
+
+
+def create_together() -> list[str]:
+    organization = Organization.objects.create(name="one")
+    key = ApiKey.objects.create(organization=organization, name="key")
+    owner = organization.pk, key.pk
+    connections.close_all()
+    ready = threading.Barrier(THREADS)
+
+    def create(number: int) -> str:
+        batch = Batch(
+            endpoint="/v1/completions", completion_window="24h", output_seconds=1,
+            input_file_id=f"file-{number}", job_prefix="cmpl-",
+        )  # fmt: skip
+        batch.organization_id, batch.api_key_id = owner
+        batch.expires_at = batch.created_at + batch.window
+        connection.ensure_connection()
+        ready.wait()
+        try:
+            batches._store(batch)
+        except APIError as error:
+            return error.code
+        finally:
+            connections.close_all()
+        return "created"
+
+    with ThreadPoolExecutor(THREADS) as pool:
+        return list(pool.map(create, range(THREADS)))
+
+
+if __name__ == "__main__":
+    call_command("migrate", verbosity=0)
+    settings.MAX_VALIDATING_BATCHES = 3
+    print(*sorted(create_together()), Batch.objects.count())
