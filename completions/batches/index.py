@@ -27,6 +27,8 @@ class Index:
 
     def store(self, batch: Batch, alive: Callable[[], bool]) -> bool:
         """Store the index; the files must already be stored. Returns False if `alive` does."""
+        if not alive():  # the rows may be those of the writer that took over
+            return False
         BatchResult.objects.filter(batch=batch).delete()
         sent = _places(batch)
         for part in parts(self._lines, _AT_ONCE):

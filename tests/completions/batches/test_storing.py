@@ -10,6 +10,7 @@ from django.db.models.signals import post_delete
 from django.utils import timezone
 
 from completions.batches import files, writing
+from completions.batches.index import Index
 from completions.models import Batch, BatchLine, File, FilePurpose
 from tests.completions.console.batch_of_results import ended_batch
 
@@ -80,6 +81,11 @@ def test_a_writer_without_its_lease_stores_nothing(batch):
     leases = iter([True, False])
     assert not writing.write_files(batch, lambda: next(leases))
     assert [text_of(batch.output_file_id), text_of(batch.error_file_id)] == before
+    assert batch.results.count() == 12
+
+
+def test_a_writer_that_loses_its_lease_later_leaves_the_index(batch):
+    assert not Index().store(batch, lambda: False)
     assert batch.results.count() == 12
 
 
