@@ -1,5 +1,5 @@
 """What can be fused: norms, gates and rotations, as torch operations that define each one exactly,
-with the places where they round; and which of them a model's own modules and functions are."""
+with the places where they round; and recognises them among a model's modules and functions."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -82,10 +82,10 @@ def _epsilon(module: Any) -> float | None:
 
 def _try_norm(module: Any, weight: Tensor | None, x: Tensor) -> Tensor | None:
     """The module's result for ``x`` with another ``weight``; None if it takes something else."""
-    twin = object.__new__(type(module))
-    twin.__dict__.update(module.__dict__)
-    twin._parameters = {} if weight is None else {"weight": nn.Parameter(weight)}
     try:
+        twin = object.__new__(type(module))
+        twin.__dict__.update(module.__dict__)
+        twin._parameters = {} if weight is None else {"weight": nn.Parameter(weight)}
         result = type(module).forward(twin, x)
     except Exception:  # noqa: BLE001 - it takes something else
         return None

@@ -113,28 +113,43 @@ class Fusion(TorchFunctionMode):
         self._waiting: _Sum | _Active | _Turned | None = None
         self._sizes: set[int] = set()
         self._tokens: list[Any] = []
+        self._wrapped: list[tuple[nn.Module, Callable[..., Tensor] | None]] = []
         rules: dict[Any, NormRule | None] = {}
         for module in model.modules():
             if (kind := _kind_of(module)) not in rules:
                 rules[kind] = norm_rule_of(module)
-            if (rule := rules[kind]) is not None:
-                self._install_norm(module, rule)
         for name in {type(module).__module__ for module in model.modules()}:
-            _install_rotation(sys.modules[name])
+            _install_rotation(sys.modules.get(name))
+        for module in model.modules():
+            if (rule := rules[_kind_of(module)]) is not None:
+                self._install_norm(module, rule)
 
     def _install_norm(self, module: nn.Module, rule: NormRule) -> None:
         weight = getattr(module, "weight", None)
         if weight is not None:
             self._sizes.add(len(weight))
-        own: Callable[[Tensor], Tensor] = module.forward
+        own: Callable[..., Tensor] = module.forward
 
         @wraps(own)
-        def forward(x: Tensor) -> Tensor:
+        def forward(*args: Any, **kwargs: Any) -> Tensor:
             fusion = _active.get()
-            normal = None if fusion is None else fusion.normalize(x, weight, rule)
-            return own(x) if normal is None else normal
+            if fusion is None or kwargs or len(args) != 1:  # a gate, for one, is another norm
+                return own(*args, **kwargs)
+            normal = fusion.normalize(args[0], weight, rule)
+            return own(*args) if normal is None else normal
 
+        self._wrapped.append((module, vars(module).get("forward")))
         module.forward = forward
+
+    def remove(self) -> None:
+        """Give the norms their own forward back. Rotations stay wrapped, as other models share
+        them."""
+        for module, own in self._wrapped:
+            if own is None:
+                del module.forward
+            else:
+                module.forward = own
+        self._wrapped.clear()
 
     def __enter__(self) -> "Fusion":
         self._tokens.append(_active.set(self))

@@ -135,7 +135,7 @@ def wrap_model(
         proof = Proof(model, backend, config.block_size, max_model_len)
         if device.type == "cpu" and ranks is None:
             packed = pack_linears(model, config.dtype, proof.direct_weights)
-        forward = _paged(model, proof, backend, max_model_len, config)
+        forward = _paged(model, proof, backend, max_model_len, config, ranks)
     except UnsupportedModel as reason:
         if config.is_rounded or (packed and read_again is None) or ranks is not None:
             raise
@@ -159,7 +159,12 @@ def wrap_model(
 
 
 def _paged(
-    model: Any, proof: Proof, backend: AttentionBackend, max_len: int, config: EngineConfig
+    model: Any,
+    proof: Proof,
+    backend: AttentionBackend,
+    max_len: int,
+    config: EngineConfig,
+    ranks: Ranks | None,
 ) -> _Forward:
     """The model over pages, and in C where the C forward supports it. Raises UnsupportedModel."""
     own = OwnAttention(model, backend, config)
@@ -173,9 +178,8 @@ def _paged(
         paged.mixers = _mixers(paged, proof.continues, backend, config, adapters)
     with adapters.checking(PROBED_TOKENS), finding_routed_modules(model) as routed:
         probed = probe(paged, backend, config.block_size, model.device)
-    if backend.fuses:
-        paged.fusion = Fusion(model)
-    _compare(own, paged, probed.shapes, backend)
+    paged.fusion = _fusion(model, backend, config, ranks)
+    _compare(own, paged, probed.shapes, backend, ranks)
     c_may_run = isinstance(backend, CpuBackend) and config.tensor_parallel_size == 1
     if c_may_run and paged.mixers is None and NativeDecoder.takes_blocks(config.block_size):
         paged.native = _native(paged, own, proof, probed, max_len)
@@ -205,25 +209,57 @@ def _mixers(
     return mixers
 
 
+def _fusion(
+    model: Any, backend: AttentionBackend, config: EngineConfig, ranks: Ranks | None
+) -> Fusion | None:
+    """The fusion of the model's operations, unless it fails here or on another rank."""
+    fusion = None
+    if backend.fuses and not config.enforce_eager:
+        try:
+            fusion = Fusion(model)
+        except Exception as failure:  # noqa: BLE001 - the modules may be anything
+            logger.warning("operations are not fused, since %r", failure)
+    if ranks is not None and not ranks.smallest(fusion is not None) and fusion is not None:
+        fusion.remove()
+        logger.warning("operations are not fused, since another rank does not fuse them")
+        return None
+    return fusion
+
+
 def _compare(
     own: OwnAttention,
     paged: PagedModel,
     shapes: dict[nn.Module, LayerShape],
     backend: AttentionBackend,
+    ranks: Ranks | None,
 ) -> None:
     """Check the forward over pages against the model's own modules and attention; if the check
     fails, try without fusion, then simpler kernels. Raises UnsupportedModel."""
     while True:
-        try:
-            return own.compare(paged, shapes)
-        except UnsupportedModel as reason:
-            if paged.fusion is not None:
-                paged.fusion = None
-                logger.warning("operations are not fused, since %s", reason)
-                continue
-            if not backend.simplify():
-                raise
-            logger.warning("attention falls back to a simpler kernel, since %s", reason)
+        reason = _difference(own, paged, shapes)
+        if ranks is not None and not ranks.smallest(reason is None) and reason is None:
+            reason = UnsupportedModel("another rank's output differs")
+        if reason is None:
+            return
+        if paged.fusion is not None:
+            paged.fusion.remove()
+            paged.fusion = None
+            logger.warning("operations are not fused, since %s", reason)
+            continue
+        if not backend.simplify():
+            raise reason
+        logger.warning("attention falls back to a simpler kernel, since %s", reason)
+
+
+def _difference(
+    own: OwnAttention, paged: PagedModel, shapes: dict[nn.Module, LayerShape]
+) -> UnsupportedModel | None:
+    """What is wrong with the forward over pages; None if nothing is."""
+    try:
+        own.compare(paged, shapes)
+    except UnsupportedModel as reason:
+        return reason
+    return None
 
 
 def _native(

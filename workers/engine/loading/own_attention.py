@@ -17,8 +17,8 @@ _CHECKED_PIECES = (11, 12, 1)
 """The chunk sizes of the model's own check: a first chunk, a second one, and a single token."""
 
 _TOLERANCE_ROUNDED = 0.2
-"""The same for 8-bit activations: a difference in the last bit may round to another byte, as in
-7 % of random models."""
+"""``TOLERANCE`` for 8-bit activations: a difference in the last bit may round to another
+byte, as in 7 % of random models."""
 
 _MOST_NOISE = 0.5
 

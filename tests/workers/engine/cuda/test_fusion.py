@@ -128,6 +128,13 @@ class OtherEpsilon(Norm):
             self.eps = kept
 
 
+class Gated(Norm):
+    """As those of Mamba 2: an optional gate, which is applied before the norm."""
+
+    def forward(self, hidden_states: Tensor, gate: Tensor | None = None) -> Tensor:
+        return super().forward(hidden_states if gate is None else hidden_states * silu(gate))
+
+
 def draw(*shape: int) -> Tensor:
     return torch.randn(shape, dtype=torch.bfloat16)
 
@@ -166,6 +173,20 @@ def test_hooks_see_the_numbers(kernels: PlainKernels) -> None:
     with Fusion(norm):
         norm(a + b)
     assert torch.equal(seen[0], a + b)
+
+
+def test_a_norm_takes_further_arguments(kernels: PlainKernels) -> None:
+    norm, x, gate = Gated(), draw(1, 3, 8), draw(1, 3, 8)
+    plain, gated = norm(x), norm(x, gate)
+    fusing = Fusion(norm)
+    with fusing:
+        assert torch.equal(norm(x), plain)
+        assert torch.equal(norm(x, gate), gated)
+        assert torch.equal(norm(hidden_states=x), plain)
+    assert kernels.calls == {"normalize": 1, "gate": 1}
+    assert torch.equal(norm(x, gate), gated)
+    fusing.remove()
+    assert "forward" not in vars(norm)
 
 
 def test_an_activation_waits_for_its_product_only(kernels: PlainKernels) -> None:
@@ -219,6 +240,11 @@ def make_engine(path: Path, **settings: Any) -> Engine:
     return Engine(wrap_model(model, AutoTokenizer.from_pretrained(path), backend, config), config)
 
 
+def norms_of(engine: Engine) -> list[nn.Module]:
+    runner: Any = engine.runner
+    return [m for m in runner._model.model.modules() if type(m).__name__ == "LlamaRMSNorm"]
+
+
 def assert_greedy(engine: Engine, path: Path) -> None:
     prompts = [greedy.prompt(1 + 7 * i, salt=i) for i in range(5)]
     params = SamplingParams(max_tokens=10, temperature=0)
@@ -269,3 +295,58 @@ def test_a_model_that_differs_with_fusion_runs_without(
     kernels.calls.clear()
     assert_greedy(engine, tiny_llama)
     assert not kernels.calls
+    assert not any("forward" in vars(m) for m in norms_of(engine)), "norms stay wrapped"
+
+
+def test_enforce_eager_turns_fusion_off(kernels: PlainKernels, tiny_llama: Path) -> None:
+    engine = make_engine(tiny_llama, enforce_eager=True)
+    assert_greedy(engine, tiny_llama)
+    assert not kernels.calls
+
+
+def test_a_model_that_cannot_be_studied_runs_without(
+    kernels: PlainKernels,
+    tiny_llama: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    def fail(_module: nn.Module) -> None:
+        raise ValueError("no signature found for builtin")
+
+    monkeypatch.setattr(fusion, "norm_rule_of", fail)
+    engine = make_engine(tiny_llama)
+    assert "operations are not fused, since ValueError('no signature" in caplog.text
+    assert_greedy(engine, tiny_llama)
+    assert not kernels.calls
+
+
+def test_a_class_of_an_unknown_module_is_no_obstacle(kernels: PlainKernels) -> None:
+    made = type("Made", (Norm,), {"__module__": "not.imported"})()
+    x = draw(1, 3, 8)
+    with Fusion(made):
+        made(x)
+    assert kernels.calls == {"normalize": 1}
+
+
+@pytest.mark.parametrize("here", [True, False])
+def test_ranks_agree_on_fusion(
+    kernels: PlainKernels, tiny_llama: Path, caplog: pytest.LogCaptureFixture, here: bool
+) -> None:
+    """One of two ranks fuses, this one or the other."""
+    backend = CudaBackend(HERE)
+    backend.fuses = here
+    seen: list[int] = []
+
+    class Two:
+        def smallest(self, number: int) -> int:
+            seen.append(int(number))
+            return 0 if len(seen) == 1 else int(number)
+
+    model = AutoModelForCausalLM.from_pretrained(tiny_llama, attn_implementation=backend.attention)
+    config = EngineConfig(device="cpu", dtype="float32", block_size=4)
+    ranks: Any = Two()
+    tokenizer = AutoTokenizer.from_pretrained(tiny_llama)
+    loaded = wrap_model(model, tokenizer, backend, config, ranks=ranks)
+    assert loaded.model.fusion is None  # type: ignore[union-attr]
+    assert seen == [here, 1]
+    assert ("since another rank does not fuse them" in caplog.text) == here
