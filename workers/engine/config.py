@@ -40,7 +40,7 @@ class EngineConfig:
     gpu_memory_utilization: float = 0.9
     """The share of a GPU's memory that the engine may use."""
     enforce_eager: bool = False
-    """On a GPU, decode without CUDA graphs."""
+    """On a GPU, run without CUDA graphs and without fused kernels."""
     async_scheduling: bool = True
     """On a GPU, launch a step before the tokens of the previous one are known, if it depends on
     nothing else."""

@@ -15,6 +15,7 @@ from contextvars import ContextVar
 from dataclasses import dataclass
 from functools import wraps
 from typing import Any
+from weakref import ref
 
 import torch
 from torch import Tensor, nn
@@ -87,6 +88,20 @@ class _Active:
 
 
 @dataclass(slots=True, eq=False)
+class _Multiplied:
+    """An activation that a product included, so that nothing wrote it. Before the next operation
+    it is written after all if the model still holds it. Most models have dropped it by then."""
+
+    active: "ref[Tensor]"
+    gate: Tensor
+    kind: Activation
+
+    def run(self) -> None:
+        if (active := self.active()) is not None:
+            _Active(active, self.gate, self.kind).run()
+
+
+@dataclass(slots=True, eq=False)
 class _Turned:
     """``heads`` after a rotation, to be written to ``into``; each is [1, heads, tokens, dim]."""
 
@@ -110,7 +125,7 @@ class Fusion(TorchFunctionMode):
 
     def __init__(self, model: nn.Module) -> None:
         super().__init__()
-        self._waiting: _Sum | _Active | _Turned | None = None
+        self._waiting: _Sum | _Active | _Multiplied | _Turned | None = None
         self._sizes: set[int] = set()
         self._tokens: list[Any] = []
         self._wrapped: list[tuple[nn.Module, Callable[..., Tensor] | None]] = []
@@ -175,14 +190,16 @@ class Fusion(TorchFunctionMode):
         kwargs = kwargs or {}
         if function in _LOOKS:
             return function(*args, **kwargs)
-        waiting = self._waiting
-        if isinstance(waiting, _Active):
-            if function in _PRODUCTS and (product := self._gated(waiting, args)) is not None:
-                return product
-            if function is linear and not any(x is waiting.active for x in args):
+        if isinstance(self._waiting, _Active):
+            if function in _PRODUCTS and not kwargs:
+                product = self._gated(self._waiting, args)
+                if product is not None:
+                    return product
+            active = self._waiting.active
+            if function is linear and not any(x is active for x in (*args, *kwargs.values())):
                 return function(*args, **kwargs)  # the other half
         self.run_waiting()
-        if function in _ADDITIONS and not kwargs and self._takes_sum(*args):
+        if function in _ADDITIONS and not kwargs and len(args) == 2 and self._takes_sum(*args):
             self._waiting = _Sum(torch.empty_like(args[0]), *args)
             return self._waiting.total
         kind = _activation(function, args, kwargs)
@@ -196,8 +213,8 @@ class Fusion(TorchFunctionMode):
         others = [x for x in args if x is not waiting.active]
         if len(others) != 1 or not _are_alike(waiting.gate, others[0]) or not _is_rows(others[0]):
             return None
-        self._waiting = None
         product: Tensor = kernels().gate(waiting.gate, others[0], waiting.kind)
+        self._waiting = _Multiplied(ref(waiting.active), waiting.gate, waiting.kind)
         return product
 
     def _takes_sum(self, a: Any, b: Any) -> bool:
@@ -215,7 +232,8 @@ class Fusion(TorchFunctionMode):
         """The norm of ``x`` by one kernel; None if it does not take this tensor."""
         with torch._C.DisableTorchFunction():
             fits = x.dim() in (3, 4) and len(x) == 1 and x.stride(-1) == 1 and x.numel() > 0
-            fits = fits and (weight is None or weight.dtype == x.dtype)
+            if weight is not None:
+                fits = fits and weight.dtype == x.dtype and len(weight) == x.shape[-1]
             if not fits or x.shape[-1] > MAX_NORM:
                 self.run_waiting()
                 return None
@@ -263,14 +281,15 @@ class Fusion(TorchFunctionMode):
         needs the turned keys too."""
         with torch._C.DisableTorchFunction():
             query, key, value = heads
-            values = value[0].transpose(0, 1)
+            values = _with_adjacent_columns(value[0].transpose(0, 1))
             waiting = self._waiting
             if isinstance(waiting, _Turned) and waiting.into[0] is query and waiting.into[1] is key:
                 self._waiting = None
                 kernels().rotate_to_pages(*waiting.flat(), values, layer, slots, keeps=keeps)
                 return
             self.run_waiting()
-            kernels().store(key[0].transpose(0, 1), values, layer, slots)
+            keys = _with_adjacent_columns(key[0].transpose(0, 1))
+            kernels().store(keys, values, layer, slots)
 
 
 def active_fusion() -> Fusion | None:
@@ -321,6 +340,10 @@ def _is_rows(x: Tensor) -> bool:
     """Whether a tensor is a matrix with further dimensions of 1, and its columns are adjacent."""
     is_matrix = x.dim() == 2 or (x.dim() == 3 and len(x) == 1)
     return is_matrix and x.stride(-1) == 1 and x.numel() > 0
+
+
+def _with_adjacent_columns(x: Tensor) -> Tensor:
+    return x if x.stride(-1) == 1 else x.contiguous()
 
 
 def _are_alike(a: Any, b: Any) -> bool:

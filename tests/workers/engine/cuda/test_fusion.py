@@ -210,6 +210,43 @@ def test_an_activation_waits_for_its_product_only(kernels: PlainKernels) -> None
     assert kernels.calls == {"gate": 1}
 
 
+@pytest.mark.filterwarnings("ignore:This overload of add is deprecated")
+def test_keywords_are_arguments_too(kernels: PlainKernels) -> None:
+    gate, up, weight, into = draw(3, 8), draw(3, 8), draw(8, 8), torch.zeros(3, 8).bfloat16()
+    a, b = draw(1, 3, 8), draw(1, 3, 8)
+    with Fusion(Norm()):
+        active = silu(gate)
+        of_active = nn.functional.linear(input=active, weight=weight)
+        torch.mul(silu(gate), up, out=into)
+        added = torch.add(a, 2, b)
+    assert torch.equal(of_active, nn.functional.linear(silu(gate), weight))
+    assert torch.equal(into, silu(gate) * up)
+    assert torch.equal(added, a + 2 * b)
+    assert not kernels.calls
+
+
+def test_an_activation_may_be_used_again(kernels: PlainKernels) -> None:
+    gate, up = draw(3, 8), draw(3, 8)
+    with Fusion(Norm()):
+        active = silu(gate)
+        product = active * up
+        later = active + 1
+        kept = silu(gate)
+        _ = kept * up
+    assert torch.equal(product, silu(gate) * up)
+    assert torch.equal(later, silu(gate) + 1)
+    assert torch.equal(kept, silu(gate))
+    assert kernels.calls == {"gate": 2}
+
+
+def test_a_weight_for_all_columns_is_not_fused(kernels: PlainKernels) -> None:
+    norm, x = Norm(1), draw(1, 3, 8)
+    expected = norm(x)
+    with Fusion(norm):
+        assert torch.equal(norm(x), expected)
+    assert not kernels.calls
+
+
 def test_a_failed_forward_leaves_nothing_behind(kernels: PlainKernels) -> None:
     def fail_after_sum(x: Tensor) -> None:
         _ = x + x
