@@ -18,7 +18,8 @@ _COLUMNS = 1024
 """Columns of a gate for one program."""
 
 
-@triton.jit  # type: ignore[untyped-decorator]
+# ``inner`` may be the number of tokens, whose multiples of 16 would compile anew while serving.
+@triton.jit(do_not_specialize=["inner"])  # type: ignore[untyped-decorator]
 def normalize_rows(  # type: ignore[no-untyped-def]
     x, added, weight, total, output, epsilon, inner,
     x_outer, x_inner, added_row, total_row, output_outer, output_inner,

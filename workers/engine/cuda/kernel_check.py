@@ -46,7 +46,7 @@ def _reason(device: torch.device, errors: Callable[[torch.device], Iterable[floa
     if major < 8:
         return f"it needs compute capability 8.0, this GPU has {major}.{minor}"
     try:
-        error = max(errors(device))
+        error = float(torch.tensor([*errors(device)]).max())  # not a number if one is none
     except ImportError as missing:
         return f"triton cannot be imported ({missing})"
     except Exception as failure:  # noqa: BLE001 - compilers fail in many ways
@@ -62,44 +62,82 @@ def _decode_errors(device: torch.device) -> Iterator[float]:
 @torch.inference_mode()
 def _fused_errors(device: torch.device) -> Iterator[float]:
     """The largest difference of each fused kernel from the operations that it replaces."""
-    from workers.engine.cuda import fused_kernels  # needs triton
-
     drawn = torch.Generator().manual_seed(0)
 
     def draw(*shape: int) -> Tensor:
         return torch.randn(shape, generator=drawn).to(device, torch.bfloat16)
 
-    def off(*pairs: tuple[Tensor, Tensor]) -> float:
-        return max(float((x.float() - y.float()).abs().max() / _LARGE) for x, y in pairs)
+    yield from _norm_errors(draw)
+    yield from _gate_errors(draw)
+    # Every layout of a table, heads that turn in part, and values of another size.
+    half = RotationRule(64, interleaved=False, table=Table.HALF, rounds=True)
+    yield from _rotation_errors(draw, half, width=32, value_dim=48)
+    own = RotationRule(64, interleaved=False, table=Table.OWN, rounds=True)
+    yield from _rotation_errors(draw, own, width=64, value_dim=64)
+    pairs = RotationRule(32, interleaved=True, table=Table.PAIR, rounds=False)
+    yield from _rotation_errors(draw, pairs, width=64, value_dim=64)
+
+
+def _off(*pairs: tuple[Tensor, Tensor]) -> float:
+    errors = [(x.float() - y.float()).abs().max() / _LARGE for x, y in pairs]
+    return float(torch.stack(errors).max())
+
+
+def _norm_errors(draw: Callable[..., Tensor]) -> Iterator[float]:
+    from workers.engine.cuda import fused_kernels  # needs triton
 
     for rule in (NormRule(1e-5, 0, rounds=True), NormRule(1e-6, 1, rounds=False)):
         x, added, weight = draw(1, 3, 576), draw(1, 3, 576), draw(576)
-        total = torch.empty_like(x)
+        total = torch.full_like(x, torch.nan)
         normal = fused_kernels.normalize(x, added, weight, rule, total)
-        yield off((total, x + added), (normal, rule.compute(x + added, weight)))
+        yield _off((total, x + added), (normal, rule.compute(x + added, weight)))
         heads = draw(1, 3, 5, 64)
-        normal = fused_kernels.normalize(heads, None, weight[:64], rule, heads)
-        yield off((normal, rule.compute(heads, weight[:64])))
+        for of_heads in (weight[:64], None):
+            normal = fused_kernels.normalize(heads, None, of_heads, rule, heads)
+            yield _off((normal, rule.compute(heads, of_heads)))
+
+
+def _gate_errors(draw: Callable[..., Tensor]) -> Iterator[float]:
+    from workers.engine.cuda import fused_kernels  # needs triton
+
     for activation in Activation:
         gate, up = draw(1, 3, 1500), draw(1, 3, 1500)
-        yield off((fused_kernels.gate(gate, up, activation), activation.compute(gate, up)))
-    layer = TokenMajorLayer(LayerShape(2, 64, 64), 2, _PAGE, draw(0), Way.SPLIT)
-    slots = torch.tensor([3, 17, 30]).to(device)
-    for rotation in (
-        RotationRule(64, interleaved=False, table=Table.OWN, rounds=True),
-        RotationRule(32, interleaved=True, table=Table.PAIR, rounds=False),
-    ):
-        query, key, value = draw(3, 6, 64), draw(3, 2, 64), draw(3, 2, 64)
-        tables = draw(3, 64), draw(3, 64)
-        into = torch.empty_like(query), torch.empty_like(key)
-        fused_kernels.rotate_to_pages(
-            (query, key), tables, rotation, into, value, layer, slots, keeps=True
-        )
-        turned = [
-            rotation.compute(x.transpose(0, 1), *tables).transpose(0, 1) for x in (query, key)
-        ]
-        stored = layer.key.flatten(0, 1)[slots], layer.value.flatten(0, 1)[slots]
-        yield off(*zip(into, turned, strict=True), (stored[0], turned[1]), (stored[1], value))
+        yield _off((fused_kernels.gate(gate, up, activation), activation.compute(gate, up)))
+
+
+def _rotation_errors(
+    draw: Callable[..., Tensor], rule: RotationRule, width: int, value_dim: int
+) -> Iterator[float]:
+    """Of rotation and storage together, with keys kept and not, and of each by itself."""
+    from workers.engine.cuda import fused_kernels  # needs triton
+
+    heads, value = (draw(3, 6, 64), draw(3, 2, 64)), draw(3, 2, value_dim)
+    tables = draw(3, width), draw(3, width)
+    query, key = (rule.compute(x.transpose(0, 1), *tables).transpose(0, 1) for x in heads)
+    slots = torch.tensor([3, 17, 30]).to(value.device)
+    layer = TokenMajorLayer(LayerShape(2, 64, value_dim), 2, _PAGE, draw(0), Way.SPLIT)
+
+    def unwritten() -> tuple[Tensor, Tensor]:
+        for pages in (layer.key, layer.value):
+            pages.fill_(torch.nan)
+        new_query, new_key = (torch.full_like(x, torch.nan) for x in heads)
+        return new_query, new_key
+
+    def stored() -> tuple[Tensor, Tensor]:
+        return layer.key.flatten(0, 1)[slots], layer.value.flatten(0, 1)[slots]
+
+    for keeps in (True, False):
+        into = unwritten()
+        fused_kernels.rotate_to_pages(heads, tables, rule, into, value, layer, slots, keeps=keeps)
+        keys, values = stored()
+        kept = (into[1], key) if keeps else (keys, key)
+        yield _off((into[0], query), kept, (keys, key), (values, value))
+    into = unwritten()
+    fused_kernels.rotate(heads, tables, rule, into)
+    yield _off((into[0], query), (into[1], key))
+    fused_kernels.store(heads[1], value, layer, slots)
+    keys, values = stored()
+    yield _off((keys, heads[1]), (values, value))
 
 
 @torch.inference_mode()

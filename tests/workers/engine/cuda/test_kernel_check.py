@@ -12,6 +12,7 @@ pytest.importorskip("triton", reason="triton has no wheel for this machine")
 from tests.workers.engine.cuda.plain_kernels import PlainKernels
 from workers.engine.cuda import fused_kernels, kernel_check, split_decode
 from workers.engine.cuda.attention import PagedMetadata, attend_gathered
+from workers.engine.cuda.fusable import Table
 from workers.engine.cuda.kernel_check import why_no_fused_kernels, why_no_split_kernel
 
 HERE = torch.device("cpu")
@@ -30,7 +31,7 @@ def gpu(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda _device: (8, 9))
     monkeypatch.setattr(split_decode, "attend", gathered)
     plain = PlainKernels()
-    for name in ("normalize", "gate", "rotate_to_pages"):
+    for name in ("normalize", "gate", "rotate", "rotate_to_pages", "store"):
         monkeypatch.setattr(fused_kernels, name, getattr(plain, name))
     for check in (why_no_split_kernel, why_no_fused_kernels):
         check.cache_clear()
@@ -79,6 +80,27 @@ def test_fused_kernels_that_agree_are_used() -> None:
     assert why_no_fused_kernels(HERE) is None
 
 
+@pytest.mark.parametrize("errors", [[0.001, torch.nan], [torch.nan, 0.001]])
+def test_results_that_are_no_numbers_are_noticed(
+    monkeypatch: pytest.MonkeyPatch, errors: list[float]
+) -> None:
+    monkeypatch.setattr(kernel_check, "_fused_errors", lambda _device: errors)
+    assert why_no_fused_kernels(HERE) is not None
+
+
+@pytest.mark.parametrize("name", ["normalize", "gate"])
+def test_one_number_that_is_none_is_noticed(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    right = getattr(fused_kernels, name)
+
+    def wrong(*args: Any) -> Tensor:
+        result: Tensor = right(*args)
+        result.flatten()[3] = torch.nan
+        return result
+
+    monkeypatch.setattr(fused_kernels, name, wrong)
+    assert why_no_fused_kernels(HERE) is not None
+
+
 @pytest.mark.parametrize("name", ["normalize", "gate"])
 def test_a_fused_kernel_that_differs_is_not_used(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, name: str
@@ -89,6 +111,54 @@ def test_a_fused_kernel_that_differs_is_not_used(
     assert "operations are not fused on cpu: its results are off by 1" in caplog.text
 
 
-def test_pages_that_are_not_written_are_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(fused_kernels, "rotate_to_pages", lambda *_args, **_options: None)
+def is_weightless(x: Any, added: Any, weight: Any, *_: Any) -> bool:
+    return weight is None
+
+
+def turns_by_halves(heads: Any, tables: Any, rule: Any, *_: Any) -> bool:
+    return bool(rule.table == Table.HALF)
+
+
+def has_other_values(heads: Any, tables: Any, rule: Any, into: Any, value: Any, *_: Any) -> bool:
+    return bool(value.shape != heads[1].shape)
+
+
+@pytest.mark.parametrize(
+    ("name", "fails"),
+    [
+        ("normalize", is_weightless),
+        ("rotate_to_pages", turns_by_halves),
+        ("rotate_to_pages", has_other_values),
+    ],
+)
+def test_every_kind_of_call_is_tried(
+    monkeypatch: pytest.MonkeyPatch, name: str, fails: Any
+) -> None:
+    right = getattr(fused_kernels, name)
+
+    def sometimes(*args: Any, **options: Any) -> Any:
+        if fails(*args):
+            raise RuntimeError("ptxas failed")
+        return right(*args, **options)
+
+    monkeypatch.setattr(fused_kernels, name, sometimes)
+    assert "ptxas failed" in (why_no_fused_kernels(HERE) or "")
+
+
+@pytest.mark.parametrize("keeps", [True, False])
+def test_keys_are_tried_kept_and_not_kept(monkeypatch: pytest.MonkeyPatch, keeps: bool) -> None:
+    right = fused_kernels.rotate_to_pages
+
+    def sometimes(*args: Any, **options: Any) -> None:
+        if options["keeps"] is keeps:
+            raise RuntimeError("ptxas failed")
+        right(*args, **options)
+
+    monkeypatch.setattr(fused_kernels, "rotate_to_pages", sometimes)
+    assert "ptxas failed" in (why_no_fused_kernels(HERE) or "")
+
+
+@pytest.mark.parametrize("name", ["rotate", "rotate_to_pages", "store"])
+def test_pages_that_are_not_written_are_noticed(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    monkeypatch.setattr(fused_kernels, name, lambda *_args, **_options: None)
     assert why_no_fused_kernels(HERE) is not None
