@@ -4,7 +4,7 @@ implement. For the process that ``interpreted.start`` starts."""
 import torch
 from torch import Tensor
 
-from workers.engine.cuda import fused_kernels
+from workers.engine.cuda import fused_kernels, kernel_check
 from workers.engine.cuda.fusable import Activation, NormRule, RotationRule
 from workers.engine.cuda.kv_cache import TokenMajorLayer, Way
 from workers.engine.model.kv_cache import LayerShape
@@ -15,6 +15,11 @@ exponentials differ."""
 _TINY = 1e-5
 """Numbers this near to 0 differ more: torch's GELU adds 1 and a tanh near -1."""
 _LAST_BIT = {torch.float32: 1e-5, torch.float16: 2e-3, torch.bfloat16: 1.6e-2}
+
+
+def check_kernels() -> list[float]:
+    """The errors that the check at start finds."""
+    return list(kernel_check._fused_errors(torch.device("cpu")))
 
 
 def assert_agree(actual: Tensor, expected: Tensor) -> None:

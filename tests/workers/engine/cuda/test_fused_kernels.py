@@ -16,7 +16,7 @@ import triton
 
 from tests.workers.engine.cuda import interpreted, interpreted_fusion
 from tests.workers.engine.cuda.test_split_decode import ROOM, compile_for
-from workers.engine.cuda import fused_kernels
+from workers.engine.cuda import fused_kernels, kernel_check
 from workers.engine.cuda.fusable import Activation, NormRule, RotationRule
 
 DTYPES = st.sampled_from([torch.bfloat16, torch.float16, torch.float32])
@@ -108,6 +108,11 @@ def test_common_shapes_agree(interpreter: ProcessPoolExecutor, dtype: torch.dtyp
         keeps=True,
         seed=1,
     ).result()
+
+
+def test_the_check_at_start_passes(interpreter: ProcessPoolExecutor) -> None:
+    errors = interpreter.submit(interpreted_fusion.check_kernels).result()
+    assert max(errors) < 0.9 * kernel_check._TOLERANCE
 
 
 @pytest.mark.long

@@ -247,6 +247,17 @@ def test_a_weight_for_all_columns_is_not_fused(kernels: PlainKernels) -> None:
     assert not kernels.calls
 
 
+def test_stored_heads_have_adjacent_columns(monkeypatch: pytest.MonkeyPatch) -> None:
+    strides: list[int] = []
+    plain: Any = PlainKernels()
+    plain.store = lambda *args: strides.extend(x.stride(-1) for x in args[:2])
+    monkeypatch.setattr(fusion, "kernels", lambda: plain)
+    heads = draw(1, 2, 4, 3).transpose(2, 3)
+    layer: Any = None
+    Fusion(Norm()).store((heads, heads, heads), layer, torch.arange(3), keeps=True)
+    assert strides == [1, 1]
+
+
 def test_a_failed_forward_leaves_nothing_behind(kernels: PlainKernels) -> None:
     def fail_after_sum(x: Tensor) -> None:
         _ = x + x
