@@ -16,10 +16,10 @@ from completions.batches import feeding, progress, states, validation, writing
 from completions.batches.planning.cache import CacheSize, size_of
 from completions.jobs import kept
 from completions.jobs.connection import connect
+from completions.jobs.ended import any_ended
 from completions.jobs.message import dispatch
 from completions.jobs.reconcile import reconcile as find_lost
 from completions.jobs.rids import BatchRids
-from completions.jobs.settle import any_ended
 from completions.jobs.store import JobStore, SyncStore
 from completions.jobs.workers import watch_workers
 from completions.models import UNFINISHED, Batch, BatchStatus
@@ -98,7 +98,7 @@ def reconcile() -> None:
 @shared_task
 def advance_batches() -> None:
     """Advance all batches: store results, send lines, and start what is due next."""
-    if not _any_unfinished():
+    if not Batch.objects.filter(status__in=UNFINISHED).exists():
         return
     with _alone("advance_batches") as mine:
         if not mine:
@@ -113,10 +113,6 @@ def advance_batches() -> None:
                 break
             if not moved:
                 time.sleep(FEED_PAUSE)
-
-
-def _any_unfinished() -> bool:
-    return Batch.objects.filter(status__in=UNFINISHED).exists()
 
 
 def _hand_over() -> None:

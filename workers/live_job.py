@@ -10,9 +10,9 @@ from completions.jobs.execute import Claim, Ending, StepEvent
 from workers.attempt_spans import AttemptSpan
 from workers.engine.request import Request, RequestOutput
 from workers.engine.request import Usage as EngineUsage
+from workers.event_encoding import event_choice, job_error, joined
 from workers.job_logs import about
 from workers.metrics import RequestTimes
-from workers.wire import event_choice, job_error, joined
 
 logger = logging.getLogger(__name__)
 

@@ -19,7 +19,7 @@ from redis.exceptions import RedisError
 from completions.jobs.events import JobError
 from completions.jobs.execute import Claim, Ending, Execution, Published, StepEvent, Verdict
 from workers import attempt_spans
-from workers.build import build
+from workers.build_digest import build
 from workers.engine.exceptions import EngineError, EngineFault, EngineOverloaded
 from workers.engine.request import Request, RequestOutput
 from workers.engine.request import Usage as EngineUsage

@@ -16,7 +16,7 @@ from django.template.response import TemplateResponse
 from django.views.decorators.http import require_POST
 
 from completions.admin.display import two
-from completions.admin.state import UnreachableError
+from completions.admin.live.state import UnreachableError
 
 if TYPE_CHECKING:  # unfold has no types; its classes replace these
     from dataclasses import dataclass

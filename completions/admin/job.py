@@ -12,7 +12,6 @@ from django.http import Http404, HttpRequest, HttpResponseBase
 from django.urls import reverse
 from django.utils import timezone
 
-from completions.admin import state
 from completions.admin.base import page, sees
 from completions.admin.display import (
     NONE,
@@ -25,6 +24,7 @@ from completions.admin.display import (
     seconds,
     share,
 )
+from completions.admin.live import state
 from completions.batches import lines
 from completions.catalog import model_files
 from completions.catalog.entries import CatalogError

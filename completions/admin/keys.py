@@ -1,11 +1,13 @@
 """API keys: creation, limits, usage, rotation and revocation. A secret is shown once."""
 
+from collections.abc import Callable, Sequence
+from dataclasses import astuple
 from datetime import timedelta
 from typing import Any
 
 from django import forms
 from django.contrib import admin, messages
-from django.db.models import Q, QuerySet
+from django.db.models import QuerySet
 from django.http import HttpRequest, HttpResponse, HttpResponseBase
 from django.shortcuts import get_object_or_404, redirect
 from django.urls import reverse
@@ -207,14 +209,8 @@ def _secret_page(request: HttpRequest, key: ApiKey, secret: str, did: str) -> Ht
 
 def _spent(key: ApiKey) -> dict[str, Any]:
     now = timezone.now()
-    today, month = budgets.spent_in_sql(Q(api_key_id=key.pk), now)
-    budget = limits_of(key).budget
-    spent = (
-        ("Tokens today", today.tokens, budget.daily_tokens, compact),
-        ("Tokens this month", month.tokens, budget.monthly_tokens, compact),
-        ("Cost today", today.cost, budget.daily_cost, money),
-        ("Cost this month", month.cost, budget.monthly_cost, money),
-    )
+    spent = budgets.spent_by("api_key_id", [key.pk], now)[key.pk]
+    rows = zip(_SPENT, spent, astuple(limits_of(key).budget), strict=True)
     previous_ends = key.previous_expires_at
     daily = figures.daily_tokens([key.pk], now)[key.pk]
     labels = [MONTH.label(day) for day in MONTH.buckets(now)]
@@ -231,11 +227,18 @@ def _spent(key: ApiKey) -> dict[str, Any]:
                 "budget": shown(most) if most is not None else NONE,
                 "percent": min(100, round(100 * used / most)) if most else 0,
             }
-            for name, used, most, shown in spent
+            for (name, shown), used, most in rows
         ],
         "requests_link": f"{requests}?api_key={key.pk}",
         "previous_ends": ago(previous_ends, now) if previous_ends and previous_ends > now else "",
     }
+
+
+_SPENT: Sequence[tuple[str, Callable[[int], str]]] = (
+    ("Tokens today", compact), ("Tokens this month", compact),
+    ("Cost today", money), ("Cost this month", money),
+)  # fmt: skip
+"""Titles of what is spent, in the order of Budget and Spent."""
 
 
 @acts("change_apikey")

@@ -14,9 +14,9 @@ from django.utils import timezone
 from django.utils.html import format_html
 from django.utils.safestring import SafeString
 
-from completions.admin import state
 from completions.admin.base import EndlessPaginator, ReadOnlyAdmin, column, owner
 from completions.admin.display import ago, code, compact, label, milliseconds, money, two
+from completions.admin.live import state
 from completions.catalog import model_files
 from completions.jobs import operate
 from completions.models import Job, JobStatus, UsageRecord

@@ -3,20 +3,21 @@
 from django.contrib import admin
 from django.urls import path
 
-from completions.admin import batches, job, keys, live
+from completions.admin import batches, job, keys
+from completions.admin.live import jobs, models, workers
 
 _PAGES = (
-    ("live/", live.open_jobs, "live"),
+    ("live/", jobs.open_jobs, "live"),
     ("jobs/<str:job_id>/", job.job_page, "job"),
-    ("jobs/<str:job_id>/cancel/", live.cancel, "cancel"),
-    ("jobs/<str:job_id>/requeue/", live.requeue, "requeue"),
+    ("jobs/<str:job_id>/cancel/", jobs.cancel, "cancel"),
+    ("jobs/<str:job_id>/requeue/", jobs.requeue, "requeue"),
     ("batches/<str:batch_id>/cancel/", batches.cancel, "cancel-batch"),
     ("keys/<int:key_id>/rotate/", keys.rotate, "rotate"),
     ("keys/<int:key_id>/revoke/", keys.revoke, "revoke"),
-    ("workers/", live.workers, "workers"),
-    ("workers/<str:worker_id>/drain/", live.drain, "drain"),
-    ("workers/<str:worker_id>/resume/", live.resume, "resume"),
-    ("models/", live.models, "models"),
+    ("workers/", workers.workers, "workers"),
+    ("workers/<str:worker_id>/drain/", workers.drain, "drain"),
+    ("workers/<str:worker_id>/resume/", workers.resume, "resume"),
+    ("models/", models.models, "models"),
 )
 app_name = "operations"
 urlpatterns = [path(route, admin.site.admin_view(view), name=name) for route, view, name in _PAGES]

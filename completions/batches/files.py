@@ -1,6 +1,6 @@
 """Stores, reads and expires files in Django's default storage, with one row each."""
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from datetime import datetime, timedelta
 from typing import IO, Any
 
@@ -46,26 +46,25 @@ class FileLostError(Exception):
 def store_upload(
     content: Content[Any], filename: str, owner: tuple[int, int], keep: timedelta
 ) -> File:
-    """Store an upload. `owner` is (organization id, key id). Raises StorageLimitError and
-    FileLostError."""
-    organization_id, api_key_id = owner
-    file = File(
-        organization_id=organization_id,
-        api_key_id=api_key_id,
-        filename=filename,
-        purpose=FilePurpose.BATCH,
-    )
-    return store_within_limit(file, content, keep)
-
-
-def store_within_limit(file: File, content: Content[Any], keep: timedelta) -> File:
-    """Store a new file, which counts towards MAX_STORED_BYTES. Raises StorageLimitError and
-    FileLostError."""
+    """Store an upload, which counts towards MAX_STORED_BYTES. `owner` is (organization id, key id).
+    Raises StorageLimitError and FileLostError."""
+    file = upload_of(owner, filename)
     size = content.size or 0
     with one_at_a_time(file.organization_id):
         check_room(file.organization_id, size)
         _begin(file, size)
     return _write(file, content, keep)
+
+
+def upload_of(owner: tuple[int, int], filename: str) -> File:
+    """A file of requests that is not stored yet. `owner` is (organization id, key id)."""
+    organization_id, api_key_id = owner
+    return File(
+        organization_id=organization_id,
+        api_key_id=api_key_id,
+        filename=filename,
+        purpose=FilePurpose.BATCH,
+    )
 
 
 def check_room(organization_id: int, size: int) -> None:
@@ -110,7 +109,7 @@ def _write(file: File, content: Content[Any], keep: timedelta) -> File:
             _delete_unowned(file)
             raise FileLostError(file.id)
     except BaseException:
-        _discard(mine)
+        _delete(mine)  # the row that this writer began, and the content with it
         raise
     return file
 
@@ -121,11 +120,6 @@ def _delete_unowned(file: File) -> None:
     is_own = file.content.name != path_in_storage(file)
     if is_own or not File.objects.filter(id=file.id).exists():
         file.content.delete(save=False)
-
-
-def _discard(mine: QuerySet[File]) -> None:
-    """Delete the row that this writer began, and the content with it."""
-    _delete(mine)
 
 
 def _delete(files: QuerySet[File]) -> int:
@@ -147,6 +141,11 @@ async def read(file: File, start: int = 0) -> AsyncIterator[bytes]:
             yield chunk
     finally:
         await sync_to_async(stream.close)()
+
+
+async def next_piece(pieces: Iterator[bytes]) -> bytes:
+    """The next piece of a file, made in a thread; empty after the last one."""
+    return await sync_to_async(lambda: next(pieces, b""))()
 
 
 def prune(now: datetime) -> int:

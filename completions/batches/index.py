@@ -8,6 +8,7 @@ from array import array
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from completions.batches.lines import body_of, error_of
 from completions.models import Batch, BatchResult, File
 from completions.models.parts import parts
 
@@ -62,9 +63,7 @@ def _places(batch: Batch) -> "array[int]":
 
 def reason_of(result: Mapping[str, Any]) -> str:
     """The finish reason of the first choice, or the error's code."""
-    body = (result["response"] or {}).get("body") or {}
-    error = result["error"] or body.get("error")
-    if error:
-        return str(error.get("code") or "unknown")[:64]
-    choices = body.get("choices") or [{}]
-    return str(choices[0].get("finish_reason") or "unknown")[:64]
+    choices = body_of(result).get("choices") or [{}]
+    error = error_of(result)
+    reason = error.get("code") if error else choices[0].get("finish_reason")
+    return str(reason or "unknown")[:64]

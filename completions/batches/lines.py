@@ -11,8 +11,8 @@ import orjson
 from completions.accounts.keys import limits_of
 from completions.catalog import model_files
 from completions.exceptions import APIError, from_job_error
+from completions.jobs.ended import EndedJob
 from completions.jobs.record import NewJob
-from completions.jobs.settle import EndedJob
 from completions.models import Batch, BatchLine, BatchStatus
 
 PRIORITY = -1_000_000
@@ -142,6 +142,21 @@ def output_line(batch: Batch, line: BatchLine, result: Mapping[str, Any]) -> byt
     """Return a line of the output or error file, including its newline."""
     name = batch.request_id(line.number)
     return orjson.dumps({"id": name, "custom_id": line.custom_id, **result}) + b"\n"
+
+
+def body_of(line: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The body of the response in a line of output; empty without a response."""
+    return (line.get("response") or {}).get("body") or {}
+
+
+def error_of(line: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The error in a line of output, whether or not it has a response; empty without one."""
+    return line.get("error") or body_of(line).get("error") or {}
+
+
+def text_of(choice: Mapping[str, Any]) -> Any:
+    """The text of a choice of either route; None in a message that only calls tools."""
+    return choice["message"]["content"] if "message" in choice else choice["text"]
 
 
 def meaning_of(code: str) -> str:

@@ -11,7 +11,7 @@ from django.conf import settings
 from django.core.files import File as Content
 
 from completions.batches import files
-from completions.models import Batch, File, FilePurpose
+from completions.models import Batch, File
 
 
 def prepare(batch: Batch, now: datetime) -> tuple[Batch, File]:
@@ -34,15 +34,11 @@ def again(batch: Batch, sent: Iterable[bytes]) -> tuple[Batch, File]:
     with tempfile.TemporaryFile(dir=settings.FILE_UPLOAD_TEMP_DIR) as draft:
         draft.writelines(sent)
         draft.seek(0)  # flushes: the size is read from disk
-        file = File(
-            organization_id=batch.organization_id,
-            api_key_id=batch.api_key_id,
-            filename=f"{batch.id}_again.jsonl",
-            purpose=FilePurpose.BATCH,
-        )
         content: Content[Any] = Content(draft)
         content.size = os.fstat(draft.fileno()).st_size
-        files.store_within_limit(file, content, timedelta(seconds=batch.output_seconds))
+        owner = batch.organization_id, batch.api_key_id
+        keep = timedelta(seconds=batch.output_seconds)
+        file = files.store_upload(content, f"{batch.id}_again.jsonl", owner, keep)
     new = Batch(
         endpoint=batch.endpoint,
         completion_window=batch.completion_window,

@@ -6,8 +6,9 @@ from typing import Any
 
 import orjson
 
+from completions.batches.counted_fields import Watched, cut_at, values_in
 from completions.batches.histogram import Histogram
-from completions.batches.watched import Watched, cut_at, values_in
+from completions.batches.lines import body_of, error_of, text_of
 
 MAX_NAMES = 100
 """The most distinct error codes, values of one field or truncation points that are counted."""
@@ -36,16 +37,13 @@ class Summary:
 
     def add(self, line: Mapping[str, Any]) -> None:
         """Count a line of the output or error file."""
-        meta, response = line["meta"], line["response"]
         for name in ("queue_seconds", "run_seconds"):
-            if name in meta:
-                self._numbers[name].add(meta[name])
-        if response is None:
-            _count(self._errors, line["error"]["code"])
-        elif response["status_code"] >= 300:
-            _count(self._errors, response["body"]["error"]["code"] or OTHERS)
+            if name in line["meta"]:
+                self._numbers[name].add(line["meta"][name])
+        if error := error_of(line):
+            _count(self._errors, error["code"] or OTHERS)
         else:
-            self._add_body(response["body"])
+            self._add_body(body_of(line))
 
     def _add_body(self, body: Mapping[str, Any]) -> None:
         for name in ("prompt_tokens", "completion_tokens"):
@@ -56,12 +54,12 @@ class Summary:
                 self._add_text(choice)
 
     def _add_text(self, choice: Mapping[str, Any]) -> None:
-        text = choice["message"]["content"] if "message" in choice else choice["text"]
+        text = text_of(choice) or ""
         try:
-            document = orjson.loads(text or "")
+            document = orjson.loads(text)
         except orjson.JSONDecodeError:
             if choice["finish_reason"] == "length":
-                _count(self._cut, cut_at(text or ""))
+                _count(self._cut, cut_at(text))
             return
         self._documents += 1
         for pointer, value in values_in(document, self.watched or {}):

@@ -11,9 +11,9 @@ from django.core.files import File as Content
 from django.db.models import Count, Sum
 
 from completions.batches import files
+from completions.exceptions import FieldError
 from completions.models import (
     File,
-    FilePurpose,
     Upload,
     UploadPart,
     UploadStatus,
@@ -25,15 +25,6 @@ OPEN_FOR = timedelta(hours=24)
 """A night's break is short enough to go on after it."""
 MAX_PARTS = 10_000
 _CHUNK = 1024 * 1024
-
-
-class UploadError(Exception):
-    """The parts do not make up the announced file. The message gives the reason; `param` is the
-    field that is wrong."""
-
-    def __init__(self, message: str, param: str) -> None:
-        super().__init__(message)
-        self.param = param
 
 
 class NotPendingError(Exception):
@@ -49,7 +40,7 @@ def begin(upload: Upload) -> None:
 
 
 def add(upload: Upload, content: Content[Any]) -> UploadPart:
-    """Store a part. Raises UploadError when the parts are too many, or have more than twice the
+    """Store a part. Raises FieldError when the parts are too many, or have more than twice the
     bytes of the file: a client sends a part again if it does not get the answer. Raises
     files.StorageLimitError when such repetitions find no room, and NotPendingError if the upload
     ended meanwhile."""
@@ -78,13 +69,13 @@ def _require_room(upload: Upload, part: UploadPart) -> None:
     there = stored["bytes"] or 0
     if stored["count"] >= MAX_PARTS:  # each is a file, however small
         message = f"this upload has {MAX_PARTS} parts, and takes no more. Send larger ones."
-        raise UploadError(message, "data")
+        raise FieldError(message, "data")
     if there + part.bytes > 2 * upload.bytes:
         message = (
             f"{part.bytes} bytes are too many: the parts so far have {there}, the file will have "
             f"{upload.bytes}. Begin another upload."
         )
-        raise UploadError(message, "data")
+        raise FieldError(message, "data")
     if more := max(0, there + part.bytes - max(there, upload.bytes)):
         files.check_room(upload.organization_id, more)
 
@@ -92,7 +83,7 @@ def _require_room(upload: Upload, part: UploadPart) -> None:
 def complete(upload: Upload, part_ids: Sequence[str], md5: str | None) -> Upload:
     """Assemble the file from the parts in this order. Returns the updated upload.
 
-    Raises UploadError, or NotPendingError if the upload was cancelled in the meantime. Repeated or
+    Raises FieldError, or NotPendingError if the upload was cancelled in the meantime. Repeated or
     concurrent calls create only one file.
     """
     try:
@@ -107,7 +98,7 @@ def complete(upload: Upload, part_ids: Sequence[str], md5: str | None) -> Upload
 
 
 def _joined(upload: Upload, parts: Sequence[UploadPart], md5: str | None) -> File:
-    """Store the file of these parts. Raises UploadError for another MD5."""
+    """Store the file of these parts. Raises FieldError for another MD5."""
     with tempfile.TemporaryFile(dir=settings.FILE_UPLOAD_TEMP_DIR) as whole:
         digest = hashlib.md5(usedforsecurity=False)
         for part in parts:
@@ -116,14 +107,9 @@ def _joined(upload: Upload, parts: Sequence[UploadPart], md5: str | None) -> Fil
                     digest.update(chunk)
                     whole.write(chunk)
         if md5 is not None and digest.hexdigest() != md5.lower():
-            raise UploadError(f"the file's MD5 is {digest.hexdigest()}, not {md5}.", "md5")
+            raise FieldError(f"the file's MD5 is {digest.hexdigest()}, not {md5}.", "md5")
         whole.seek(0)
-        file = File(
-            organization_id=upload.organization_id,
-            api_key_id=upload.api_key_id,
-            filename=upload.filename,
-            purpose=FilePurpose.BATCH,
-        )
+        file = files.upload_of((upload.organization_id, upload.api_key_id), upload.filename)
         content: Content[Any] = Content(whole)
         content.size = upload.bytes
         return files.store(file, content, timedelta(seconds=upload.file_seconds))
@@ -154,18 +140,18 @@ def _is_pending(upload: Upload) -> bool:
 
 
 def _in_order(upload: Upload, part_ids: Sequence[str]) -> list[UploadPart]:
-    """The parts with these ids, which must make up the whole file. Raises UploadError."""
+    """The parts with these ids, which must make up the whole file. Raises FieldError."""
     known = {part.id: part for part in upload.parts.all()}
     if not known and not _is_pending(upload):
         raise NotPendingError
     parts = []
     for part_id in part_ids:
         if (part := known.pop(part_id, None)) is None:
-            message = f"{part_id[:64]} is no part of this upload, or is named twice."
-            raise UploadError(message, "part_ids")
+            message = f"{part_id[:64]} is not a part of this upload, or is named twice."
+            raise FieldError(message, "part_ids")
         parts.append(part)
     size = sum(part.bytes for part in parts)
     if size != upload.bytes:
         message = f"these parts have {size} bytes in all, not the {upload.bytes} of the upload."
-        raise UploadError(message, "part_ids")
+        raise FieldError(message, "part_ids")
     return parts

@@ -21,13 +21,13 @@ from redis.exceptions import RedisError
 from completions.accounts import keys
 from completions.accounts.keys import Principal
 from completions.batches import lines, states, writing
+from completions.batches.counted_fields import SharedSchema, schema_of
 from completions.batches.input_lines import LineError, groups, parse
 from completions.batches.lines import PreparedLine
 from completions.batches.planning.cache import CacheSize
 from completions.batches.planning.forecast import Tally, token_source
 from completions.batches.planning.order import Planner, store
 from completions.batches.summary import Summary
-from completions.batches.watched import SharedSchema, schema_of
 from completions.batches.writing import Alive
 from completions.catalog.model_files import ModelFilesError
 from completions.exceptions import APIError

@@ -119,13 +119,9 @@ async def read_partial(batch: Batch, answered: bool) -> AsyncIterator[bytes]:
         if text:
             yield text
         number = last
-    rest = parts(_stored_after(batch, answered, number), lines.AT_ONCE)
-
-    def more() -> list[bytes]:
-        return next(rest, [])
-
-    while part := await sync_to_async(more)():
-        yield b"".join(part)
+    rest = map(b"".join, parts(_stored_after(batch, answered, number), lines.AT_ONCE))
+    while piece := await files.next_piece(rest):
+        yield piece
 
 
 def _results(batch: Batch, answered: bool, number: int) -> tuple[bytes, int] | None:

@@ -23,19 +23,18 @@ CONSTRAINTS = (
 @sees("view_job")
 def playground(request: HttpRequest) -> HttpResponseBase:
     keys = ApiKey.objects.active().select_related("organization")
-    usable = [key for key in keys.order_by("organization__name", "name") if _infers(key)]
     context = {
-        "keys": [(key.pk, f"{key.organization.name} / {key.name}") for key in usable],
+        "keys": [
+            (key.pk, f"{key.organization.name} / {key.name}")
+            for key in keys.order_by("organization__name", "name")
+            if Scope.INFERENCE in key.scopes
+        ],
         "models": list(_models()),
         "constraints": CONSTRAINTS,
         "may_run": request.user.has_perm(ACTS),
         "header": HEADER,
     }
     return page(request, "quire/playground.html", "Playground", context)
-
-
-def _infers(key: ApiKey) -> bool:
-    return Scope.INFERENCE in key.scopes
 
 
 def _models() -> Any:

@@ -1,7 +1,7 @@
 """The results of an ended batch: show each line beside its request, filter, download, resubmit."""
 
 import json
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from typing import Any
 from urllib.parse import urlencode
 
@@ -15,7 +15,7 @@ from completions.accounts import audit
 from completions.accounts.audit import Actor
 from completions.admin.base import acts, page, sees
 from completions.admin.display import exact, label
-from completions.batches import files, resubmission, search
+from completions.batches import files, lines, resubmission, search
 from completions.batches.search import Contents, Wanted
 from completions.console.acting import usable
 from completions.endpoints import batches
@@ -81,14 +81,11 @@ def download(request: HttpRequest, batch_id: str) -> HttpResponseBase:
     _require_shown(batch)
     wanted = _wanted(request, batch)
 
-    def part_of(rest: Iterator[bytes]) -> bytes:
-        return next(rest, b"")
-
     async def read() -> AsyncIterator[bytes]:
         with await sync_to_async(Contents)(batch) as contents:
             rest = search.downloads(batch, wanted, contents)
-            while part := await sync_to_async(part_of)(rest):
-                yield part
+            while piece := await files.next_piece(rest):
+                yield piece
 
     return StreamingHttpResponse(
         read(),
@@ -165,13 +162,10 @@ def _row(row: BatchResult, text: bytes) -> dict[str, Any]:
 
 def _preview(output: dict[str, Any]) -> str:
     """The answer's text, or the error's message."""
-    body = (output.get("response") or {}).get("body") or {}
-    error = output.get("error") or body.get("error")
-    if error:
+    if error := lines.error_of(output):
         return str(error.get("message", ""))[:_PREVIEW]
-    choice = (body.get("choices") or [{}])[0]
-    said = choice.get("text") or (choice.get("message") or {}).get("content") or ""
-    return str(said)[:_PREVIEW]
+    choices = lines.body_of(output).get("choices")
+    return str(lines.text_of(choices[0]) or "")[:_PREVIEW] if choices else ""
 
 
 def _json(text: bytes) -> Any:

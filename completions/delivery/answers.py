@@ -9,14 +9,13 @@ from django.http import HttpResponse
 from django.http.response import HttpResponseBase
 from django.utils import timezone
 from redis.exceptions import RedisError
-from rest_framework.response import Response
 
 from completions.accounts.keys import Principal
 from completions.delivery.following import PAST_DEADLINE, Outcome, follow
 from completions.delivery.preferences import Preferences
 from completions.exceptions import APIError, from_job_error
 from completions.http import runtime
-from completions.http.bodies import rendered
+from completions.http.bodies import JSONResponse
 from completions.jobs import kept
 from completions.jobs.record import JobRecord, NewJob
 from completions.responses.completion import View
@@ -40,12 +39,12 @@ async def answer(view: View, job: NewJob, meta: bool = False) -> HttpResponse:
     body = _result(view, outcome)
     if meta:
         body["meta"] = await read_meta(view, outcome.collected.choices.finish_reasons())
-    return rendered(body)
+    return JSONResponse(body)
 
 
 async def answer_again(view: View, job: JobRecord) -> HttpResponse:
     """The answer that :func:`answer` gave for a job that has ended. Raises APIError."""
-    return rendered(_result(view, await follow(view, stored=job.events)))
+    return JSONResponse(_result(view, await follow(view, stored=job.events)))
 
 
 def _result(view: View, outcome: Outcome) -> dict[str, Any]:
@@ -61,16 +60,16 @@ def _result(view: View, outcome: Outcome) -> dict[str, Any]:
 
 async def accepted(
     view: View, job: NewJob, principal: Principal, preferences: Preferences
-) -> Response:
+) -> JSONResponse:
     """202, or 200 if the job ends within the time that the client prefers to wait."""
     if preferences.wait:
         wait = min(preferences.wait, settings.REQUEST_TIMEOUT)
         response = await polled(view, principal, wait, meta=preferences.meta)
-        if response.data["status"] in ("queued", "in_progress"):
+        if "Retry-After" in response.headers:  # it has not ended
             response.status_code = 202
     else:
         queued = view.collected().polled(JobRecord.queued(job))
-        response = Response(queued, status=202, headers={"Retry-After": "1"})
+        response = JSONResponse(queued, status=202, headers={"Retry-After": "1"})
     return located(response, view, preferences)
 
 
@@ -99,7 +98,7 @@ async def find(view_type: type[View], job_id: str, principal: Principal) -> JobR
 
 async def polled(
     view: View, principal: Principal, wait: float, known: str | None = None, meta: bool = False
-) -> Response:
+) -> JSONResponse:
     """The state of a job now, or as soon as it ends within `wait` seconds. `known` are the ETags
     that the client has; `meta` adds how the job ran, once it has ended. Raises APIError."""
     job = await find(type(view), view.id, principal)
@@ -113,11 +112,11 @@ async def polled(
     if not job.ended:
         headers["Retry-After"] = "1"
     if known is not None and headers["ETag"] in (each.strip() for each in known.split(",")):
-        return Response(status=304, headers=headers)
+        return JSONResponse(status=304, headers=headers)
     body = outcome.collected.polled(job)
     if meta and job.ended:
         body["meta"] = await read_meta(view, outcome.collected.choices.finish_reasons())
-    return Response(body, headers=headers)
+    return JSONResponse(body, headers=headers)
 
 
 async def read_meta(view: View, finish_reasons: Sequence[str | None]) -> dict[str, Any]:

@@ -1,10 +1,8 @@
 """/v1/batches: create, get, list, cancel, and resubmit the failed lines."""
 
-import asyncio
 import re
 import threading
 from collections.abc import Mapping
-from contextlib import suppress
 from typing import Any
 
 from asgiref.sync import sync_to_async
@@ -12,7 +10,6 @@ from django.conf import settings
 from django.db import IntegrityError, connections
 from django.db.models import F, Sum
 from django.utils import timezone
-from rest_framework.response import Response
 
 from completions.accounts.keys import Principal
 from completions.batches import files, progress, resubmission, states
@@ -24,6 +21,7 @@ from completions.delivery import idempotency
 from completions.endpoints.files import KEEP_SECONDS, ExpiresAfterObject, find_file, storage_limit
 from completions.exceptions import APIError, FieldError, invalid_parameter
 from completions.http.base import APIRequest, AsyncAPIView
+from completions.http.bodies import JSONResponse
 from completions.http.pages import Page
 from completions.jobs.record import IdempotencyKey
 from completions.models import (
@@ -117,7 +115,7 @@ class BatchesView(AsyncAPIView):
 
     scope = Scope.BATCHES
 
-    async def post(self, request: APIRequest) -> Response:
+    async def post(self, request: APIRequest) -> JSONResponse:
         key = idempotency.key_of(request, "/v1/batches")
         if key is not None and (first := await _first(key, request.auth)) is not None:
             response = await _presented(first)
@@ -139,15 +137,15 @@ class BatchesView(AsyncAPIView):
         batch.receipts = bool(wanted["receipts"])
         batch.pilot, batch.held = wanted["pilot"], bool(wanted["dry_run"])
         if wanted["dry_run"] and wanted["pilot"] is None:
-            return Response(await _rehearsed(batch, file, request.auth))
+            return JSONResponse(await _rehearsed(batch, file, request.auth))
         if key is not None:
             batch.idempotency_key, batch.body_digest = key.key, key.body_digest
         return await create(batch, file, request.auth)
 
-    async def get(self, request: APIRequest) -> Response:
+    async def get(self, request: APIRequest) -> JSONResponse:
         owned = Batch.objects.filter(organization_id=request.auth.organization_id)
         page = Page.of(request, DEFAULT_LISTED, MOST_LISTED)
-        return Response(await page.read(owned, batch_object))
+        return JSONResponse(await page.read(owned, batch_object))
 
 
 def _on_invalid(wanted: str | None, request: APIRequest) -> str:
@@ -163,7 +161,7 @@ class BatchView(AsyncAPIView):
 
     scope = Scope.BATCHES
 
-    async def get(self, request: APIRequest, batch_id: str) -> Response:
+    async def get(self, request: APIRequest, batch_id: str) -> JSONResponse:
         return await _presented(await _find(batch_id, request.auth))
 
 
@@ -172,7 +170,7 @@ class StartBatchView(AsyncAPIView):
 
     scope = Scope.BATCHES
 
-    async def post(self, request: APIRequest, batch_id: str) -> Response:
+    async def post(self, request: APIRequest, batch_id: str) -> JSONResponse:
         await _find(batch_id, request.auth)
         await sync_to_async(states.start)(batch_id)
         return await _presented(await _find(batch_id, request.auth))
@@ -183,7 +181,7 @@ class CancelBatchView(AsyncAPIView):
 
     scope = Scope.BATCHES
 
-    async def post(self, request: APIRequest, batch_id: str) -> Response:
+    async def post(self, request: APIRequest, batch_id: str) -> JSONResponse:
         await _find(batch_id, request.auth)
         await sync_to_async(states.cancel)(batch_id, timezone.now())
         return await _presented(await _find(batch_id, request.auth))
@@ -194,7 +192,7 @@ class ResubmitBatchView(AsyncAPIView):
 
     scope = Scope.BATCHES
 
-    async def post(self, request: APIRequest, batch_id: str) -> Response:
+    async def post(self, request: APIRequest, batch_id: str) -> JSONResponse:
         idempotency.refuse(request)
         batch = await _find(batch_id, request.auth)
         if not batch.ended or not batch.failed:
@@ -209,7 +207,7 @@ class ResubmitBatchView(AsyncAPIView):
         return await create_again(again, file, request.auth)
 
 
-async def create(batch: Batch, file: File, principal: Principal) -> Response:
+async def create(batch: Batch, file: File, principal: Principal) -> JSONResponse:
     """Store a new batch, unless too many lines or batches of its organization are waiting."""
     _place(batch, file, principal)
     try:
@@ -246,7 +244,7 @@ def _require_room(lines: int, validating: int) -> None:
         )
 
 
-async def create_again(batch: Batch, file: File, principal: Principal) -> Response:
+async def create_again(batch: Batch, file: File, principal: Principal) -> JSONResponse:
     """Store a new batch of lines of another. A refusal leaves no file behind."""
     try:
         return await create(batch, file, principal)
@@ -273,14 +271,8 @@ async def _rehearsed(batch: Batch, file: File, principal: Principal) -> Mapping[
 
     await checks.files.take(principal.organization_id)
     try:
-        running = asyncio.ensure_future(checks.run(principal.organization_id, run))
-        try:
-            return await asyncio.shield(running)
-        except asyncio.CancelledError:
-            hung_up.set()  # nobody reads the forecast, and others wait for the turn
-            with suppress(Exception):
-                await running
-            raise
+        # After a hang-up, nobody reads the forecast, and others wait for the turn.
+        return await checks.run(principal.organization_id, run, stop=hung_up.set)
     finally:
         checks.files.give(principal.organization_id)
 
@@ -307,7 +299,7 @@ async def _find(batch_id: str, principal: Principal) -> Batch:
     return batch
 
 
-async def _presented(batch: Batch) -> Response:
+async def _presented(batch: Batch) -> JSONResponse:
     body = batch_object(batch)
     if batch.pilot is not None:
         body["forecast"] = await sync_to_async(forecast.of_batch)(batch, timezone.now())
@@ -318,7 +310,7 @@ async def _presented(batch: Batch) -> Response:
             "lines_per_second": at.lines_per_second,
             "seconds_left": at.seconds_left,
         }
-    return Response(body)
+    return JSONResponse(body)
 
 
 def batch_object(batch: Batch) -> dict[str, Any]:

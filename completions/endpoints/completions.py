@@ -6,7 +6,6 @@ from django.db.models import Q
 from django.http.response import HttpResponseBase
 from django.utils import timezone
 from redis.exceptions import RedisError
-from rest_framework.response import Response
 
 from completions.delivery import answers, idempotency, rate_limits
 from completions.delivery.enqueueing import enqueue, new_job
@@ -15,6 +14,7 @@ from completions.delivery.streams import StreamQuery, frames
 from completions.exceptions import APIError
 from completions.http import runtime
 from completions.http.base import APIRequest, AsyncAPIView
+from completions.http.bodies import JSONResponse
 from completions.http.pages import Page
 from completions.jobs import kept
 from completions.jobs.record import Kind
@@ -79,13 +79,13 @@ class CompletionsView(AsyncAPIView):
         response.headers[idempotency.REPLAYED] = "true"
         return response
 
-    async def get(self, request: APIRequest) -> Response:
+    async def get(self, request: APIRequest) -> JSONResponse:
         owned = Job.objects.filter(organization_id=request.auth.organization_id)
         unexpired = Q(expires_at=None) | Q(expires_at__gt=timezone.now())
         rows = owned.filter(unexpired, id__startswith=self.view_type.id_prefix)
         page = await Page.of(request, DEFAULT_LISTED, MOST_LISTED).read(rows, self._summary)
         await _add_states(page["data"])
-        return Response(page)
+        return JSONResponse(page)
 
     def _summary(self, row: Job) -> dict[str, Any]:
         """A job without its choices."""
@@ -122,14 +122,14 @@ class CompletionView(AsyncAPIView):
         known = request.headers.get("If-None-Match")
         return await answers.polled(view, request.auth, wait, known, wants_meta(request))
 
-    async def delete(self, request: APIRequest, job_id: str) -> Response:
+    async def delete(self, request: APIRequest, job_id: str) -> JSONResponse:
         job = await answers.find(self.view_type, job_id, request.auth)
         if not job.ended:
             raise APIError("completion_in_progress", param="id")
         await kept.discard(job_id)
         here = await runtime.current()
         await here.submission.remove(job_id)
-        return Response({"id": job_id, "object": self.view_type.object, "deleted": True})
+        return JSONResponse({"id": job_id, "object": self.view_type.object, "deleted": True})
 
 
 class CancelView(AsyncAPIView):
@@ -138,7 +138,7 @@ class CancelView(AsyncAPIView):
     scope = Scope.INFERENCE
     view_type: type[View] = View
 
-    async def post(self, request: APIRequest, job_id: str) -> Response:
+    async def post(self, request: APIRequest, job_id: str) -> JSONResponse:
         job = await answers.find(self.view_type, job_id, request.auth)
         view = self.view_type(**job.view)
         if job.ended:

@@ -11,13 +11,13 @@ from django.conf import settings
 from django.core.files.uploadedfile import UploadedFile
 from django.http import StreamingHttpResponse
 from django.utils import timezone
-from rest_framework.response import Response
 
 from completions.accounts.keys import Principal
 from completions.batches import files, writing
 from completions.delivery import idempotency
 from completions.exceptions import APIError, payload_too_large
 from completions.http.base import APIRequest, AsyncAPIView, MultiPartAPIView
+from completions.http.bodies import JSONResponse
 from completions.http.pages import Page
 from completions.models import UNFINISHED, Batch, File, FilePurpose, FileQuerySet, Scope
 from completions.requests import turns
@@ -74,7 +74,7 @@ class FilesView(MultiPartAPIView):
     scope = Scope.BATCHES
     wanted = "the parts purpose and file"
 
-    async def post(self, request: APIRequest) -> Response:
+    async def post(self, request: APIRequest) -> JSONResponse:
         idempotency.refuse(request)
         upload = _Upload.of(request)
         request.checked()  # storing may take long, but little memory
@@ -86,13 +86,14 @@ class FilesView(MultiPartAPIView):
             file = await turns.to_its_end(storing)
         except files.StorageLimitError as error:
             raise storage_limit("file") from error
-        return Response(file_object(file))
+        return JSONResponse(file_object(file))
 
-    async def get(self, request: APIRequest) -> Response:
+    async def get(self, request: APIRequest) -> JSONResponse:
         rows = _visible(request.auth)
         if (purpose := request.query_params.get("purpose")) is not None:
             rows = rows.filter(purpose=purpose)
-        return Response(await Page.of(request, MOST_LISTED, MOST_LISTED).read(rows, file_object))
+        page = Page.of(request, MOST_LISTED, MOST_LISTED)
+        return JSONResponse(await page.read(rows, file_object))
 
 
 class FileView(AsyncAPIView):
@@ -100,12 +101,12 @@ class FileView(AsyncAPIView):
 
     scope = Scope.BATCHES
 
-    async def get(self, request: APIRequest, file_id: str) -> Response:
+    async def get(self, request: APIRequest, file_id: str) -> JSONResponse:
         if (batch := await _being_written(file_id, request.auth)) is not None:
-            return Response(file_object(writing.file_of(batch, file_id), written=False))
-        return Response(file_object(await find_file(file_id, request.auth)))
+            return JSONResponse(file_object(writing.file_of(batch, file_id), written=False))
+        return JSONResponse(file_object(await find_file(file_id, request.auth)))
 
-    async def delete(self, request: APIRequest, file_id: str) -> Response:
+    async def delete(self, request: APIRequest, file_id: str) -> JSONResponse:
         if (batch := await _being_written(file_id, request.auth)) is not None:
             message = f"{batch.id} writes this file and has not ended. Cancel it, or wait."
             raise APIError("file_in_use", message, "id")
@@ -115,7 +116,7 @@ class FileView(AsyncAPIView):
             message = f"{batch.id} reads this file and has not ended. Cancel it, or wait."
             raise APIError("file_in_use", message, "id")
         await file.adelete()
-        return Response({"id": file_id, "object": "file", "deleted": True})
+        return JSONResponse({"id": file_id, "object": "file", "deleted": True})
 
 
 class FileContentView(AsyncAPIView):

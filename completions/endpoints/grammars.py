@@ -3,13 +3,12 @@
 from dataclasses import asdict
 from typing import Any
 
-from rest_framework.response import Response
-
 from completions.catalog.model_files import ModelFiles
 from completions.exceptions import FieldError
 from completions.grammars import Constraint, Verdict
 from completions.grammars.exceptions import GrammarOverloadError, GrammarTimeoutError
 from completions.http.base import APIRequest, AsyncAPIView
+from completions.http.bodies import JSONResponse
 from completions.models import Scope
 from completions.requests import judging
 from completions.requests.fields.base import TextField
@@ -36,12 +35,12 @@ class ValidateView(AsyncAPIView):
 
     scope = Scope.INFERENCE
 
-    async def post(self, request: APIRequest) -> Response:
+    async def post(self, request: APIRequest) -> JSONResponse:
         question = await ValidateRequestObject.validate_request(request.data, request.auth)
         verdict = await judging.examine(*question)
         if isinstance(verdict.error, GrammarOverloadError | GrammarTimeoutError):
             verdict.result()  # raises, because the check did not finish
-        return Response(_answer(verdict))
+        return JSONResponse(_answer(verdict))
 
 
 def _answer(verdict: Verdict) -> dict[str, Any]:

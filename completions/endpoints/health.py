@@ -7,11 +7,11 @@ from asgiref.sync import sync_to_async
 from django.db import Error, connection
 from django.db.migrations.executor import MigrationExecutor
 from redis.exceptions import OutOfMemoryError, RedisError
-from rest_framework.response import Response
 
 from completions.catalog import model_files
 from completions.http import runtime
 from completions.http.base import APIRequest, AsyncAPIView
+from completions.http.bodies import JSONResponse
 
 CHECK_SECONDS = 3.0
 """Seconds after which a check without a result counts as failed."""
@@ -22,8 +22,8 @@ class HealthView(AsyncAPIView):
 
     authenticated = False
 
-    async def get(self, request: APIRequest) -> Response:
-        return Response({"status": "ok"})
+    async def get(self, request: APIRequest) -> JSONResponse:
+        return JSONResponse({"status": "ok"})
 
 
 class ReadyView(AsyncAPIView):
@@ -31,10 +31,10 @@ class ReadyView(AsyncAPIView):
 
     authenticated = False
 
-    async def get(self, request: APIRequest) -> Response:
+    async def get(self, request: APIRequest) -> JSONResponse:
         if failures := await find_failures():
-            return Response({"status": "unavailable", "failures": failures}, status=503)
-        return Response({"status": "ready"})
+            return JSONResponse({"status": "unavailable", "failures": failures}, status=503)
+        return JSONResponse({"status": "ready"})
 
 
 _running_checks: asyncio.Task[dict[str, str]] | None = None

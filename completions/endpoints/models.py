@@ -3,14 +3,13 @@
 from collections.abc import Mapping
 from typing import Any
 
-from rest_framework.response import Response
-
 from completions.catalog import model_files
 from completions.catalog.entries import ModelEntry
 from completions.catalog.model_files import ModelFiles, ModelFilesError
 from completions.contract.sampling import INTEGERS
 from completions.http import runtime
 from completions.http.base import APIRequest, AsyncAPIView
+from completions.http.bodies import JSONResponse
 from completions.requests.model import find_entry
 
 OWNER = "quire"
@@ -24,7 +23,7 @@ _EVERY_MODEL = (
 class ModelsView(AsyncAPIView):
     """The models that the calling key may use and their adapters, with or without live workers."""
 
-    async def get(self, request: APIRequest) -> Response:
+    async def get(self, request: APIRequest) -> JSONResponse:
         live = await runtime.live_models()
         may_use, served = request.auth.may_use, model_files.served_models()
         models = [_model(entry, None, live) for entry in served if may_use(entry.id)]
@@ -34,15 +33,15 @@ class ModelsView(AsyncAPIView):
             for name in entry.adapters
             if may_use(entry.id) or may_use(f"{entry.id}:{name}")
         ]
-        return Response({"object": "list", "data": models + adapted})
+        return JSONResponse({"object": "list", "data": models + adapted})
 
 
 class ModelView(AsyncAPIView):
     """One model, or `base:adapter`; the id may contain slashes."""
 
-    async def get(self, request: APIRequest, model_id: str) -> Response:
+    async def get(self, request: APIRequest, model_id: str) -> JSONResponse:
         entry, adapter = find_entry(model_id, request.auth)
-        return Response(_model(entry, adapter, await runtime.live_models()))
+        return JSONResponse(_model(entry, adapter, await runtime.live_models()))
 
 
 def _model(

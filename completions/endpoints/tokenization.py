@@ -2,12 +2,11 @@
 
 from typing import Any
 
-from rest_framework.response import Response
-
 from completions.chat import template
 from completions.chat.template import ChatTemplateError
 from completions.exceptions import FieldError
 from completions.http.base import APIRequest, AsyncAPIView
+from completions.http.bodies import JSONResponse
 from completions.models import Scope
 from completions.requests.fields.base import BooleanField, ChoiceField, ListField, TextField
 from completions.requests.fields.messages import ContentField
@@ -79,8 +78,8 @@ class TokenizeView(AsyncAPIView):
     scope = Scope.INFERENCE
     body: type[ModelRequestObject] = TokenizeRequestObject
 
-    async def post(self, request: APIRequest) -> Response:
-        return Response(await self.body.validate_request(request.data, request.auth))
+    async def post(self, request: APIRequest) -> JSONResponse:
+        return JSONResponse(await self.body.validate_request(request.data, request.auth))
 
 
 class DetokenizeView(TokenizeView):

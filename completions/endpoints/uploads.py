@@ -6,7 +6,6 @@ from typing import Any
 from asgiref.sync import sync_to_async
 from django.conf import settings
 from django.utils import timezone
-from rest_framework.response import Response
 
 from completions.batches import files, uploads
 from completions.delivery import idempotency
@@ -18,6 +17,7 @@ from completions.endpoints.files import (
 )
 from completions.exceptions import APIError, FieldError, payload_too_large
 from completions.http.base import APIRequest, AsyncAPIView, MultiPartAPIView
+from completions.http.bodies import JSONResponse
 from completions.models import FilePurpose, Scope, Upload, UploadPart, UploadStatus
 from completions.requests import turns
 from completions.requests.fields.base import ChoiceField, IntegerField, ListField, TextField
@@ -81,7 +81,7 @@ class UploadsView(AsyncAPIView):
 
     scope = Scope.BATCHES
 
-    async def post(self, request: APIRequest) -> Response:
+    async def post(self, request: APIRequest) -> JSONResponse:
         idempotency.refuse(request)
         wanted = UploadRequestObject().validate(request.data)
         if wanted["bytes"] > settings.MAX_FILE_BYTES:
@@ -98,7 +98,7 @@ class UploadsView(AsyncAPIView):
             await sync_to_async(uploads.begin)(upload)
         except files.StorageLimitError as error:
             raise storage_limit("bytes") from error
-        return Response(upload_object(upload))
+        return JSONResponse(upload_object(upload))
 
 
 class UploadView(AsyncAPIView):
@@ -106,8 +106,8 @@ class UploadView(AsyncAPIView):
 
     scope = Scope.BATCHES
 
-    async def get(self, request: APIRequest, upload_id: str) -> Response:
-        return Response(upload_object(await _find(request, upload_id)))
+    async def get(self, request: APIRequest, upload_id: str) -> JSONResponse:
+        return JSONResponse(upload_object(await _find(request, upload_id)))
 
 
 class PartsView(MultiPartAPIView):
@@ -116,7 +116,7 @@ class PartsView(MultiPartAPIView):
     scope = Scope.BATCHES
     wanted = "the bytes in the part data"
 
-    async def post(self, request: APIRequest, upload_id: str) -> Response:
+    async def post(self, request: APIRequest, upload_id: str) -> JSONResponse:
         idempotency.refuse(request)
         upload = _pending(await _find(request, upload_id))
         data: Any = request.data
@@ -134,12 +134,12 @@ class PartsView(MultiPartAPIView):
             part = await turns.to_its_end(sync_to_async(uploads.add)(upload, content))
         except files.StorageLimitError as error:
             raise storage_limit("data") from error
-        except uploads.UploadError as error:
-            raise APIError("invalid_value", f"{error.param}: {error}", error.param) from error
+        except FieldError as error:
+            raise error.api_error() from error
         except uploads.NotPendingError as error:
             _pending(await _find(request, upload_id))
             raise APIError("upload_not_pending", param="id") from error
-        return Response(_part_object(part))
+        return JSONResponse(_part_object(part))
 
 
 class CompleteUploadView(AsyncAPIView):
@@ -147,23 +147,23 @@ class CompleteUploadView(AsyncAPIView):
 
     scope = Scope.BATCHES
 
-    async def post(self, request: APIRequest, upload_id: str) -> Response:
+    async def post(self, request: APIRequest, upload_id: str) -> JSONResponse:
         idempotency.refuse(request)
         upload = await _find(request, upload_id)
         wanted = CompleteUploadRequestObject().validate(request.data)
         if upload.status == UploadStatus.COMPLETED:
-            return Response(upload_object(upload))
+            return JSONResponse(upload_object(upload))
         try:
             made = await turns.to_its_end(
                 sync_to_async(uploads.complete)(_pending(upload), wanted["part_ids"], wanted["md5"])
             )
-        except uploads.UploadError as error:
-            raise APIError("invalid_value", f"{error.param}: {error}", error.param) from error
+        except FieldError as error:
+            raise error.api_error() from error
         except uploads.NotPendingError:
             made = await _find(request, upload_id)
         if made.status != UploadStatus.COMPLETED:
             _pending(made)
-        return Response(upload_object(made))
+        return JSONResponse(upload_object(made))
 
 
 class CancelUploadView(AsyncAPIView):
@@ -171,9 +171,9 @@ class CancelUploadView(AsyncAPIView):
 
     scope = Scope.BATCHES
 
-    async def post(self, request: APIRequest, upload_id: str) -> Response:
+    async def post(self, request: APIRequest, upload_id: str) -> JSONResponse:
         upload = await _find(request, upload_id)
-        return Response(upload_object(await sync_to_async(uploads.cancel)(upload)))
+        return JSONResponse(upload_object(await sync_to_async(uploads.cancel)(upload)))
 
 
 def _part_object(part: UploadPart) -> dict[str, Any]:

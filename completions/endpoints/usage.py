@@ -8,11 +8,11 @@ from typing import Any
 
 from django.db.models import QuerySet
 from django.utils import timezone
-from rest_framework.response import Response
 
 from completions.accounts.keys import Principal
 from completions.exceptions import APIError, invalid_parameter
 from completions.http.base import APIRequest, AsyncAPIView
+from completions.http.bodies import JSONResponse
 from completions.models import ApiKey, Scope, UsageHour
 from completions.models.usage import FIRST_TOKEN, LATENCY
 from completions.usage import report
@@ -75,7 +75,7 @@ class UsageView(AsyncAPIView):
 
     scope = Scope.USAGE
 
-    async def get(self, request: APIRequest) -> Response:
+    async def get(self, request: APIRequest) -> JSONResponse:
         wanted = Wanted.of(request)
         buckets = wanted.buckets()
         shown = buckets[: wanted.limit]
@@ -88,7 +88,7 @@ class UsageView(AsyncAPIView):
             row = report.row_of(values, wanted.groups)
             by_start[row.start].append(row)
         more = len(buckets) > len(shown)
-        return Response(
+        return JSONResponse(
             {
                 "object": "page",
                 "data": [_bucket(start, wanted, rows, names) for start, rows in by_start.items()],

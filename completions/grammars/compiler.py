@@ -1,51 +1,16 @@
 """Compiling a grammar with llguidance for the tokens of a model."""
 
-import re
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from llguidance import LLMatcher
 
-from completions.contract.llguidance_limits import JUDGE_LIMITS, TOO_MANY_ITEMS, TOO_MANY_STATES
+from completions.contract.llguidance_limits import JUDGE_LIMITS
 from completions.grammars import tokens
 from completions.grammars.exceptions import Finding
 from completions.grammars.limits import DEFAULT_LIMITS, Limits
 from completions.grammars.tokens import TokenSource
-
-# Locations in llguidance's messages point into generated text, which the client never saw.
-_LOCATION = re.compile(r"^(at )?\d+\(\d+\): ")
-
-_PATTERN_ERROR = re.compile(r"regex parse error:.*\nerror: ([^\n]*)", re.DOTALL)
-_PATTERN_ADVICE = {
-    "look-around, including look-ahead and look-behind, is not supported": (
-        "look-ahead and look-behind are not supported; write out what may stand there"
-    ),
-    "backreferences are not supported": (
-        "back-references are not supported; write out the texts that may repeat"
-    ),
-    "exceed the maximum number of nested parentheses/brackets (250)": (
-        "more than 250 nested parentheses and brackets; remove some"
-    ),
-}
-"""What Rust's parser of patterns says, and what a client can act on."""
-_LEXER = "too complex; simplify its patterns and repetitions"
-TOO_MANY_ALTERNATIVES = (
-    "too complex; it allows too many alternatives at once: make it less ambiguous"
-)
-_LOOK_AROUND = re.compile(r"lookarounds not supported yet; (Start|End|Word)")
-_ANCHORS = {
-    "Start": "^ is supported at the beginning of a pattern only",
-    "End": "$ is supported at the end of a pattern only",
-    "Word": r"\b and \B are not supported; write out what may stand there",
-}
-_INTERNALS = re.compile(r":  \(.*")
-"""The pattern that follows a message, in llguidance's internal syntax."""
-_STOP_REASONS = {
-    "NoExtensionBias": "no text can match this grammar",
-    "LexerTooComplex": _LEXER,
-    "ParserTooComplex": TOO_MANY_ALTERNATIVES,
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,22 +74,3 @@ def accepts_nothing(grammar: str) -> bool:
     """Whether a grammar matches the empty text."""
     matcher = LLMatcher(tokens.load(None), grammar, log_level=0, limits=JUDGE_LIMITS)
     return not matcher.is_error() and bool(matcher.is_accepting())
-
-
-def pattern_problem(message: str) -> str:
-    """What is wrong with a pattern, from the message of Rust's parser."""
-    return _PATTERN_ADVICE.get(message, message)
-
-
-def brief(message: str) -> str:
-    """llguidance's message in one line, without the location in the generated text."""
-    if found := _PATTERN_ERROR.search(message):
-        return f"invalid pattern: {pattern_problem(found[1])}"
-    if found := _LOOK_AROUND.search(message):
-        return f"invalid pattern: {_ANCHORS[found[1]]}"
-    first = _LOCATION.sub("", message).partition("\n")[0].strip()
-    if TOO_MANY_ITEMS.search(first):
-        return TOO_MANY_ALTERNATIVES
-    if TOO_MANY_STATES.search(first):
-        return _LEXER
-    return _STOP_REASONS.get(first, _INTERNALS.sub("", first))

@@ -58,7 +58,8 @@ class GrammarError(Exception):
         self.findings = [replace(each, pointer=pointer + each.pointer) for each in self.findings]
 
     def __str__(self) -> str:
-        place = "" if self.line is None else f"line {self.line}, column {self.column}: "
+        column = "" if self.column is None else f", column {self.column}"
+        place = "" if self.line is None else f"line {self.line}{column}: "
         pointer = f" (at {self.pointer})" if self.pointer else ""
         return f"{self.field}: {place}{self.message}{pointer}"
 

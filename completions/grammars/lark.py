@@ -8,8 +8,8 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from completions.grammars import json_schema
-from completions.grammars.compiler import DEFAULT_COMPILER, Compiler, Translated, brief
+from completions.grammars import json_schema, lark_complaints
+from completions.grammars.compiler import DEFAULT_COMPILER, Compiler, Translated
 from completions.grammars.exceptions import Finding, GrammarError
 from completions.grammars.json_schema.schema import OPTIONS, Schema
 from completions.grammars.limits import (
@@ -24,13 +24,20 @@ from completions.grammars.limits import (
 
 # Where llguidance found a fault in a Lark text: at LINE(COLUMN).
 _POSITION = re.compile(r"(?:at )?(\d+)\((\d+)\):?")
-_ATTRIBUTE = re.compile(r"^[ \t]*[?!]?\w+\[[^\]\n]*\b(temperature|max_tokens)\s*=", re.MULTILINE)
+_SHOWN_LINE = re.compile(r"^ *(\d+) \| (.*)$", re.MULTILINE)
+"""A line of the Lark text, as llguidance quotes it."""
+_BEFORE = r'^[ \t]*[?!]?\w+\[(?:[^\]\n"]|"(?:[^"\\\n]|\\.)*+")*?'
+"""The beginning of a rule up to some attribute; quoted values are skipped."""
+_ATTRIBUTE = re.compile(rf"{_BEFORE}\b(temperature|max_tokens|stop)\s*=", re.MULTILINE)
 """An attribute of a rule, as in `name[temperature=0.5]: ...`."""
 _ATTRIBUTES = {
     "temperature": "a rule cannot have a temperature of its own; send one for the whole output",
-    # llguidance cannot roll back such a rule, and would fail on it later.
+    # llguidance cannot roll back rules with one of the others, and would fail on them later.
     "max_tokens": "a rule cannot count tokens; bound its characters, as in /.{0,80}/",
+    "stop": "a rule cannot have stop; write suffix instead, whose text is part of the output",
 }
+_CAPTURE = re.compile(rf"{_BEFORE}\b((?:stop_)?capture)\b", re.MULTILINE)
+_NO_CAPTURE = "has no effect: captures are not returned; find the rule's text in the output"
 _KINDS = ("lark_grammar", "json_schema")
 _NEXT = re.compile(rf"(?P<schema>%json\s*(?=\{{))|{NOT_LARK_NAMES.pattern}")
 _DECODER = json.JSONDecoder()
@@ -67,8 +74,24 @@ class _Bundle:
             for schema, place in self._schemas:
                 with place():
                     json_schema.check(schema, self._compiler)
-            raise GrammarError(brief(message), *_place(message, prepared))
+            raise self._refusal(message, prepared)
         return Translated(text, self._warnings)
+
+    def _refusal(self, message: str, prepared: list[dict[str, Any]]) -> GrammarError:
+        """llguidance's complaint, with its place if it is clear which Lark text has it."""
+        index = _culprit(message, prepared)
+        if index is None:
+            return GrammarError(lark_complaints.explained(message))
+        place = _POSITION.match(message)
+        line, column = (int(place[1]), int(place[2])) if place else (None, None)
+        text = self._value["grammars"][index]["lark_grammar"]
+        if line is not None and column is not None:
+            column = _column(
+                _line(prepared[index]["lark_grammar"], line), _line(text, line), column
+            )
+        explained = lark_complaints.explained(message, text, line, column)
+        pointer = f"/grammars/{index}/lark_grammar" if len(prepared) > 1 else None
+        return GrammarError(explained, line, column, pointer=pointer)
 
     def prepared(self) -> list[dict[str, Any]]:
         """The grammars within the limits. Raises GrammarError."""
@@ -114,6 +137,9 @@ class _Bundle:
         check_chains(text, self._limits)
         if found := _ATTRIBUTE.search(text):
             raise GrammarError.at(text, found.start(1), _ATTRIBUTES[found[1]])
+        for found in _CAPTURE.finditer(text):
+            where = GrammarError.place(text, found.start(1))
+            self._warnings.append(Finding(found[1], "", f"{where}: {found[1]} {_NO_CAPTURE}"))
         pieces: list[str] = []
         position = 0
         for start, end, given in _inline_schemas(text):
@@ -166,9 +192,34 @@ def _on_line(line: int, findings: Sequence[Finding]) -> list[Finding]:
     return [replace(each, message=f"line {line}: {each.message}") for each in findings]
 
 
-def _place(message: str, grammars: list[dict[str, Any]]) -> tuple[int | None, int | None]:
-    """Line and column of a complaint, if there is only one Lark text."""
-    found = _POSITION.match(message) if len(grammars) == 1 else None
-    if found is None or "lark_grammar" not in grammars[0]:
-        return None, None
-    return int(found[1]), int(found[2])
+def _culprit(message: str, grammars: list[dict[str, Any]]) -> int | None:
+    """The index of the Lark text that a complaint is about, which shows the lines at fault."""
+    texts = {index: each["lark_grammar"] for index, each in enumerate(grammars)
+             if "lark_grammar" in each}  # fmt: skip
+    if len(grammars) > 1:
+        shown = [(int(number), line) for number, line in _SHOWN_LINE.findall(message)]
+        texts = {
+            index: text for index, text in texts.items()
+            if shown and all(_lines(text)[number - 1 : number] == [line] for number, line in shown)
+        }  # fmt: skip
+    return next(iter(texts)) if len(texts) == 1 else None
+
+
+def _line(text: str, number: int) -> str:
+    return "".join(_lines(text)[number - 1 : number])
+
+
+def _column(prepared: str, given: str, column: int) -> int | None:
+    """The column of a client's line for llguidance's, which counts bytes of the prepared one; None
+    after the beginning of a schema in the same line, which llguidance does not place either."""
+    offset = len(prepared.encode(errors="replace")[: column - 1].decode(errors="ignore"))
+    # Before the first schema and after the end of one, the lines are equal.
+    if prepared[: offset + 1] == given[: offset + 1]:
+        return offset + 1
+    rest = prepared[offset:]
+    is_after = given.endswith(rest) and "%json" not in prepared
+    return len(given) - len(rest) + 1 if is_after else None
+
+
+def _lines(text: str) -> list[str]:
+    return text.split("\n")

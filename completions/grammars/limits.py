@@ -101,11 +101,29 @@ def children(value: Any) -> list[Any]:
 _MOST_COUNTED = 10**12
 """Larger counts and products are taken as this one: without a bound, a pattern of a few kilobytes
 makes a number that takes long to multiply and that Python does not print."""
-_QUOTED = r'"(?:[^"\\\n]|\\.)*"'
-_CLASS = r"\[(?:[^\]\\]|\\.)*\]"
-_COUNT = r"\{\s*(?P<low>\d+)\s*(?P<comma>,)?\s*(?P<high>\d*)\s*\}"
-_REGEX = re.compile(rf"\\.|{_CLASS}|{_COUNT}|[()?*+]|.", re.DOTALL)
-_RULES = re.compile(rf"{_QUOTED}|{_CLASS}|{_COUNT}|[()?*+]|[\s#]+|.", re.DOTALL)
+# Repetitions are possessive, and what is not closed is one piece too: what begins at each of many
+# characters must not look for its end through the whole text again.
+_REGEX = re.compile(
+    r"\\[xuUpP]\{[^}\n]{0,100}\}|\\."
+    r"|\[(?:[^\]\\]|\\.)*+\]?+"
+    r"|\{\s*+(?P<low>\d++)\s*+,?+\s*+(?P<high>\d*+)\s*+\}"
+    r"|.",
+    re.DOTALL,
+)
+_LARK_TEXT = (
+    r"(?:\#|//)[^\n]*+"
+    r"|<[^<>\s]++>"
+    r'|"(?:[^"\\\n]|\\[^\n])*+"?+'
+    r"|/(?P<pattern>(?:[^/\\]|\\[^\n])++)/?+"
+)
+"""Comments, special tokens, strings and patterns, which may span lines, as llguidance reads them.
+It refuses a text with one that is not closed."""
+_LARK = re.compile(
+    rf"{_LARK_TEXT}"
+    r"|[{~][ \t]*+\+?+(?P<low>[0-9]*+)[ \t]*+(?:,|\.\.)?+[ \t]*+\+?+(?P<high>[0-9]*+)[ \t]*+\}?+"
+    r"|\s++|.",
+    re.DOTALL,
+)
 
 
 @dataclass(slots=True)
@@ -117,22 +135,27 @@ class Shape:
 
 
 def shape(text: str, *, is_regex: bool) -> Shape:
-    """The depth of parentheses and the product of counts in braces, at most _MOST_COUNTED, found in
-    one pass."""
+    """The depth of parentheses and the product of counts, at most _MOST_COUNTED, found in one pass
+    over a pattern, or over a grammar in Lark and once more over its patterns."""
+    opening, closing = (("(",), (")",)) if is_regex else (("(", "["), (")", "]"))
     found = Shape()
     groups = [1]  # the largest product inside each open group
     last = 1  # the product of the element just read
-    for piece in pieces(text, is_regex=is_regex):
+    for piece in (_REGEX if is_regex else _LARK).finditer(text):
         character = piece[0]
-        if character == "(":
+        if character in opening:
             groups.append(1)
             found.nesting = max(found.nesting, len(groups) - 1)
             last = 1
-        elif character == ")" and len(groups) > 1:
+        elif character in closing and len(groups) > 1:
             last = groups.pop()
         elif piece["low"] is not None:
             count = max(_count(piece["low"]), _count(piece["high"]), 1)
             last = min(last * count, _MOST_COUNTED)
+        elif not is_regex and piece["pattern"]:
+            inner = shape(piece["pattern"], is_regex=True)
+            found.nesting = max(found.nesting, len(groups) - 1 + inner.nesting)
+            last = inner.repetition
         elif character not in "?*+" and not character.isspace():
             last = 1
         groups[-1] = max(groups[-1], last)
@@ -140,9 +163,9 @@ def shape(text: str, *, is_regex: bool) -> Shape:
     return found
 
 
-def pieces(text: str, *, is_regex: bool) -> Iterator[re.Match[str]]:
-    """A pattern or a grammar cut into tokens that show nesting and repetition."""
-    return (_REGEX if is_regex else _RULES).finditer(text)
+def pieces(pattern: str) -> Iterator[re.Match[str]]:
+    """A pattern cut into tokens that show nesting and repetition."""
+    return _REGEX.finditer(pattern)
 
 
 def _count(digits: str) -> int:
@@ -171,16 +194,16 @@ class _Syntax(NamedTuple):
     """Literals, patterns and comments."""
 
 
-NOT_LARK_NAMES = re.compile(r'"(?:[^"\\\n]|\\.)*"|/(?:[^/\\\n]|\\.)+/|//[^\n]*|#[^\n]*')
+NOT_LARK_NAMES = re.compile(_LARK_TEXT)
 LARK = _Syntax(
-    re.compile(r"^[ \t]*[?!]?([A-Za-z_]\w*)[^:\n\"/]*:", re.MULTILINE),
+    re.compile(r"^[ \t]*[?!]?([A-Za-z_]\w*+)[^:\n\"/]*+:", re.MULTILINE),
     re.compile(r"[A-Za-z_]\w*"),
     NOT_LARK_NAMES,
 )
 EBNF = _Syntax(
     re.compile(r"^[ \t]*([^\W\d][\w.-]*|[-.][\w.-]*)\s*::=", re.MULTILINE),
     re.compile(r"[\w.-]+"),
-    re.compile(rf"{_QUOTED}|{_CLASS}|#[^\n]*"),
+    re.compile(r'"(?:[^"\\\r\n]|\\[^\r\n])*+"?+|\[(?:[^\]\\\r\n]|\\[^\r\n])*+\]?+|#[^\r\n]*+'),
 )
 
 

@@ -10,9 +10,8 @@ from completions.grammars.compiler import (
     Compiler,
     Translated,
     accepts_nothing,
-    brief,
-    pattern_problem,
 )
+from completions.grammars.complaints import brief, pattern_problem
 from completions.grammars.exceptions import GrammarError
 from completions.grammars.limits import Limits, check_bytes, check_shape, pieces
 
@@ -20,6 +19,7 @@ from completions.grammars.limits import Limits, check_bytes, check_shape, pieces
 _PARSE_ERROR = re.compile(r"regex parse error:\n {4}[^\n]*\n {4}( *)\^[^\n]*\nerror: ([^\n]*)")
 _ESCAPE_OR_CHARACTER = re.compile(r"\\.|.", re.DOTALL)
 _END_ANCHOR = re.compile(r"(?<!\\)(?P<escapes>(?:\\\\)*)\$\Z")
+_WORD_BOUNDARIES = (r"\b", r"\B", r"\<", r"\>")
 _DANGLING_BACKSLASH = re.compile(r"(?<!\\)(?:\\\\)*\\\Z")
 
 
@@ -85,7 +85,7 @@ def _without_anchors(pattern: str) -> str:
 def _has_alternatives(pattern: str) -> bool:
     """Whether there is a `|` outside all groups."""
     depth = 0
-    for piece in pieces(pattern, is_regex=True):
+    for piece in pieces(pattern):
         depth += {"(": 1, ")": -1}.get(piece[0], 0)
         if piece[0] == "|" and not depth:
             return True
@@ -94,9 +94,9 @@ def _has_alternatives(pattern: str) -> bool:
 
 def _misplaced(pattern: str) -> int | None:
     """The offset of the first word boundary, or of the first anchor inside the pattern."""
-    for piece in pieces(pattern, is_regex=True):
+    for piece in pieces(pattern):
         at_end = {"^": piece.start() == 0, "$": piece.end() == len(pattern)}
-        if piece[0] in (r"\b", r"\B") or not at_end.get(piece[0], True):
+        if piece[0] in _WORD_BOUNDARIES or not at_end.get(piece[0], True):
             return piece.start()
     return None
 

@@ -5,7 +5,8 @@ from contextlib import contextmanager
 from typing import Any
 
 from completions.grammars import ebnf, json_schema, lark, regex, structural_tag
-from completions.grammars.compiler import DEFAULT_COMPILER, Compiler, Translated, brief
+from completions.grammars.compiler import DEFAULT_COMPILER, Compiler, Translated
+from completions.grammars.complaints import brief
 from completions.grammars.constraint import Constraint
 from completions.grammars.exceptions import GrammarError
 from completions.grammars.limits import EBNF, Limits, check_bytes, check_chains, too_deep

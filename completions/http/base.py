@@ -3,16 +3,16 @@
 import asyncio
 from typing import Any
 
-from django.http import Http404, HttpRequest, HttpResponse
+from django.http import Http404, HttpRequest
 from django.http.response import HttpResponseBase
 from rest_framework.exceptions import UnsupportedMediaType
 from rest_framework.parsers import MultiPartParser
 from rest_framework.request import Request
-from rest_framework.response import Response
 from rest_framework.views import APIView
 
 from completions.accounts.keys import Principal
 from completions.exceptions import APIError
+from completions.http import error_handlers
 from completions.http.authentication import authenticate, permit
 from completions.models import Scope
 from completions.requests import turns
@@ -59,11 +59,8 @@ class AsyncAPIView(APIView):
         """DRF's dispatch, with `await` for the asynchronous steps."""
         self.args, self.kwargs = args, kwargs
         self.headers = self.default_response_headers
-        self.format_kwarg = None  # the path never names a format
-        self.request = wrapped = self.initialize_request(request, *args, **kwargs)
+        self.request = wrapped = APIRequest(request, parsers=self.get_parsers())
         try:
-            negotiated = self.perform_content_negotiation(wrapped)
-            wrapped.accepted_renderer, wrapped.accepted_media_type = negotiated
             if self.authenticated:
                 wrapped.auth = await self.caller(request)
             if int(request.META.get("CONTENT_LENGTH") or 0) > LARGE_BODY:
@@ -75,10 +72,12 @@ class AsyncAPIView(APIView):
             request.close()  # deletes uploaded files, as the end of a response would
             raise
         except Exception as exc:  # noqa: BLE001 - every error becomes a response here
-            response = self.handle_exception(exc)
+            response = self.refusal(exc)
         finally:
             wrapped.checked()
-        return _plain(self.finalize_response(wrapped, response, *args, **kwargs))
+        # Django need not log a 5xx: the access log has the status, and `api_error` logs the cause.
+        response._has_been_logged = True
+        return self.finalize_response(wrapped, response, *args, **kwargs)
 
     async def caller(self, request: HttpRequest) -> Principal:
         """The key that the request acts as. Raises APIError."""
@@ -86,13 +85,8 @@ class AsyncAPIView(APIView):
         permit(principal, self.scope, request.META.get("REMOTE_ADDR") or "")
         return principal
 
-    def initialize_request(self, request: HttpRequest, *args: Any, **kwargs: Any) -> APIRequest:
-        return APIRequest(
-            request,
-            parsers=self.get_parsers(),
-            negotiator=self.get_content_negotiator(),
-            parser_context=self.get_parser_context(request),
-        )
+    def refusal(self, exc: Exception) -> HttpResponseBase:
+        return error_handlers.response(exc)
 
     def _handler(self, request: Request) -> Any:
         name = (request.method or "").lower()
@@ -108,11 +102,11 @@ class MultiPartAPIView(AsyncAPIView):
     wanted: str
     """The parts, as the answer to another media type names them."""
 
-    def handle_exception(self, exc: Exception) -> Response:
+    def refusal(self, exc: Exception) -> HttpResponseBase:
         if isinstance(exc, UnsupportedMediaType):
             message = f"Send {self.wanted} as multipart/form-data."
             exc = APIError("unsupported_media_type", message)
-        return super().handle_exception(exc)
+        return super().refusal(exc)
 
 
 def _refuse_nul(request: Request) -> None:
@@ -128,16 +122,3 @@ def _refuse_nul(request: Request) -> None:
 
 def _parse(request: Request) -> None:
     _ = request.data
-
-
-def _plain(response: HttpResponseBase) -> HttpResponseBase:
-    """The response after rendering. Django would render DRF's response in a thread."""
-    if not isinstance(response, Response):
-        return response
-    body = response.rendered_content
-    plain = HttpResponse(body, status=response.status_code, headers=dict(response.headers))
-    if not body:
-        del plain.headers["Content-Type"]
-    # The access log has the status and `api_error` logs the cause, so Django need not log a 5xx.
-    plain._has_been_logged = True  # type: ignore[attr-defined]
-    return plain

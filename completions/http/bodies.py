@@ -1,15 +1,12 @@
-"""Request bodies are parsed as strict JSON objects of limited size, responses rendered as JSON."""
+"""Requests are parsed as strict JSON objects of limited size, responses written as JSON."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import IO, Any
 
 import orjson
 from django.conf import settings
 from django.http import HttpResponse
-from rest_framework.negotiation import DefaultContentNegotiation
 from rest_framework.parsers import BaseParser
-from rest_framework.renderers import BaseRenderer
-from rest_framework.request import Request
 
 from completions.contract import strict_json
 from completions.exceptions import APIError, payload_too_large
@@ -50,33 +47,14 @@ class StrictJSONParser(BaseParser):
         return loads(body)
 
 
-class JSONRenderer(BaseRenderer):
-    media_type = "application/json"
-    format = "json"
-    charset = None
+class JSONResponse(HttpResponse):
+    """`data` as JSON, whatever the Accept header says: OpenAI's clients send misleading ones for
+    event streams and binary files. None is no body."""
 
-    def render(
-        self,
-        data: Any,
-        accepted_media_type: str | None = None,
-        renderer_context: Mapping[str, Any] | None = None,
-    ) -> bytes:
-        return b"" if data is None else orjson.dumps(data)
-
-
-def rendered(data: Any) -> HttpResponse:
-    """A response of JSON that is rendered already, which costs less than DRF's Response."""
-    return HttpResponse(orjson.dumps(data), content_type=JSONRenderer.media_type)
-
-
-class IgnoreAccept(DefaultContentNegotiation):
-    """OpenAI's clients send misleading Accept headers for event streams and binary files."""
-
-    def select_renderer(
-        self,
-        request: Request,
-        renderers: Iterable[BaseRenderer],
-        format_suffix: str | None = None,
-    ) -> tuple[BaseRenderer, str]:
-        first = next(iter(renderers))
-        return first, first.media_type or ""
+    def __init__(
+        self, data: Any = None, status: int = 200, headers: Mapping[str, str] | None = None
+    ) -> None:
+        body = b"" if data is None else orjson.dumps(data)
+        super().__init__(body, "application/json", status, headers=headers)
+        if data is None:
+            del self.headers["Content-Type"]

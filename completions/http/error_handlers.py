@@ -1,26 +1,25 @@
-"""Turns every exception into OpenAI's error envelope: the handlers of DRF and Django."""
+"""Turns every exception into OpenAI's error envelope, for views and as Django's handlers."""
 
 import errno
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from http import HTTPStatus
 from typing import Any
 
-import orjson
 from django.conf import settings
 from django.core.exceptions import PermissionDenied, RequestDataTooBig, SuspiciousOperation
 from django.db import InterfaceError, OperationalError
-from django.http import Http404, HttpRequest, HttpResponse, HttpResponseBase
+from django.http import Http404, HttpRequest, HttpResponseBase
 from django.views import defaults
 from redis.exceptions import RedisError
 from rest_framework import exceptions as drf
-from rest_framework.response import Response
 
 from completions.batches.files import FileLostError
 from completions.catalog.model_files import ModelFilesError
 from completions.exceptions import APIError, payload_too_large
 from completions.grammars.exceptions import GrammarError
 from completions.http import access_log
+from completions.http.bodies import JSONResponse
 from completions.requests import judging
 
 logger = logging.getLogger(__name__)
@@ -110,23 +109,10 @@ def api_error(exc: Exception) -> APIError:
     return APIError("internal_error")
 
 
-def handle(exc: Exception, context: Mapping[str, Any]) -> Response:
-    """DRF's exception handler."""
+def response(exc: Exception) -> JSONResponse:
     error = api_error(exc)
     access_log.note_error(error)
-    return Response(error.envelope(), status=error.status_code, headers=error.headers)
-
-
-def response(exc: Exception) -> HttpResponse:
-    """The response outside DRF: for middleware and URL handlers."""
-    error = api_error(exc)
-    access_log.note_error(error)
-    return HttpResponse(
-        orjson.dumps(error.envelope()),
-        status=error.status_code,
-        content_type="application/json",
-        headers=error.headers,
-    )
+    return JSONResponse(error.envelope(), error.status_code, error.headers)
 
 
 def not_found(request: HttpRequest, exception: Exception) -> HttpResponseBase:

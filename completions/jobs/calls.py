@@ -12,7 +12,7 @@ from typing import Any
 
 from redis.exceptions import RedisError
 
-from completions.jobs.connection import COMMAND_TIMEOUT, Line, RawEntries, bounded
+from completions.jobs.connection import COMMAND_TIMEOUT, Bounded, Line, RawEntries
 from completions.jobs.events import EndEvent, Event, decode
 from completions.jobs.gathering import Gathering
 from completions.jobs.record import ENDED
@@ -101,7 +101,7 @@ class Calls:
         if not job_ids:
             return
         commands = [("HGET", self._keys.job(job_id), "state") for job_id in job_ids]
-        async with bounded(COMMAND_TIMEOUT):
+        async with Bounded(COMMAND_TIMEOUT):
             states = await self._looking.ask_all(commands)
         for job_id, state in zip(job_ids, states, strict=True):
             if state in _ENDED:
@@ -111,7 +111,7 @@ class Calls:
         commands = [
             ("XRANGE", self._keys.ev(job_id), after, "+", "COUNT", PAGE) for job_id, after in pages
         ]
-        async with bounded(COMMAND_TIMEOUT):
+        async with Bounded(COMMAND_TIMEOUT):
             return await self._line.ask_again(commands)
 
 

@@ -43,8 +43,10 @@ def connect(url: str, timeout: float = COMMAND_TIMEOUT) -> redis.Redis:
     )
 
 
-class _Bounded:
-    """See `bounded`. As a generator it would cost twice as much as what it bounds."""
+class Bounded:
+    """`asyncio.timeout` that also waits for some iterations of the event loop: when the loop is
+    late, a reply may have arrived without having been read. As a generator it would cost twice as
+    much as what it bounds."""
 
     __slots__ = ("_limit", "_timer", "_turn_seconds", "_turns_left")
 
@@ -70,15 +72,9 @@ class _Bounded:
             self._limit.reschedule(loop.time())
 
 
-def bounded(seconds: float) -> _Bounded:
-    """`asyncio.timeout` that also waits for some iterations of the event loop: when the loop is
-    late, a reply may have arrived without having been read."""
-    return _Bounded(seconds)
-
-
 class _BoundedPipeline(redis.asyncio.client.Pipeline):
     async def execute(self, raise_on_error: bool = True) -> list[Any]:
-        async with bounded(COMMAND_TIMEOUT):
+        async with Bounded(COMMAND_TIMEOUT):
             return await super().execute(raise_on_error)
 
 
@@ -87,7 +83,7 @@ class _BoundedRedis(redis.asyncio.Redis):
     3.11 can swallow a cancellation (python/cpython#86296), so that a client's hang-up is missed."""
 
     async def execute_command(self, *args: Any, **options: Any) -> Any:
-        async with bounded(COMMAND_TIMEOUT):
+        async with Bounded(COMMAND_TIMEOUT):
             return await super().execute_command(*args, **options)  # type: ignore[no-untyped-call]
 
     def pipeline(self, transaction: bool = True, shard_hint: str | None = None) -> _BoundedPipeline:

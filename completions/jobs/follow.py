@@ -17,7 +17,7 @@ from redis.exceptions import RedisError
 
 from completions.jobs import connection
 from completions.jobs.calls import Calls, ReaderLostError
-from completions.jobs.connection import COMMAND_TIMEOUT, Entries, Line, RawEntries, bounded
+from completions.jobs.connection import COMMAND_TIMEOUT, Bounded, Entries, Line, RawEntries
 from completions.jobs.events import EndEvent, Event, decode
 from completions.jobs.store import JobStore
 
@@ -105,7 +105,7 @@ class EventReader:
             cursors: dict[Any, Any] = dict(self._cursors)
             self._wake = None
             try:
-                async with bounded(BLOCK + 5):
+                async with Bounded(BLOCK + 5):
                     reply = await self._line.ask([*_XREAD, *cursors, *cursors.values()])
             except (RedisError, OSError) as error:
                 logger.warning("reading events failed: %s", error)
@@ -218,7 +218,7 @@ class EventReader:
         pipeline = self._client.pipeline(transaction=False)
         pipeline.xadd(self._control, {b"d": b""}, maxlen=CONTROL_KEPT)
         pipeline.expire(self._control, 60)
-        async with bounded(COMMAND_TIMEOUT):
+        async with Bounded(COMMAND_TIMEOUT):
             await pipeline.execute()
 
     async def _catch_up(self, stream: bytes, seen: bytes, cursor: bytes) -> Entries:

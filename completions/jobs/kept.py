@@ -7,10 +7,10 @@ from datetime import UTC, datetime, timedelta
 
 from django.db import IntegrityError
 
+from completions.jobs.ended import EndedJob, pack, unpack
 from completions.jobs.events import EndEvent
 from completions.jobs.reconcile import missing
 from completions.jobs.record import IdempotencyKey, JobRecord, NewJob
-from completions.jobs.settle import EndedJob, pack, unpack
 from completions.jobs.store import SyncStore
 from completions.jobs.submit import submit_kept
 from completions.models import Job, JobStatus

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple, cast
 
 import orjson
 
-from completions.jobs.connection import COMMAND_TIMEOUT, Line, bounded
+from completions.jobs.connection import COMMAND_TIMEOUT, Bounded, Line
 from completions.jobs.gathering import Gathering
 from completions.jobs.limits import (
     BudgetReachedError,
@@ -116,7 +116,7 @@ class Submission:
         await self._gathered.do(("cancel", [job_id]))
 
     async def _call_all(self, calls: Sequence[tuple[str, list[Any]]]) -> list[Any]:
-        async with bounded(COMMAND_TIMEOUT):
+        async with Bounded(COMMAND_TIMEOUT):
             return await self._store.call_each(self._line, calls)
 
     async def fetch(self, job_id: str) -> JobRecord | None:

@@ -34,10 +34,6 @@ class BatchResult(models.Model):
     def __str__(self) -> str:
         return f"{self.batch_id}:{self.number}"
 
-    @property
-    def file_id(self) -> str:
-        return self.batch.output_file_id if self.completed else self.batch.error_file_id
-
 
 @receiver(post_delete, sender=File)
 def _delete_results(sender: type[File], instance: File, **_signal: Any) -> None:

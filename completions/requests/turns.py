@@ -12,6 +12,8 @@ from contextvars import copy_context
 from typing import Any, TypeVar
 
 _T = TypeVar("_T")
+Stop = Callable[[], None]
+"""Makes work in a thread end sooner."""
 
 THREADS = max(2, min(8, os.cpu_count() or 1))
 LARGE_AT_ONCE = 3
@@ -87,8 +89,11 @@ class Checks:
         self._threads = Turns(THREADS, THREADS - 1)
         self._pool = ThreadPoolExecutor(THREADS, "checks")
 
-    async def run(self, owner: int, function: Callable[..., _T], *args: Any) -> _T:
-        """Run the function in a thread, which counts as the owner's until it returns."""
+    async def run(
+        self, owner: int, function: Callable[..., _T], *args: Any, stop: Stop = lambda: None
+    ) -> _T:
+        """Run the function in a thread, which counts as the owner's until it returns. `stop` is
+        called if the caller is cancelled meanwhile."""
         loop = asyncio.get_running_loop()
         await self._threads.take(owner)
         job = self._pool.submit(copy_context().run, function, *args)
@@ -98,16 +103,17 @@ class Checks:
                 loop.call_soon_threadsafe(self._threads.give, owner)
 
         job.add_done_callback(give_back)
-        return await to_its_end(asyncio.wrap_future(job))
+        return await to_its_end(asyncio.wrap_future(job), stop)
 
 
-async def to_its_end(work: Awaitable[_T]) -> _T:
-    """Await work in a thread. A cancelled caller waits too, so that the files that the thread reads
-    stay open."""
+async def to_its_end(work: Awaitable[_T], stop: Stop = lambda: None) -> _T:
+    """Await work in a thread. A cancelled caller calls `stop` and waits too, so that the files that
+    the thread reads stay open."""
     working = asyncio.ensure_future(work)
     try:
         return await asyncio.shield(working)
     except asyncio.CancelledError:
+        stop()
         with suppress(Exception):
             await working
         raise

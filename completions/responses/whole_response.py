@@ -5,8 +5,8 @@ from http import HTTPStatus
 from typing import Any
 
 from completions.exceptions import from_job_error
+from completions.jobs.ended import EndedJob
 from completions.jobs.events import EndEvent, decode
-from completions.jobs.settle import EndedJob
 from completions.responses.chat import ChatView
 from completions.responses.completion import View
 

@@ -147,7 +147,6 @@ class Provider:
             return self._client
 
     def _discovered(self) -> Any:
-        import requests
         from authlib.integrations.django_client import OAuth
 
         from completions.sign_in import transport
@@ -156,7 +155,7 @@ class Provider:
         url = wanted.issuer.rstrip("/") + "/.well-known/openid-configuration"
         try:
             document = transport.read(url)
-        except (requests.RequestException, ValueError) as error:
+        except (OSError, ValueError) as error:
             raise ProviderError(f"{url} cannot be read: {error}") from error
         metadata = _metadata(document, wanted.issuer, url)
         return OAuth().register(

@@ -1,14 +1,10 @@
 """HTTP to the provider, bounded in time and size, through `requests`. That library is optional, so
 this module is imported where it is needed."""
 
-import socket
 from base64 import b64encode
-from collections.abc import Callable
-from concurrent.futures import Future, wait
-from contextlib import suppress
 from contextvars import ContextVar
 from io import BytesIO
-from threading import BoundedSemaphore, Lock, Thread
+from socket import socket
 from typing import Any
 from urllib.parse import quote
 
@@ -20,65 +16,33 @@ from requests.adapters import HTTPAdapter
 from urllib3.connection import HTTPConnection, HTTPSConnection
 from urllib3.connectionpool import HTTPConnectionPool, HTTPSConnectionPool
 
+from completions.outgoing import Requests, Sockets
+
 SILENT = 5.0
 """Seconds that the provider may be silent in any request to it."""
 SECONDS = 10.0
 """Seconds that a request may take from the lookup of the host to the end of its response."""
 MOST_BYTES = 2 * 1024 * 1024
 """The largest response."""
-_REQUESTS = BoundedSemaphore(32)
-"""Requests under way, of which lookups may last for minutes."""
+_REQUESTS = Requests(32)
 _PLAIN = "".join(chr(code) for code in range(0x20, 0x7F) if chr(code) not in "%+")
 """Characters that a provider reads alike, whether it decodes the client's secret or not."""
+_sockets: ContextVar[Sockets] = ContextVar("_sockets")
 
 
-class _Sockets:
-    """The sockets of one request, which end together once its time is over.
+class _Ending:
+    """A connection that ends when the time of its request is over."""
 
-    A timeout of a socket is for each read: a provider that sends a byte now and then would hold a
-    thread of this server as long as it likes.
-    """
-
-    def __init__(self) -> None:
-        self._lock = Lock()
-        self._ends: list[socket.socket] = []
-        self._is_over = False
-
-    def add(self, sock: socket.socket) -> None:
-        with self._lock:
-            self._ends.append(sock.dup())  # the socket itself becomes one of TLS
-        if self._is_over:
-            self.cut()
-
-    def cut(self) -> None:
-        self._is_over = True
-        with self._lock:
-            for end in self._ends:
-                with suppress(OSError):  # it is over already
-                    end.shutdown(socket.SHUT_RDWR)
-
-    def close(self) -> None:
-        with self._lock:  # `cut` must not shut down whatever has the number of a closed one next
-            for end in self._ends:
-                end.close()
-            self._ends.clear()
-
-
-_sockets: ContextVar[_Sockets] = ContextVar("_sockets")
-
-
-class _Connection(HTTPConnection):
-    def _new_conn(self) -> socket.socket:
-        made = super()._new_conn()
+    def _new_conn(self) -> socket:
+        made: socket = super()._new_conn()  # type: ignore[misc]
         _sockets.get().add(made)
         return made
 
 
-class _SecureConnection(HTTPSConnection):
-    def _new_conn(self) -> socket.socket:
-        made = super()._new_conn()
-        _sockets.get().add(made)
-        return made
+class _Connection(_Ending, HTTPConnection): ...
+
+
+class _SecureConnection(_Ending, HTTPSConnection): ...
 
 
 class _Pool(HTTPConnectionPool):
@@ -101,7 +65,11 @@ class _Bounded(HTTPAdapter):
         return _use_pools(super().proxy_manager_for(*args, **options))
 
     def send(self, request: Any, *_: Any, **options: Any) -> requests.Response:
-        return limited(request.url, lambda: self._read(request, {**options, "stream": True}))
+        def read(sockets: Sockets) -> requests.Response:
+            _sockets.set(sockets)  # in its thread alone
+            return self._read(request, {**options, "stream": True})
+
+        return _REQUESTS.send(request.url, SECONDS, read)
 
     def _read(self, request: Any, options: dict[str, Any]) -> requests.Response:
         response = super().send(request, **options)
@@ -124,32 +92,6 @@ def _use_pools(manager: Any) -> Any:
     return manager
 
 
-def limited(url: str, work: Callable[[], requests.Response]) -> requests.Response:
-    """Do the work in a thread. After SECONDS, end its connections, and raise requests.Timeout.
-
-    The system's lookup of a host name cannot be interrupted: nobody waits for the thread then.
-    """
-    if not _REQUESTS.acquire(blocking=False):
-        raise requests.Timeout(f"{url} is not requested: too many requests wait for the provider")
-    sockets, done = _Sockets(), Future[requests.Response]()
-
-    def run() -> None:
-        _sockets.set(sockets)  # in this thread alone
-        try:
-            done.set_result(work())
-        except BaseException as error:  # noqa: BLE001 - raised to the caller
-            done.set_exception(error)
-        finally:
-            sockets.close()
-            _REQUESTS.release()
-
-    Thread(target=run, daemon=True, name="oidc").start()
-    if not wait([done], SECONDS).done:
-        sockets.cut()
-        raise requests.Timeout(f"{url} did not answer within {SECONDS:g} s")
-    return done.result()
-
-
 class _Session(OAuth2Session):  # type: ignore[misc]
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)
@@ -169,7 +111,7 @@ def bound(session: requests.Session) -> requests.Session:
 
 
 def read(url: str) -> Any:
-    """The JSON document at a URL. Raises requests.RequestException and ValueError."""
+    """The JSON document at a URL. Raises OSError, of which requests' errors are, and ValueError."""
     with bound(requests.Session()) as session:
         response = session.get(url, timeout=SILENT)
         response.raise_for_status()

@@ -1,25 +1,23 @@
 """Warns once per period when a key or an organization has used most of a budget."""
 
 import logging
-from collections.abc import Collection, Iterator
-from datetime import date, datetime
+from collections.abc import Iterator
+from dataclasses import astuple
+from datetime import datetime
 from typing import TypeVar
 
 from django.db.models import Q, QuerySet
 
 from completions.accounts.keys import budget_of
 from completions.models import ApiKey, BudgetWarning, Organization
-from completions.usage.budgets import Spent, spent_by
+from completions.models.organizations import BUDGETS
+from completions.usage.budgets import spent_by
 
 logger = logging.getLogger(__name__)
 
 PERCENTS = (80, 95)
-_BUDGETS = (
-    "daily_token_budget",
-    "monthly_token_budget",
-    "daily_cost_budget",
-    "monthly_cost_budget",
-)
+_BUDGETS = [name for name in BUDGETS if name.endswith("_budget")]
+"""The fields of owners, in the order of Budget and Spent."""
 _HAS_BUDGET = Q(*((f"{name}__isnull", False) for name in _BUDGETS), _connector=Q.OR)
 
 _Owner = TypeVar("_Owner", ApiKey, Organization)
@@ -56,32 +54,16 @@ def _with_budget(rows: "QuerySet[_Owner]") -> "dict[int, _Owner]":
 def _due(
     column: str, owners: "dict[int, ApiKey] | dict[int, Organization]", now: datetime
 ) -> Iterator[BudgetWarning]:
-    spent = spent_by(column, owners.keys(), now)
-    for pk, (today, month) in spent.items():
+    day = now.date()
+    for pk, spent in spent_by(column, owners.keys(), now).items():
         owner = owners[pk]
         key = owner if isinstance(owner, ApiKey) else None
         organization = owner.organization if isinstance(owner, ApiKey) else owner
-        for name, period, used, most in _uses(owner, today, month, now.date()):
+        for name, used, most in zip(_BUDGETS, spent, astuple(budget_of(owner)), strict=True):
             for percent in PERCENTS:
-                if used * 100 >= percent * most:
+                if most and used * 100 >= percent * most:
                     yield BudgetWarning(
                         organization=organization, api_key=key,
-                        scope=f"{'k' if key else 'o'}{pk}", budget=name, period=period,
-                        percent=percent,
+                        scope=f"{'k' if key else 'o'}{pk}", budget=name, percent=percent,
+                        period=day if name.startswith("daily") else day.replace(day=1),
                     )  # fmt: skip
-
-
-def _uses(
-    owner: ApiKey | Organization, today: Spent, month: Spent, day: date
-) -> Iterator[tuple[str, date, int, int]]:
-    """Each budget: its name, its period, how much was used, and its limit."""
-    budget, first = budget_of(owner), day.replace(day=1)
-    rows: Collection[tuple[date, int, int | None]] = (
-        (day, today.tokens, budget.daily_tokens),
-        (first, month.tokens, budget.monthly_tokens),
-        (day, today.cost, budget.daily_cost),
-        (first, month.cost, budget.monthly_cost),
-    )
-    for name, (period, used, most) in zip(_BUDGETS, rows, strict=True):
-        if most:
-            yield name, period, used, most

@@ -16,7 +16,7 @@ from completions.batches import results
 from completions.batches.lines import LINE_TTL
 from completions.batches.receipts.receipt import BuildOf
 from completions.jobs import kept
-from completions.jobs.settle import FIRST, EndedJob, forget, read_ended
+from completions.jobs.ended import FIRST, EndedJob, forget, read_ended
 from completions.jobs.store import SyncStore
 from completions.jobs.workers import build_of
 from completions.usage import ledger

@@ -3,16 +3,17 @@
 Redis lacks it after a scope's first budget is set, and after Redis is emptied.
 """
 
+import operator
 from collections.abc import Collection, Sequence
 from datetime import UTC, datetime
 from typing import NamedTuple
 
 from django.conf import settings
-from django.db.models import F, Q, QuerySet, Sum
+from django.db.models import F, Q, Sum
 
 from completions.jobs.connection import connect
+from completions.jobs.ended import EndedJob, unsettled
 from completions.jobs.limits import UnseededError
-from completions.jobs.settle import EndedJob, unsettled
 from completions.jobs.store import JobStore, SyncStore
 from completions.models import UsageHour, UsageRecord
 
@@ -21,14 +22,21 @@ _TRIES = 50
 
 
 class Spent(NamedTuple):
-    """Tokens, and their cost in billionths of the currency."""
+    """What a key or an organization has spent in this day and this month (UTC), in the order of
+    Budget; costs in billionths of the currency."""
 
-    tokens: int
-    cost: int
+    daily_tokens: int = 0
+    monthly_tokens: int = 0
+    daily_cost: int = 0
+    monthly_cost: int = 0
 
-    def plus(self, job: EndedJob) -> "Spent":
+    def plus(self, job: EndedJob, now: datetime) -> "Spent":
         tokens = job.usage.prompt_tokens + job.usage.completion_tokens if job.usage else 0
-        return Spent(self.tokens + tokens, self.cost + job.cost)
+        finished = datetime.fromtimestamp(job.finished, UTC)
+        day = finished >= _midnight(now)
+        month = finished >= _midnight(now).replace(day=1)
+        added = tokens * day, tokens * month, job.cost * day, job.cost * month
+        return Spent(*map(operator.add, self, added))
 
 
 def seed(scope: str) -> None:
@@ -47,62 +55,40 @@ def seed_from(store: SyncStore, scope: str) -> None:
         seconds, _micros = store.client.time()
         now = datetime.fromtimestamp(seconds, UTC)
         last, ended = unsettled(store)
-        today, month = _spent(scope, now, ended)
         periods = [seconds // 86400, (now.year - 1970) * 12 + now.month - 1]
-        sums = [today.tokens, month.tokens, today.cost, month.cost]
-        if store.call("seed", scope, last, *periods, *sums):
+        if store.call("seed", scope, last, *periods, *_spent(scope, now, ended)):
             return
     raise UnseededError(scope)
 
 
-def _spent(scope: str, now: datetime, ended: Sequence[EndedJob]) -> tuple[Spent, Spent]:
+def _spent(scope: str, now: datetime, ended: Sequence[EndedJob]) -> Spent:
     """Add up what SQL knows and the ended jobs that SQL may not know yet."""
     owner, owner_id = "api_key_id" if scope[0] == "k" else "organization_id", int(scope[1:])
     own = [job for job in ended if getattr(job, owner) == owner_id]
-    owned = Q(**{owner: owner_id})
     while True:
         known = _known(own)
-        today, month = spent_in_sql(owned, now)
+        spent = spent_by(owner, [owner_id], now)[owner_id]
         if _known(own) == known:  # otherwise jobs were settled during the query
             break
     for job in own:
-        if job.id in known:
-            continue
-        finished = datetime.fromtimestamp(job.finished, UTC)
-        if finished >= _midnight(now):
-            today = today.plus(job)
-        if finished >= _midnight(now).replace(day=1):
-            month = month.plus(job)
-    return today, month
+        if job.id not in known:
+            spent = spent.plus(job, now)
+    return spent
 
 
-def spent_by(owner: str, ids: Collection[int], now: datetime) -> dict[int, tuple[Spent, Spent]]:
-    """As `spent_in_sql` for many at once. `owner` is the column, api_key_id or organization_id."""
+def spent_by(owner: str, ids: Collection[int], now: datetime) -> dict[int, Spent]:
+    """What SQL knows of the spending of some keys or organizations, by their ids. `owner` is the
+    column, api_key_id or organization_id."""
     midnight = _midnight(now)
     hours = UsageHour.objects.filter(**{f"{owner}__in": ids}, hour__gte=midnight.replace(day=1))
     today = Q(hour__gte=midnight)
     tokens = F("prompt_tokens") + F("completion_tokens")
     rows = hours.order_by().values(owner).annotate(
-        day_tokens=Sum(tokens, filter=today), day_cost=Sum("cost_nanos", filter=today),
-        month_tokens=Sum(tokens), month_cost=Sum("cost_nanos"),
+        daily_tokens=Sum(tokens, filter=today), monthly_tokens=Sum(tokens),
+        daily_cost=Sum("cost_nanos", filter=today), monthly_cost=Sum("cost_nanos"),
     )  # fmt: skip
-    return {
-        row[owner]: (
-            Spent(row["day_tokens"] or 0, row["day_cost"] or 0),
-            Spent(row["month_tokens"] or 0, row["month_cost"] or 0),
-        )
-        for row in rows
-    }
-
-
-def spent_in_sql(owned: Q, now: datetime) -> tuple[Spent, Spent]:
-    """Return what SQL knows of the spending of the day and of the month so far (UTC)."""
-    hours = UsageHour.objects.filter(owned)
-    midnight = _midnight(now)
-    return (
-        _sum(hours.filter(hour__gte=midnight)),
-        _sum(hours.filter(hour__gte=midnight.replace(day=1))),
-    )
+    found = {row[owner]: Spent(*(row[name] or 0 for name in Spent._fields)) for row in rows}
+    return {each: found.get(each, Spent()) for each in ids}
 
 
 def _midnight(now: datetime) -> datetime:
@@ -112,9 +98,3 @@ def _midnight(now: datetime) -> datetime:
 def _known(ended: Sequence[EndedJob]) -> set[str]:
     ids = [job.id for job in ended]
     return set(UsageRecord.objects.filter(job_id__in=ids).values_list("job_id", flat=True))
-
-
-def _sum(hours: QuerySet[UsageHour]) -> Spent:
-    tokens = Sum(F("prompt_tokens") + F("completion_tokens"))
-    sums = hours.order_by().aggregate(tokens=tokens, cost=Sum("cost_nanos"))
-    return Spent(sums["tokens"] or 0, sums["cost"] or 0)

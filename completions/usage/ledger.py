@@ -11,7 +11,7 @@ from typing import NamedTuple
 from django.db import transaction
 from django.db.models import F
 
-from completions.jobs.settle import EndedJob
+from completions.jobs.ended import EndedJob
 from completions.models import (
     ApiKey,
     JobStatus,

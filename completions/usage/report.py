@@ -35,15 +35,15 @@ class Row:
     def percentiles(self, columns: Sequence[str]) -> dict[str, float | None]:
         """Return percentiles in milliseconds, by the names in PERCENTILES. `columns` is LATENCY or
         FIRST_TOKEN."""
-        counts = [self.sums[name] for name in columns]
-        return {name: quantile(counts, share) for name, share in PERCENTILES.items()}
+        return {name: quantile(self.sums, columns, share) for name, share in PERCENTILES.items()}
 
 
-def quantile(counts: Sequence[int], share: float) -> float | None:
+def quantile(sums: Mapping[str, int], columns: Sequence[str], share: float) -> float | None:
     """Return the quantile in milliseconds, interpolated linearly; None if the histogram is empty.
 
     Values above the last bound count as that bound.
     """
+    counts = [sums[name] for name in columns]
     total = sum(counts)
     if not total:
         return None

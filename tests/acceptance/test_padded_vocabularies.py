@@ -67,4 +67,4 @@ def test_a_constrained_request_keeps_to_the_tokenizer(padded: Installation, mode
                     assert set(json.loads(choice["text"])) == {"name", "ok"}
                 elif "regex" in constraint:
                     assert choice["finish_reason"] == "stop"
-        assert client.get(f"/v1/models/{model}").json()["capabilities"]["forward"] == "torch"
+        assert client.get(f"/v1/models/{model}").json()["capabilities"]["forward"] == "c"

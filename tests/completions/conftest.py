@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from django.test import Client
+from django.test import Client, override_settings
 from pytest_django.fixtures import Settings
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, processors
 
@@ -146,8 +146,11 @@ def fake_runtime(monkeypatch: pytest.MonkeyPatch) -> FakeRuntime:
 
 @pytest.fixture
 def api(owner: Tenant, served: None, fake_runtime: FakeRuntime) -> Client:
-    """The API as the owner calls it."""
-    return Client(headers=owner.headers)
+    """The API as the owner calls it: without middleware, as project/server/handler.py serves it."""
+    client = Client(headers=owner.headers)
+    with override_settings(MIDDLEWARE=[]):
+        client.handler.load_middleware()
+    return client
 
 
 @pytest.fixture

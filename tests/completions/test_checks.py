@@ -28,14 +28,6 @@ def test_bad_configurations(settings: Settings, tmp_path: Path) -> None:
     assert ids() == ["quire.E001", "quire.E002", "quire.W001"]
 
 
-def test_the_admin_needs_its_protecting_middleware(settings: Settings, served: None) -> None:
-    settings.HTTPS = True
-    settings.MIDDLEWARE = [name for name in settings.MIDDLEWARE if "Csrf" not in name]
-    (error,) = found(deployment=True)
-    assert error.id == "quire.E003"
-    assert error.msg == "MIDDLEWARE has no subclass of CsrfViewMiddleware."
-
-
 def test_unencrypted_traffic_is_warned_of(settings: Settings, served: None) -> None:
     settings.HTTPS = False
     assert ids(deployment=True) == ["quire.W002"]

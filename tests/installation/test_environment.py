@@ -49,6 +49,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
         yield Place(folder)
 
 
+@pytest.mark.long
 def test_pip_takes_over_where_uv_is_not_in_the_index(place):
     place.prepare("tiny==1.0")
     assert place.version() == "1.0"
@@ -65,6 +66,7 @@ def test_an_environment_of_the_right_python_is_kept(place):
     assert marker.exists()
 
 
+@pytest.mark.long
 def test_uv_installs_from_where_pip_would(place, monkeypatch):
     """uv comes from the environment of the tests, so that its bootstrap has nothing to fetch."""
     place.prepare("tiny==1.0")

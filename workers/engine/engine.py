@@ -21,11 +21,11 @@ from workers.engine.exceptions import (
     NeverStarted,
     RankLost,
 )
-from workers.engine.flight import Flight, Launcher
 from workers.engine.general.runner import GeneralRunner
 from workers.engine.grammar.jump_rate import JumpRate
 from workers.engine.grammar.structured_output import GrammarMatcher, StructuredOutput
 from workers.engine.intake import Intake
+from workers.engine.launched_steps import Flight, Launcher
 from workers.engine.live_requests import LiveRequests
 from workers.engine.loading.loader import LoadedModel, load_model
 from workers.engine.model.device import adapt, make_current

@@ -1,10 +1,10 @@
 """Appends tokens to sequences: the ones that a step samples and the ones that grammars force."""
 
 from workers.engine.exceptions import InvalidLogits
-from workers.engine.flight import Flight
 from workers.engine.grammar.effect import Removal
 from workers.engine.grammar.jump_rate import JumpRate
 from workers.engine.grammar.mask import GrammarMask
+from workers.engine.launched_steps import Flight
 from workers.engine.live_requests import LiveRequests
 from workers.engine.request_state import RequestState
 from workers.engine.sampling.sampler import SamplerOutput

@@ -24,11 +24,11 @@ class Line:
     dashed: bool = False
 
 
-def bars(labels: Sequence[str], series: Sequence[Line], unit: str = "") -> dict[str, str]:
+def bars(labels: Sequence[str], series: Sequence[Line]) -> dict[str, str]:
     sets = [
         _set(line, {"stack": "one", "borderRadius": 2, "maxBarThickness": 28}) for line in series
     ]
-    return _chart("bar", labels, sets, _options(unit, True, len(series) > 1, "circle"))
+    return _chart("bar", labels, sets, _options("", True, len(series) > 1, "circle"))
 
 
 def lines(
@@ -104,9 +104,9 @@ def _options(unit: str, stacked: bool, legend: bool, mark: str) -> dict[str, Any
     }  # fmt: skip
 
 
-def sparkline(values: Sequence[float], title: str = "", width: int = 120) -> SafeString:
+def sparkline(values: Sequence[float], title: str) -> SafeString:
     """A bar chart in one line of text. `title` describes it for screen readers."""
-    height, gap = 24, 1
+    width, height, gap = 120, 24, 1
     top = max(values, default=0)
     if not top:
         return format_html('<span class="q-faint">{}</span>', "no use")

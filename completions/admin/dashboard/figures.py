@@ -14,7 +14,6 @@ from django.db.models.functions import Cast, Coalesce, Left
 
 from completions.models import LoadSample, UsageHour, UsageRecord
 from completions.models.usage import BOUNDS_MS, COUNTED, FIRST_TOKEN, LATENCY, LATENCY_MS, SUMMED
-from completions.usage import report
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,11 +50,6 @@ Sums = Mapping[str, Any]
 NOTHING: Sums = dict.fromkeys(COUNTED, 0)
 
 
-def quantile(sums: Sums, columns: Sequence[str], share: float) -> float | None:
-    """The quantile of a histogram in milliseconds; None if it is empty."""
-    return report.quantile([sums[column] or 0 for column in columns], share)
-
-
 def series(period: Period, now: datetime) -> list[Sums]:
     found = _by_bucket(period, map(_named, _rows(period, now)))
     return [total(found[bucket]) for bucket in period.buckets(now)]
@@ -86,8 +80,8 @@ def ranked(period: Period, now: datetime, *by: str, most: int = 6) -> list[dict[
     return sorted(found, key=lambda row: -row["tokens"])[:most]
 
 
-def failures(period: Period, now: datetime, most: int = 6) -> list[dict[str, Any]]:
-    """Count the error codes of the period's last FAILURES_READ failures.
+def failures(period: Period, now: datetime) -> list[dict[str, Any]]:
+    """Count the most frequent error codes among the period's last FAILURES_READ failures.
 
     Each row has `error_code`, `count` and `last_id`, the newest record with that code.
     """
@@ -98,7 +92,7 @@ def failures(period: Period, now: datetime, most: int = 6) -> list[dict[str, Any
     for code, record_id in recent:
         counts[code] += 1
         last.setdefault(code, record_id)
-    return [{"error_code": c, "count": n, "last_id": last[c]} for c, n in counts.most_common(most)]
+    return [{"error_code": c, "count": n, "last_id": last[c]} for c, n in counts.most_common(6)]
 
 
 FAILURES_READ = 2_000

@@ -6,8 +6,9 @@ from datetime import datetime
 
 from completions.admin.dashboard import chart_js, figures
 from completions.admin.dashboard.chart_js import Line
-from completions.admin.dashboard.figures import Period, Sums, quantile
+from completions.admin.dashboard.figures import Period, Sums
 from completions.models.usage import FIRST_TOKEN, LATENCY, NANOS
+from completions.usage.report import quantile
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,12 +9,13 @@ from django.http import HttpRequest
 from django.urls import reverse
 from django.utils import timezone
 
-from completions.admin import state
 from completions.admin.dashboard import figures, panels
-from completions.admin.dashboard.figures import DAY, PERIODS, Period, Sums, quantile
+from completions.admin.dashboard.figures import DAY, PERIODS, Period, Sums
 from completions.admin.display import NONE, ago, compact, exact, milliseconds, money, share
+from completions.admin.live import state
 from completions.models import ApiKey, BudgetWarning, UsageRecord
 from completions.models.usage import FIRST_TOKEN, LATENCY
+from completions.usage.report import quantile
 
 
 @dataclass(frozen=True, slots=True)

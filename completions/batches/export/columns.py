@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from hashlib import blake2b
 from typing import Any
 
+from completions.batches.counted_fields import schema_of
 from completions.batches.export.types import (
     MAX_PARTS,
     ListOf,
@@ -17,7 +18,6 @@ from completions.batches.export.types import (
     storable,
     type_of,
 )
-from completions.batches.watched import schema_of
 from completions.exceptions import FieldError
 from completions.requests.fields.constraint import CONSTRAINTS, ConstraintFields, given_constraint
 
@@ -88,7 +88,7 @@ class Collector:
         self._optional: set[str] = set()
 
     def see(self, body: Any) -> None:
-        """Take the body of one request into account. A body that is no object was refused."""
+        """Take the body of one request into account. A body that is not an object was refused."""
         if not isinstance(body, dict):
             return
         given = {name: body[name] for name in CONSTRAINTS if body.get(name) is not None}

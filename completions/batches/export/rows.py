@@ -10,7 +10,7 @@ from typing import IO, Any
 
 from completions.batches.export import documents
 from completions.batches.export.columns import OTHER_TEXTS, RECEIPT, TOOL_CALLS, Collector, Columns
-from completions.batches.lines import number_of
+from completions.batches.lines import body_of, error_of, number_of, text_of
 from completions.models import Batch, BatchStatus, File
 
 Open = Callable[[], IO[bytes]]
@@ -106,12 +106,10 @@ def _numbered(file: IO[bytes]) -> Iterator[tuple[int, bytes]]:
 
 def _row(batch_id: str, number: int, text: bytes, columns: Columns) -> Row:
     line = json.loads(text)
-    response = line["response"] or {}
-    body = response.get("body") or {}
-    error = line["error"] or body.get("error") or {}
+    body, error = body_of(line), error_of(line)
     values: dict[str, Any] = {
         "custom_id": line["custom_id"],
-        "status_code": response.get("status_code"),
+        "status_code": (line["response"] or {}).get("status_code"),
         "error_code": error.get("code"),
         "error_message": error.get("message"),
         "batch_id": batch_id,
@@ -128,17 +126,13 @@ def _row(batch_id: str, number: int, text: bytes, columns: Columns) -> Row:
 
 
 def _of_choices(choices: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    texts = [_text(choice) for choice in choices]
+    texts = [text_of(choice) for choice in choices]
     return {
         "text": texts[0],
         "finish_reason": choices[0]["finish_reason"],
         OTHER_TEXTS: texts[1:],
         TOOL_CALLS: choices[0].get("message", {}).get("tool_calls"),
     }
-
-
-def _text(choice: Mapping[str, Any]) -> Any:
-    return choice["message"]["content"] if "message" in choice else choice["text"]
 
 
 def _add_answer(values: dict[str, Any], columns: Columns) -> bool:

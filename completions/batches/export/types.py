@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Any
 
-from completions.batches.watched import target
+from completions.batches.counted_fields import target
 
 MAX_PARTS = 5000
 """The most parts of a schema that are visited; the rest has the type JSON."""

@@ -2,10 +2,9 @@
 
 import time
 from collections.abc import Mapping
+from dataclasses import asdict
 from datetime import datetime
 from typing import Any
-
-from django.db.models import Q
 
 from completions.accounts.keys import budget_of
 from completions.batches.histogram import Histogram
@@ -142,21 +141,16 @@ def _money(nanos: float | None) -> float | None:
 def _left(batch: Batch, now: datetime) -> dict[str, Any]:
     """The smallest remaining budget of the key and its organization; None if there is no budget."""
     key = ApiKey.objects.select_related("organization").get(id=batch.api_key_id)
-    tokens: list[int] = []
-    cost: list[int] = []
-    for owner, owned in (
-        (key, Q(api_key_id=key.pk)), (key.organization, Q(organization_id=key.organization_id)),
-    ):  # fmt: skip
-        budget, (today, month) = budget_of(owner), budgets.spent_in_sql(owned, now)
-        for used, most_tokens, most_cost in (
-            (today, budget.daily_tokens, budget.daily_cost),
-            (month, budget.monthly_tokens, budget.monthly_cost),
-        ):
-            if most_tokens is not None:
-                tokens.append(max(0, most_tokens - used.tokens))
-            if most_cost is not None:
-                cost.append(max(0, most_cost - used.cost))
-    return {"tokens": min(tokens, default=None), "cost_nanos": min(cost, default=None)}
+    left: dict[str, list[int]] = {"tokens": [], "cost": []}
+    for column, owner in (("api_key_id", key), ("organization_id", key.organization)):
+        spent = budgets.spent_by(column, [owner.pk], now)[owner.pk]
+        for name, most in asdict(budget_of(owner)).items():
+            if most is not None:
+                left[name.partition("_")[2]].append(max(0, most - getattr(spent, name)))
+    return {
+        "tokens": min(left["tokens"], default=None),
+        "cost_nanos": min(left["cost"], default=None),
+    }
 
 
 def _seconds(batch: Batch, tokens: Interval, computed: int) -> dict[str, Any] | None:

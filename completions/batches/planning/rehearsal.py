@@ -31,11 +31,7 @@ class Rehearsed(NamedTuple):
     """Whether the batch would run."""
 
 
-def _always() -> bool:
-    return True
-
-
-def rehearse(batch: Batch, cache_of: CacheOf, alive: Alive = _always) -> Rehearsed:
+def rehearse(batch: Batch, cache_of: CacheOf, alive: Alive = lambda: True) -> Rehearsed:
     """Forecast an unsaved batch. Stores nothing, and reserves no ids.
 
     Raises InterruptedValidationError once `alive` returns False.

@@ -74,7 +74,7 @@ class StopRegex:
         """The size of the cache, in states."""
         at_start, nullable = nfa.closure([nfa.first], of_text=True, of_line=True)
         if nullable:
-            raise RegexError(f"{pattern!r} matches the empty text")
+            raise RegexError(f"{pattern!r} matches the empty text; require at least one character")
         self.start = self._states(tuple(at_start))
 
     def step(self, states: _States, char: str) -> _Step:
@@ -122,7 +122,9 @@ def compile_all(patterns: Iterable[str]) -> list[StopRegex]:
     """The compiled patterns of one request. Raises RegexError, also if their total is too large."""
     regexes = [compile_regex(pattern) for pattern in patterns]
     if sum(regex.size for regex in regexes) > MAX_TOTAL_STATES:
-        raise RegexError(f"the patterns are too large: more than {MAX_TOTAL_STATES} states")
+        raise RegexError(
+            f"the patterns are too large: more than {MAX_TOTAL_STATES} states; shorten them"
+        )
     return regexes
 
 
@@ -204,7 +206,9 @@ class _Nfa:
         """Return the state that matches ``node`` and then continues with ``following``."""
         if isinstance(node, Chars):
             if len(self.edges) == MAX_STATES:
-                raise RegexError(f"the pattern is too large: more than {MAX_STATES} states")
+                raise RegexError(
+                    f"the pattern is too large: more than {MAX_STATES} states; shorten it"
+                )
             self.edges.append((node.matches, [following]))
             return len(self.edges) - 1
         if isinstance(node, Start):
@@ -238,6 +242,6 @@ class _Nfa:
 
     def _fork(self, following: list[int], start: Start | None = None) -> int:
         if len(self._forks) > 4 * MAX_STATES:
-            raise RegexError(f"the pattern is too large: more than {MAX_STATES} states")
+            raise RegexError(f"the pattern is too large: more than {MAX_STATES} states; shorten it")
         self._forks.append((following, start))
         return 1 - len(self._forks)

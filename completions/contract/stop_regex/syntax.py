@@ -27,9 +27,9 @@ _CATEGORIES: dict[str, Predicate] = {
 _CONTROLS = {"n": "\n", "t": "\t", "r": "\r", "f": "\f", "v": "\v", "a": "\a", "0": "\0"}
 _HEX_DIGITS = {"x": 2, "u": 4, "U": 8}
 _REFUSED_ESCAPES = {
-    **dict.fromkeys("bB", "word boundaries are not supported"),
-    **dict.fromkeys("pPX", "Unicode properties are not supported"),
-    **dict.fromkeys("123456789kg", "back-references are not supported"),
+    **dict.fromkeys("bB", "word boundaries are not supported; write out what may stand there"),
+    **dict.fromkeys("pPX", "Unicode properties are not supported; list the characters in [...]"),
+    **dict.fromkeys("123456789kg", "back-references are not supported; write out the texts"),
 }
 _SET_OPERATIONS = ("&&", "--", "~~", "[:")
 _MAX_DEPTH = 100
@@ -95,7 +95,7 @@ def parse(pattern: str) -> Node:
     parser = _Parser(pattern)
     node = parser.alternation(0)
     if not parser.at_end:
-        raise parser.error("unbalanced )")
+        raise parser.error("this ) has no matching (; write \\) for the character")
     _check_ends(node, is_last=True)
     return node
 
@@ -136,7 +136,7 @@ class _Parser:
     def alternation(self, depth: int) -> Node:
         """Read alternatives up to the end or a closing bracket. Flags set inside end there too."""
         if depth > _MAX_DEPTH:
-            raise self.error("groups are nested too deeply")
+            raise self.error(f"more than {_MAX_DEPTH} nested groups; remove some")
         flags = self._flags
         options = [self._concatenation(depth)]
         while self._take("|"):
@@ -157,15 +157,15 @@ class _Parser:
         if (bounds := self._bounds()) is None:
             return node
         if bare and isinstance(node, Start | End):
-            raise self.error("nothing to repeat")
+            raise self.error("nothing to repeat; write a backslash before it for the character")
         minimum, maximum = bounds
         if minimum > _MAX_REPEAT or (maximum or 0) > _MAX_REPEAT:
-            raise self.error(f"a repetition of more than {_MAX_REPEAT}")
+            raise self.error(f"a repetition of more than {_MAX_REPEAT}; lower it")
         if maximum is not None and minimum > maximum:
-            raise self.error("a repetition whose minimum exceeds its maximum")
+            raise self.error("a repetition whose minimum exceeds its maximum; exchange them")
         self._take("?")  # lazy
         if not self.at_end and (self._peek() in "*+?" or self._bounds() is not None):
-            raise self.error("a repetition of a repetition")
+            raise self.error("a repetition of a repetition; put the first one in a group (?:...)")
         return Repeat(node, minimum, maximum)
 
     def _bounds(self) -> tuple[int, int | None] | None:
@@ -198,7 +198,7 @@ class _Parser:
         if char == ".":
             return Chars((lambda _: True) if self._flags.dot_all else "\n".__ne__)
         if char in "*+?":
-            raise self.error("nothing to repeat")
+            raise self.error("nothing to repeat; write a backslash before it for the character")
         return self._literal(char)
 
     def _group(self, depth: int) -> Node | None:
@@ -207,14 +207,16 @@ class _Parser:
             if self._take("P<") or (not self._peek_is("<=", "<!") and self._take("<")):
                 name, closed, _ = self._pattern[self._at :].partition(">")
                 if not closed or not name.isidentifier():
-                    raise self.error("a bad group name")
+                    raise self.error(
+                        "a bad group name; write (?P<name>...) with letters, digits and _"
+                    )
                 self._at += len(name) + 1
             elif not self._take(":") and not self._set_flags():
                 return None  # the flags hold until the enclosing group ends
         node = self.alternation(depth + 1)
         self._flags = flags
         if not self._take(")"):
-            raise self.error("a group is not closed")
+            raise self.error("a group is not closed; write a ), or \\( for the character")
         return node
 
     def _set_flags(self) -> bool:
@@ -229,15 +231,17 @@ class _Parser:
             elif char in ":)":
                 return char == ":"
             else:
-                raise self.error("look-around and this kind of group are not supported")
-        raise self.error("a group is not closed")
+                raise self.error(
+                    "look-around and this kind of group are not supported; write (?:...)"
+                )
+        raise self.error("a group is not closed; write a ), or \\( for the character")
 
     def _class(self) -> Chars:
         negated = self._take("^")
         members: list[Predicate] = []
         while not members or not self._take("]"):
             if self.at_end:
-                raise self.error("a class is not closed")
+                raise self.error("a class is not closed; write a ], or \\[ for the character")
             if self._peek_is(*_SET_OPERATIONS):
                 raise self.error("set operations and named classes are not supported; escape them")
             members.append(self._member())
@@ -253,7 +257,7 @@ class _Parser:
         self._at += 1
         high = self._member_end() if not self.at_end else low
         if not isinstance(high, str) or high < low:
-            raise self.error("a bad range in a class")
+            raise self.error("a bad range in a class; write the smaller character first, as in a-z")
         return _range(low, high)
 
     def _member_end(self) -> str | Predicate:
@@ -271,7 +275,7 @@ class _Parser:
     def _escaped(self) -> str | Predicate:
         """The character, or the set of characters, that follows a backslash."""
         if self.at_end:
-            raise self.error("a backslash with nothing after it")
+            raise self.error("a backslash with nothing after it; write two for the character")
         char = self._next()
         if char.lower() in _CATEGORIES:
             category = _CATEGORIES[char.lower()]
@@ -283,7 +287,7 @@ class _Parser:
         if char in _CONTROLS:
             return _CONTROLS[char]
         if char.isascii() and char.isalnum():
-            raise self.error(f"unknown escape \\{char}")
+            raise self.error(f"unknown escape \\{char}; write {char} without the backslash")
         return char
 
     def _code_point(self, length: int) -> str:
@@ -295,7 +299,7 @@ class _Parser:
         except (ValueError, OverflowError):
             char = ""  # beyond Unicode
         if not code or not char:
-            raise self.error("a bad character code")
+            raise self.error("a bad character code; write it as in \\x41 or \\u0041")
         self._at = code.end()
         return char
 

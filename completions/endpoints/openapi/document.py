@@ -7,7 +7,6 @@ from typing import Any
 from django.http import HttpRequest, HttpResponse
 from django.shortcuts import render
 from django.views.decorators.http import require_GET
-from rest_framework.response import Response
 
 from completions.endpoints.openapi import shapes
 from completions.endpoints.openapi.operations import (
@@ -20,6 +19,7 @@ from completions.endpoints.openapi.operations import (
 )
 from completions.endpoints.openapi.shapes import Shape
 from completions.http.base import APIRequest, AsyncAPIView
+from completions.http.bodies import JSONResponse
 
 _BEARER = "ApiKey"
 
@@ -111,8 +111,8 @@ class OpenAPIView(AsyncAPIView):
 
     authenticated = False
 
-    async def get(self, request: APIRequest) -> Response:
-        return Response(document())
+    async def get(self, request: APIRequest) -> JSONResponse:
+        return JSONResponse(document())
 
 
 @require_GET

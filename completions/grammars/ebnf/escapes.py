@@ -94,12 +94,14 @@ def _escape(text: str, start: int, end: int, escapes: dict[str, str]) -> tuple[i
         stop += 1
     wanted = _DIGITS.get(letter)
     if stop == digits or (wanted and stop - digits != wanted):
-        count = f"exactly {wanted}" if wanted else "at least one"
-        message = f"\\{letter} takes {count} hexadecimal digits"
+        count = (
+            f"exactly {wanted} hexadecimal digits" if wanted else "hexadecimal digits, as in \\x41"
+        )
+        message = f"\\{letter} takes {count}"
         raise GrammarError.at(text, start, message)
     value = int(text[digits:stop], 16)
     if not code_points.is_character(value):
-        hint = "\\x takes all the digits that follow"
+        hint = "\\x takes all the digits that follow; write it as \\u or \\U"
         if letter != "x":
             hint = "write those above U+FFFF as \\U"
         message = f"{text[start:stop]} is not a Unicode character; {hint}"

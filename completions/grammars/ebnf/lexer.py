@@ -87,6 +87,17 @@ def _tokens(text: str) -> Iterator[Token]:
     yield Token("end", "", position, begins_line)
 
 
+_NO_OPERATORS = "this dialect has no such operator; write out the alternatives"
+_ADVICE = {
+    "/": 'write a pattern as Regex("..."), and a comment after #',
+    "<": 'write a token as Token("<...>"), and text to match in double quotes',
+    "%": "this dialect has no directives; send Lark as grammar with type lark",
+    ";": "a rule ends where the next one begins; remove the ;",
+    **dict.fromkeys("&~!", _NO_OPERATORS),
+}
+"""What to write instead of what begins nothing in this dialect."""
+
+
 def _complaint(text: str, position: int) -> str:
     character = text[position]
     if character == '"':
@@ -99,4 +110,5 @@ def _complaint(text: str, position: int) -> str:
         return 'write strings in double quotes, as in "text"'
     if character.isalpha():
         return "a rule name consists of ASCII letters, digits, _, - and ."
-    return f"unexpected {character!r}; write text to match in double quotes"
+    advice = _ADVICE.get(character, "write text to match in double quotes")
+    return f"unexpected {character!r}; {advice}"

@@ -57,11 +57,11 @@ class Macros:
 
     def begins(self, name: Token) -> bool:
         """Whether the name just read begins a call."""
-        return name.text in _MACROS and self._cursor.token.text == "("
+        return name.text in MACROS and self._cursor.token.text == "("
 
     def expression(self, name: Token) -> Expression:
         """The expression of the call whose name was read. Raises GrammarError."""
-        named, meaning = _MACROS[name.text]
+        named, meaning = MACROS[name.text]
         call = self._call(name)
         for key, argument in call.named.items():
             if key not in named:
@@ -189,11 +189,16 @@ class Macros:
         """Refuse a string inside another, which would make the end of the free text ambiguous."""
         strings = [*tags, *((string, excludes) for string in excluded)]
         if sum(len(string) for string, _ in strings) > MAX_TAG_CHARACTERS:
-            message = f"tags and excludes are longer than {MAX_TAG_CHARACTERS} characters together"
+            message = (
+                f"tags and excludes are longer than {MAX_TAG_CHARACTERS} characters together; "
+                "shorten them"
+            )
             raise self._cursor.error(excludes, message)
         for string, token in strings:
             if not string:
-                raise self._cursor.error(token, "a tag or an excluded string cannot be empty")
+                raise self._cursor.error(
+                    token, "a tag or an excluded string cannot be empty; give its text"
+                )
             for other, _ in strings:
                 if other != string and other in string:
                     message = f"{string!r} contains {other!r}; leave one of them out"
@@ -247,7 +252,7 @@ class Macros:
         raise self._cursor.error(argument.token, message)
 
 
-_MACROS: dict[str, tuple[tuple[str, ...], Callable[[Macros, _Call], Expression]]] = {
+MACROS: dict[str, tuple[tuple[str, ...], Callable[[Macros, _Call], Expression]]] = {
     "Regex": (("flags", "json_string"), Macros._regex),
     "Substring": ((), Macros._substring),
     "TagDispatch": (("loop_after_dispatch", "excludes"), Macros._tag_dispatch),

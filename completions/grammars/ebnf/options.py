@@ -19,7 +19,9 @@ from completions.grammars.ebnf.productions import resolve
 from completions.grammars.ebnf.rules import Facts, Grammar, Option
 from completions.grammars.exceptions import GrammarError
 
-_OPTION = re.compile(r"\s*(?P<name>\w+)\s*(?:=\s*(?P<value>[^\s,\"]+|\"[^\"]*\"))?\s*(?:,|$)")
+_OPTION = re.compile(
+    r"\s*+(?P<name>\w++)\s*+(?:=\s*+(?P<value>[^\s,\"]++|\"[^\"]*+\"))?+\s*+(?:,|$)"
+)
 _BUDGETS = ("max_tokens", "max_chars")
 _REFUSED = {
     "temperature": "llguidance does not report which rule a token belongs to; remove it, and send "
@@ -42,7 +44,7 @@ def read(cursor: Cursor, brackets: Token) -> list[Option]:
             raise cursor.error(brackets, "write options as [max_chars=80, lazy]")
         place = brackets._replace(start=brackets.start + 1 + match.start("name"))
         if any(match["name"] == option.name for option in found):
-            raise cursor.error(place, f"the option {match['name']} is given twice")
+            raise cursor.error(place, f"the option {match['name']} is given twice; remove one")
         found.append(Option(match["name"], _value(cursor, place, match), place.start))
         position = match.end()
     return found
@@ -61,7 +63,7 @@ def _value(cursor: Cursor, place: Token, match: re.Match[str]) -> int:
             f"{', '.join(_BUDGETS)}, lazy",
         )
     if value is None or not value.isdecimal() or len(value) > 9 or int(value) > MAX_BUDGET:
-        raise cursor.error(place, f"{name} must be an integer from 0 to {MAX_BUDGET}")
+        raise cursor.error(place, f"{name} must be an integer from 0 to {MAX_BUDGET}, not {value}")
     return int(value)
 
 
@@ -81,8 +83,10 @@ def apply(grammar: Grammar) -> None:
 _REASONS = {
     "max_tokens": "max_tokens is supported where the rule repeats tokens by id, as in "
     "ExcludeToken(5)*; bound text by max_chars",
-    "max_chars": "max_chars is supported in rules without recursion and without tokens by id",
-    "lazy": "lazy is supported in rules without recursion and without tokens by id",
+    "max_chars": "max_chars is supported in rules without recursion and without tokens by id; "
+    "bound the repetitions inside, as in [a-z]{0,80}",
+    "lazy": "lazy is supported in rules without recursion and without tokens by id; exclude "
+    "from the rule what follows it, as in [^,]* before a comma",
 }
 
 

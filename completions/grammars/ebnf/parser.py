@@ -8,7 +8,7 @@ from completions.grammars.compiler import Compiler
 from completions.grammars.ebnf import code_points, escapes, options
 from completions.grammars.ebnf.expressions import Expression, Expressions, Group
 from completions.grammars.ebnf.lexer import Cursor, Token
-from completions.grammars.ebnf.macros import Macros
+from completions.grammars.ebnf.macros import MACROS, Macros
 from completions.grammars.ebnf.rules import ROOT, Grammar, Option
 from completions.grammars.exceptions import GrammarError
 
@@ -38,7 +38,7 @@ class _Parser:
         rules = self._grammar.rules
         for name, token in self._used.items():
             if name not in rules:
-                raise self._cursor.error(token, f"the rule {name} is not defined")
+                raise self._cursor.error(token, self._undefined(name, token))
         if ROOT not in rules:
             raise GrammarError(
                 f"there is no rule named {ROOT}; add the rule that the whole text matches"
@@ -52,7 +52,9 @@ class _Parser:
         if name.kind != "name" or self._cursor.token.kind != "define":
             raise self._cursor.error(name, "write a rule as name ::= ...")
         if name.text in self._grammar.rules:
-            raise self._cursor.error(name, f"the rule {name.text} is defined twice")
+            raise self._cursor.error(
+                name, f"the rule {name.text} is defined twice; write one with | between"
+            )
         define = self._cursor.next()
         if self._at_rule_end():
             raise self._cursor.error(define, 'this rule has no body; write the empty text as ""')
@@ -102,7 +104,10 @@ class _Parser:
                 break
             if token.text == "(":
                 if len(groups) > self._max_nesting:
-                    message = f"nested deeper than {self._max_nesting} parentheses"
+                    message = (
+                        f"nested deeper than {self._max_nesting} parentheses; make a part a rule "
+                        "of its own"
+                    )
                     raise self._cursor.error(token, message)
                 groups.append(Group(self._make))
                 openings.append(self._cursor.next())
@@ -140,6 +145,11 @@ class _Parser:
             )
         raise self._cursor.error(token, self._unexpected(token))
 
+    def _undefined(self, name: str, token: Token) -> str:
+        if name[0].isupper() and self._text[token.end :].startswith("("):
+            return f"there is no macro {name}; use one of: {', '.join(MACROS)}"
+        return f"the rule {name} is not defined; define it, or write text in double quotes"
+
     def _name(self, token: Token) -> Expression:
         if token.text == ".":
             return self._make.characters(code_points.ALL)
@@ -149,9 +159,9 @@ class _Parser:
     @staticmethod
     def _unexpected(token: Token) -> str:
         if token.text in _QUANTIFIERS:
-            return f"{token.text} has nothing to repeat; put what it repeats in parentheses"
+            return f"{token.text} has nothing to repeat; write what it repeats before it"
         if token.text == ")":
-            return "this ) has no matching ("
+            return "this ) has no matching (; remove it"
         if token.kind == "define":
             return "::= must follow the name of a rule"
         return f"unexpected {token.text}; write text to match in double quotes"
@@ -193,7 +203,8 @@ class _Parser:
         high = numbers[-1] if texts[-1] not in (",", "-1") else None
         if high is not None and high < low:
             raise self._cursor.error(
-                opening, f"the repetition {{{low},{high}}} has a minimum above its maximum"
+                opening,
+                f"the repetition {{{low},{high}}} has a minimum above its maximum; exchange them",
             )
         return low, high
 
@@ -214,6 +225,7 @@ class _Parser:
         self._cursor.next()
         if not self._at_rule_end():
             raise self._cursor.error(
-                self._cursor.token, "nothing may follow the look-ahead (= ...) of a rule"
+                self._cursor.token,
+                "nothing may follow the look-ahead (= ...) of a rule; move it to the end",
             )
         self._grammar.lookaheads.append(opening.start)

@@ -25,15 +25,17 @@ _CONTROLS = {
 _JSON_ESCAPED: Ranges = ((0x00, 0x1F), (0x22, 0x22), (0x5C, 0x5C))
 _INLINE_FLAGS = re.compile(r"\(\?([isu]+)\)")
 _LOOKAHEAD = re.compile(r"\(\?[=!]")
-_PIECES = re.compile(r"\\.|\[\^?(?:[^\]\\]|\\.)*\]|.", re.DOTALL)
+_PIECES = re.compile(r"\\.|\[(?:[^\]\\]|\\.)*+\]?+|.", re.DOTALL)
 _CONTROL = re.compile(r"c([A-Za-z])")
 _CATEGORY = re.compile(r"([pP])(?:\{(\w+)\}|(\w))")
 _NEWLINE: Ranges = ((0x0A, 0x0A),)
 _CODE_POINT = re.compile(r"x([0-9a-fA-F]{2})|u([0-9a-fA-F]{4})|u\{([0-9a-fA-F]{1,6})\}")
-_UNKNOWN = "is no escape; write the letter without the backslash"
+_UNKNOWN = "is not an escape; write the letter without the backslash"
 _REFUSED = {
     **dict.fromkeys("bB", "is not supported in Regex; write out what may stand there"),
-    **dict.fromkeys("k123456789", "is not supported in Regex: it has no back-references"),
+    **dict.fromkeys(
+        "k123456789", "is not supported in Regex: it has no back-references; write out the text"
+    ),
     "x": "takes 2 hexadecimal digits, as in \\x41",
     "u": "takes 4 hexadecimal digits, or up to 6 in braces, as in \\u0041 and \\u{1F600}",
     "c": "takes a letter, as in \\cA",
@@ -112,7 +114,9 @@ class _Reader:
             elif character == ")":
                 self._position += 1
                 if len(groups) == 1:
-                    raise self._source.error(start, "this ) has no matching (")
+                    raise self._source.error(
+                        start, "this ) has no matching (; write \\) for the character"
+                    )
                 starts.pop()
                 closed = groups.pop().closed()
                 groups[-1].parts.append(closed)
@@ -153,7 +157,9 @@ class _Reader:
             message = "look-behind and flags inside a pattern are not supported; use (?:...)"
             raise self._source.error(start, message)
         if nesting > MAX_NESTING:
-            raise self._source.error(start, f"nested deeper than {MAX_NESTING} parentheses")
+            raise self._source.error(
+                start, f"nested deeper than {MAX_NESTING} parentheses; remove some"
+            )
         self._position = opening.end()
         return True
 
@@ -161,7 +167,9 @@ class _Reader:
         """Read a quantifier. A ? after it makes it lazy, which changes nothing here."""
         start = self._position
         if not group.parts:
-            raise self._source.error(start, f"{self._pattern[start]} has nothing to repeat")
+            character = self._pattern[start]
+            message = f"{character} has nothing to repeat; write \\{character} for the character"
+            raise self._source.error(start, message)
         if self._pattern[start] == "{":
             low, high = self._counts()
         else:
@@ -181,7 +189,8 @@ class _Reader:
         high = self._count(found[3]) if found[3] else None if found[2] else low
         if high is not None and high < low:
             raise self._source.error(
-                start, f"the repetition {{{low},{high}}} has a minimum above its maximum"
+                start,
+                f"the repetition {{{low},{high}}} has a minimum above its maximum; exchange them",
             )
         return low, high
 
@@ -197,7 +206,7 @@ class _Reader:
         if self._excluded:
             found = code_points.difference(found, self._excluded)
             if not found:
-                message = "a JSON string has this character only as an escape; nothing can match"
+                message = "a JSON string has this character only as an escape; write its escape"
                 raise self._source.error(start, message)
         return found
 
@@ -284,7 +293,9 @@ class _Reader:
             value = int(found[1] or found[2] or found[3], 16)
             if code_points.is_character(value):
                 return ((value, value),)
-            raise self._source.error(start, f"\\{found[0]} is not a Unicode character")
+            raise self._source.error(
+                start, f"\\{found[0]} is no Unicode character; give another code point"
+            )
         if found := _CONTROL.match(self._pattern, start + 1):
             self._position = found.end()
             return ((ord(found[1]) % 32, ord(found[1]) % 32),)
@@ -296,7 +307,7 @@ class _Reader:
     def _category(self, start: int, name: str, *, negated: bool) -> Ranges:
         found = code_points.category(name)
         if not found:
-            message = f"{name[:32]} is no general category of Unicode; use one such as L, Lu or Nd"
+            message = f"{name[:32]} is not a Unicode category; use one such as L, Lu or Nd"
             raise self._source.error(start, message)
         return code_points.complement(found) if negated else found
 

@@ -117,7 +117,8 @@ def check_repetition(grammar: Grammar, limits: Limits) -> None:
             products[node] = product
             if product > most:
                 message = f"the repetitions of the rule {name} multiply to more than {most}"
-                raise GrammarError.at(grammar.text, grammar.places[name], message)
+                advice = f"{message}; lower their counts"
+                raise GrammarError.at(grammar.text, grammar.places[name], advice)
         by_rule[name] = products[body]
 
 

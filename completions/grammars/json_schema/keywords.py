@@ -12,6 +12,7 @@ from decimal import Decimal
 from typing import Any, cast
 from urllib.parse import unquote
 
+from completions.grammars.complaints import shown
 from completions.grammars.exceptions import Finding
 from completions.grammars.json_schema.pointers import escape, resolve
 from completions.grammars.json_schema.rewriting import dialects, unknown
@@ -218,7 +219,9 @@ class _Walk:
     def _check_value(self, pointer: str, schema: dict[str, Any], keyword: str, value: Any) -> None:
         expected = ENFORCED[keyword]
         if not _CHECKS[expected](value):
-            self._refuse(keyword, pointer, f"{keyword} must be {expected}")
+            given = shown(value)
+            what = "; a schema is an object, true or false" if "schema" in expected else ""
+            self._refuse(keyword, pointer, f"{keyword} must be {expected}, not {given}{what}")
         elif problem := self._problem(schema, keyword, value):
             self._refuse(keyword, pointer, problem)
         elif expected == _COUNT:
@@ -241,7 +244,9 @@ class _Walk:
             names = value if isinstance(value, list) else [value]
             wrong = [name for name in names if not isinstance(name, str) or name not in TYPES]
             known = ", ".join(sorted(TYPES))
-            return f"unknown type {str(wrong[0])[:64]}; use {known}" if wrong else ""
+            if wrong and not isinstance(wrong[0], str):
+                return f"type must be one or several names, not {shown(wrong[0])}; use {known}"
+            return f"unknown type {wrong[0][:64]}; use {known}" if wrong else ""
         if keyword == "$ref" and self._resolve(value) is None:
             if not value.startswith("#"):
                 return (

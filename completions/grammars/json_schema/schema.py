@@ -1,4 +1,4 @@
-"""JSON Schemas in the form that llguidance accepts, and the causes of its refusals."""
+"""JSON Schemas in the form that llguidance accepts."""
 
 import copy
 import json
@@ -10,10 +10,10 @@ from typing import Any
 from urllib.parse import quote
 
 from completions.contract import strict_json
-from completions.grammars.compiler import DEFAULT_COMPILER, Compiler, Translated, brief
+from completions.grammars.complaints import shown
 from completions.grammars.exceptions import Finding, GrammarError
 from completions.grammars.json_schema import rewriting
-from completions.grammars.json_schema.keywords import BOUNDS, Survey, survey
+from completions.grammars.json_schema.keywords import Survey, survey
 from completions.grammars.json_schema.pointers import resolve
 from completions.grammars.limits import (
     COMPACT,
@@ -27,38 +27,12 @@ from completions.grammars.limits import (
     longest_chain,
 )
 
-_UNSUPPORTED = re.compile(r"Unimplemented keys: \[(.*)\]")
-_COMPLAINTS: Mapping[str, tuple[tuple[str, ...], str]] = {
-    "circular references with sibling keys": (
-        ("$ref", ""),
-        "a $ref that leads back here cannot be combined with other keywords; leave them out",
-    ),
-    "is not present in a registry": (
-        ("id", "$ref", ""),
-        "because of this id, $ref inside it names another document, which does not exist; "
-        "leave the id out",
-    ),
-    "intersection stack level": (
-        ("",),
-        "allOf, or keywords beside a $ref, combine schemas that lead back to themselves; "
-        "write out what they have in common in one of them",
-    ),
-    "patternProperty regexes": (
-        ("patternProperties",),
-        "these patterns are too complex to tell apart; give ones that share no names",
-    ),
-}
-"""By a part of llguidance's message: the keywords that may be at fault, the first that the schema
-has or else the last, and the message for the client."""
-_RANGE = re.compile(r"Failed to generate regex for (integer|float) range")
 OPTIONS = "x-guidance"
 """The key under which a schema holds llguidance's compile options."""
 _SPACES = {COMPACT: 0, FLEXIBLE: 32}
 """Most white space characters in a row. Bounded, so that a model cannot write them forever."""
 _ROOT = "root"
 _INSIDE = f"#/$defs/{_ROOT}"
-_TRIED = 100
-"""The most schemas compiled one by one to find the one that llguidance refuses."""
 _CONTROL = re.compile(r"[\x00-\x1f\x7f]|\\[xuc0]")
 
 
@@ -70,6 +44,8 @@ class Schema:
     warnings: list[Finding]
     survey: Survey
     rewritten: rewriting.Rewritten
+    given: Mapping[str, Any]
+    """What the client wrote."""
 
     def inside(self, pointer: str) -> "Schema":
         """The same schema, with the pointers of its warnings prefixed by a pointer."""
@@ -111,7 +87,8 @@ def prepare(
 
     `whitespace` is `compact`, `flexible`, or the most whitespace characters in a row.
     """
-    schema, seen = _surveyed(value, limits)
+    given = _read(value, limits)
+    schema, seen = _surveyed(given, limits)
     rewritten = rewriting.rewrite(schema, seen.schemas, seen.targets)
     _raise_refusals([_finding(error) for error in rewritten.refusals], seen)
     if rewritten.changed:
@@ -121,23 +98,29 @@ def prepare(
         _raise_refusals(seen.refusals, seen)
         seen.warnings = warnings
     compiled = {**schema, OPTIONS: _options(seen, whitespace)}
-    return Schema(compiled, seen.warnings, seen, rewritten)
+    return Schema(compiled, seen.warnings, seen, rewritten, given)
 
 
 def screen(value: Mapping[str, Any] | str, limits: Limits) -> None:
     """Raises GrammarError for a schema beyond the static caps, or with a keyword that is
     refused."""
-    _surveyed(value, limits)
+    _surveyed(_read(value, limits), limits)
 
 
-def _surveyed(value: Mapping[str, Any] | str, limits: Limits) -> tuple[dict[str, Any], Survey]:
+def _read(value: Mapping[str, Any] | str, limits: Limits) -> Mapping[str, Any]:
+    """A schema that may be given as a text. Raises GrammarError."""
+    if not isinstance(value, str):
+        return value
+    check_bytes(value, limits)
+    read = load(value)
+    if not isinstance(read, dict):
+        raise GrammarError(f"the string must hold a JSON object, not {shown(read)}")
+    return read
+
+
+def _surveyed(value: Mapping[str, Any], limits: Limits) -> tuple[dict[str, Any], Survey]:
     """A copy of a schema without the keywords that have no effect, and the result of the walk over
     it. Takes roughly linear time. Raises GrammarError."""
-    if isinstance(value, str):
-        check_bytes(value, limits)
-        value = load(value)
-        if not isinstance(value, dict):
-            raise GrammarError("the string must hold a JSON object")
     schema = dict(value)
     check_depth(schema, limits)
     check_bytes(dump(schema), limits)
@@ -233,32 +216,6 @@ def _check_chains(root: dict[str, Any], limits: Limits) -> None:
         )
 
 
-def translate(
-    value: Mapping[str, Any] | str,
-    compiler: Compiler = DEFAULT_COMPILER,
-    whitespace: str = COMPACT,
-) -> Translated:
-    """A grammar of JSON texts that are instances of the schema. Raises GrammarError."""
-    schema = checked(value, compiler, whitespace)
-    return Translated(schema.grammar(), schema.warnings)
-
-
-def checked(
-    value: Mapping[str, Any] | str,
-    compiler: Compiler,
-    whitespace: str | int = COMPACT,
-    pointer: str = "",
-) -> Schema:
-    """A schema that llguidance takes. Raises GrammarError.
-
-    The pointers of errors and warnings begin with the pointer to the schema.
-    """
-    with errors_inside(pointer):
-        schema = prepare(value, whitespace, compiler.limits)
-        check(schema, compiler)
-        return schema.inside(pointer)
-
-
 @contextmanager
 def errors_inside(pointer: str) -> Iterator[None]:
     """Prefix the pointers of an error and of its findings with a pointer."""
@@ -267,57 +224,6 @@ def errors_inside(pointer: str) -> Iterator[None]:
     except GrammarError as error:
         error.inside(pointer)
         raise
-
-
-def check(schema: Schema, compiler: Compiler) -> None:
-    """Raises GrammarError if llguidance refuses a prepared schema."""
-    if message := compiler.complaint(schema.grammar()):
-        raise _explain(message, schema, compiler)
-
-
-def _explain(message: str, schema: Schema, compiler: Compiler) -> GrammarError:
-    """llguidance's complaint about a checked schema, with the pointer of what caused it."""
-    pointer, message = _culprit(message, schema, compiler)
-    keyword, part = "", schema.survey.schemas.get(pointer, {})
-    if found := _UNSUPPORTED.search(message):
-        keyword = found[1].replace('"', "").split(", ")[0]
-        message = f"the keyword {keyword} is not supported"
-    elif (known := _known(message)) is not None:
-        candidates, message = known
-        keyword = next((each for each in candidates if each in part), candidates[-1])
-    elif message.startswith("Unsatisfiable schema: "):
-        message = message.replace("Unsatisfiable schema", "no value can match", 1)
-    elif "min/maxProperties only supported" in message:
-        keyword = "minProperties" if "minProperties" in part else "maxProperties"
-        message = f"{keyword} is supported only where all of properties are required"
-    elif _RANGE.search(message):
-        bounds = {name: abs(part[name]) for name in BOUNDS if name in part}
-        keyword = max(bounds, key=bounds.__getitem__, default="")
-        named = keyword or "a bound of a range"
-        message = f"{named} is out of reach: give one between -10^17 and 10^17, or leave it out"
-    elif brief(message).startswith("invalid pattern"):
-        keyword = "pattern" if "pattern" in part else ""
-        message = brief(message)
-    pointer = schema.rewritten.original(pointer)
-    if not keyword:
-        return GrammarError(brief(message), pointer=pointer)
-    finding = Finding(keyword, f"{pointer}/{keyword}", message)
-    findings = [finding, *schema.warnings]
-    return GrammarError(message, pointer=finding.pointer, findings=findings)
-
-
-def _known(message: str) -> tuple[tuple[str, ...], str] | None:
-    return next((found for text, found in _COMPLAINTS.items() if text in message), None)
-
-
-def _culprit(message: str, schema: Schema, compiler: Compiler) -> tuple[str, str]:
-    """The innermost schema that fails by itself, as a pointer, and how it fails."""
-    # Later in the walk means deeper, or further along a chain of references.
-    for pointer in list(reversed(schema.survey.schemas))[:_TRIED]:
-        alone = dump({"grammars": [{"json_schema": schema.part(pointer)}]})
-        if found := compiler.complaint(alone):
-            return pointer, found
-    return "", message
 
 
 def _moved(value: Any) -> Any:

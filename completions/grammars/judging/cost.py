@@ -13,7 +13,8 @@ from llguidance import LLInterpreter, LLMatcher, LLTokenizer
 
 from completions.contract.llguidance_limits import JUDGE_LIMITS
 from completions.grammars import tokens
-from completions.grammars.compiler import Compiler, brief
+from completions.grammars.compiler import Compiler
+from completions.grammars.complaints import brief
 from completions.grammars.exceptions import GrammarError
 
 STEPS = 32

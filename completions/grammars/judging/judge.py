@@ -6,7 +6,6 @@ An ordinary constraint is judged on a thread, a costly one in a child process, w
 import asyncio
 import hashlib
 import json
-import re
 import threading
 import time
 from collections import OrderedDict
@@ -28,7 +27,8 @@ from completions.grammars.judging.children import (
     too_slow,
 )
 from completions.grammars.judging.examination import Question, Verdict, examine, screened
-from completions.grammars.limits import DEFAULT_LIMITS, Limits, depth, too_deep, too_long
+from completions.grammars.judging.ordinary import is_ordinary
+from completions.grammars.limits import DEFAULT_LIMITS, Limits, too_deep, too_long
 from completions.grammars.tokens import TokenSource
 
 T = TypeVar("T")
@@ -36,18 +36,6 @@ T = TypeVar("T")
 THREADS = 2
 FAILURE_SECONDS = 60.0
 """How long a refusal is cached."""
-
-# A constraint above one of these is costly, and judged in a child process.
-ORDINARY_BYTES = 16 * 1024
-ORDINARY_DEPTH = 24
-ORDINARY_COUNT = 500
-"""A count in braces, as in `x{500}`."""
-ORDINARY_OCCURRENCES = {"$ref": 50, "(": 200, "multipleOf": 1}
-"""llguidance multiplies several `multipleOf`, beyond its own limits on time and memory."""
-ORDINARY_PATTERNS_BYTES = 1_000
-"""Bytes of a schema with `patternProperties`, each of which llguidance compares with each."""
-_HIDDEN = ("%json", "\\\\u")
-"""Signs of a schema inside a text, which the static caps miss, or of escapes that hide counts."""
 
 _ENVELOPE = 2_000
 """The most bytes that a question has in addition to its constraint."""
@@ -183,28 +171,6 @@ class _Clock:
     def used(self) -> float:
         """Processor seconds so far. Any thread may call it while the other one lives."""
         return time.clock_gettime(self._thread) - self._before
-
-
-_COUNTS = re.compile(r"\{\s*(\d+)\s*(?:,\s*(\d*)\s*)?\}")
-
-
-def is_ordinary(question: Question, written: str) -> bool:
-    """Whether a constraint is small and plain enough for a thread to judge it."""
-    if len(written) > ORDINARY_BYTES:
-        return False
-    # llguidance computes a mask of `start: /a+/ "a"` forever, and only a process can be stopped.
-    if question.constraint.plain()[0] == "llguidance":
-        return False
-    if any(written.count(text) > most for text, most in ORDINARY_OCCURRENCES.items()):
-        return False
-    if "patternProperties" in written and len(written) > ORDINARY_PATTERNS_BYTES:
-        return False
-    is_pattern = question.constraint.field in ("ebnf", "regex")
-    if not is_pattern and any(sign in written for sign in _HIDDEN):
-        return False
-    counts = [int(digits[-9:]) for pair in _COUNTS.findall(written) for digits in pair if digits]
-    nesting = depth(question.constraint.value, ORDINARY_DEPTH)
-    return max(counts, default=0) <= ORDINARY_COUNT and nesting <= ORDINARY_DEPTH
 
 
 def canonical(question: Question) -> str:

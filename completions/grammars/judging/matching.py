@@ -7,7 +7,8 @@ from llguidance import LLMatcher
 
 from completions.contract.llguidance_limits import JUDGE_LIMITS
 from completions.grammars import tokens
-from completions.grammars.compiler import Compiler, brief
+from completions.grammars.compiler import Compiler
+from completions.grammars.complaints import brief
 from completions.grammars.exceptions import GrammarError, GrammarTimeoutError
 from completions.grammars.tokens import ByteView
 

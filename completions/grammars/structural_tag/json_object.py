@@ -3,6 +3,7 @@
 from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
+from completions.grammars.complaints import shown
 from completions.grammars.exceptions import GrammarError, UnknownNodeError
 from completions.grammars.structural_tag.lowering import Node
 
@@ -17,7 +18,7 @@ class JSONObject:
         self.pointer = pointer
         self._readers = readers
         if not isinstance(value, dict):
-            raise self.error("must be an object", "")
+            raise self.error(f"must be an object, not {shown(value)}", "")
         self._fields = dict(value)
         self.type = value.get("type")
 
@@ -41,7 +42,7 @@ class JSONObject:
         if value is not default and (
             not isinstance(value, kind) or (isinstance(value, bool) and kind is not bool)
         ):
-            raise self.error(f"{name} must be {what}", f"/{name}")
+            raise self.error(f"{name} must be {what}, not {shown(value)}", f"/{name}")
         return value
 
     def text(self, name: str, default: Any = _REQUIRED) -> str:
@@ -56,7 +57,7 @@ class JSONObject:
     def count(self, name: str, default: Any = _REQUIRED, low: int = 0) -> Any:
         found = self._typed(name, int, "an integer", default)
         if found is not None and found < low:
-            raise self.error(f"{name} must be at least {low}", f"/{name}")
+            raise self.error(f"{name} must be at least {low}, not {found}", f"/{name}")
         return found
 
     def texts(self, name: str, default: Any = _REQUIRED) -> tuple[str, ...]:
@@ -64,7 +65,8 @@ class JSONObject:
         found = self.array(name, default)
         for index, item in enumerate(found):
             if not isinstance(item, str) or not item:
-                raise self.error("must be a string that is not empty", f"/{name}/{index}")
+                message = f"must be a string that is not empty, not {shown(item)}"
+                raise self.error(message, f"/{name}/{index}")
         return tuple(found)
 
     def tokens(self, name: str, default: Any = _REQUIRED) -> tuple[int | str, ...]:
@@ -74,7 +76,7 @@ class JSONObject:
 
     def token(self, value: Any, place: str) -> int | str:
         if isinstance(value, bool) or not isinstance(value, int | str):
-            raise self.error("must be a token's id or text", place)
+            raise self.error(f"must be a token's id or text, not {shown(value)}", place)
         return value
 
     def inside(self, value: Any, place: str) -> "JSONObject":

@@ -133,7 +133,9 @@ class Lowering:
         for each in named:
             id = each if isinstance(each, int) else table.ids.get(each)
             if id is None or id not in table.existing:
-                message = f"this model has no token {str(each)[:64]}"
+                most = max(table.existing)
+                advice = f"give an id up to {most}, or the whole text of one token"
+                message = f"this model has no token {str(each)[:64]}; {advice}"
                 raise GrammarError(message, pointer=pointer)
             found.append(id)
         return found

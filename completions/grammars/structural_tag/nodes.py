@@ -9,7 +9,9 @@ from functools import partial
 from typing import Any
 
 from completions.grammars import json_schema, regex
+from completions.grammars.complaints import shown
 from completions.grammars.exceptions import GrammarError, UnknownNodeError
+from completions.grammars.limits import check_shape
 from completions.grammars.structural_tag import json_nodes, tags
 from completions.grammars.structural_tag.json_object import JSONObject, Readers
 from completions.grammars.structural_tag.lowering import Ends, Lowering, Node
@@ -80,9 +82,14 @@ def _json_schema(given: JSONObject, place: str = "", *, or_object: bool = False)
         message = f"the style {style[:64]} is not supported; use one of: {known}"
         raise UnknownNodeError(message, pointer=f"{given.pointer}/style")
     if given.flag("any_order"):
-        raise given.error("any_order is not supported: properties keep their order", "/any_order")
+        raise given.error(
+            "any_order is not supported; leave it out: properties keep their order", "/any_order"
+        )
     if given.array("excludes", []):
-        raise given.error("excludes is not supported in JSON; use pattern", "/excludes")
+        raise given.error(
+            "excludes is not supported in JSON; give the strings of the schema a pattern",
+            "/excludes",
+        )
     spaces = given.count("max_whitespace_cnt", None)
     # In an answer, pointers start at the schema's place in the request.
     pointer = "" if place else f"{given.pointer}/json_schema"
@@ -96,7 +103,8 @@ def _qwen_xml_parameter(given: JSONObject) -> Node:
 def _schema(given: JSONObject) -> Any:
     schema = given.take("json_schema")
     if not isinstance(schema, dict | bool):
-        raise given.error("json_schema must be an object or a boolean", "/json_schema")
+        message = f"json_schema must be an object or a boolean, not {shown(schema)}"
+        raise given.error(message, "/json_schema")
     return schema
 
 
@@ -162,7 +170,8 @@ def _joined(given: JSONObject, join: Callable[[Sequence[Part]], Part]) -> Node:
 def _repeat(given: JSONObject) -> Node:
     least, most = given.count("min"), given.count("max", low=-1)
     if 0 <= most < least:
-        raise given.error("max must be at least min, or -1 for any number", "/max")
+        message = f"max is {most}, less than min, which is {least}; -1 means any number"
+        raise given.error(message, "/max")
     return _repeated(given, least, None if most < 0 else most)
 
 
@@ -176,7 +185,13 @@ def _repeated(given: JSONObject, least: int, most: int | None) -> Node:
             raise GrammarError(
                 f"repeated more than {bound} times; give a smaller max", pointer=given.pointer
             )
-        return loop(content(lowering, ends), least, most)
+        part = loop(content(lowering, ends), least, most)
+        if isinstance(part, Terminal):  # llguidance multiplies the states of its lexer
+            try:
+                check_shape(part.expression, lowering.compiler.limits, is_regex=False)
+            except GrammarError as error:
+                raise GrammarError(error.message, pointer=given.pointer) from error
+        return part
 
     return lower
 

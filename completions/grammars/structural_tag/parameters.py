@@ -7,9 +7,10 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from completions.grammars import regex
+from completions.grammars.complaints import shown
 from completions.grammars.exceptions import GrammarError
-from completions.grammars.json_schema.keywords import ANNOTATIONS
-from completions.grammars.json_schema.pointers import escape
+from completions.grammars.json_schema.keywords import ANNOTATIONS, ENFORCED
+from completions.grammars.json_schema.pointers import at, escape
 from completions.grammars.json_schema.schema import OPTIONS, Schema, dump
 from completions.grammars.structural_tag.lowering import Lowering
 from completions.grammars.structural_tag.parts import (
@@ -101,11 +102,12 @@ class Parameters:
         root = self._followed(_Place(self._schema.compiled, ""))
         self._expect(root, {"type", "properties", "required", "additionalProperties"})
         if root.schema.get("type", "object") != "object":
-            raise self._error(root, f"the style {self._style.name} needs an object")
+            kind = shown(root.schema.get("type"))
+            raise self._error(root, f"the style {self._style.name} needs type object, not {kind}")
         properties = root.schema.get("properties", {})
         required = set(root.schema.get("required", ()))
         if lost := required - properties.keys():
-            raise self._error(root, f"{min(lost)} is required, but not among the properties")
+            raise self._error(root, f"{min(lost)} is required; declare it in properties")
         # An optional parameter stays a separate lexeme. Fused with its neighbours, it would be
         # written once more for each optional parameter before it.
         written: list[Part] = []
@@ -207,14 +209,27 @@ class Parameters:
             if found is None or not isinstance(found[1], dict):
                 break
             place = _Place(found[1], found[0])
-        raise self._error(place, "$ref leads to no schema of its own")
+        raise self._error(place, "this $ref leads back to itself; let it lead to a schema")
 
     def _expect(self, place: _Place, keywords: set[str]) -> None:
         """Raises GrammarError for a keyword that this style cannot enforce."""
         for keyword in place.schema:
             if keyword not in keywords and keyword not in ANNOTATIONS and keyword != OPTIONS:
-                message = f"{keyword} is not supported here in the style {self._style.name}"
-                raise GrammarError(message, pointer=f"{self._pointer}{place.pointer}/{keyword}")
+                pointer, name = self._written(place, keyword, keywords)
+                message = (
+                    f"{name} is not supported here in the style {self._style.name}; leave it out, "
+                    "or use the style json"
+                )
+                raise GrammarError(message, pointer=f"{self._pointer}{pointer}/{name}")
+
+    def _written(self, place: _Place, keyword: str, supported: set[str]) -> tuple[str, str]:
+        """The pointer and the keyword that the client wrote for a keyword of the schema."""
+        pointer = self._schema.rewritten.original(place.pointer)
+        given = at(self._schema.given, pointer)
+        if not isinstance(given, dict) or keyword in given:
+            return pointer, keyword
+        others = (name for name in given if name in ENFORCED and name not in supported)
+        return pointer, next(others, keyword)
 
     def _error(self, place: _Place, message: str) -> GrammarError:
         return GrammarError(message, pointer=self._pointer + place.pointer)

@@ -4,7 +4,7 @@ Its free text and the lexemes of those rules cannot be distinguished with finite
 rule becomes a separate grammar inside a structural tag's dispatch, which accepts the same texts.
 """
 
-from completions.grammars.compiler import TOO_MANY_ALTERNATIVES
+from completions.grammars.complaints import TOO_MANY_ALTERNATIVES
 from completions.grammars.ebnf import Grammar
 from completions.grammars.ebnf.expressions import (
     Alternation,

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from completions.grammars.complaints import shown
 from completions.grammars.exceptions import GrammarError
 from completions.grammars.structural_tag.json_object import JSONObject
 from completions.grammars.structural_tag.lowering import Ends, Lowering, Node, Token
@@ -80,15 +81,17 @@ def _delimiter(given: JSONObject, name: str) -> Edge | list[str]:
         node.read()
         if node.type == "token":
             return Token(node.pointer, value["token"])
-    or_array = ", or an array of strings" if name == "end" else ""
-    raise given.error(f"{name} must be a string, a node of type token{or_array}", f"/{name}")
+    kinds = "a string or a node of type token"
+    if name == "end":
+        kinds = "a string, a node of type token, or an array of strings that is not empty"
+    raise given.error(f"{name} must be {kinds}, not {shown(value)}", f"/{name}")
 
 
 def _tags(given: JSONObject) -> list[Tag]:
     found = []
     for tag in given.objects("tags"):
         if tag.text("type", "tag") != "tag":
-            raise tag.error("must be of type tag", "/type")
+            raise tag.error(f"must be of type tag, not {tag.type}", "/type")
         found.append(read_tag(tag))
         tag.end()
     return found
@@ -139,11 +142,13 @@ def _tagged_text(
     at_least_one = given.flag("at_least_one")
     only_one = not is_legacy and given.flag("stop_after_first")
     if not 1 <= len(triggers) <= MAX_TRIGGERS:
-        raise given.error(f"there must be 1 to {MAX_TRIGGERS} triggers; tags can share one", "")
+        message = f"there must be 1 to {MAX_TRIGGERS} triggers, not {len(triggers)}"
+        raise given.error(f"{message}; tags can share one", "")
     for tag in tags:
         found = sum(map(tag.begins_with, triggers))
         if found != 1:
-            message = f"begin must begin with exactly one of the triggers, not with {found}"
+            begin = tag.begin.token if isinstance(tag.begin, Token) else tag.begin
+            message = f"{shown(begin)} must begin with exactly one of the triggers, not {found}"
             raise GrammarError(message, pointer=f"{tag.pointer}/begin")
     _check_excludes(given, triggers, excludes)
 
@@ -168,7 +173,8 @@ def dispatch(given: JSONObject) -> Node:
     rules = _rules(given)
     for index, (pattern, _) in enumerate(rules):
         if not isinstance(pattern, str) or not pattern:
-            raise given.error("a pattern must be a string that is not empty", f"/rules/{index}/0")
+            message = f"a pattern must be a string that is not empty, not {shown(pattern)}"
+            raise given.error(message, f"/rules/{index}/0")
     _check_excludes(given, [pattern for pattern, _ in rules], excludes)
     return _dispatched(given, rules, excludes)
 
@@ -185,10 +191,10 @@ def _rules(given: JSONObject) -> list[tuple[Any, Node]]:
     rules = []
     for index, pair in enumerate(given.array("rules")):
         if not isinstance(pair, list) or len(pair) != 2:
-            raise given.error("must be [pattern, format]", f"/rules/{index}")
+            raise given.error(f"must be [pattern, format], not {shown(pair)}", f"/rules/{index}")
         rules.append((pair[0], given.inside(pair[1], f"/rules/{index}/1").read()))
     if not 1 <= len(rules) <= MAX_TRIGGERS:
-        raise given.error(f"there must be 1 to {MAX_TRIGGERS} rules", "/rules")
+        raise given.error(f"there must be 1 to {MAX_TRIGGERS} rules, not {len(rules)}", "/rules")
     return rules
 
 
@@ -217,7 +223,10 @@ def _check_excludes(
 ) -> None:
     for index, exclude in enumerate(excludes):
         if any(isinstance(t, str) and t.startswith(str(exclude)) for t in triggers):
-            message = "a trigger begins with what is excluded, so it could never be written"
+            message = (
+                f"a trigger begins with {shown(exclude)}, so it could never be written; exclude "
+                "something else"
+            )
             raise given.error(message, f"/excludes/{index}")
 
 

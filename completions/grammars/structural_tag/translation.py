@@ -3,7 +3,8 @@
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from completions.grammars.compiler import DEFAULT_COMPILER, Compiler, Translated, brief
+from completions.grammars.compiler import DEFAULT_COMPILER, Compiler, Translated
+from completions.grammars.complaints import brief
 from completions.grammars.constraint import Constraint
 from completions.grammars.exceptions import GrammarError
 from completions.grammars.json_schema import dump, load

@@ -8,6 +8,7 @@ from django.core.management.base import BaseCommand, CommandError
 
 from completions.batches.export.rows import ExportError, source_of
 from completions.batches.export.targets import HELP, target_of
+from completions.management.commands.verify import add_requests
 from completions.models import Batch
 
 
@@ -21,10 +22,7 @@ class Command(BaseCommand):
     def add_arguments(self, parser: ArgumentParser) -> None:
         parser.add_argument("batch", help="the id of a batch that has ended")
         parser.add_argument("--to", required=True, help=HELP)
-        parser.add_argument(
-            "--requests", type=Path, metavar="FILE",
-            help="the input file; by default, the one that the service keeps",
-        )  # fmt: skip
+        add_requests(parser)
 
     def handle(
         self, *args: Any, batch: str, to: str, requests: Path | None, **options: Any

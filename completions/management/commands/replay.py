@@ -12,6 +12,7 @@ from django.core.management.base import BaseCommand, CommandError
 from completions.batches.receipts.source import Receipted, SourceError, receipted
 from completions.management.commands import submit
 from completions.management.commands.create_api_key import DEFAULT_ORGANIZATION
+from completions.management.commands.verify import add_requests
 from completions.models import Batch, BatchStatus, File, OnInvalid
 
 
@@ -25,10 +26,7 @@ class Command(BaseCommand):
 
     def add_arguments(self, parser: ArgumentParser) -> None:
         parser.add_argument("file", type=Path, help="an output file of a batch with receipts")
-        parser.add_argument(
-            "--requests", type=Path, metavar="FILE",
-            help="the input file; by default, the one that the service keeps",
-        )  # fmt: skip
+        add_requests(parser)
         parser.add_argument("--organization", default=DEFAULT_ORGANIZATION)
 
     def handle(

@@ -11,6 +11,14 @@ from completions.batches.receipts.source import SourceError, receipted
 from completions.batches.receipts.verification import faults
 
 
+def add_requests(parser: ArgumentParser) -> None:
+    """The option of all commands that read results beside their requests."""
+    parser.add_argument(
+        "--requests", type=Path, metavar="FILE",
+        help="the input file; by default, the one that the service keeps",
+    )  # fmt: skip
+
+
 class Command(BaseCommand):
     help = (
         "Check the receipts of an output file: request, tokenizer and grammar are those of the "
@@ -21,10 +29,7 @@ class Command(BaseCommand):
 
     def add_arguments(self, parser: ArgumentParser) -> None:
         parser.add_argument("file", type=Path, help="an output file of a batch with receipts")
-        parser.add_argument(
-            "--requests", type=Path, metavar="FILE",
-            help="the input file; by default, the one that the service keeps",
-        )  # fmt: skip
+        add_requests(parser)
 
     def handle(self, *args: Any, file: Path, requests: Path | None, **options: Any) -> None:
         checked = failed = 0

@@ -82,10 +82,10 @@ class StopField(Field):
 
     def read(self, data: Any, model: Any = None) -> list[str]:
         if type(data) is str:
-            return self.check_together([self.text(data)])
+            return [self.text(data)]
         expect(data, list, "a string or an array of strings")
         check_count(data, self.max_texts, "strings")
-        return self.check_together(read_each(data, self.text))
+        return read_each(data, self.text)
 
     def text(self, value: Any) -> str:
         """One of the texts. Raises FieldError."""
@@ -94,10 +94,6 @@ class StopField(Field):
         if not 1 <= len(value) <= self.max_characters:
             raise FieldError(f"has {len(value)} characters; it must have 1-{self.max_characters}.")
         return value
-
-    def check_together(self, texts: list[str]) -> list[str]:
-        """The texts, after the checks on all of them together. Raises FieldError."""
-        return texts
 
 
 class StopRegexField(StopField):
@@ -117,12 +113,13 @@ class StopRegexField(StopField):
             raise FieldError(f"{error}.") from error
         return pattern
 
-    def check_together(self, texts: list[str]) -> list[str]:
+    def read(self, data: Any, model: Any = None) -> list[str]:
+        patterns = super().read(data, model)
         try:
-            automaton.compile_all(texts)
+            automaton.compile_all(patterns)
         except RegexError as error:
             raise FieldError(f"{error}.") from error
-        return texts
+        return patterns
 
 
 class SamplingFields(StrictObject):

@@ -70,7 +70,7 @@ class Stored:
         public_id, secret = keys.generate()
         principal = Principal(1, 1, public_id, (), None)
         digest = keys.digest(secret, settings.KEY_PEPPER)
-        self.by_digest[digest] = StoredKey(principal, digest, revoked)
+        self.by_digest[digest] = StoredKey(principal, revoked)
         return secret, principal
 
 

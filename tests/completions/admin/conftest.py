@@ -11,7 +11,7 @@ from django.contrib.auth.models import Group, User
 from django.test import Client
 
 from completions.accounts import operator_groups
-from completions.admin import state
+from completions.admin.live import state
 from completions.jobs.store import JobStore, SyncStore
 
 

@@ -7,7 +7,7 @@ import pytest
 from django.test import Client
 from django.utils import timezone
 
-from completions.admin import state
+from completions.admin.live import state
 from completions.batches.summary import Summary
 from completions.models import Batch, BatchStatus
 from tests.completions.admin.test_tables import record

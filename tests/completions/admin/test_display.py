@@ -80,4 +80,4 @@ def test_sparklines_are_as_tall_as_the_largest_value() -> None:
     drawn = chart_js.sparkline([0, 5, 10], "three days")
     assert "three days" in drawn
     assert drawn.count("M") == 2
-    assert "no use" in chart_js.sparkline([0, 0])
+    assert "no use" in chart_js.sparkline([0, 0], "two days")

@@ -161,7 +161,7 @@ def test_files_are_written_once_whatever_interrupts(bench, folder, monkeypatch):
     with monkeypatch.context() as patch:
         # The content is stored, and its row does not name it.
         patch.setattr(FileSystemStorage, "save", saved_before_the_end)
-        patch.setattr(files, "_discard", lambda _mine: None)
+        patch.setattr(files, "_delete", lambda _files: 0)
         with pytest.raises(Killed):
             bench.turn()
     assert bench.get(batch)["status"] == "finalizing"

@@ -9,8 +9,8 @@ from asgiref.sync import async_to_sync
 from completions.accounts.keys import Principal
 from completions.batches.validation import prepare_line
 from completions.exceptions import APIError
+from completions.jobs.ended import EndedJob
 from completions.jobs.events import Usage, encode_choices, encode_end
-from completions.jobs.settle import EndedJob
 from completions.responses.whole_response import whole_response
 
 pytestmark = pytest.mark.usefixtures("served")

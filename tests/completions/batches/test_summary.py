@@ -6,9 +6,9 @@ import statistics
 import pytest
 
 from completions import tasks
+from completions.batches.counted_fields import MAX_FIELDS, cut_at, values_in, watched_by
 from completions.batches.histogram import Histogram
 from completions.batches.summary import MAX_NAMES, OTHERS, Summary
-from completions.batches.watched import MAX_FIELDS, cut_at, values_in, watched_by
 from tests.completions.batches.conftest import request
 
 SCHEMA = {

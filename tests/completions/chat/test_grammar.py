@@ -217,7 +217,7 @@ def test_no_grammar_where_anything_goes(bench: Bench) -> None:
         ("glm", {"properties": {"a": {"type": "integer", "extends": {}}}}, "/properties/a/extends"),
         ("glm", {"type": "array"}, ""),
         ("glm", {"anyOf": [{}]}, "/anyOf"),
-        ("glm", {"required": ["x"], "additionalProperties": False}, ""),
+        ("glm", {"required": ["x"], "additionalProperties": False}, "/required"),
         ("glm", {"properties": {"a": {"type": "string", "format": "uuid"}}},
          "/properties/a/format"),
     ],

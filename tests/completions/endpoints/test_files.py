@@ -222,7 +222,7 @@ def test_a_killed_upload_is_never_seen_and_is_pruned(api, owner, folder, monkeyp
 
     with monkeypatch.context() as patch:
         patch.setattr(FileSystemStorage, "save", saved_before_the_end)
-        patch.setattr(files, "_discard", lambda _file: None)
+        patch.setattr(files, "_delete", lambda _files: 0)
         with pytest.raises(Killed):
             upload(api)
     assert [path for path in folder.rglob("*") if path.is_file()]

@@ -57,10 +57,10 @@ def test_flexible_whitespace_is_allowed_up_to_its_limit() -> None:
 @pytest.mark.parametrize(
     ("value", "reason", "place"),
     [
-        (wrapped("regex", "("), "unclosed", (1, 1, None)),
-        (wrapped("lark", 'start: "a" b'), 'unknown name: "b"', (1, 8, None)),
-        (wrapped("lark", '{"a": 1}'), "expecting rule", (1, 1, None)),
-        (wrapped("lark", "start: <nope>"), "unknown special token", (1, 8, None)),
+        (wrapped("regex", "("), r"this \( is not closed", (1, 1, None)),
+        (wrapped("lark", 'start: "a" b'), 'b is not defined; define it as b: ', (1, 8, None)),
+        (wrapped("lark", '{"a": 1}'), "{ cannot begin a definition", (1, 1, None)),
+        (wrapped("lark", "start: <nope>"), "no special token <nope>", (1, 8, None)),
         (wrapped("lark", "start: " + "(" * 300), "nested deeper", (None, None, None)),
         (wrapped("lark", 'start: ("a"{1000}){1000}'), "multiply", (None, None, None)),
         (wrapped("lark", "start: r0\n" + "".join(f"r{i}: r{i + 1}\n" for i in range(3000))),
@@ -90,7 +90,10 @@ def test_flexible_whitespace_is_allowed_up_to_its_limit() -> None:
         (wrapped("lark", 'start: %json {\n"minlength": 1}\n'),
          "did you mean minLength", (1, 14, "/minlength")),
         (wrapped("lark", 'start: %json {\n"properties": {"a": {}}\n} b\nb: "b" c'),
-         "unknown name", (4, 4, None)),
+         "c is not defined", (4, 4, None)),
+        (wrapped("llguidance", {"grammars": [
+            {"lark_grammar": "start: @a"}, {"name": "a", "lark_grammar": 'start: "x"\n  | b'},
+        ]}), "b is not defined", (1, 8, "/grammars/1/lark_grammar")),
     ],
 )  # fmt: skip
 def test_a_refusal_names_reason_and_place(
@@ -135,3 +138,10 @@ def test_warnings_have_the_place_of_their_grammar() -> None:
     value = {"grammars": [{"json_schema": {"items": {"x-order": 1}}}]}
     (finding,) = translate(Constraint("grammar", wrapped("llguidance", value))).warnings
     assert finding.pointer == "/grammars/0/json_schema/items/x-order"
+
+
+def test_a_capture_is_named_as_one_without_effect() -> None:
+    value = wrapped("lark", 'start: a\na[capture="x"]: "a"')
+    (finding,) = translate(Constraint("grammar", value)).warnings
+    assert finding.keyword == "capture"
+    assert finding.message.startswith("line 2, column 3: capture has no effect")

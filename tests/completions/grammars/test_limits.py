@@ -1,3 +1,4 @@
+from contextlib import suppress
 from typing import Any
 
 import pytest
@@ -13,6 +14,7 @@ from completions.grammars.limits import (
     longest_chain,
     shape,
 )
+from completions.grammars.translation import screen
 
 
 @pytest.mark.parametrize(
@@ -42,9 +44,69 @@ def test_nesting_and_repetitions_of_a_pattern_are_counted(
     assert (found.nesting, found.repetition) == (nesting, repetition)
 
 
-def test_what_is_quoted_in_a_grammar_does_not_count() -> None:
-    found = shape('root ::= "(({900}" [({] a {3} | "x"{2}', is_regex=False)
-    assert (found.nesting, found.repetition) == (0, 3)
+@pytest.mark.parametrize(
+    ("text", "nesting", "repetition"),
+    [
+        ('start: "(({900}" | "x"{2}', 0, 2),
+        ('start: "a"{3} // ({900}\n', 0, 3),
+        ('start: "a"{3} # "{900}\n | "b"{4}', 0, 4),
+        ('// \\x{\nstart: "a"{900}\n', 0, 900),
+        ('# [\nstart: "a"{900} // ]\n', 0, 900),
+        ('start: ["a"{900}]', 1, 900),
+        ('start: ["a"{3}]{4}', 1, 12),
+        ('start: /"/ "a"{900} /"/', 0, 900),
+        ('start: <"> "a"{900} <">', 0, 900),
+        ("start: /a\nb{9}/{3}", 0, 27),
+        ("start: (/(a{9}){2}/{3})", 2, 54),
+        ("start: /[({]{3}\\x{41}{2}/", 0, 3),
+        ('start: "a"{,900}', 0, 900),
+        ('start: ("a"~3..9)~+4', 1, 36),
+        ('start: "a" { 2 , 9 }', 0, 9),
+        ('start: %json {"a": [{"b": {}}]}', 1, 1),
+    ],
+)
+def test_nesting_and_repetitions_of_lark_are_counted(
+    text: str, nesting: int, repetition: int
+) -> None:
+    found = shape(text, is_regex=False)
+    assert (found.nesting, found.repetition) == (nesting, repetition)
+
+
+OPENINGS = (
+    "[",
+    "a[",
+    "\na[",
+    '"',
+    '["',
+    '"\\',
+    "/",
+    "/\\",
+    "\\x{",
+    "\\[",
+    "{",
+    "{1",
+    "<a",
+    "a",
+    "#",
+    " ",
+)
+
+
+@pytest.mark.parametrize("field", ["regex", "ebnf", "grammar"])
+@pytest.mark.parametrize("ending", ["", "\\"])
+@pytest.mark.parametrize("opening", OPENINGS)
+def test_what_is_not_closed_is_scanned_once(field: str, opening: str, ending: str) -> None:
+    """A scan to the end of the text from each of these would take minutes."""
+    text = opening * (100_000 // len(opening)) + ending
+    value = {"type": "lark", "value": text} if field == "grammar" else text
+    with suppress(GrammarError):
+        screen(Constraint(field, value), Limits())
+
+
+def test_white_space_in_a_count_is_read_once() -> None:
+    for is_regex in (True, False):
+        for opening in ("{1", "{1,"):
+            assert shape(opening + " " * 250_000, is_regex=is_regex).repetition == 1
 
 
 COUNTS = "{999999999}" * 500

@@ -8,24 +8,24 @@ import pytest
 from asgiref.sync import iscoroutinefunction
 from django.http import StreamingHttpResponse
 from django.test import RequestFactory
-from rest_framework.response import Response
 
 from completions.http.base import LARGE_BODY, APIRequest, AsyncAPIView
+from completions.http.bodies import JSONResponse
 
 
 class EchoView(AsyncAPIView):
     authenticated = False
 
-    async def get(self, request: APIRequest) -> Response:
-        return Response({"got": request.query_params.get("x")}, headers={"x-a": "b"})
+    async def get(self, request: APIRequest) -> JSONResponse:
+        return JSONResponse({"got": request.query_params.get("x")}, headers={"x-a": "b"})
 
-    async def post(self, request: APIRequest) -> Response:
-        return Response(request.data, status=201)
+    async def post(self, request: APIRequest) -> JSONResponse:
+        return JSONResponse(request.data, status=201)
 
-    async def delete(self, request: APIRequest) -> Response:
-        return Response(status=204)
+    async def delete(self, request: APIRequest) -> JSONResponse:
+        return JSONResponse(status=204)
 
-    async def patch(self, request: APIRequest) -> Response:
+    async def patch(self, request: APIRequest) -> JSONResponse:
         raise ZeroDivisionError
 
     async def put(self, request: APIRequest) -> StreamingHttpResponse:
@@ -125,7 +125,7 @@ async def test_large_bodies_of_one_owner_are_held_one_at_a_time_until_they_are_c
     class SlowView(AsyncAPIView):
         authenticated = False
 
-        async def post(self, request: APIRequest) -> Response:
+        async def post(self, request: APIRequest) -> JSONResponse:
             nonlocal held, most
             held += 1
             most = max(most, held)
@@ -133,7 +133,7 @@ async def test_large_bodies_of_one_owner_are_held_one_at_a_time_until_they_are_c
             held -= 1
             request.checked()
             await let.wait()  # what was checked runs, and waits for nobody
-            return Response({})
+            return JSONResponse({})
 
     slow = SlowView.as_view()
     body = json.dumps({"a": "x" * LARGE_BODY})

@@ -8,7 +8,7 @@ import pytest
 from redis.exceptions import ResponseError
 
 from completions.jobs import connection
-from completions.jobs.connection import Line, bounded, connect_async
+from completions.jobs.connection import Bounded, Line, connect_async
 
 pytestmark = pytest.mark.integration
 
@@ -78,7 +78,7 @@ async def test_a_reply_after_a_timeout_is_not_taken_for_the_next_one(valkey, red
 
 async def test_silence_is_bounded():
     with pytest.raises(TimeoutError):
-        async with bounded(0.05):
+        async with Bounded(0.05):
             await asyncio.Event().wait()
 
 
@@ -94,5 +94,5 @@ async def test_a_loop_that_is_behind_with_its_work_is_not_silence():
 
     loop.call_soon(time.sleep, 0.5)
     loop.call_soon(read, 10)
-    async with bounded(0.2):
+    async with Bounded(0.2):
         await answered.wait()

@@ -10,11 +10,11 @@ from asgiref.sync import async_to_sync
 from django.utils import timezone
 
 from completions.jobs import kept
+from completions.jobs.ended import read_ended
 from completions.jobs.events import Usage
 from completions.jobs.execute import Ending, Execution
 from completions.jobs.reconcile import reconcile
 from completions.jobs.record import NewJob
-from completions.jobs.settle import read_ended
 from completions.jobs.store import JobStore
 from completions.models import Job, Organization
 

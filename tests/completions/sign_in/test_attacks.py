@@ -12,10 +12,10 @@ import pytest
 from django.contrib.auth.models import User
 
 from completions.models import AuditEntry
+from completions.outgoing import Requests
 from completions.sign_in import people, provider
 
 pytest.importorskip("authlib", reason="requirements-oidc.txt is not installed")
-import requests
 from joserfc.jwk import ECKey
 
 from completions.sign_in import transport
@@ -223,11 +223,11 @@ def test_a_lookup_that_hangs_is_not_waited_for(
 
     monkeypatch.setattr(transport, "SECONDS", 0.5)
     monkeypatch.setattr(socket, "getaddrinfo", hang)
-    monkeypatch.setattr(transport, "_REQUESTS", threading.BoundedSemaphore(1))
+    monkeypatch.setattr(transport, "_REQUESTS", Requests(1))
     assert visitor.start().status_code == 503
     assert not returned.is_set()
-    with pytest.raises(requests.Timeout, match="too many requests"):  # threads are bounded
-        transport.limited("http://id.example", requests.Response)
+    with pytest.raises(TimeoutError, match="too many requests"):  # threads are bounded
+        transport.read("http://id.example")
     released.set()
 
 

@@ -10,9 +10,9 @@ from django.db import OperationalError
 from django.utils import timezone
 
 from completions.jobs import events, kept
+from completions.jobs.ended import read_ended
 from completions.jobs.execute import Ending, Execution
 from completions.jobs.record import NewJob
-from completions.jobs.settle import read_ended
 from completions.jobs.store import JobStore
 from completions.jobs.submit import submit_kept
 from completions.models import Job, UsageRecord

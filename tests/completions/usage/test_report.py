@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from completions.models import ApiKey, UsageHour
-from completions.models.usage import BOUNDS_MS
+from completions.models.usage import BOUNDS_MS, LATENCY
 from completions.usage.report import quantile
 from tests.completions.conftest import Tenant
 
@@ -84,17 +84,18 @@ def test_the_admin_exports_what_is_chosen(admin_client: Client, owner: Tenant) -
 
 
 def test_quantiles_lie_evenly_inside_a_bucket() -> None:
-    counts = [0] * (len(BOUNDS_MS) + 1)
-    assert quantile(counts, 0.5) is None
-    counts[1] = 10  # between 10 and 20 ms
-    assert quantile(counts, 0.5) == 15
-    counts[-1] = 90
-    assert quantile(counts, 0.95) == BOUNDS_MS[-1]
+    counts = dict.fromkeys(LATENCY, 0)
+    assert quantile(counts, LATENCY, 0.5) is None
+    counts[LATENCY[1]] = 10  # between 10 and 20 ms
+    assert quantile(counts, LATENCY, 0.5) == 15
+    counts[LATENCY[-1]] = 90
+    assert quantile(counts, LATENCY, 0.95) == BOUNDS_MS[-1]
 
 
 @given(st.lists(st.integers(0, 5), min_size=15, max_size=15), st.floats(0, 1), st.floats(0, 1))
 def test_quantiles_grow(counts: list[int], one: float, other: float) -> None:
-    low, high = (quantile(counts, share) for share in sorted((one, other)))
+    sums = dict(zip(LATENCY, counts, strict=True))
+    low, high = (quantile(sums, LATENCY, share) for share in sorted((one, other)))
     if low is None or high is None:
         assert sum(counts) == 0
     else:

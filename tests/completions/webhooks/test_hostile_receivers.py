@@ -4,7 +4,6 @@ import socket
 import threading
 import time
 from collections.abc import Iterable, Iterator
-from concurrent.futures import Future
 from contextlib import contextmanager
 from types import SimpleNamespace
 
@@ -12,6 +11,7 @@ import pytest
 from django.utils import timezone
 
 from completions.models import WebhookDelivery, WebhookEndpoint, WebhookEvent
+from completions.outgoing import Requests
 from completions.webhooks import deliveries, sending
 from tests.completions.webhooks.receiver import receiver
 
@@ -91,37 +91,12 @@ def test_a_name_that_is_not_resolved_holds_nobody(monkeypatch) -> None:
         raise socket.gaierror("no such host")
 
     monkeypatch.setattr(sending, "getaddrinfo", slow)
-    with pytest.raises(TimeoutError, match="DNS lookup of slow"):
+    monkeypatch.setattr(sending, "_REQUESTS", Requests(1))
+    with pytest.raises(TimeoutError, match=r"slow\.example did not answer within 0\.3 s"):
         sending.post("http://slow.example/", b"{}", {}, allows_private=True)
-    monkeypatch.setattr(sending, "_LOOKUPS", threading.BoundedSemaphore(1))
-    with pytest.raises(TimeoutError, match="DNS lookup of slow"):
-        sending.post("http://slow.example/", b"{}", {}, allows_private=True)
-    with pytest.raises(TimeoutError, match="lookups before that of"):  # no thread beyond the limit
+    with pytest.raises(TimeoutError, match="too many requests"):  # no thread beyond the limit
         sending.post("http://slow.example/", b"{}", {}, allows_private=True)
     answer.set()
-
-
-def test_the_wait_for_other_lookups_counts(monkeypatch) -> None:
-    """A lookup has what is left of the seconds of its delivery."""
-    clock, waited = SimpleNamespace(now=100.0), []
-
-    class Busy(threading.BoundedSemaphore):
-        def acquire(self, blocking: bool = True, timeout: float | None = None) -> bool:
-            waited.append(timeout)
-            clock.now += 9.0
-            return super().acquire()
-
-    class Late(Future[list[str]]):
-        def result(self, timeout: float | None = None) -> list[str]:
-            waited.append(timeout)
-            raise TimeoutError
-
-    monkeypatch.setattr(sending, "time", SimpleNamespace(monotonic=lambda: clock.now))
-    monkeypatch.setattr(sending, "_LOOKUPS", Busy())
-    monkeypatch.setattr(sending, "Future", Late)
-    with pytest.raises(TimeoutError, match="DNS lookup of localhost"):
-        sending.post("http://localhost/", b"{}", {}, allows_private=True)
-    assert waited == [10.0, 1.0]
 
 
 def test_all_addresses_of_a_name_are_tried(monkeypatch) -> None:

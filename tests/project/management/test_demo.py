@@ -73,6 +73,7 @@ def test_a_model_that_is_not_there_is_a_reason(tmp_path):
 
 
 @pytest.mark.integration
+@pytest.mark.long
 def test_a_service_that_does_not_start_is_a_reason_with_the_log(tmp_path, monkeypatch):
     monkeypatch.setenv("QUIRE_DEVICE", "cuda:99")
     done = run_demo(tmp_path, MODEL_FOLDER)
@@ -85,6 +86,7 @@ def test_a_service_that_does_not_start_is_a_reason_with_the_log(tmp_path, monkey
 
 
 @pytest.mark.integration
+@pytest.mark.long
 def test_an_interrupted_demo_stops_what_it_started(tmp_path):
     with started_demo(tmp_path, MODEL_FOLDER) as demo:
         assert demo.stdout.readline().startswith("Starting")

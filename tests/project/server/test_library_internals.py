@@ -10,26 +10,22 @@ from typing import Any
 
 import pytest
 from asgiref.sync import SyncToAsync, ThreadSensitiveContext
-from django.contrib.auth.middleware import AuthenticationMiddleware
-from django.contrib.messages.middleware import MessageMiddleware
-from django.contrib.sessions.middleware import SessionMiddleware
 from django.core.handlers import asgi
 from django.http import HttpRequest, HttpResponse
-from django.middleware.clickjacking import XFrameOptionsMiddleware
-from django.middleware.common import CommonMiddleware
-from django.middleware.csrf import CsrfViewMiddleware
-from django.middleware.security import SecurityMiddleware
 from django.utils.deprecation import MiddlewareMixin
+from pytest_django.fixtures import Settings
 from uvicorn.config import Config
 from uvicorn.protocols.http import httptools_impl
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 from uvicorn.server import ServerState
 from whitenoise.middleware import WhiteNoiseMiddleware
 
+from project.server.handler import _APIHandler
 from tests.project.server.transport import Transport
 
 PARAMETERS = {
     asgi.ASGIHandler.__call__: "self scope receive send",
+    asgi.ASGIHandler.load_middleware: "self is_async",
     asgi.ASGIHandler.handle: "self scope receive send",
     asgi.ASGIHandler.read_body: "self receive",
     asgi.ASGIHandler.create_request: "self scope body_file",
@@ -38,8 +34,6 @@ PARAMETERS = {
     asgi.ASGIHandler.listen_for_disconnect: "self receive",
     asgi.ASGIRequest.__init__: "self scope body_file",
     HttpRequest._set_content_type_params: "self meta",
-    CsrfViewMiddleware.process_view: "self request callback callback_args callback_kwargs",
-    MiddlewareMixin.__call__: "self request",
     WhiteNoiseMiddleware.__call__: "self request",
     WhiteNoiseMiddleware.serve: "static_file request",
     HttpToolsProtocol.connection_made: "self transport",
@@ -64,24 +58,17 @@ def test_methods_take_these_parameters(method: Any) -> None:
     assert list(inspect.signature(method).parameters) == PARAMETERS[method].split()
 
 
-@pytest.mark.parametrize(
-    "middleware",
-    [
-        SecurityMiddleware, SessionMiddleware, CommonMiddleware, CsrfViewMiddleware,
-        AuthenticationMiddleware, MessageMiddleware, XFrameOptionsMiddleware,
-    ],
-)  # fmt: skip
-def test_middleware_does_all_its_work_in_call_and_process_view(middleware: type) -> None:
-    """What `_bypassing` skips is `__call__`; Django calls other hooks past it."""
-    assert middleware.__call__ is MiddlewareMixin.__call__
-    hooks = {"process_view", "process_exception", "process_template_response"}
-    found = {name for name in hooks if hasattr(middleware, name)}
-    assert found == ({"process_view"} if middleware is CsrfViewMiddleware else set())
-    assert not inspect.iscoroutinefunction(middleware.__call__), "async now: drop the subclass"
+def test_a_handler_without_middleware_is_that_of_the_api(settings: Settings) -> None:
+    settings.MIDDLEWARE = []
+    plain, ours = asgi.ASGIHandler(), _APIHandler()
+    for name in vars(plain).keys() - {"_middleware_chain"}:
+        assert list(getattr(ours, name)) == getattr(plain, name) == []
+    for each in (plain, ours):
+        assert each._middleware_chain.__wrapped__ == each._get_response_async
 
 
 def test_middleware_still_needs_a_thread() -> None:
-    """The reason for the bypass: without it, use Django's middleware as it is."""
+    """The reason why the API has no middleware."""
     source = inspect.getsource(MiddlewareMixin.__acall__)
     assert "sync_to_async" in source
     assert not getattr(WhiteNoiseMiddleware, "async_capable", False)

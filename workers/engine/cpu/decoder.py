@@ -10,15 +10,13 @@ from torch import Tensor
 
 from workers.engine.cpu.library import load_library
 from workers.engine.cpu.linear import LinearStruct, PreparedRows, PreparedStruct
+from workers.engine.cpu.mlps import Columns, ExpertsParts, MlpParts
 from workers.engine.cpu.parts import NormParts, Unrecognised
 from workers.engine.cpu.recognition import (
     MAX_QUERIES,
     ROW_BLOCK,
-    Columns,
     DecoderParts,
-    ExpertsParts,
     LayerParts,
-    MlpParts,
     read_decoder,
 )
 from workers.engine.cpu.structs import (
@@ -102,6 +100,10 @@ class NativeDecoder:
         except Unrecognised as reason:
             logger.info("%s is not computed in C: %s", type(model).__name__, reason)
             return None
+
+    @property
+    def has_experts(self) -> bool:
+        return self._room.experts > 0
 
     @staticmethod
     def takes_blocks(block_size: int) -> bool:
@@ -213,6 +215,7 @@ class NativeDecoder:
             logits_scale=parts.logits_scale,
             logits_softcap=parts.logits_softcap,
             embedding=parts.embedding.data_ptr(),
+            position_embedding=self._address(parts.position_embedding),
             norm=self._norm_struct(parts.norm),
             head=parts.head.struct,
             layers=structs,
@@ -252,8 +255,11 @@ class NativeDecoder:
         router = experts.router
         mlps = [self._mlp_struct(mlp, experts.limit) for mlp in experts.mlps]
         shared = MlpStruct() if experts.shared is None else self._mlp_struct(experts.shared)
+        rounded = router.weight.to(torch.bfloat16)
+        is_wide = not torch.equal(rounded.to(router.weight.dtype), router.weight)
         struct = ExpertsStruct(
-            router=self._address(router.weight.to(torch.bfloat16)),
+            router=None if is_wide else self._address(rounded),
+            wide_router=self._address(router.weight.float()) if is_wide else None,
             bias=self._address(router.bias),
             correction=self._address(router.correction),
             mlps=(MlpStruct * len(mlps))(*mlps),

@@ -133,8 +133,7 @@ class RouterParts:
         groups = getattr(router, "num_group", None) or getattr(router, "n_group", None)
         if weight is None or weight.dim() != 2 or chosen is None or groups not in (None, 1):
             return None
-        bias, correction = (getattr(router, x, None) for x in ("bias", "e_score_correction_bias"))
-        bias, correction = (None if x is None else x.detach().float() for x in (bias, correction))
+        bias, correction = (_tensor_of(router, x) for x in ("bias", "e_score_correction_bias"))
         scale = float(getattr(router, "routed_scaling_factor", 1.0))
         draw = torch.Generator().manual_seed(6)
         rows = torch.randn(_TRIED_TOKENS, weight.shape[1], generator=draw).to(weight.dtype)
@@ -158,3 +157,11 @@ class RouterParts:
         scores = logits.sigmoid() if self.sigmoid else logits.softmax(-1)
         kept = scores.gather(1, ids)
         return (kept / kept.sum(1, keepdim=True) if self.normalizes else kept) * self.scale
+
+
+def _tensor_of(router: nn.Module, name: str) -> Tensor | None:
+    """A parameter or buffer of a router or of a module in it, as one row of float32."""
+    tensors = {**dict(router.named_parameters()), **dict(router.named_buffers())}
+    found = (x for key, x in tensors.items() if key.rpartition(".")[2] == name)
+    tensor = next(found, None)
+    return None if tensor is None else tensor.detach().float().flatten()

@@ -37,7 +37,7 @@ _SAMPLED = 16
 _ROUNDED_AT_ONCE = 1024
 _MULTIPLE = 32
 """The kernels take layers whose inputs and outputs are multiples of this, and may read the rows
-of a batch up to a multiple of it."""
+of a batch up to a multiple of it. An output layer is padded to one."""
 
 
 class _Arena:
@@ -107,16 +107,23 @@ class TiledLinear(nn.Module):
         self.in_features = linear.in_features
         self.out_features = linear.out_features
         self._library = library
-        self._packed = self._pack(linear.weight.detach())
+        missing = -linear.out_features % _MULTIPLE
+        self._outputs = linear.out_features + missing
+        weight = linear.weight.detach()
+        self._packed = self._pack(pad(weight, (0, 0, 0, missing)) if missing else weight)
         self.weight = linear.weight.detach().to("meta")
         """Only for models that ask for the type of a layer's weight."""
-        self._bias = None if linear.bias is None else linear.bias.detach().float()
+        self._bias = (
+            None if linear.bias is None else pad(linear.bias.detach().float(), (0, missing))
+        )
 
     @classmethod
-    def pack(cls, linear: nn.Linear) -> Self | None:
-        """None where there are no kernels, or none for this shape."""
+    def pack(cls, linear: nn.Linear, is_head: bool = False) -> Self | None:
+        """None where there are no kernels, or none for this shape. An output layer may have any
+        number of outputs: vocabularies do."""
         library = load_library()
-        fits = linear.in_features % _MULTIPLE == 0 and linear.out_features % _MULTIPLE == 0
+        fits = linear.in_features % _MULTIPLE == 0
+        fits &= is_head or linear.out_features % _MULTIPLE == 0
         return cls(linear, library) if library is not None and fits else None
 
     def _pack(self, weight: Tensor) -> Tensor:
@@ -142,7 +149,7 @@ class TiledLinear(nn.Module):
     def columns(self, begin: int, end: int) -> LinearStruct:
         """Of the outputs ``[begin, end)`` alone, both multiples of 16."""
         struct = self.struct
-        block = self._packed.numel() * self._packed.element_size() * _LANES // self.out_features
+        block = self._packed.numel() * self._packed.element_size() * _LANES // self._outputs
         struct.packed += begin // _LANES * block
         if struct.scales:
             struct.scales += 4 * begin

@@ -5,6 +5,7 @@ from collections.abc import Collection
 
 import torch
 from torch import Tensor, nn
+from transformers.pytorch_utils import Conv1D
 
 from workers.engine.cpu.direct_weights import LayerName
 from workers.engine.cpu.experts import PackedExperts
@@ -12,6 +13,8 @@ from workers.engine.cpu.library import load_library
 from workers.engine.cpu.linear import Int4Linear, Int8Linear, TiledLinear
 
 _ROUNDED = {"int8": Int8Linear, "int4": Int4Linear}
+_PLAIN = ("FalconLinear",)
+"""Subclasses of ``nn.Linear`` that compute the same."""
 _BYTES = {"int8": 1.0, "int4": 0.5 + 2 / 32}
 """Bytes per weight, with its part of the scales and minima of its group."""
 
@@ -49,8 +52,8 @@ class PackedLinear(nn.Module):
 def pack_linears(
     model: nn.Module, dtype: str = "bfloat16", kept: Collection[LayerName] = ()
 ) -> int:
-    """Replace every bfloat16 ``nn.Linear`` of ``model``, and experts, in place; return how many.
-    The ``kept`` ones stay.
+    """Replace every bfloat16 ``nn.Linear`` and ``Conv1D`` of ``model``, and experts, in place;
+    return how many. The ``kept`` ones stay.
 
     Replaces none if neither library has a kernel for this CPU. A subclass of ``nn.Linear`` may
     compute something else and is left alone. With ``dtype`` int8 or int4, the weights of layers
@@ -65,12 +68,27 @@ def pack_linears(
                 setattr(parent, name, experts)
                 count += 1
                 continue
-            if type(child) is not nn.Linear or (type(parent), name) in kept:
+            linear = _as_linear(child)
+            if linear is None or (type(parent), name) in kept:
                 continue
-            if (packed := pack_linear(child, dtype, child is head)) is not None:
+            if (packed := pack_linear(linear, dtype, child is head)) is not None:
                 setattr(parent, name, packed)
                 count += 1
     return count
+
+
+def _as_linear(module: nn.Module) -> nn.Linear | None:
+    """A linear layer itself, or what GPT-2 has in place of one: its weight is [in, out]."""
+    if type(module) is nn.Linear or type(module).__name__ in _PLAIN:
+        assert isinstance(module, nn.Linear)
+        return module
+    if type(module) is not Conv1D:
+        return None
+    inputs, outputs = module.weight.shape
+    linear = nn.Linear(inputs, outputs, device="meta")
+    linear.weight = nn.Parameter(module.weight.detach().T, requires_grad=False)
+    linear.bias = module.bias
+    return linear
 
 
 def _pack_experts(module: nn.Module, dtype: str) -> PackedExperts | None:
@@ -84,7 +102,7 @@ def pack_linear(linear: nn.Linear, dtype: str, is_head: bool) -> PackedLinear | 
     dtype = _kind(dtype, is_head)
     if linear.weight.dtype != torch.bfloat16 or linear.out_features == 1:  # such as a gate
         return None
-    if (tiled := _ROUNDED.get(dtype, TiledLinear).pack(linear)) is not None:
+    if (tiled := _ROUNDED.get(dtype, TiledLinear).pack(linear, is_head)) is not None:
         return tiled
     has_kernel = torch._C._has_mkldnn and torch.ops.mkldnn._is_mkldnn_bf16_supported()
     return PackedLinear(linear) if has_kernel else None

@@ -1,4 +1,5 @@
-"""What a norm of a model computes, inferred from its output for test inputs."""
+"""The parts that a model's modules consist of, and what a norm of them computes, inferred from its
+output for test inputs."""
 
 import copy
 from dataclasses import dataclass
@@ -8,12 +9,39 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import layer_norm, rms_norm
 
+from workers.engine.cpu.linear import TiledLinear
+
 _CLOSE = 1e-3
 _DEFAULT_EPSILON = 1e-5
 
 
 class Unrecognised(Exception):  # noqa: N818 - not a fault, but an answer
     """The C forward does not support the model's structure."""
+
+
+def expect(condition: bool, otherwise: str) -> None:
+    if not condition:
+        raise Unrecognised(otherwise)
+
+
+def children_of(module: nn.Module) -> dict[str, Any]:
+    """The child modules, without dropout and identities."""
+    idle = (nn.Dropout, nn.Identity)
+    return {name: x for name, x in module.named_children() if not isinstance(x, idle)}
+
+
+def take_one(children: dict[str, Any], names: tuple[str, ...]) -> Any:
+    """Remove and return the child that has any of these names."""
+    for name in names:
+        if name in children:
+            return children.pop(name)
+    raise Unrecognised(f"there is no {names[0]}")
+
+
+def as_packed(module: Any) -> TiledLinear:
+    expect(isinstance(module, TiledLinear), "a linear layer is not packed")
+    packed: TiledLinear = module
+    return packed
 
 
 @dataclass(frozen=True, slots=True)

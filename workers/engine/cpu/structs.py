@@ -30,7 +30,7 @@ class ExpertsStruct(ctypes.Structure):
     """``Experts``."""
 
     _fields_ = [
-        *((name, ctypes.c_void_p) for name in ("router", "bias", "correction")),
+        *((name, ctypes.c_void_p) for name in ("router", "wide_router", "bias", "correction")),
         ("mlps", ctypes.POINTER(MlpStruct)),
         ("shared", MlpStruct),
         ("shared_gate", ctypes.c_void_p),
@@ -68,7 +68,7 @@ class ModelStruct(ctypes.Structure):
         *((name, ctypes.c_float) for name in ("embedding_scale", "residual_scale")),
         *((name, ctypes.c_float) for name in ("logits_scale", "logits_softcap")),
         ("num_blocks", ctypes.c_int64),
-        ("embedding", ctypes.c_void_p),
+        *((name, ctypes.c_void_p) for name in ("embedding", "position_embedding")),
         ("norm", NormStruct),
         ("head", LinearStruct),
         ("layers", ctypes.POINTER(LayerStruct)),

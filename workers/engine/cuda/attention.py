@@ -37,6 +37,10 @@ KERNEL_BLOCK_SIZE = 256
 
 _MAX_HEAD_DIM = 256
 
+_GATHERED = 32768
+"""Tokens of several contexts to gather at once, which bounds the memory that a step needs beyond
+the one that is measured at start. A context that is longer is gathered by itself."""
+
 
 def find_kernel(*wanted: str) -> Callable[..., Any] | None:
     """torch's ``varlen_attn``, if this torch has it with these parameters."""
@@ -303,14 +307,16 @@ def _prefill(
 def attend_gathered(
     query: Tensor, layer: TokenMajorLayer, metadata: PagedMetadata, rule: AttentionRule
 ) -> Tensor:
-    """All rows [tokens, heads, dim]: sequences with one token in one call, the rest one by one."""
+    """All rows [tokens, heads, dim]: sequences with one token in few calls, the rest one by one."""
     tokens, heads, _ = query.shape
     output = query.new_empty(tokens, heads, layer.shape.value_dim)
     singles = metadata.num_singles
-    if singles:
-        context = layer.gather(metadata.block_table[:singles])
-        positions = metadata.lengths[:singles, None] - 1
-        output[:singles] = _attend(query[:singles, :, None], context, positions, rule)[:, :, 0]
+    together = max(1, _GATHERED // (metadata.block_table.shape[1] * layer.key.shape[1]))
+    for begin in range(0, singles, together):
+        rows = slice(begin, min(begin + together, singles))
+        context = layer.gather(metadata.block_table[rows])
+        positions = metadata.lengths[rows, None] - 1
+        output[rows] = _attend(query[rows, :, None], context, positions, rule)[:, :, 0]
     _attend_pieces(query, output, layer, metadata, rule)
     return output
 

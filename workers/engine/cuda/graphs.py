@@ -5,11 +5,14 @@ import logging
 from bisect import bisect_left
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from workers.engine.cuda.inputs import COLUMNS, LENGTH, ROW
+from workers.engine.ranks.group import Ranks
 
 logger = logging.getLogger(__name__)
 
@@ -42,32 +45,46 @@ class DecodeGraphs:
         return self._sizes[place] if place < len(self._sizes) else None
 
     @torch.inference_mode()
-    def capture(self, decode: Decode) -> None:
+    def capture(self, decode: Decode, ranks: Ranks | None = None) -> None:
         """Capture every size, the largest first: smaller ones share its memory.
 
-        Raises RuntimeError for a ``decode`` that cannot be captured. The device is then as it was.
+        Raises RuntimeError for a ``decode`` that cannot be captured, here or on another rank. The
+        device is then as it was.
         """
         with torch.cuda.device(self.table.device):  # whose stream is captured
             pool = torch.cuda.graph_pool_handle()
             for size in reversed(self._sizes):
-                table = self.table[:size]
-                logits = decode(table)  # a warm-up: libraries allocate and choose kernels
-                if self._logits is None:
-                    self._logits = torch.empty_like(logits)
-                with _refusing_to_wait():
-                    decode(table)
-                graph = torch.cuda.CUDAGraph()
-                with (
-                    _undone_on_failure(pool),
-                    torch.cuda.graph(
-                        graph,
-                        pool=pool,
-                        capture_error_mode="thread_local",  # NCCL has a thread
-                    ),
-                ):
-                    self._logits[:size].copy_(decode(table))
-                self._graphs[size] = graph
+                warm_up = partial(self._warm_up, decode, size)
+                if ranks is not None and (complaint := ranks.try_alone(warm_up)) is not None:
+                    raise RuntimeError(complaint)
+                warm_up()
+                # The sums of a captured forward wait for no other rank before it is replayed.
+                record = partial(self._record, decode, size, pool)
+                self._graphs[size] = record() if ranks is None else ranks.do_together(record)
         logger.info("captured decode graphs of %s rows", ", ".join(map(str, self._sizes)))
+
+    def _warm_up(self, decode: Decode, size: int) -> None:
+        """Have libraries allocate and choose kernels, and see whether a step waits."""
+        table = self.table[:size]
+        logits = decode(table)
+        if self._logits is None:
+            self._logits = torch.empty_like(logits)
+        with _refusing_to_wait():
+            decode(table)
+
+    def _record(self, decode: Decode, size: int, pool: Any) -> torch.cuda.CUDAGraph:
+        assert self._logits is not None
+        graph = torch.cuda.CUDAGraph()
+        with (
+            _undone_on_failure(pool),
+            torch.cuda.graph(
+                graph,
+                pool=pool,
+                capture_error_mode="thread_local",  # NCCL has a thread
+            ),
+        ):
+            self._logits[:size].copy_(decode(self.table[:size]))
+        return graph
 
     def replay(self, table: Tensor) -> Tensor:
         """Logits of a decode table padded to :meth:`num_rows`; valid until the next replay."""

@@ -22,11 +22,11 @@ from workers.engine.cuda.inputs import (
     mixed_metadata,
 )
 from workers.engine.cuda.kv_cache import TokenMajorCache
-from workers.engine.cuda.memory import kv_cache_budget
 from workers.engine.cuda.transfers import Ints, to_device
 from workers.engine.loading.loader import LoadedModel
 from workers.engine.model.attention_backend import Metadata, Part
 from workers.engine.model.batch import ModelInput, scored_pieces
+from workers.engine.model.budget import cache_bytes, count_blocks
 from workers.engine.model.paged import PagedModel
 from workers.engine.model.plan import BatchPlan, Placed
 from workers.engine.sampling.filters import draw_from_all
@@ -64,7 +64,7 @@ class CudaModelRunner:
         self._max_k = loaded.max_model_len
         width = -(-loaded.max_model_len // config.block_size)
         self._tables = BlockTables(config.max_num_seqs, width, self._device)
-        self.cache = self._make_cache(loaded.agreed(self._num_blocks(config, width)))
+        self.cache = self._make_cache(loaded.agreed(self._num_blocks(config)))
         self.graphs: DecodeGraphs | None = None
         if self._device.type == "cuda" and not config.enforce_eager:
             self.graphs = self.capture_with_others()
@@ -208,33 +208,20 @@ class CudaModelRunner:
         )
         return cache
 
-    def _num_blocks(self, config: EngineConfig, table_width: int) -> int:
-        """The configured number of blocks, or as many as fit into memory; never more than the
-        longest sequences in every slot can fill."""
-        loaded = self._loaded
-        block_bytes = self._block_size * sum(
-            shape.token_bytes(loaded.dtype) for shape in loaded.layer_shapes.values()
+    def _num_blocks(self, config: EngineConfig) -> int:
+        available = cache_bytes(
+            config,
+            self._device,
+            lambda: self.profile(config.max_num_batched_tokens, config.max_num_seqs),
         )
-        available = config.kv_cache_bytes
-        if available is None:
-            available = kv_cache_budget(
-                self._device,
-                config.gpu_memory_utilization,
-                lambda: self.profile(config.max_num_batched_tokens, config.max_num_seqs),
-            )
-        num_blocks = min(available // block_bytes, config.max_num_seqs * table_width)
-        if num_blocks < 1:
-            raise ValueError(
-                f"The KV cache needs {block_bytes} bytes for a block and may have {available}: "
-                "raise kv_cache_bytes or gpu_memory_utilization"
-            )
+        block_bytes = self._loaded.block_bytes(self._block_size)
+        num_blocks = count_blocks(available, block_bytes, self._loaded.max_model_len, config)
         logger.info("KV cache of %d blocks of %d tokens", num_blocks, self._block_size)
         return 1 + num_blocks
 
     def capture_with_others(self) -> DecodeGraphs | None:
         """Capture the decode step if every rank can: all must run a step in the same way."""
-        graphs = self.capture() if self.cache.is_bounded else None
-        return graphs if self._loaded.agreed(int(graphs is not None)) else None
+        return self.capture() if self._loaded.agreed(int(self.cache.is_bounded)) else None
 
     @torch.inference_mode()
     def profile(self, max_tokens: int, max_rows: int) -> None:
@@ -264,7 +251,7 @@ class CudaModelRunner:
 
         try:
             with experts_that_do_not_wait(self._model.model, self._device, self._loaded.dtype):
-                graphs.capture(decode)
+                graphs.capture(decode, self._loaded.ranks)
         except RuntimeError as error:
             logger.warning("decoding without CUDA graphs: the model cannot be captured: %s", error)
             return None

@@ -8,11 +8,10 @@ import torch
 from torch import Tensor
 
 from workers.engine.config import EngineConfig
-from workers.engine.cuda.memory import kv_cache_budget
 from workers.engine.general.model import GeneralModel, GeneratedSequence
 from workers.engine.loading.loader import LoadedModel
 from workers.engine.model.batch import ModelInput, scored_pieces
-from workers.engine.model.budget import cache_bytes
+from workers.engine.model.budget import cache_bytes, count_blocks
 from workers.engine.scheduling.scheduler import SchedulerOutput
 from workers.engine.sequence import Piece, Sequence
 
@@ -105,23 +104,13 @@ class GeneralRunner:
 
 
 def _num_blocks(model: GeneralModel, device: torch.device, config: EngineConfig) -> int:
-    """As many blocks as fit into the memory for caches, and never more than the longest sequences
-    in every slot could fill. A model whose cache does not grow gets the latter number."""
-    useful = config.max_num_seqs * -(-model.max_len // config.block_size)
     block_bytes = config.block_size * model.footprint.per_token
-    if not block_bytes:
-        return useful
-    if device.type == "cpu" or config.kv_cache_bytes is not None:
-        available = cache_bytes(config)
-    else:
-        longest = min(model.max_len, _PROFILED_TOKENS)
-        available = kv_cache_budget(
-            device, config.gpu_memory_utilization, lambda: model.begin().extend([0] * longest)
-        )
-    available -= config.max_num_seqs * model.footprint.fixed
-    if available < block_bytes:
-        raise ValueError(
-            f"kv_cache_bytes must hold {config.max_num_seqs} states of {model.footprint.fixed} "
-            f"bytes and a block of {block_bytes} at least"
-        )
-    return min(available // block_bytes, useful)
+    longest = min(model.max_len, _PROFILED_TOKENS)
+    fixed = model.footprint.fixed
+    takes_memory = block_bytes > 0 or fixed > 0
+    available = (
+        cache_bytes(config, device, lambda: model.begin().extend([0] * longest))
+        if takes_memory
+        else 0
+    )
+    return count_blocks(available, block_bytes, model.max_len, config, fixed)

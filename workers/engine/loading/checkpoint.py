@@ -19,6 +19,7 @@ from workers.engine.exceptions import UnsupportedModel
 from workers.engine.loading.packing import PackedConfig
 from workers.engine.model.memory import available_memory
 from workers.engine.quantized.formats import Format, format_of, without_format
+from workers.engine.quantized.stored import divisible
 from workers.engine.ranks.group import Ranks
 from workers.engine.ranks.sharding import Sharding, plan_sharding
 
@@ -55,9 +56,13 @@ def read_model(
     if device.type == "cuda":
         _refuse_too_large_for(device, config, dtype, ranks.size if ranks else 1)
     sharding = None if ranks is None else _sharding(config, form, ranks)
+    if config.model_type == "falcon":
+        from workers.engine.model.falcon import register_falcon  # reading it takes 0.1 s
+
+        register_falcon(attention)
     try:
         if form is not None and form.is_read_here:
-            source = _composed(path, config, form)
+            source = _composed(path, config, form, device, is_divided=sharding is not None)
         else:
             source = partial(AutoModelForCausalLM.from_pretrained, path)
         options: dict[str, Any] = {"dtype": dtype, "output_loading_info": True}
@@ -85,11 +90,13 @@ def read_model(
 
 def _sharding(config: Any, form: Format | None, ranks: Ranks) -> Sharding:
     """How ``ranks`` read a model. Raises UnsupportedModel."""
-    if form is not None:
+    if form is not None and not form.is_read_here:
         raise UnsupportedModel(
             f"{config.model_type}, quantized by {str(form)!r}, cannot be split: set "
             "tensor_parallel_size = 1, or give a checkpoint in 16 bits"
         )
+    config = copy.deepcopy(config)
+    without_format(config)
     try:
         skeleton = _skeleton(config)
     except (ValueError, KeyError, ImportError, AttributeError) as error:
@@ -131,8 +138,11 @@ def weight_bytes(config: Any, dtype: torch.dtype | str) -> tuple[int, torch.dtyp
     return sum(each.numel() for each in skeleton.parameters()) * dtype.itemsize, dtype
 
 
-def _composed(path: str | Path, config: Any, form: Format) -> Callable[..., Any]:
-    """A function like ``from_pretrained``, for weights that are composed as they are read."""
+def _composed(
+    path: str | Path, config: Any, form: Format, device: torch.device, *, is_divided: bool
+) -> Callable[..., Any]:
+    """A function like ``from_pretrained``, for weights that are composed as they are read, or only
+    parts of which are kept."""
     without_format(config)
     skeleton = _skeleton(config)
 
@@ -140,8 +150,10 @@ def _composed(path: str | Path, config: Any, form: Format) -> Callable[..., Any]
         if options["dtype"] == "auto":
             options["dtype"] = skeleton.config.dtype or torch.bfloat16
         packed = options.get("quantization_config")
-        _check_size(skeleton, form, options["dtype"], packed.dtype if packed else None)
+        if device.type == "cpu" or not is_divided:  # else each weight goes straight to its GPU
+            _check_size(skeleton, form, options["dtype"], packed.dtype if packed else None)
         weights = form.weights(path)
+        weights = divisible(weights) if is_divided else weights
         model, info = type(skeleton).from_pretrained(
             None, config=skeleton.config, state_dict=weights, **options
         )

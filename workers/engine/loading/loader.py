@@ -26,6 +26,7 @@ from workers.engine.loading.checkpoint import read_model
 from workers.engine.loading.own_attention import OwnAttention
 from workers.engine.loading.probe import PROBED_TOKENS, find_states, probe
 from workers.engine.loading.proof import Proof
+from workers.engine.loading.rotary import keep_frequencies
 from workers.engine.model.attention_backend import AttentionBackend, CpuBackend, backend_for
 from workers.engine.model.kv_cache import CacheProbe, LayerShape
 from workers.engine.model.lora import Adapters
@@ -61,6 +62,12 @@ class LoadedModel:
         """The smallest of the numbers that the ranks give: blocks that each has memory for, or 0
         for what one of them cannot do."""
         return number if self.ranks is None else self.ranks.smallest(number)
+
+    def block_bytes(self, block_size: int) -> int:
+        """The size of a block of ``block_size`` tokens in all layers."""
+        return block_size * sum(
+            shape.token_bytes(self.dtype) for shape in self.layer_shapes.values()
+        )
 
     @property
     def forward(self) -> str:
@@ -167,7 +174,8 @@ def _paged(
     ranks: Ranks | None,
 ) -> _Forward:
     """The model over pages, and in C where the C forward supports it. Raises UnsupportedModel."""
-    own = OwnAttention(model, backend, config)
+    keep_frequencies(model, max_len)
+    own = OwnAttention(model, backend, config, ranks)
     paged = PagedModel(model)
     adapters = Adapters.load(model, config.adapters)
     if proof.continues is not None:
@@ -234,32 +242,24 @@ def _compare(
     ranks: Ranks | None,
 ) -> None:
     """Check the forward over pages against the model's own modules and attention; if the check
-    fails, try without fusion, then simpler kernels. Raises UnsupportedModel."""
+    fails, try without fusion, then simpler kernels, on all ranks. Raises UnsupportedModel."""
     while True:
-        reason = _difference(own, paged, shapes)
-        if ranks is not None and not ranks.smallest(reason is None) and reason is None:
-            reason = UnsupportedModel("another rank's output differs")
-        if reason is None:
+        try:
+            own.compare(paged, shapes)
+        except UnsupportedModel as found:
+            reason = found
+        else:
             return
         if paged.fusion is not None:
             paged.fusion.remove()
             paged.fusion = None
             logger.warning("operations are not fused, since %s", reason)
             continue
-        if not backend.simplify():
+        # A rank whose GPU supports fewer kernels has none left before the others do.
+        simplified = backend.simplify()
+        if not (simplified if ranks is None else ranks.largest(simplified)):
             raise reason
         logger.warning("attention falls back to a simpler kernel, since %s", reason)
-
-
-def _difference(
-    own: OwnAttention, paged: PagedModel, shapes: dict[nn.Module, LayerShape]
-) -> UnsupportedModel | None:
-    """What is wrong with the forward over pages; None if nothing is."""
-    try:
-        own.compare(paged, shapes)
-    except UnsupportedModel as reason:
-        return reason
-    return None
 
 
 def _native(

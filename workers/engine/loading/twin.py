@@ -12,6 +12,8 @@ from typing import Any
 import torch
 from transformers import AutoModelForCausalLM
 
+from workers.engine.loading.rotary import keep_frequencies
+
 _LAYERS = 3
 _UNREACHED = 128
 """A length beyond any text that a twin computes."""
@@ -34,6 +36,7 @@ _NARROWER = {
     "moe_intermediate_size": 64,
     "shared_expert_intermediate_size": 64,
     "ffn_dim": 256,
+    "ffn_hidden_size": 256,
     "n_inner": 256,
     "vocab_size": 1024,
     "vocab_size_per_layer_input": 1024,
@@ -43,7 +46,7 @@ _NARROWER = {
 _ROPE = re.compile("rope")
 
 
-def make_twin(model: Any, max_len: int, attention: str, dtype: torch.dtype) -> Any:
+def make_twin(model: Any, max_len: int, attention: str, dtype: torch.dtype, seed: int = 0) -> Any:
     """A twin of ``model`` on the CPU. Lengths that no sequence of ``max_len`` tokens exceeds stay
     as they are. If the configuration cannot be made smaller, the exception of the model's code
     passes through."""
@@ -57,10 +60,11 @@ def make_twin(model: Any, max_len: int, attention: str, dtype: torch.dtype) -> A
     for name in ("bos_token_id", "eos_token_id", "pad_token_id"):
         setattr(text, name, 0)
     with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(0)
+        torch.manual_seed(seed)
         make = type(model)._from_config if text is config else AutoModelForCausalLM.from_config
         twin = make(text, attn_implementation=attention, dtype=torch.float32)
         _draw(twin)
+    keep_frequencies(twin, max_len)  # as the model itself does
     return twin.to(dtype).eval()
 
 

@@ -1,8 +1,12 @@
 """Divides the memory for caches between blocks, states and saved states."""
 
+from collections.abc import Callable
 from typing import NamedTuple, Self
 
+import torch
+
 from workers.engine.config import EngineConfig
+from workers.engine.cuda.memory import kv_cache_budget
 from workers.engine.loading.loader import LoadedModel
 from workers.engine.model.memory import available_memory
 
@@ -22,32 +26,48 @@ class CacheBudget(NamedTuple):
 
     @classmethod
     def divide(cls, loaded: LoadedModel, state_bytes: int, config: EngineConfig) -> Self:
-        """The configured memory or a share of free memory, and never more blocks than the longest
-        sequences in every slot could fill. ``state_bytes`` is the size of one sequence's states."""
-        block_bytes = config.block_size * sum(
-            shape.token_bytes(loaded.dtype) for shape in loaded.layer_shapes.values()
-        )
-        num_blocks = config.max_num_seqs * -(-loaded.max_model_len // config.block_size)
-        available = cache_bytes(config) - config.max_num_seqs * state_bytes
+        """The memory of a CPU. ``state_bytes`` is the size of one sequence's states."""
+        available = cache_bytes(config, loaded.device)
         num_saved = 0
         if state_bytes and config.enable_prefix_caching:
             most = _SAVED_PER_SLOT * config.max_num_seqs
-            num_saved = max(0, min(int(available * _SAVED_SHARE) // state_bytes, most))
-        if block_bytes:
-            num_blocks = min((available - num_saved * state_bytes) // block_bytes, num_blocks)
-        if num_blocks < 1 or available < 0:
-            states = f"{config.max_num_seqs} states of {state_bytes} bytes and "
-            raise ValueError(
-                f"kv_cache_bytes must hold {states if state_bytes else ''}a block of {block_bytes} "
-                "bytes at least"
-            )
-        return cls(num_blocks, num_saved)
+            left = int((available - config.max_num_seqs * state_bytes) * _SAVED_SHARE)
+            num_saved = max(0, min(left // state_bytes, most))
+        block_bytes = loaded.block_bytes(config.block_size)
+        available -= num_saved * state_bytes
+        return cls(
+            count_blocks(available, block_bytes, loaded.max_model_len, config, state_bytes),
+            num_saved,
+        )
 
 
-def cache_bytes(config: EngineConfig) -> int:
-    """The memory for the caches of one rank on a CPU. Raises ValueError."""
+def count_blocks(
+    available: int, block_bytes: int, max_len: int, config: EngineConfig, state_bytes: int = 0
+) -> int:
+    """As many blocks as fit into ``available`` bytes beside the states of all slots, and never more
+    than the longest sequences in every slot can fill. Raises ValueError if none fits."""
+    available -= config.max_num_seqs * state_bytes
+    if available < block_bytes:
+        states = f"{config.max_num_seqs} states of {state_bytes} bytes leave" if state_bytes else ""
+        raise ValueError(
+            f"a block of the KV cache takes {block_bytes} bytes, and "
+            f"{states or 'there are'} {available}: raise kv_cache_bytes or, on a GPU, "
+            "gpu_memory_utilization"
+        )
+    useful = config.max_num_seqs * -(-max_len // config.block_size)
+    return min(available // block_bytes, useful) if block_bytes else useful
+
+
+def cache_bytes(
+    config: EngineConfig, device: torch.device, profile: Callable[[], object] | None = None
+) -> int:
+    """The memory for the caches of one rank: the configured size, else a share of what is free on a
+    CPU, or what the largest step, run by ``profile``, leaves on a GPU. Raises ValueError."""
     if config.kv_cache_bytes is not None:
         return config.kv_cache_bytes
+    if device.type != "cpu":
+        assert profile is not None
+        return kv_cache_budget(device, config.gpu_memory_utilization, profile)
     if (free := available_memory()) is None:
         raise ValueError("the system does not report its free memory: set kv_cache_bytes")
     return int(free * _MEMORY_SHARE) // config.tensor_parallel_size

@@ -21,7 +21,7 @@ class LayerShape:
     value_dim: int
     visible: Visible = EVERYTHING
     has_sinks: bool = False
-    """Each head's weights include one for a sink, which is no token."""
+    """Each head's weights include one for a sink, which is not a token."""
     is_capped: bool = False
     """Scores are capped before they become weights."""
 

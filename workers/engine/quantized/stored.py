@@ -1,6 +1,7 @@
 """A checkpoint's stored tensors, and weights that are composed of several of them when read."""
 
 import json
+import threading
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import EllipsisType
@@ -41,6 +42,42 @@ class Composed:
         except (KeyError, IndexError, ValueError, RuntimeError) as error:
             shapes = ", ".join(f"{name} {list(part.shape)}" for name, part in parts.items())
             raise ValueError(f"{self._name} of {shapes} cannot be read: {error}") from error
+
+
+class _Latest(threading.local):
+    """The tensor that a thread has read last, and what it was read from."""
+
+    source: Stored | None = None
+    tensor: Tensor | None = None
+
+
+class Divisible:
+    """A stored tensor whose shape may be asked for, and parts of it. It is then read whole: parts
+    of packed numbers may begin anywhere. Only the latest tensor of a thread is kept, since the
+    shape is asked for first."""
+
+    def __init__(self, stored: Stored, latest: _Latest) -> None:
+        self._stored, self._latest = stored, latest
+
+    def get_shape(self) -> list[int]:
+        return list(self._whole().shape)
+
+    def __getitem__(self, index: Any) -> Tensor:
+        return self._whole()[index].clone()  # without the rest
+
+    def _whole(self) -> Tensor:
+        if self._latest.source is not self._stored or self._latest.tensor is None:
+            self._latest.source, self._latest.tensor = self._stored, self._stored[...]
+        return self._latest.tensor
+
+
+def divisible(tensors: Mapping[str, Stored]) -> dict[str, Stored]:
+    """The same tensors, of which transformers can read parts, as it does for each rank."""
+    latest = _Latest()
+    return {
+        name: stored if hasattr(stored, "get_shape") else Divisible(stored, latest)
+        for name, stored in tensors.items()
+    }
 
 
 def open_tensors(path: str | Path) -> dict[str, Stored]:

@@ -6,11 +6,16 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
+from typing import TypeVar, cast
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
 from torch._C._distributed_c10d import FileStore
+
+from workers.engine.ranks.alone import Alone
+
+T = TypeVar("T")
 
 LOOPBACK = "lo" if sys.platform == "linux" else "lo0"
 """All ranks are on one host, so none of them has to listen on a network."""
@@ -57,9 +62,52 @@ class Ranks:
 
     def smallest(self, number: int) -> int:
         """Return the smallest of the ranks' numbers."""
-        numbers = torch.tensor([number], dtype=torch.int64, device=self.device)
-        dist.all_reduce(numbers, dist.ReduceOp.MIN)
-        return int(numbers)
+        return min(self._gather(number))
+
+    def largest(self, number: float) -> float:
+        """Return the largest of the ranks' numbers."""
+        return max(self._gather(number))
+
+    def complaint(self, own: str | None) -> str | None:
+        """Return what the first rank that complains says, or None."""
+        for rank, found in enumerate(self._gather(own)):
+            if found is not None:
+                return f"rank {rank}: {found}"
+        return None
+
+    def try_alone(self, attempt: Callable[[], object]) -> str | None:
+        """Make an attempt on every rank by itself, for which sums and exchanges are skipped: its
+        result is wrong. Return why it fails, here or on another rank, or None. Raises
+        torch.OutOfMemoryError on all ranks if one of them lacks memory."""
+        own = lack = None
+        try:
+            with Alone():  # type: ignore[no-untyped-call]
+                attempt()
+        except torch.OutOfMemoryError as failure:
+            lack = str(failure)
+        except Exception as failure:  # noqa: BLE001 - the ranks decide
+            own = repr(failure)
+        if (complaint := self.complaint(lack)) is not None:
+            raise torch.OutOfMemoryError(complaint)
+        return self.complaint(own)
+
+    def do_together(self, attempt: Callable[[], T]) -> T:
+        """Make an attempt on every rank. Raises RuntimeError on all ranks if it fails on one. An
+        attempt that waits for the others must not fail before they have its part."""
+        result, own, failure = None, None, None
+        try:
+            result = attempt()
+        except Exception as error:  # noqa: BLE001 - the ranks decide
+            own, failure = repr(error), error
+        if (complaint := self.complaint(own)) is not None:
+            raise RuntimeError(complaint) from failure
+        return cast(T, result)
+
+    def _gather(self, own: T) -> list[T]:
+        """What each rank gives. It goes through main memory, without waiting for a GPU."""
+        gathered = [own] * self.size
+        dist.all_gather_object(gathered, own)
+        return gathered
 
     def share(self, tensor: Tensor) -> None:
         """Overwrite ``tensor`` with that of rank 0."""

@@ -9,12 +9,11 @@ from typing import Protocol
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
 from workers.engine.cuda.transfers import floats_to_device, to_device
+from workers.engine.sampling.token_counts import PlacedCounts, TokenCounts
 from workers.engine.sequence import Sequence
-from workers.engine.speculation.draft import NO_DRAFT
 from workers.engine.speculation.rows import Row
 
 
@@ -51,6 +50,7 @@ class Penalties:
         self._rows: list[tuple[int, TokenCounts, int]] = []
         self._counts: dict[Sequence, TokenCounts] = {}
         self._factors = np.empty((0, 3), dtype=np.float32)
+        self._placed: PlacedCounts | None = None
 
     def set_rows(self, rows: Rows[Row]) -> None:
         penalised = [
@@ -63,6 +63,7 @@ class Penalties:
         for _, seq, _ in penalised:
             self._counts.setdefault(seq, TokenCounts(seq))
         self._rows = [(row, self._counts[seq], drafted) for row, seq, drafted in penalised]
+        self._placed = None
         self._factors = np.array(
             [
                 (p.frequency_penalty, p.presence_penalty, p.repetition_penalty)
@@ -72,7 +73,7 @@ class Penalties:
         ).reshape(-1, 3)
 
     def can_launch(self) -> bool:
-        return True
+        return not any(num_drafted for _, _, num_drafted in self._rows)
 
     def needs_tokens(self) -> bool:
         return False
@@ -80,30 +81,15 @@ class Penalties:
     def launch(self, logits: Tensor, pending: Tensor | None) -> None:
         if not self._rows:
             return
-        device = logits.device
-        found = [counts.after(num_drafted) for _, counts, num_drafted in self._rows]
-        sizes = [len(ids) for ids, _ in found]
-        owners = np.repeat(np.arange(len(sizes)), sizes)
-        ids, counts = (np.concatenate(parts) for parts in zip(*found, strict=True))
-        row_of, owner, token, count = to_device(
-            [np.array([row for row, _, _ in self._rows]), owners, ids, counts.astype(np.int64)],
-            device,
-        )
-        factors = floats_to_device(self._factors.astype(np.float64), device).float()
-        if pending is not None:
-            last = pending[row_of]
-            again = token == last[owner]
-            count = count + again
-            is_new = torch.zeros_like(last).index_add_(0, owner, again.long()) == 0
-            new = penalised(logits[row_of, last], torch.ones_like(last), factors)
-        changed = penalised(logits[row_of[owner], token], count, factors[owner])
-        logits[row_of[owner], token] = changed
-        if pending is not None:
-            logits[row_of, last] = torch.where(is_new, new, logits[row_of, last])
+        if self._placed is None or not self._placed.catch_up():
+            rows = [(row, counts) for row, counts, _ in self._rows]
+            self._placed = PlacedCounts(rows, self._factors, logits)
+        self._placed.penalise(logits, pending)
 
     def apply(self, logits: Tensor) -> None:
         if not self._rows:
             return
+        self._placed = None
         found = [counts.after(num_drafted) for _, counts, num_drafted in self._rows]
         sizes = [len(ids) for ids, _ in found]
         rows = np.repeat([row for row, _, _ in self._rows], sizes)
@@ -118,70 +104,6 @@ class Penalties:
             values -= np.where(occurrences > 0, presence, np.float32(0))
             values = np.where(values > 0, values / repetition, values * repetition)
         logits[index] = torch.from_numpy(values).to(logits.device)
-
-
-def penalised(logits: Tensor, counts: Tensor, factors: Tensor) -> Tensor:
-    """Logits [n] of tokens that occurred, with the penalties applied. ``factors`` [n, 3] are the
-    frequency, presence and repetition penalties."""
-    frequency, presence, repetition = factors.unbind(-1)
-    values = logits - frequency * counts
-    values = values - torch.where(counts > 0, presence, 0.0)
-    return torch.where(values > 0, values / repetition, values * repetition)
-
-
-class TokenCounts:
-    """How often each distinct token occurs in a sequence's output, in growing arrays. The prompt's
-    tokens count too if the sequence penalises them."""
-
-    def __init__(self, sequence: Sequence) -> None:
-        self.ids: NDArray[np.int64] = np.empty(64, dtype=np.int64)
-        self.counts: NDArray[np.float32] = np.empty(64, dtype=np.float32)
-        self._columns: dict[int, int] = {}
-        self._sequence = sequence
-        self._num_seen = sequence.prompt_len
-        if sequence.penalizes_prompt:
-            for token_id in sequence.token_ids[: sequence.prompt_len]:
-                if token_id not in self._columns:
-                    self._add(token_id)
-
-    @property
-    def size(self) -> int:
-        return len(self._columns)
-
-    def after(self, num_drafted: int) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
-        """The distinct tokens [n] of the sequence and of the beginning of its draft, and how often
-        each occurs [n]. Valid until the next call."""
-        sequence = self._sequence
-        token_ids = sequence.token_ids
-        if len(token_ids) > self._num_seen:
-            self._count(token_ids[self._num_seen :])
-            self._num_seen = len(token_ids)
-        size, draft = len(self._columns), sequence.draft
-        if draft is NO_DRAFT:
-            return self.ids[:size], self.counts[:size]
-        drafted = draft.token_ids[:num_drafted]
-        self._count(drafted)
-        found = self.ids[: self.size].copy(), self.counts[: self.size].copy()
-        for token_id in drafted:
-            self.counts[self._columns[token_id]] -= 1
-        while self.size > size:
-            self._columns.popitem()
-        return found
-
-    def _count(self, token_ids: Rows[int]) -> None:
-        for token_id in token_ids:
-            column = self._columns.get(token_id)
-            if column is None:
-                column = self._add(token_id)
-            self.counts[column] += 1
-
-    def _add(self, token_id: int) -> int:
-        column = self._columns[token_id] = len(self._columns)
-        if column == len(self.ids):
-            self.ids = np.concatenate([self.ids, np.empty_like(self.ids)])
-            self.counts = np.concatenate([self.counts, np.empty_like(self.counts)])
-        self.ids[column], self.counts[column] = token_id, 0
-        return column
 
 
 class LogitBias:

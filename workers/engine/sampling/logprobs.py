@@ -150,9 +150,12 @@ def likeliest(logits: Tensor, count: int) -> tuple[Tensor, Tensor]:
     if not count:
         return logits[:, :0], logits.new_empty((len(logits), 0), dtype=torch.int64)
     chunked = in_chunks(logits, filler=-torch.inf)
-    maxima = chunked.amax(-1)
-    columns = torch.arange(max(maxima.shape[1], CHUNK), device=logits.device)
-    chunks = _first(maxima, columns[: maxima.shape[1]], min(count, maxima.shape[1]))
+    columns = torch.arange(chunked.shape[1] * CHUNK, device=logits.device)
+    if count >= chunked.shape[1]:  # each chunk may hold one of them
+        rows = chunked.flatten(1)
+        places = _first(rows, columns, count)
+        return rows.gather(1, places), places
+    chunks = _first(chunked.amax(-1), columns[: chunked.shape[1]], count)
     ids = (chunks[:, :, None] * CHUNK + columns[:CHUNK]).flatten(1)
     candidates = chunked.flatten(1).gather(1, ids)
     places = _first(candidates, ids, count)
@@ -163,5 +166,5 @@ def _first(values: Tensor, ids: Tensor, count: int) -> Tensor:
     """Columns [n, count] of the largest float32 ``values`` [n, m], the lower id first among
     equals: a value's bits as a number that sorts alike, with the id below them."""
     bits = (values + 0.0).view(torch.int32)  # turns -0 into 0
-    ordered = (bits ^ (bits >> 31 & 0x7FFFFFFF)).long()
-    return (ordered * 2**32 - ids).topk(count).indices
+    ordered = (bits >> 31).bitwise_and_(0x7FFFFFFF).bitwise_xor_(bits).long()
+    return ordered.mul_(2**32).sub_(ids).topk(count).indices

@@ -41,7 +41,7 @@ def arrays(
     if shape.repeating:
         if shape.high is not None and shape.high <= 1:
             return []
-        advice = "no grammar finds equal items: leave uniqueItems out of not and oneOf"
+        advice = "no grammar finds equal items; leave uniqueItems out of not and oneOf"
         raise CannotWriteError(shape.repeating, "uniqueItems", advice)
     unique = shape.unique if shape.high is None or shape.high > 1 else None
     shape = replace(shape, unique=None)
@@ -53,7 +53,8 @@ def arrays(
     for contains in shape.contains:
         found = [each for one in found for each in _containing(one, contains, read)]
         if len(found) > MAX_ALTERNATIVES:
-            raise CannotWriteError(contains.pointer, "contains", "give a smaller maxItems")
+            advice = f"it needs more than {MAX_ALTERNATIVES} alternatives; give a smaller maxItems"
+            raise CannotWriteError(contains.pointer, "contains", advice)
     return [each for each in found if is_possible(each)]
 
 
@@ -67,7 +68,8 @@ def _containing(shape: Array, contains: Contains, read: Callable[[Node], Union])
         yield shape
         return
     if length is None or length > MAX_COUNTED_ITEMS:
-        advice = f"give maxItems of at most {MAX_COUNTED_ITEMS} beside it"
+        given = "" if length is None else f", not of {length}"
+        advice = f"give maxItems of at most {MAX_COUNTED_ITEMS} beside it{given}"
         raise CannotWriteError(contains.pointer, "contains", advice)
     highest = contains.low if contains.high is None else min(contains.high, length)
     for count in range(contains.low, highest + 1):
@@ -157,7 +159,10 @@ def objects(shape: Object, is_possible: Possible) -> list[Object]:
 def _check_few(found: list[Object], pointer: str) -> None:
     if len(found) > MAX_ALTERNATIVES:
         keyword = pointer.rpartition("/")[2]
-        advice = "it needs too many alternatives; give fewer optional properties beside it"
+        advice = (
+            f"it needs more than {MAX_ALTERNATIVES} alternatives; give fewer optional properties "
+            "beside it"
+        )
         raise CannotWriteError(pointer, keyword, advice)
 
 
@@ -250,9 +255,7 @@ def _at_most(shape: Object, optional: list[str], high: int) -> Iterator[Object]:
         for chosen in itertools.combinations(optional, size):
             chosen_count += 1
             if chosen_count > MAX_ALTERNATIVES:
-                raise CannotWriteError(
-                    shape.counted, "maxProperties", "give fewer optional properties beside it"
-                )
+                raise _too_many_choices(shape, "maxProperties", optional)
             exact = _exactly(shape, chosen)
             missing = shape.low - len(exact.required)
             if missing <= 0 or not shape.is_closed:
@@ -267,9 +270,7 @@ def _at_least(shape: Object, optional: list[str], missing: int) -> Iterator[Obje
             continue
         for count, chosen in enumerate(itertools.combinations(optional, size)):
             if count > MAX_ALTERNATIVES:
-                raise CannotWriteError(
-                    shape.counted, "minProperties", "give fewer optional properties beside it"
-                )
+                raise _too_many_choices(shape, "minProperties", optional)
             exact = _exactly(shape, chosen)
             if whole:
                 after = optional[optional.index(chosen[-1]) + 1 :] if chosen else optional
@@ -279,9 +280,20 @@ def _at_least(shape: Object, optional: list[str], missing: int) -> Iterator[Obje
                 yield _with_names_left(exact, missing - size)
 
 
+def _too_many_choices(shape: Object, keyword: str, optional: list[str]) -> CannotWriteError:
+    advice = (
+        f"its {len(optional)} optional properties can be chosen in more than {MAX_ALTERNATIVES} "
+        "ways; give fewer optional properties beside it, or require some"
+    )
+    return CannotWriteError(shape.counted, keyword, advice)
+
+
 def _with_names_left(shape: Object, missing: int) -> Object:
     if missing > 1:
         # Names that are not declared may be generated twice.
-        advice = "names that are not declared count once only: declare them in properties"
+        advice = (
+            "names that are not declared count once only; declare them in properties, with "
+            "additionalProperties: false"
+        )
         raise CannotWriteError(shape.counted, "minProperties", advice)
     return replace(shape, low=len(shape.required) + missing if missing > 0 else 0)

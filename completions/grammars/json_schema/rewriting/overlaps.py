@@ -33,7 +33,10 @@ def share_names(patterns: Mapping[str, Node]) -> bool:
 def split(patterns: Mapping[str, Node]) -> dict[str, Node]:
     """The same constraints by patterns that share no names. Raises PatternError."""
     if len(patterns) > MAX_PATTERNS:
-        raise PatternError(f"more than {MAX_PATTERNS} patterns share names")
+        raise PatternError(
+            f"{len(patterns)} patterns share names; give at most {MAX_PATTERNS}, or ones that "
+            "match different names"
+        )
     found: dict[str, Node] = {}
     for size in range(1, len(patterns) + 1):
         for chosen in combinations(patterns, size):

@@ -16,6 +16,8 @@ from re import _constants as codes  # type: ignore[attr-defined]
 from re import _parser as parser  # type: ignore[attr-defined]
 from typing import Any
 
+from completions.grammars.complaints import shown
+
 BEGINNING, END = -1, 0x110000
 """What stands before the first character of a text, and after its last."""
 MAX_NODES = 3_000
@@ -49,7 +51,7 @@ class Network:
 
     def add(self) -> int:
         if len(self.steps) >= MAX_NODES:
-            raise UnreadablePatternError("it is too large")
+            raise UnreadablePatternError("it is too large; give a shorter one")
         self.steps.append([])
         self.jumps.append([])
         return len(self.steps) - 1
@@ -86,9 +88,16 @@ class Network:
 
 @lru_cache(maxsize=256)
 def network(pattern: str) -> Network:
-    """Raises UnreadablePatternError."""
+    """Raises UnreadablePatternError, which names the pattern and what to change in it."""
+    try:
+        return _built(pattern)
+    except UnreadablePatternError as error:
+        raise UnreadablePatternError(f"{shown(pattern)}: {error}") from error
+
+
+def _built(pattern: str) -> Network:
     if found := _DIFFERENT.search(pattern):
-        raise UnreadablePatternError(f"{found[0]} is not read here")
+        raise UnreadablePatternError(f"it has {found[0]}; write it without that")
     try:
         parsed = parser.parse(pattern)
     except (re.error, RecursionError, OverflowError) as error:
@@ -116,7 +125,7 @@ def _connect(made: Network, operation: Any, argument: Any, start: int, end: int)
     if operation is codes.SUBPATTERN:
         _, on, off, items = argument
         if on or off:
-            raise UnreadablePatternError("flags are not read here")
+            raise UnreadablePatternError("it has flags; write it without them")
         _sequence(made, items, start, end)
     elif operation is codes.BRANCH:
         for items in argument[1]:
@@ -168,7 +177,7 @@ def _characters(operation: Any, argument: Any) -> Intervals:
         negated = argument[0][0] is codes.NEGATE
         inside = [each for item in argument[negated:] for each in _class_item(*item)]
         return _others(inside) if negated else inside
-    raise UnreadablePatternError(f"{str(operation).lower()} is not read here")
+    raise UnreadablePatternError(f"it has {str(operation).lower()}; write it without that")
 
 
 def _class_item(operation: Any, argument: Any) -> Intervals:
@@ -180,7 +189,7 @@ def _class_item(operation: Any, argument: Any) -> Intervals:
         _, _, name = str(argument).rpartition("_")
         inside = {"DIGIT": [(0x30, 0x39)], "SPACE": _SPACE, "WORD": _WORD}[name]
         return _others(inside) if "_NOT_" in str(argument) else inside
-    raise UnreadablePatternError(f"{str(operation).lower()} is not read here")
+    raise UnreadablePatternError(f"it has {str(operation).lower()}; write it without that")
 
 
 def _others(intervals: Intervals) -> Intervals:

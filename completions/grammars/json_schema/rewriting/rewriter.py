@@ -267,7 +267,7 @@ def _advice(error: Exception, keyword: str) -> str:
         return "it refers to itself; refer to itself inside a property or an item only"
     if isinstance(error, TooManyStatesError):
         return "a pattern in it is too complex to be combined; give a simpler one, or an enum"
-    return f"a pattern in it cannot be combined: {error}; write it without"
+    return f"a pattern in it cannot be combined or negated: {error}"
 
 
 def _is_counted(node: Mapping[str, Any]) -> bool:

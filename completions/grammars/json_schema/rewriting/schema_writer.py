@@ -132,7 +132,11 @@ class Writer:
             properties |= {name: bare.named(name) for name in listed if name not in properties}
             return replace(bare, properties=properties, patterns={}, rest=False)
         if shape.patterns:
-            raise CannotWriteError(pointer, "propertyNames", "give it without patternProperties")
+            raise CannotWriteError(
+                pointer,
+                "propertyNames",
+                "give it without patternProperties, or with names listed by an enum",
+            )
         if len(allowed) == 1:
             patterns = {_name_pattern(allowed[0]): shape.rest}
         else:
@@ -177,9 +181,8 @@ def _number(shape: Number) -> list[Node]:
     if shape.others or (shape.integer is False and is_one):
         return _listed(shape)
     if shape.integer is False:
-        raise CannotWriteError(
-            "", "type", "no grammar excludes integers from numbers: use type integer instead"
-        )
+        advice = "no grammar excludes integers from numbers; allow both, or use type integer alone"
+        raise CannotWriteError("", "type", advice)
     inside = sorted(
         each for each in set(shape.excluded)
         if (shape.low is None or shape.low <= each) and (shape.high is None or each <= shape.high)
@@ -221,9 +224,11 @@ def _listed(shape: Number) -> list[Node]:
     """Integers one by one, where they are few."""
     low, high = shape.low, shape.high
     if low is None or high is None or (not shape.integer and low != high):
-        raise CannotWriteError("", "multipleOf", "give integers between a minimum and a maximum")
+        advice = "to exclude multiples, give integers between a minimum and a maximum"
+        raise CannotWriteError("", "multipleOf", advice)
     if high - low > MAX_LISTED:
-        raise CannotWriteError("", "multipleOf", f"give a range of at most {MAX_LISTED} integers")
+        advice = f"to exclude multiples, give a range of at most {MAX_LISTED} integers"
+        raise CannotWriteError("", "multipleOf", f"{advice}, not from {low} to {high}")
     numbers: list[float] = [low] if low == high else list(range(int(low) - 1, int(high) + 2))
     alone = [shape & Number(low=number, high=number) for number in numbers]
     kept = [each.low for each in alone if each.low == each.high and not each.is_empty()]

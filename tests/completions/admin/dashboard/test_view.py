@@ -9,12 +9,13 @@ import pytest
 from django.test import Client
 from django.utils import timezone
 
-from completions.admin import state
 from completions.admin.dashboard import figures
-from completions.admin.dashboard.figures import DAY, HOUR, MONTH, NOTHING, Period, quantile
+from completions.admin.dashboard.figures import DAY, HOUR, MONTH, NOTHING, Period
+from completions.admin.live import state
 from completions.management import example_data
 from completions.models import BudgetWarning, LoadSample, UsageHour, UsageRecord
 from completions.models.usage import FIRST_TOKEN, LATENCY
+from completions.usage.report import quantile
 from tests.completions.admin.test_tables import record
 from tests.completions.conftest import Tenant
 

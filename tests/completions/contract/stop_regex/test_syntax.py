@@ -65,7 +65,7 @@ def test_flags_end_with_their_group(group: str) -> None:
     ("pattern", "reason"),
     [
         ("(a", "not closed"),
-        ("a)", "unbalanced"),
+        ("a)", "has no matching"),
         ("[a", "not closed"),
         ("*a", "nothing to repeat"),
         ("^+", "nothing to repeat"),
@@ -97,7 +97,7 @@ def test_flags_end_with_their_group(group: str) -> None:
         (r"\x1", "bad character code"),
         (r"\u+123", "bad character code"),
         (r"\x{110000}", "bad character code"),
-        ("(" * 200 + ")" * 200, "deeply"),
+        ("(" * 200 + ")" * 200, "nested groups"),
     ],
 )
 def test_what_is_refused_says_why(pattern: str, reason: str) -> None:

@@ -136,10 +136,10 @@ def test_unknown_keywords_are_annotations_but_misspelt_ones_are_not() -> None:
     [
         ({"items": {"minLength": -1}}, "/items/minLength", "non-negative integer"),
         ({"properties": {"a": {"required": True}}}, "/properties/a/required", "array of strings"),
-        ({"properties": {"a": 3}}, "/properties", "object of schemas"),
+        ({"properties": {"a": 3}}, "/properties", 'an object of schemas, not {"a": 3}'),
         ({"anyOf": {}}, "/anyOf", "array of schemas"),
         ({"type": ["string", "text"]}, "/type", "unknown type text"),
-        ({"type": {}}, "/type", "unknown type"),
+        ({"type": {}}, "/type", "not {}; use array"),
         ({"minLength": 10**12}, "/minLength", "is 1000000000000; it may be at most"),
         ({"nullable": True}, "/nullable", 'add "null" to type'),
         ({"not": {"type": "object", "propertyNames": {"pattern": "^a"}}}, "/not/propertyNames",
@@ -154,7 +154,7 @@ def test_unknown_keywords_are_annotations_but_misspelt_ones_are_not() -> None:
         ({"items": {"$id": "item", "$ref": "#"}}, "/items/$id", "only supported at the root"),
         ({"items": {"pattern": "(?=a)", "type": "string"}}, "/items/pattern", "look-ahead"),
         ({"items": {"oneOf": [{"type": "number"}, {"type": "integer"}]}}, "/items/oneOf",
-         "use type integer instead"),
+         "use type integer alone"),
         ({"items": {"minProperties": 2}}, "/items/minProperties", "declare them in properties"),
         ({"items": {"properties": {f"p{i}": {} for i in range(20)}, "maxProperties": 4}},
          "/items/maxProperties", "fewer optional properties"),
@@ -163,14 +163,15 @@ def test_unknown_keywords_are_annotations_but_misspelt_ones_are_not() -> None:
          "cannot be combined with other keywords"),
         ({"allOf": [{}, {"contains": {"const": 1}}]}, "/allOf/1/contains", "maxItems of at most"),
         ({"type": "array", "items": {"allOf": [{"type": "string"}, {"type": "null"}]},
-          "minItems": 1}, "/items",
+          "minItems": 1}, "/items/allOf",
          "no value can match"),
         ({"anyOf": [{"pattern": "x{1000}{1000}"}]}, "/anyOf/0/pattern", "multiply to more than"),
         ({"enum": list(range(20_001))}, "/enum", "more than 20000"),
         ({"properties": {f"p{i}": {} for i in range(1001)}}, "/properties", "more than 1000"),
         ({"$ref": "#/$defs/a", "$defs": {"a": {"items": {"uniqueItems": True}}}},
          "/$defs/a/items/uniqueItems", "an enum"),
-        ({"items": {"not": {}}, "minItems": 1, "type": "array"}, "/items", "schema is false"),
+        ({"items": {"not": {}}, "minItems": 1, "type": "array"}, "/items/not",
+         "not allows no value"),
     ],
 )  # fmt: skip
 def test_faults_have_a_pointer(schema: dict[str, Any], pointer: str, reason: str) -> None:
@@ -240,7 +241,8 @@ def test_bounds_out_of_reach_say_what_to_do(kind: str, bound: dict[str, int]) ->
     with pytest.raises(GrammarError) as caught:
         json_schema.translate({"items": {"type": kind, **bound}})
     assert caught.value.message == (
-        f"{keyword} is out of reach: give one between -10^17 and 10^17, or leave it out"
+        f"{keyword} is {bound[keyword]}, out of reach: give one between -10^17 and 10^17, or "
+        "leave it out"
     )
     assert caught.value.pointer == f"/items/{keyword}"
 

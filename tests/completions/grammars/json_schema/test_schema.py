@@ -79,10 +79,10 @@ def combined_with_itself() -> dict[str, Any]:
 @pytest.mark.parametrize(
     ("schema", "reason"),
     [
-        ({"not": {}}, "schema is false"),
+        ({"not": {}}, "not allows no value; change it"),
         ({"uniqueItems": True}, "uniqueItems cannot be enforced here"),
         ({"type": "text"}, "unknown type text"),
-        ({"pattern": "(?=a)", "type": "string"}, "invalid pattern: look-ahead"),
+        ({"pattern": "(?=a)", "type": "string"}, r"invalid pattern \(\?=a\): look-ahead"),
         ({"$ref": "#/nowhere"}, "leads nowhere"),
         ({"enum": [1], "$ref": "#/enum/" + "1" * 5000}, "leads nowhere"),
         ({"enum": [{}], "$ref": "#/enum/\N{ARABIC-INDIC DIGIT ZERO}"}, "leads nowhere"),
@@ -92,10 +92,13 @@ def combined_with_itself() -> dict[str, Any]:
         ({"const": "x" * 300_000}, "longer than 262144 bytes"),
         (nested(64), "nested deeper than 64"),
         (chain(900), "more than 500 levels"),
-        ("[]", "must hold a JSON object"),
+        ("[]", "must hold a JSON object, not \\[]"),
         ("{", "does not hold JSON"),
         ('{"type":"string","type":"null"}', "appears twice"),
-        ({"allOf": [{"const": "a"}, {"const": "b"}]}, "^: [^(]*$"),
+        (
+            {"allOf": [{"const": "a"}, {"const": "b"}]},
+            "the schemas of allOf contradict each other; change one of them",
+        ),
         ({"type": "integer", "minimum": 3, "maximum": 2}, "no value can match: minimum"),
         (combined_with_itself(), "combine schemas that lead back to themselves"),
         (
@@ -109,6 +112,49 @@ def test_a_schema_that_cannot_be_enforced_is_refused_with_the_reason(
 ) -> None:
     with pytest.raises(GrammarError, match=reason):
         json_schema.translate(schema)
+
+
+@pytest.mark.parametrize(
+    ("schema", "pointer", "reason"),
+    [
+        ({"items": {"$ref": "#/$defs/a b"}, "$defs": {"a b": {"type": "null"}}}, "/items/$ref",
+         r"this \$ref is no URI; write spaces and other characters"),
+        ({"type": "object", "allOf": [
+            {"anyOf": [{"required": [f"{letter}{i}"]} for letter in "ab"]} for i in range(12)
+        ]}, "/allOf", "combine to too many alternatives; list the combinations"),
+        ({"enum": []}, "/enum", "enum is empty; list at least one"),
+        ({"oneOf": []}, "/oneOf", "oneOf is empty; list at least one"),
+        ({"type": "string", "enum": [1, 2]}, "", "type and enum cannot all hold"),
+        ({"const": 1, "enum": [2]}, "", "const and enum cannot all hold"),
+        ({"type": "string", "minLength": 5, "maxLength": 3}, "",
+         r"minLength \(5\) is greater than maxLength \(3\); change one of them"),
+        ({"type": "string", "format": "date", "pattern": "^x"}, "",
+             "format and pattern cannot all hold"),
+        ({"oneOf": [{"type": "string"}, {"type": "string"}]}, "/oneOf", "oneOf allows no value"),
+        ({"type": "object", "required": ["a"], "additionalProperties": False}, "/required",
+         "a is required, but no value is allowed for it; declare it in properties"),
+        ({"items": {"type": "object", "patternProperties": {"a/(": {}}}},
+         "/items/patternProperties/a~1(", r"invalid pattern a/\(: this \( is not closed"),
+    ],
+)  # fmt: skip
+def test_a_fault_names_the_keywords_that_have_it(
+    schema: dict[str, Any], pointer: str, reason: str
+) -> None:
+    with pytest.raises(GrammarError, match=reason) as caught:
+        json_schema.translate(schema)
+    assert caught.value.pointer == pointer
+
+
+def test_a_fault_behind_a_reference_is_found_in_a_large_schema() -> None:
+    many = {f"p{i}": {"type": "string"} for i in range(150)}
+    schema = {
+        "type": "object",
+        "properties": {"first": {"$ref": "#/$defs/a%20b"}, **many},
+        "$defs": {"a b": {"type": "string", "pattern": "(a$)*b"}},
+    }
+    with pytest.raises(GrammarError, match=r"\$ is supported at the end") as caught:
+        json_schema.translate(schema)
+    assert caught.value.pointer == "/$defs/a b/pattern"
 
 
 @pytest.mark.parametrize("names", [("^a{20}$", "^b$"), ("^b$", "^a{20}$")])

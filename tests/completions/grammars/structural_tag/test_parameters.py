@@ -91,13 +91,15 @@ def test_the_older_name() -> None:
 @pytest.mark.parametrize(
     ("schema", "pointer", "reason"),
     [
-        ({"type": "array"}, "", "needs an object"),
+        ({"type": "array"}, "", 'needs type object, not "array"'),
         ({"properties": {"a": {"type": "string", "format": "uuid"}}}, "/properties/a/format",
          "format is not supported here in the style qwen_xml"),
         ({"properties": {"a": {"type": "string", "pattern": "^a|b"}}}, "/properties/a/pattern",
          "as a group"),
         ({"anyOf": [{"type": "object"}]}, "/anyOf", "anyOf is not supported here"),
-        ({"required": ["a"]}, "", "a is required, but not among the properties"),
+        ({"type": "object", "properties": {"a": {}}, "minProperties": 1}, "/minProperties",
+         "minProperties is not supported here in the style qwen_xml; leave it out"),
+        ({"required": ["a"]}, "", "a is required; declare it in properties"),
         ({"properties": {"a": {"uniqueItems": True}}}, "/properties/a/uniqueItems",
          "uniqueItems cannot be enforced"),
     ],

@@ -215,3 +215,11 @@ def test_unknown_tokens(named: int | str, reason: str, compiler: Compiler) -> No
     with pytest.raises(GrammarError, match=reason) as caught:
         structural_tag.translate(wrapped(sequence(const("a"), token(named))), compiler)
     assert caught.value.pointer == "/format/elements/1"
+
+
+def test_repetitions_of_text_multiply() -> None:
+    """llguidance has a state for each repetition, and computes the first mask for ever."""
+    twice = times("repeat", times("repeat", const("ab"), min=2, max=1000), min=2, max=1000)
+    with pytest.raises(GrammarError, match="multiply to more than 100000: 1000000; lower") as found:
+        structural_tag.translate({"format": sequence(const("a"), twice)})
+    assert found.value.pointer == "/format/elements/1"

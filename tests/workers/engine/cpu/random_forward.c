@@ -3,8 +3,8 @@
 
        random_forward DTYPE CHUNK
 
-   writes the logits [TOKENS][VOCABULARY] to standard output, in float32. DTYPE is "bfloat16",
-   "int8" or "int4"; the text is computed CHUNK tokens per step, beside another one. The same arguments give
+   Compiled with -DHEAD_SIZE=..., it writes the logits [TOKENS][VOCABULARY] to standard output, in float32. DTYPE is
+   "bfloat16", "int8" or "int4"; the text is computed CHUNK tokens per step, beside another one. The same arguments give
    the same weights and tokens on every processor. */
 
 #include <stdio.h>
@@ -13,7 +13,8 @@
 #include "decoder.c"
 
 enum {
-    TOKENS = 40, HIDDEN = 128, HEADS = 2, KV_HEADS = 1, HEAD_DIM = 64, INTERMEDIATE = 96,
+    TOKENS = 40, HIDDEN = 128, HEAD_DIM = HEAD_SIZE, KV_HEADS = HEAD_DIM % 32 ? 4 : 1,
+    HEADS = 2 * KV_HEADS, INTERMEDIATE = 96, WIDEST = HEADS * HEAD_DIM,
     VOCABULARY = 96, LAYERS = 2, BLOCK = 16, BLOCKS = 8, MAX_TOKENS = 64, ROWS = 2 * TOKENS + 32
 };
 
@@ -91,8 +92,8 @@ static Layer random_layer(int bits) {
         .attention_norm = random_norm(HIDDEN),
         .mlp_norm = {random_floats(HIDDEN, 1, 0.3f), random_floats(HIDDEN, 0, 0.1f), 1e-5f, 1},
         .mlp_out_norm = random_norm(HIDDEN),
-        .query_norm = random_norm(HEADS * HEAD_DIM),
-        .key_norm = random_norm(KV),
+        .query_norm = HEAD_DIM % 16 ? (Norm){0} : random_norm(HEADS * HEAD_DIM),
+        .key_norm = HEAD_DIM % 16 ? (Norm){0} : random_norm(KV),
         .cosine = random_floats(MAX_TOKENS * HEAD_DIM, 0, 1),
         .sine = random_floats(MAX_TOKENS * HEAD_DIM, 0, 1),
         .sinks = random_floats(HEADS, 1, 1),
@@ -126,8 +127,9 @@ static void run(const Model *model, int begin, int count, float *logits) {
         .projected = room(ROWS * (HEADS + 2 * KV_HEADS) * HEAD_DIM * sizeof(float)),
         .queries = room(ROWS * HEADS * HEAD_DIM * sizeof(bf16)),
         .activated = room(ROWS * INTERMEDIATE * sizeof(bf16)),
-        .prepared = {room(ROWS * HIDDEN * sizeof(float)), room(ROWS * 2 * sizeof(float)),
-                     room(ROWS * 2 * sizeof(int32_t))},
+        .prepared = {room(ROWS * WIDEST * sizeof(float)),
+                     room(ROWS * (WIDEST / GROUP + 1) * sizeof(float)),
+                     room(ROWS * (WIDEST / GROUP + 1) * sizeof(int32_t))},
         .scores = room(2 * MAX_QUERIES * MAX_TOKENS * sizeof(float)),
         .weights = room(2 * MAX_QUERIES * MAX_TOKENS * sizeof(bf16)),
         .max_tokens = MAX_TOKENS,
@@ -147,7 +149,7 @@ int main(int count, char **arguments) {
         .width = (HEADS + 2 * KV_HEADS) * HEAD_DIM, .query_step = HEADS / KV_HEADS * HEAD_DIM,
         .kv_step = HEAD_DIM, .key_begin = HEADS * HEAD_DIM,
         .value_begin = (HEADS + KV_HEADS) * HEAD_DIM, .query_span = HEAD_DIM, .key_span = HEAD_DIM,
-        .rotary_dim = HEAD_DIM / 2, .interleaved = 1, .embedding_scale = 1.5f,
+        .rotary_dim = HEAD_DIM / 32 * 16, .interleaved = 1, .embedding_scale = 1.5f,
         .residual_scale = 0.7f, .logits_scale = 0.5f, .logits_softcap = 30, .num_blocks = BLOCKS,
         .embedding = random_bf16(VOCABULARY * HIDDEN, 1), .norm = random_norm(HIDDEN),
         .head = random_linear(HIDDEN, VOCABULARY, bits), .layers = layers,

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import torch
 from transformers import AutoModelForCausalLM
+from transformers.pytorch_utils import Conv1D
 
 from tests.workers.engine import greedy
 from tests.workers.engine.adapters import save_adapter
@@ -57,6 +58,34 @@ SHAPES: dict[str, dict[str, Any]] = {
     "cohere": {},
     "granite": {"residual_multiplier": 0.3, "logits_scaling": 4.0, "embedding_multiplier": 2.0},
     "olmo2": {},
+    "phi with heads of 80": {
+        "num_attention_heads": 4, "num_key_value_heads": 4, "hidden_size": 320,
+        "rope_parameters": {
+            "rope_type": "default", "rope_theta": 10000.0, "partial_rotary_factor": 0.25,
+        },
+    },
+    "llama with heads of 72": {"num_attention_heads": 8, "num_key_value_heads": 4, "head_dim": 72},
+    "qwen3 with heads of 112": {
+        "num_attention_heads": 6, "num_key_value_heads": 2, "head_dim": 112,
+    },
+    "mistral with heads of 120": {
+        "num_attention_heads": 8, "num_key_value_heads": 4, "head_dim": 120, "sliding_window": 37,
+    },
+    "falcon": {
+        "num_attention_heads": 20, "hidden_size": 640, "head_dim": None, "ffn_hidden_size": 96,
+        "initializer_range": 0.08,
+    },
+    "falcon with groups": {
+        "num_attention_heads": 4, "num_kv_heads": 2, "hidden_size": 256, "head_dim": None,
+        "ffn_hidden_size": 96,
+        "new_decoder_architecture": True,
+    },
+    "gpt2": {"n_inner": 96, "vocab_size": 421},
+    "gpt_bigcode": {
+        "num_attention_heads": 20, "hidden_size": 640, "n_inner": 96, "initializer_range": 0.08,
+    },
+    "opt": {"ffn_dim": 96, "word_embed_proj_dim": 192, "vocab_size": 417},
+    "cohere with 419 tokens": {"vocab_size": 419, "logit_scale": 0.5},
     "stablelm": {
         "num_attention_heads": 2, "num_key_value_heads": 2, "head_dim": 96, "qk_layernorm": True,
         "use_parallel_residual": True,
@@ -73,11 +102,16 @@ SHAPES: dict[str, dict[str, Any]] = {
         "n_routed_experts": 6, "num_experts_per_tok": 3, "moe_intermediate_size": 64,
         "n_shared_experts": 1, "first_k_dense_replace": 1,
     },
+    "ernie4_5_moe": {
+        "moe_num_experts": 6, "moe_k": 3, "moe_intermediate_size": 64, "moe_num_shared_experts": 1,
+        "moe_layer_start_index": 1,
+    },
 }  # fmt: skip
 """One for each feature of a layer beside those of Llama: norms around, over whole rows and of each
 head, centered ones; biases; softcaps; partial, interleaved and several kinds of rotary positions;
 fused and mixed up projections; MLPs without a gate; blocks side by side; scales; sinks; experts by
-softmax and by themselves, clamped, and with shared ones."""
+softmax and by themselves, clamped, corrected, and with shared ones; heads that end within a
+register; learned positions; more heads of one key than a tile holds; vocabularies of any size."""
 OTHERS: dict[str, dict[str, Any]] = {
     "olmo": {"clip_qkv": 0.5},  # of the structure that is computed, but not the same
     "apertus": {},
@@ -91,7 +125,9 @@ _TIES = {"bfloat16": _TIE, "int8": 1.5, "int4": 1.5}
 
 
 def save(folder: Path, name: str, options: dict[str, Any]) -> Path:
-    path = save_model(folder, {**SHAPE, **options, "model_type": name.split()[0]})
+    """A random model of the shape with ``options``, of which None leaves a size out."""
+    given = {**SHAPE, **options, "model_type": name.split()[0]}
+    path = save_model(folder, {name: size for name, size in given.items() if size is not None})
     model = AutoModelForCausalLM.from_pretrained(path)
     with torch.no_grad():  # transformers begins with weights of norms and biases that hide them
         for parameter in model.parameters():
@@ -141,8 +177,10 @@ def _exact_model(path: Path, in_int4: bool) -> Any:
     """In float32."""
     model = AutoModelForCausalLM.from_pretrained(path, dtype=torch.bfloat16).float()
     for module in model.get_decoder().modules() if in_int4 else ():
-        if type(module) is torch.nn.Linear:
+        if isinstance(module, torch.nn.Linear):
             module.weight.copy_(rounded(module.weight))
+        elif isinstance(module, Conv1D):
+            module.weight.T.copy_(rounded(module.weight.T.contiguous()))
         else:
             _round_experts(module)
     return model
@@ -157,7 +195,10 @@ def _round_experts(module: torch.nn.Module) -> None:
                 expert.copy_(rounded(expert.contiguous()))
 
 
-ALWAYS = {(name, "bfloat16") for name in ("gemma2", "glm4", "gpt_neox", "gpt_oss")}
+ALWAYS = {
+    (name, "bfloat16")
+    for name in ("gemma2", "glm4", "gpt_neox", "gpt_oss", "llama with heads of 72")
+}
 
 
 def _marked(names: list[str], dtypes: list[str]) -> list[Any]:

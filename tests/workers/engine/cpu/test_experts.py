@@ -20,6 +20,8 @@ FAMILIES: dict[str, dict[str, Any]] = {
     "gpt_oss": {"num_local_experts": 5},
     "glm4_moe": {"n_routed_experts": 5, "moe_intermediate_size": 32, "first_k_dense_replace": 0,
                  "routed_scaling_factor": 2.5},
+    "ernie4_5_moe": {"moe_num_experts": 5, "moe_k": 2, "moe_intermediate_size": 32,
+                     "moe_layer_start_index": 0},
 }  # fmt: skip
 ERRORS = {TiledLinear: 0.02, Int8Linear: 0.05, Int4Linear: 0.3}
 
@@ -61,7 +63,7 @@ def test_a_router_is_read(family: str) -> None:
     assert parts is not None
     assert (parts.sigmoid, parts.scale) == ((True, 2.5) if family == "glm4_moe" else (False, 1.0))
     assert parts.normalizes == (family != "qwen3_moe")
-    assert (parts.correction is not None) == (family == "glm4_moe")
+    assert (parts.correction is not None) == (family in {"glm4_moe", "ernie4_5_moe"})
     rows = torch.randn(20, 192).to(torch.bfloat16)
     _, expected, ids = router(rows)
     torch.testing.assert_close(parts.weights(rows, ids), expected.float(), rtol=0.03, atol=1e-3)

@@ -25,8 +25,12 @@ PROCESSORS = {
 }
 """What /proc/cpuinfo says of a Cortex-A72, a Graviton 2, and a Graviton 3 or later."""
 
+HEADS = (64, 72, 80)
+"""The sizes of heads: the last two end within a register of AVX512."""
+
 Logits = NDArray[np.float32]
-Run = Callable[[str, int], Logits]
+Run = Callable[[str, int, int], Logits]
+"""By dtype, chunk and size of heads."""
 
 pytestmark = pytest.mark.long  # emulated
 
@@ -37,20 +41,21 @@ for tool in (ARM_COMPILER, EMULATOR):
 
 
 def built(folder: Path, compiler: str, features: frozenset[str], *command: str) -> Run:
-    """Compiles random_forward.c; the result runs it behind ``command``."""
+    """Compiles random_forward.c for each size of heads; the result runs them behind ``command``."""
     flags = compiler_flags(features)
     assert flags is not None
     flags = [flag for flag in flags if flag not in ("-shared", "-fPIC")]
-    program = folder / "random_forward"
-    subprocess.run(
-        [compiler, *flags, "-static", "-Wall", "-Wextra", "-Werror", f"-I{KERNELS}",
-         str(HERE / "random_forward.c"), "-o", str(program), "-lm"],
-        check=True, timeout=600,
-    )  # fmt: skip
+    for heads in HEADS:
+        subprocess.run(
+            [compiler, *flags, "-static", "-Wall", "-Wextra", "-Werror", f"-I{KERNELS}",
+             f"-DHEAD_SIZE={heads}", str(HERE / "random_forward.c"),
+             "-o", str(folder / f"random_forward_{heads}"), "-lm"],
+            check=True, timeout=600,
+        )  # fmt: skip
 
     @cache
-    def run(dtype: str, chunk: int) -> Logits:
-        arguments = [*command, str(program), dtype, str(chunk)]
+    def run(dtype: str, chunk: int, heads: int) -> Logits:
+        arguments = [*command, str(folder / f"random_forward_{heads}"), dtype, str(chunk)]
         result = subprocess.run(arguments, capture_output=True, check=True, timeout=600)
         return np.frombuffer(result.stdout, np.float32)
 
@@ -71,14 +76,16 @@ def arm(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
     return built(folder, ARM_COMPILER, features, EMULATOR, "-cpu", "max")
 
 
+@pytest.mark.parametrize("heads", HEADS)
 @pytest.mark.parametrize("dtype", ["bfloat16", "int8", "int4"])
-def test_arm_computes_what_this_processor_does(arm: Run, own: Run, dtype: str) -> None:
-    expected = own(dtype, 40)
+def test_arm_computes_what_this_processor_does(arm: Run, own: Run, dtype: str, heads: int) -> None:
+    expected = own(dtype, 40, heads)
     assert expected.std() > 0.3
-    assert np.linalg.norm(arm(dtype, 40) - expected) < 0.02 * np.linalg.norm(expected)
+    assert np.linalg.norm(arm(dtype, 40, heads) - expected) < 0.02 * np.linalg.norm(expected)
 
 
+@pytest.mark.parametrize("heads", HEADS)
 @pytest.mark.parametrize("dtype", ["bfloat16", "int8", "int4"])
 @pytest.mark.parametrize("chunk", [1, 2, 5, 17])
-def test_a_row_has_the_same_bits_in_any_chunk(arm: Run, dtype: str, chunk: int) -> None:
-    assert arm(dtype, chunk).tobytes() == arm(dtype, 40).tobytes()
+def test_a_row_has_the_same_bits_in_any_chunk(arm: Run, dtype: str, chunk: int, heads: int) -> None:
+    assert arm(dtype, chunk, heads).tobytes() == arm(dtype, 40, heads).tobytes()

@@ -1,6 +1,7 @@
 import pytest
 import torch
 from torch import nn
+from transformers.pytorch_utils import Conv1D
 
 from workers.engine.cpu.packed_linear import PackedLinear, pack_linears
 
@@ -36,3 +37,16 @@ def test_only_plain_bfloat16_layers_are_replaced() -> None:
     assert isinstance(model["plain"][0], PackedLinear)  # type: ignore[index]
     assert type(model["single"]) is nn.Linear
     assert type(model["special"]) is Special
+
+
+@needs_packing
+@torch.inference_mode()
+def test_layers_with_transposed_weights_are_replaced() -> None:
+    torch.manual_seed(0)
+    layer = Conv1D(96, 64).to(torch.bfloat16)
+    layer.bias.copy_(torch.randn(96))
+    hidden = torch.randn(3, 64, dtype=torch.bfloat16)
+    expected = layer(hidden)
+    model = nn.Sequential(layer)
+    assert pack_linears(model) == 1
+    torch.testing.assert_close(model(hidden), expected, rtol=0.02, atol=0.02)

@@ -205,6 +205,20 @@ def test_a_row_has_the_same_bits_on_other_processors(
     check_many(reference_of(references, "mistral", dtype, name), 20)
 
 
+@pytest.mark.parametrize(
+    "size", [72, 120, *(pytest.param(size, marks=pytest.mark.long) for size in (80, 112))]
+)
+@pytest.mark.parametrize("name", BUILDS)
+def test_heads_that_end_within_a_register_have_the_same_bits(
+    references: dict[Any, Reference], name: str, size: int
+) -> None:
+    [model] = [shape for shape in SHAPES if shape.endswith(f"heads of {size}")]
+    check_many(reference_of(references, model, "bfloat16", name), 10)
+    own = reference_of(references, model, "bfloat16", "own").logits
+    others = reference_of(references, model, "bfloat16", name).logits
+    assert (others - own).norm() < 0.02 * own.norm()
+
+
 @pytest.mark.parametrize("dtype", ["bfloat16", "int8", "int4"])
 @pytest.mark.parametrize("name", BUILDS)
 def test_processors_differ_by_rounding_alone(

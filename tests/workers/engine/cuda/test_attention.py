@@ -18,7 +18,7 @@ from workers.engine.cuda.attention import (
     paged_attention_cuda,
 )
 from workers.engine.cuda.inputs import mixed_metadata
-from workers.engine.cuda.kv_cache import TokenMajorCache, Way
+from workers.engine.cuda.kv_cache import TokenMajorCache, TokenMajorLayer, Way
 from workers.engine.exceptions import UnsupportedModel
 from workers.engine.model.attention import attending
 from workers.engine.model.attention_backend import CudaBackend, Part
@@ -100,6 +100,31 @@ def make_cache(
 ) -> TokenMajorCache:
     shapes = {layer: LayerShape(KV_HEADS, DIM, value_dim, Visible(window))}
     return TokenMajorCache(shapes, NUM_BLOCKS, BLOCK_SIZE, torch.empty(0), lambda _shape: way)
+
+
+def test_few_contexts_are_gathered_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On GPUs without a kernel, a step of many rows must fit into memory too."""
+    layer, sizes = nn.Module(), []
+    gather = TokenMajorLayer.gather
+
+    def noted(self: TokenMajorLayer, table: Tensor) -> Any:
+        sizes.append(table.numel() * BLOCK_SIZE)
+        return gather(self, table)
+
+    monkeypatch.setattr(TokenMajorLayer, "gather", noted)
+    said = {}
+    for most in (2**15, 2 * 3 * BLOCK_SIZE, 1):
+        monkeypatch.setattr(attention, "_GATHERED", most)
+        torch.manual_seed(0)
+        cache = make_cache(layer, DIM, Way.GATHERED)
+        talks = [Talk(11, [3 * i + 1, 3 * i + 2, 3 * i + 3], DIM) for i in range(5)]
+        step(layer, cache, [(talk, 10) for talk in talks], {})
+        sizes.clear()
+        step(layer, cache, [(talk, 1) for talk in talks], {})
+        said[most] = torch.cat([talk.output[-1] for talk in talks])
+        assert max(sizes) <= max(most, 3 * BLOCK_SIZE)
+    for other in said.values():
+        torch.testing.assert_close(other, said[2**15])
 
 
 @pytest.mark.parametrize("window", [None, 1, 5, 100])

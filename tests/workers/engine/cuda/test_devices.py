@@ -14,13 +14,18 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from tests.workers.engine import greedy
 from tests.workers.engine.adapters import save_adapter
-from tests.workers.engine.cuda.pretend_device import DEVICE, PretendDevice, move, pretended
 from tests.workers.engine.cuda.test_model_runner import EagerGraphs
+from tests.workers.engine.cuda.without_gpu.pretend_device import (
+    DEVICE,
+    PretendDevice,
+    move,
+    pretended,
+)
 from workers.engine.config import EngineConfig
 from workers.engine.cuda import model_runner
 from workers.engine.cuda.model_runner import CudaModelRunner
 from workers.engine.engine import Engine
-from workers.engine.flight import PendingTokens
+from workers.engine.launched_steps import PendingTokens
 from workers.engine.loading.loader import wrap_model
 from workers.engine.model.attention_backend import CudaBackend
 from workers.engine.request import ChoiceDelta, Completion, LogprobParams, Request
@@ -124,6 +129,14 @@ def plain(choice: ChoiceDelta) -> dict[str, Any]:
     return json.loads(json.dumps(asdict(choice), default=lambda array: array.tolist()))  # type: ignore[no-any-return]
 
 
+def scores(choice: dict[str, Any]) -> list[float]:
+    """Take the log probabilities out of a plain choice. The ids that have them stay."""
+    found = [choice[name] for name in ("logprobs", "prompt_logprobs") if choice.get(name)]
+    chosen = [number for each in found for number in each.pop("chosen")]
+    rows = [row for each in found for name in ("top", "named") for row in each.pop(name)]
+    return [*chosen, *(number for row in rows for number in row)]
+
+
 @pytest.mark.parametrize("kind", KINDS)
 def test_every_kind_of_request_alone(make_pair: Callable[[str], Pair], kind: str) -> None:
     [here], [there] = make_pair("float32").generate([ask(kind)])
@@ -139,7 +152,13 @@ def test_all_kinds_in_one_batch_over_chunk_borders(
     here, there = make_pair(dtype).generate(requests)
     assert [c.error for c in there] == [None] * len(requests)
     for ours, theirs in zip(here, there, strict=True):
-        assert list(map(plain, ours.choices)) == list(map(plain, theirs.choices))
+        pairs = zip(map(plain, ours.choices), map(plain, theirs.choices), strict=True)
+        for our, their in pairs:
+            # On a CPU without bfloat16 instructions, a row's bits depend on how many share a step.
+            noise = 0.05 if dtype == "bfloat16" else 0.0
+            our_scores, their_scores = scores(our), scores(their)
+            assert our == their
+            assert our_scores == pytest.approx(their_scores, rel=0, abs=noise, nan_ok=True)
 
 
 def test_a_step_is_launched_ahead_without_waiting(

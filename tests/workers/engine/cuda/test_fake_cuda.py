@@ -10,7 +10,7 @@ import pytest
 
 pytest.importorskip("triton", reason="triton has no wheel for this machine")
 
-from tests.workers.engine.cuda import fake_cuda
+from tests.workers.engine.cuda.without_gpu import fake_cuda
 from workers.engine.cuda.kv_cache import Way
 
 pytestmark = [
@@ -127,9 +127,16 @@ def test_large_shapes_start_as_many_kernels(fake: ProcessPoolExecutor) -> None:
 
 def test_frequencies_that_follow_the_batch_are_noticed(fake: ProcessPoolExecutor) -> None:
     rope = {"rope_type": "dynamic", "factor": 2.0, "rope_theta": 1e4}
-    options = {"rope_parameters": rope}
+    options = {"rope_parameters": rope, "max_position_embeddings": fake_cuda.MAX_LEN // 2}
     found = fake.submit(fake_cuda.study, "llama", options, [Way.SPLIT], 16, fuses=True).result()
     assert "reads values back" in found.waits[0]
+
+
+def test_frequencies_that_no_sequence_changes_are_not_asked_for(fake: ProcessPoolExecutor) -> None:
+    rope = {"rope_type": "dynamic", "factor": 2.0, "rope_theta": 1e4}
+    options = {"rope_parameters": rope}
+    found = fake.submit(fake_cuda.study, "llama", options, [Way.SPLIT], 16, fuses=True).result()
+    assert not found.waits
 
 
 def test_an_upload_that_waits_is_noticed(fake: ProcessPoolExecutor) -> None:

@@ -14,8 +14,8 @@ pytest.importorskip("triton", reason="triton has no wheel for this machine")
 
 import triton
 
-from tests.workers.engine.cuda import interpreted, interpreted_fusion
 from tests.workers.engine.cuda.test_split_decode import ROOM, compile_for
+from tests.workers.engine.cuda.without_gpu import interpreted, interpreted_fusion
 from workers.engine.cuda import fused_kernels, kernel_check
 from workers.engine.cuda.fusable import Activation, NormRule, RotationRule
 

@@ -12,7 +12,7 @@ from transformers import CONFIG_MAPPING, AutoModelForCausalLM, AutoTokenizer
 
 from tests.workers.engine import greedy
 from tests.workers.engine.adapters import merge, save_adapter
-from tests.workers.engine.cuda.plain_kernels import PlainKernels
+from tests.workers.engine.cuda.without_gpu.plain_kernels import PlainKernels
 from workers.engine.config import EngineConfig
 from workers.engine.cuda import fusion
 from workers.engine.cuda.fusable import norm_rule_of, rotation_of
@@ -374,27 +374,3 @@ def test_a_class_of_an_unknown_module_is_no_obstacle(kernels: PlainKernels) -> N
     with Fusion(made):
         made(x)
     assert kernels.calls == {"normalize": 1}
-
-
-@pytest.mark.parametrize("here", [True, False])
-def test_ranks_agree_on_fusion(
-    kernels: PlainKernels, tiny_llama: Path, caplog: pytest.LogCaptureFixture, here: bool
-) -> None:
-    """One of two ranks fuses, this one or the other."""
-    backend = CudaBackend(HERE)
-    backend.fuses = here
-    seen: list[int] = []
-
-    class Two:
-        def smallest(self, number: int) -> int:
-            seen.append(int(number))
-            return 0 if len(seen) == 1 else int(number)
-
-    model = AutoModelForCausalLM.from_pretrained(tiny_llama, attn_implementation=backend.attention)
-    config = EngineConfig(device="cpu", dtype="float32", block_size=4)
-    ranks: Any = Two()
-    tokenizer = AutoTokenizer.from_pretrained(tiny_llama)
-    loaded = wrap_model(model, tokenizer, backend, config, ranks=ranks)
-    assert loaded.model.fusion is None  # type: ignore[union-attr]
-    assert seen == [here, 1]
-    assert ("since another rank does not fuse them" in caplog.text) == here

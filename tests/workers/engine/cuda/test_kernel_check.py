@@ -9,7 +9,7 @@ from torch import Tensor
 
 pytest.importorskip("triton", reason="triton has no wheel for this machine")
 
-from tests.workers.engine.cuda.plain_kernels import PlainKernels
+from tests.workers.engine.cuda.without_gpu.plain_kernels import PlainKernels
 from workers.engine.cuda import fused_kernels, kernel_check, split_decode
 from workers.engine.cuda.attention import PagedMetadata, attend_gathered
 from workers.engine.cuda.fusable import Table

@@ -39,7 +39,7 @@ def make_engine(path: Path, **settings: Any) -> Engine:
 class EagerGraphs(DecodeGraphs):
     """The static buffers without the capture."""
 
-    def capture(self, decode: Any) -> None:
+    def capture(self, decode: Any, ranks: Any = None) -> None:
         self.decode = decode
         self.replayed: list[int] = []
 
@@ -143,7 +143,7 @@ def test_a_model_that_cannot_be_captured_decodes_eagerly(
     tiny_llama: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     class Uncapturable(DecodeGraphs):
-        def capture(self, decode: Any) -> None:
+        def capture(self, decode: Any, ranks: Any = None) -> None:
             raise RuntimeError("operation not permitted when stream is capturing")
 
     monkeypatch.setattr(model_runner, "DecodeGraphs", Uncapturable)
@@ -153,9 +153,10 @@ def test_a_model_that_cannot_be_captured_decodes_eagerly(
     assert "without CUDA graphs" in caplog.text
 
 
-def test_no_rank_replays_graphs_that_another_rank_lacks(
+def test_no_rank_captures_what_another_rank_does_not(
     tiny_llama: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """Captures begin with steps, in which ranks wait for one another."""
     monkeypatch.setattr(model_runner, "DecodeGraphs", EagerGraphs)
     runner = make_engine(tiny_llama).runner
     assert isinstance(runner, CudaModelRunner)
@@ -171,6 +172,7 @@ def test_no_rank_replays_graphs_that_another_rank_lacks(
     monkeypatch.setattr(TokenMajorCache, "is_bounded", False)
     assert runner.capture_with_others() is None
     monkeypatch.setattr(TokenMajorCache, "is_bounded", True)
+    monkeypatch.setattr(runner, "capture", lambda: pytest.fail("another rank would wait"))
     assert runner.capture_with_others() is None
     assert given == [1, 0, 1], "each rank has to give a number"
 

@@ -16,7 +16,7 @@ import triton
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
-from tests.workers.engine.cuda import interpreted
+from tests.workers.engine.cuda.without_gpu import interpreted
 from workers.engine.cuda import split_decode
 from workers.engine.model.kv_cache import LayerShape
 from workers.engine.model.visibility import Visible

@@ -46,7 +46,7 @@ SUPPORTED: dict[str, dict[str, Any]] = {
 
 GENERAL: dict[str, tuple[dict[str, Any], str]] = {
     "bloom": ({"max_position_embeddings": 512}, "stores no keys and values"),
-    "falcon": ({"alibi": True}, "cannot be tried in small"),
+    "falcon": ({"alibi": True}, "Falcon with ALiBi does not run over pages"),
     "llama4_text": (
         {"num_hidden_layers": 4, "head_dim": 16, "num_local_experts": 2, "floor_scale": 16},
         "off generate",

@@ -3,6 +3,7 @@
 from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 import torch
@@ -10,10 +11,12 @@ from transformers import AutoModelForCausalLM
 
 from workers.engine.config import EngineConfig
 from workers.engine.engine import Engine
+from workers.engine.exceptions import UnsupportedModel
 from workers.engine.loading.own_attention import OwnAttention
 from workers.engine.loading.trial import Batches
 from workers.engine.model.attention_backend import CpuBackend
 from workers.engine.model.paged import PagedModel
+from workers.engine.ranks.group import Ranks
 
 CONFIG = EngineConfig(device="cpu", dtype="float32", kv_cache_bytes=2**22)
 MISMATCH = RuntimeError("expected Float but found BFloat16")
@@ -36,17 +39,31 @@ def test_a_model_whose_own_check_fails_runs_the_general_way(
         assert Engine.from_pretrained(tiny_llama, CONFIG).forward == way
 
 
-def test_a_rank_whose_own_check_fails_does_not_try_another_way(
+def test_a_rank_that_fails_amid_a_forward_of_all_ranks_does_not_try_another_way(
     tiny_llama: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The other ranks would take its second forward for the rest of the first."""
     backend, config = CpuBackend(), EngineConfig(tensor_parallel_size=2)
+    ranks = Mock(spec=Ranks)
+    ranks.try_alone.return_value = None
     model = AutoModelForCausalLM.from_pretrained(tiny_llama, attn_implementation=backend.attention)
-    own = OwnAttention(model, backend, config)
+    own = OwnAttention(model, backend, config, ranks)
 
     def fails(*_: Any) -> Any:
         raise MISMATCH
 
     monkeypatch.setattr(Batches, "run", fails)
     with pytest.raises(RuntimeError, match="expected Float"):
+        own.compare(PagedModel(model), {})
+
+
+def test_what_another_rank_cannot_run_is_not_run_together(
+    tiny_llama: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    backend, config = CpuBackend(), EngineConfig(tensor_parallel_size=2)
+    ranks = Mock(spec=Ranks)
+    ranks.try_alone.return_value = "rank 1: RuntimeError('ptxas failed')"
+    model = AutoModelForCausalLM.from_pretrained(tiny_llama, attn_implementation=backend.attention)
+    own = OwnAttention(model, backend, config, ranks)
+    with pytest.raises(UnsupportedModel, match=r"over pages: rank 1: RuntimeError.*ptxas failed"):
         own.compare(PagedModel(model), {})

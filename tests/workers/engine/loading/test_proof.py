@@ -50,8 +50,11 @@ def test_what_changes_with_a_sequences_length_counts_if_sequences_grow_so_long(
         ({"model_type": "ministral3", "rope_parameters": TUNED}, "torch"),
         ({"model_type": "smollm3", "num_hidden_layers": 8, "no_rope_layers": [1] * 7 + [0]},
          "c"),
+        ({"model_type": "ernie4_5_moe", "moe_num_experts": 8, "moe_k": 2,
+          "moe_intermediate_size": 64}, "c"),
     ],
-    ids=["llama", "mistral", "queries scaled by position", "one layer without positions"],
+    ids=["llama", "mistral", "queries scaled by position", "one layer without positions",
+         "probabilities of experts corrected"],
 )  # fmt: skip
 def test_the_c_forward_computes_what_it_knows(
     tmp_path: Path, options: dict[str, Any], expected: str

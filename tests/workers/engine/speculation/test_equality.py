@@ -136,7 +136,7 @@ asks = st.tuples(
 
 
 @pytest.mark.parametrize(
-    "examples", [pytest.param(25, id="some"), pytest.param(200, id="many", marks=pytest.mark.long)]
+    "examples", [pytest.param(12, id="some"), pytest.param(200, id="many", marks=pytest.mark.long)]
 )
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16", "int8", "int4"])
 def test_drafts_change_nothing(
@@ -144,7 +144,7 @@ def test_drafts_change_nothing(
 ) -> None:
     if dtype != "float32":
         if load_library() is None:
-            pytest.skip("needs AVX512 and a C compiler")
+            pytest.skip("needs the C kernels")
         skip_without(dtype)
     pair = pairs(dtype)
     engines: dict[int, Engine] = {}
@@ -174,7 +174,10 @@ def test_drafts_change_nothing(
     assert "drafts no longer" not in caplog.text
     stats = [engine.stats() for engine in engines.values()]
     assert sum(s.preemptions for s in stats) > 0
-    assert sum(s.drafted_tokens for s in stats) > sum(s.accepted_tokens for s in stats) > 500
+    # Rounding differs by processor, and with it what a model generates: runs here accept some 40
+    # tokens an example.
+    accepted = sum(s.accepted_tokens for s in stats)
+    assert sum(s.drafted_tokens for s in stats) > accepted > 10 * examples
 
 
 class Run:

@@ -14,7 +14,7 @@ typedef struct {
     const bf16 *keys, *values;
     const int64_t *table;
     int32_t block_size; /* a multiple of 16 */
-    int32_t dim;        /* a multiple of 32 */
+    int32_t dim;        /* a multiple of 8 */
     int64_t window;     /* tokens that a token attends to, itself included */
     float scale, softcap;
     const float *sinks; /* of the heads of a group, or NULL */
@@ -75,7 +75,7 @@ static inline bf16 *query_at(const Queries *q, const Context *c, int index) {
 static void score(const Piece *piece, const Piece *next, Room *room) {
     const Queries *q = &piece->queries;
     const Context *c = &piece->context;
-    const int count = q->rows * q->group;
+    const int count = q->rows * q->group, whole = c->dim / DEPTH * DEPTH;
     _Alignas(64) int32_t pairs[MAX_HEAD_DIM / 2][MAX_QUERIES]; /* the queries, transposed */
     _Alignas(64) float sums[16][MAX_QUERIES];
     for (int i = 0; i < count; i++) {
@@ -90,10 +90,15 @@ static void score(const Piece *piece, const Piece *next, Room *room) {
         for (int d = 0; soon && d < 16 * c->dim; d += DEPTH)
             fetch(soon + d);
         _tile_zero(0);
-        for (int d = 0; d < c->dim; d += DEPTH) {
+        for (int d = 0; d < whole; d += DEPTH) {
             _tile_loadd(6, keys + d, c->dim * (int64_t)sizeof(bf16));
             _tile_loadd(7, pairs[d / 2], 64);
             _tile_dpbf16ps(0, 6, 7);
+        }
+        if (whole < c->dim) { /* tiles of the rest's size */
+            _tile_loadd(4, keys + whole, c->dim * (int64_t)sizeof(bf16));
+            _tile_loadd(5, pairs[whole / 2], 64);
+            _tile_dpbf16ps(0, 4, 5);
         }
         _tile_stored(0, sums, 64);
         for (int i = 0; i < count; i++)
@@ -104,10 +109,12 @@ static void score(const Piece *piece, const Piece *next, Room *room) {
 
 #else
 
-/* Scores of all queries and tokens, WIDTH keys at a time. */
-static void score(const Piece *piece, const Piece *next, Room *room) {
+/* Scores of all queries and tokens, WIDTH keys at a time. `rest` numbers of a head fill no register. */
+static inline __attribute__((always_inline)) void score_but(const Piece *piece, const Piece *next,
+                                                            int rest, Room *room) {
     const Queries *q = &piece->queries;
     const Context *c = &piece->context;
+    const int whole = c->dim - rest;
     for (int64_t token = piece->first; token < piece->end; token += 16) {
         const bf16 *soon = ahead(piece, next, token, 1);
         for (int i = 0; i < q->rows * q->group; i++)
@@ -117,7 +124,7 @@ static void score(const Piece *piece, const Piece *next, Room *room) {
                 floats partial[WIDTH];
 #pragma GCC unroll 16
                 for (int t = 0; t < WIDTH; t++) partial[t] = all_of(0);
-                for (int d = 0; d < c->dim; d += 2 * WIDTH) {
+                for (int d = 0; d < whole; d += 2 * WIDTH) {
                     const ints part = load_ints(query + d);
 #pragma GCC unroll 16
                     for (int t = 0; t < WIDTH; t++)
@@ -128,10 +135,29 @@ static void score(const Piece *piece, const Piece *next, Room *room) {
                     for (int t = 0; t < WIDTH; t++)
                         fetch(soon + (int64_t)(from + t) * c->dim + d);
                 }
+                if (rest) {
+                    const ints part = load_first(query + whole, rest);
+#pragma GCC unroll 16
+                    for (int t = 0; t < WIDTH; t++)
+                        partial[t] = add_pairs(partial[t], part,
+                                               load_first(keys + (int64_t)t * c->dim + whole, rest));
+                }
                 store(room->scores + i * room->max_tokens + token + from - piece->first,
                       sums_of(partial));
             }
     }
+}
+
+static __attribute__((noinline)) void score_with_rest(const Piece *piece, const Piece *next,
+                                                      Room *room) {
+    score_but(piece, next, piece->context.dim % (2 * WIDTH), room);
+}
+
+static void score(const Piece *piece, const Piece *next, Room *room) {
+    if (piece->context.dim % (2 * WIDTH))
+        score_with_rest(piece, next, room);
+    else
+        score_but(piece, next, 0, room);
 }
 
 #endif
@@ -168,10 +194,12 @@ static void cap_scores(float *scores, int64_t size, const Context *c) {
 enum { MIXED_COLUMNS = 4 * WIDTH };
 
 /* The weighted sum of values for `count` of the queries, `vectors` times WIDTH of `dim` columns,
-   two tokens at a time. Slots that no query attends to are not read: they may hold stale values. */
+   two tokens at a time. With `rest`, only so many columns of two vectors are read and written. Slots
+   that no query attends to are not read: they may hold stale values. */
 static inline __attribute__((always_inline)) void mix(const Piece *piece, const Piece *next,
                                                       int index, int count, int column, int vectors,
-                                                      const Room *room, const float *totals) {
+                                                      int rest, const Room *room,
+                                                      const float *totals) {
     const Queries *q = &piece->queries;
     const Context *c = &piece->context;
     const bf16 *soon = NULL;
@@ -186,9 +214,12 @@ static inline __attribute__((always_inline)) void mix(const Piece *piece, const 
             fetch(soon + (token % 16 + j / (vectors * WIDTH)) * c->dim + column +
                   j % (vectors * WIDTH));
         ints pairs[4];
-        for (int j = 0; j < vectors / 2; j++)
-            pair_up(load_ints(values + 2 * WIDTH * j), load_ints(beside + 2 * WIDTH * j),
-                    pairs + 2 * j);
+        if (rest)
+            pair_up(load_first(values, rest), load_first(beside, rest), pairs);
+        else
+            for (int j = 0; j < vectors / 2; j++)
+                pair_up(load_ints(values + 2 * WIDTH * j), load_ints(beside + 2 * WIDTH * j),
+                        pairs + 2 * j);
         for (int i = 0; i < count; i++) {
             const ints weight = repeat_pair(room->weights + (index + i) * room->max_tokens +
                                             token - piece->first);
@@ -200,7 +231,26 @@ static inline __attribute__((always_inline)) void mix(const Piece *piece, const 
         bf16 *out = query_at(q, c, index + i) + column;
         in_order(sums[i]);
         if (vectors == 4) in_order(sums[i] + 2);
+        if (rest) {
+            float last[2 * WIDTH];
+            for (int j = 0; j < 2; j++) store(last + j * WIDTH, sums[i][j] * share);
+            narrow_all(out, last, rest);
+            continue;
+        }
         for (int j = 0; j < vectors; j++) narrow(out + j * WIDTH, sums[i][j] * share);
+    }
+}
+
+/* The same for the last columns of heads whose size is no multiple of 2 * WIDTH. */
+static __attribute__((noinline)) void mix_rest(const Piece *piece, const Piece *next, int index,
+                                               int count, int column, const Room *room,
+                                               const float *totals) {
+    const int rest = piece->context.dim - column;
+    switch (count) {
+    case 1: mix(piece, next, index, 1, column, 2, rest, room, totals); break;
+    case 2: mix(piece, next, index, 2, column, 2, rest, room, totals); break;
+    case 3: mix(piece, next, index, 3, column, 2, rest, room, totals); break;
+    default: mix(piece, next, index, 4, column, 2, rest, room, totals);
     }
 }
 
@@ -220,8 +270,12 @@ static inline __attribute__((always_inline)) void mix_some(const Piece *piece, c
     const int dim = piece->context.dim;
     int column = 0;
     for (; column + MIXED_COLUMNS <= dim; column += MIXED_COLUMNS)
-        mix(piece, next, index, count, column, 4, room, totals);
-    if (column < dim) mix(piece, next, index, count, column, 2, room, totals);
+        mix(piece, next, index, count, column, 4, 0, room, totals);
+    if (dim - column >= 2 * WIDTH) {
+        mix(piece, next, index, count, column, 2, 0, room, totals);
+        column += 2 * WIDTH;
+    }
+    if (column < dim) mix_rest(piece, next, index, count, column, room, totals);
 }
 
 /* `next` is the piece that this thread computes afterwards, or NULL. */

@@ -66,10 +66,16 @@ static void normalize_rows(const Model *m, const Batch *b, const Norm *norm, con
 static void embed(const Model *m, const Batch *b) {
     const Share share = share_of(b->rows);
     const floats scale = all_of(m->embedding_scale);
-    for (int64_t row = share.begin; row < share.end; row++)
-        for (int i = 0; i < m->hidden; i += WIDTH)
-            store(b->residual + row * m->hidden + i,
-                  widen(m->embedding + b->ids[row] * m->hidden + i) * scale);
+    for (int64_t row = share.begin; row < share.end; row++) {
+        const bf16 *token = m->embedding + b->ids[row] * m->hidden;
+        const bf16 *place = m->position_embedding;
+        if (place) place += b->positions[row] * m->hidden;
+        for (int i = 0; i < m->hidden; i += WIDTH) {
+            floats value = widen(token + i) * scale;
+            if (place) value += widen(place + i);
+            store(b->residual + row * m->hidden + i, value);
+        }
+    }
 }
 
 /* Rows that attend together: [starts[i], starts[i + 1]) are consecutive tokens of one sequence, as
@@ -80,7 +86,7 @@ typedef struct {
 } Tiles;
 
 static void find_tiles(const Model *m, const Batch *b, Tiles *tiles) {
-    const int most = MAX_QUERIES / (m->heads / m->kv_heads);
+    const int group = m->heads / m->kv_heads, most = group < MAX_QUERIES ? MAX_QUERIES / group : 1;
     tiles->count = 0;
     for (int row = 0, size = 0; row <= b->rows; row++, size++) {
         const int goes_on = row > 0 && row < b->rows && size < most &&
@@ -93,11 +99,18 @@ static void find_tiles(const Model *m, const Batch *b, Tiles *tiles) {
     tiles->count--;
 }
 
-/* The `i`-th piece of attention: a tile's queries of one key head. */
+/* How many pieces the queries of one key head are cut into: one, unless they exceed a tile. */
+static inline int parts_of_group(const Model *m) {
+    return (m->heads / m->kv_heads + MAX_QUERIES - 1) / MAX_QUERIES;
+}
+
+/* The `i`-th piece of attention: a tile's queries of one key head, or a part of them. */
 static Piece find_piece(const Model *m, const Layer *layer, const Batch *b, const Tiles *tiles,
                         int64_t i) {
-    const int group = m->heads / m->kv_heads;
-    const int64_t tile = i / m->kv_heads, head = i % m->kv_heads, row = tiles->starts[tile];
+    const int group = m->heads / m->kv_heads, parts = parts_of_group(m);
+    const int from = (int)(i % parts) * MAX_QUERIES, left = group - from;
+    const int64_t tile = i / parts / m->kv_heads, head = i / parts % m->kv_heads;
+    const int64_t row = tiles->starts[tile], first = head * group + from;
     const int64_t pages = head * m->num_blocks * m->block_size * m->head_dim;
     Piece piece = {
         .context = {
@@ -109,13 +122,13 @@ static Piece find_piece(const Model *m, const Layer *layer, const Batch *b, cons
             .window = layer->window,
             .scale = layer->scale,
             .softcap = layer->softcap,
-            .sinks = layer->sinks ? layer->sinks + head * group : NULL,
+            .sinks = layer->sinks ? layer->sinks + first : NULL,
         },
         .queries = {
-            .queries = b->queries + (row * m->heads + head * group) * m->head_dim,
+            .queries = b->queries + (row * m->heads + first) * m->head_dim,
             .stride = (int64_t)m->heads * m->head_dim,
             .rows = tiles->starts[tile + 1] - row,
-            .group = group,
+            .group = left < MAX_QUERIES ? left : MAX_QUERIES,
             .position = b->positions[row],
         },
     };
@@ -124,7 +137,7 @@ static Piece find_piece(const Model *m, const Layer *layer, const Batch *b, cons
 }
 
 static void attend_rows(const Model *m, const Layer *layer, const Batch *b, const Tiles *tiles) {
-    const Share share = share_of((int64_t)tiles->count * m->kv_heads);
+    const Share share = share_of((int64_t)tiles->count * m->kv_heads * parts_of_group(m));
     const int64_t room_size = omp_get_thread_num() * MAX_QUERIES * b->max_tokens;
     Room room = {b->scores + room_size, b->weights + room_size, b->max_tokens};
     if (share.begin == share.end) return;
@@ -190,9 +203,9 @@ static void run_attention(const Model *m, const Layer *layer, const Batch *b, co
     meet(barrier);
     place_rows(m, layer, b);
     meet(barrier);
-    configure_tiles(16);
+    configure_tiles(16, m->head_dim % DEPTH);
     attend_rows(m, layer, b, tiles);
-    configure_tiles(b->rows);
+    configure_tiles(b->rows, 0);
 }
 
 /* Apply the MLP's activation function to all rows. */
@@ -260,16 +273,26 @@ static void run_layer(const Model *m, const Layer *layer, const Batch *b, const 
     meet(barrier);
 }
 
+static inline void finish_some(const Model *m, float *logits) {
+    const floats scaled = load(logits) * all_of(m->logits_scale);
+    store(logits, m->logits_softcap > 0 ? capped(scaled, m->logits_softcap) : scaled);
+}
+
 /* The columns of the logits that this thread has computed, scaled and capped. */
 static void finish_logits(const Model *m, const Batch *b) {
-    const Share pairs = share_of(m->head.outputs / (2 * LANES));
+    const Share pairs = share_of(pairs_of(&m->head));
+    const int64_t wanted = pairs.end * 2 * LANES, outputs = m->head.outputs;
+    const int64_t end = wanted < outputs ? wanted : outputs;
     if (m->logits_scale == 1 && m->logits_softcap == 0) return;
-    for (int64_t row = 0; row < b->num_logits; row++)
-        for (int64_t i = pairs.begin * 2 * LANES; i < pairs.end * 2 * LANES; i += WIDTH) {
-            float *at = b->logits + row * m->head.outputs + i;
-            const floats scaled = load(at) * all_of(m->logits_scale);
-            store(at, m->logits_softcap > 0 ? capped(scaled, m->logits_softcap) : scaled);
-        }
+    for (int64_t row = 0; row < b->num_logits; row++) {
+        float *logits = b->logits + row * outputs, last[WIDTH] = {0};
+        int64_t i = pairs.begin * 2 * LANES;
+        for (; i + WIDTH <= end; i += WIDTH) finish_some(m, logits + i);
+        if (i >= end) continue;
+        memcpy(last, logits + i, (size_t)(end - i) * sizeof(float));
+        finish_some(m, last);
+        memcpy(logits + i, last, (size_t)(end - i) * sizeof(float));
+    }
 }
 
 /* Multiply the sampled rows, normalized and packed together, by the output head. */
@@ -282,7 +305,7 @@ static void run_head(const Model *m, const Batch *b, Barrier *barrier) {
         prepare_row(&m->head, b->normed, i, &b->prepared);
     }
     meet(barrier);
-    configure_tiles(b->num_logits);
+    configure_tiles(b->num_logits, 0);
     project(&m->head, (Rows){b->normed, &b->prepared}, b->num_logits, b->logits, m->head.outputs,
             0);
     finish_logits(m, b);
@@ -297,7 +320,7 @@ void quire_forward(const Model *m, const Batch *b) {
     {
 #pragma omp single
         barrier.size = omp_get_num_threads();
-        configure_tiles(b->rows);
+        configure_tiles(b->rows, 0);
         embed(m, b);
         for (int i = 0; i < m->num_layers; i++) run_layer(m, m->layers + i, b, &tiles, &barrier);
         run_head(m, b, &barrier);
@@ -314,7 +337,7 @@ void quire_linear(const Linear *linear, const bf16 *x, int32_t rows, const Prepa
     {
         prepare_rows(linear, x, rows, prepared);
 #pragma omp barrier
-        configure_tiles(rows);
+        configure_tiles(rows, 0);
         project(linear, (Rows){x, prepared}, rows, out, linear->outputs, 0);
         release_tiles();
     }

@@ -18,6 +18,15 @@ static inline float dot(const bf16 *a, const bf16 *b, int size) {
     return sum_of(sums[0] + sums[1]);
 }
 
+/* The same with a row of float32. */
+static inline float dot_with_wide(const bf16 *a, const float *b, int size) {
+    floats sums[2] = {all_of(0), all_of(0)};
+    for (int i = 0; i < size; i += 2 * WIDTH)
+        for (int j = 0; j < 2; j++)
+            sums[j] = multiply_add(widen(a + i + j * WIDTH), load(b + i + j * WIDTH), sums[j]);
+    return sum_of(sums[0] + sums[1]);
+}
+
 static inline float logistic(float x) { return 1 / (1 + expf(-x)); }
 
 /* Compute the router's logits for all rows and experts. */
@@ -26,8 +35,11 @@ static void score_experts(const Model *m, const Experts *e, const Batch *b) {
     for (int64_t i = share.begin; i < share.end; i++) {
         const int64_t row = i / e->count, expert = i % e->count;
         const float bias = e->bias ? e->bias[expert] : 0;
-        b->routing[i] =
-            dot(b->normed + row * m->hidden, e->router + expert * m->hidden, m->hidden) + bias;
+        const bf16 *normed = b->normed + row * m->hidden;
+        const int64_t from = expert * m->hidden;
+        b->routing[i] = bias + (e->wide_router
+                                    ? dot_with_wide(normed, e->wide_router + from, m->hidden)
+                                    : dot(normed, e->router + from, m->hidden));
     }
 }
 
@@ -39,6 +51,10 @@ static void choose_experts(const Experts *e, float *logits, int32_t *chosen, flo
     for (int i = 0; i < e->count; i++) {
         logits[i] = e->sigmoid ? logistic(logits[i]) : expf(logits[i] - highest);
         total += logits[i];
+    }
+    if (e->correction && !e->sigmoid) {  /* it is added to probabilities */
+        for (int i = 0; i < e->count; i++) logits[i] /= total;
+        total = 1;
     }
     for (int rank = 0; rank < e->chosen; rank++) {
         int best = -1;

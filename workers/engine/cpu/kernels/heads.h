@@ -24,15 +24,13 @@ static inline void rotate(const Model *m, const float *x, const float *cosine, c
         }
     } else {
         _Alignas(64) float turned[MAX_HEAD_DIM];
-        for (int i = 0; i < rest; i++) {
-            const float partner = x[i < half ? i + half : i - half];
-            turned[i] = partner * sine[i] + x[i] * cosine[i];
-        }
+        for (int i = 0; i < half; i++) turned[i] = x[i + half] * sine[i] + x[i] * cosine[i];
+        for (int i = half; i < rest; i++) turned[i] = x[i - half] * sine[i] + x[i] * cosine[i];
         for (int i = rest; i < m->head_dim; i++) turned[i] = x[i];
-        for (int i = 0; i < m->head_dim; i += WIDTH) narrow(out + i, load(turned + i));
+        narrow_all(out, turned, m->head_dim);
         return;
     }
-    for (int i = rest; i < m->head_dim; i += WIDTH) narrow(out + i, load(x + i));
+    narrow_all(out + rest, x + rest, m->head_dim - rest);
 }
 
 static inline void place_head(const Model *m, const Layer *layer, const float *x, int64_t position,
@@ -41,10 +39,11 @@ static inline void place_head(const Model *m, const Layer *layer, const float *x
         rotate(m, x, layer->cosine + position * m->rotary_dim,
                layer->sine + position * m->rotary_dim, out);
     else
-        for (int i = 0; i < m->head_dim; i += WIDTH) narrow(out + i, load(x + i));
+        narrow_all(out, x, m->head_dim);
 }
 
-/* Normalize numbers in place, `span` of them at a time, rounded as the next step reads them. */
+/* Normalize numbers in place, `span` of them at a time (a multiple of 16), rounded as the next
+   step reads them. */
 static inline void normalize_heads(const Norm *norm, float *x, int from, int size, int span) {
     bf16 normed[span];
     for (int i = 0; i < size; i += span) {
@@ -92,8 +91,7 @@ static void place_rows(const Model *m, const Layer *layer, const Batch *b) {
                 place_head(m, layer, queries_of(m, x, h) + i * m->head_dim, position,
                            queries + (h * group + i) * m->head_dim);
             place_head(m, layer, key, position, layer->keys + at);
-            for (int i = 0; i < m->head_dim; i += WIDTH)
-                narrow(layer->values + at + i, load(value + i));
+            narrow_all(layer->values + at, value, m->head_dim);
         }
     }
 }

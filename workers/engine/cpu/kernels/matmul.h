@@ -15,7 +15,7 @@ typedef struct {
     const float *scales; /* [outputs] of a weight in 8 or 4 bits, else NULL */
     const float *bias;   /* [outputs], or NULL */
     int32_t inputs;      /* a multiple of 32 */
-    int32_t outputs;     /* a multiple of 32 */
+    int32_t outputs;     /* a multiple of 32 but in the output layer; all three are padded to one */
     int32_t bits;        /* of a weight: 16, 8 or 4 */
 } Linear;
 
@@ -161,7 +161,7 @@ static inline __attribute__((always_inline)) void multiply_rows(
             for (int v = 0; v < VECTORS; v++) store(out[j][i] + v * WIDTH, sums[i][j][v]);
 }
 
-static inline void configure_tiles(int rows) { (void)rows; }
+static inline void configure_tiles(int rows, int rest) { (void)rows, (void)rest; }
 static inline void release_tiles(void) {}
 
 /* May compute rows beyond the batch, whose sums are not used. */
@@ -188,8 +188,9 @@ static inline void multiply_block(const factor *x, int rows, int inputs, const b
 #else
 #include <string.h>
 
-/* All eight tiles hold up to 16 rows of 64 bytes; those of activations and sums only `rows` of them. */
-static inline void configure_tiles(int rows) {
+/* All eight tiles hold up to 16 rows of 64 bytes; those of activations and sums only `rows` of them.
+   With `rest`, tile 4 has 16 rows of so many numbers, and tile 5 the same number of them in pairs. */
+static inline void configure_tiles(int rows, int rest) {
     struct {
         uint8_t palette, start, unused[14];
         uint16_t bytes[16];
@@ -200,6 +201,10 @@ static inline void configure_tiles(int rows) {
     for (int i = 0; i < 8; i++) {
         config.bytes[i] = 64;
         config.rows[i] = i < 6 && rows < 16 ? rows : 16;
+    }
+    if (rest) {
+        config.bytes[4] = (uint16_t)(rest * sizeof(bf16));
+        config.rows[5] = (uint8_t)(rest / 2);
     }
     _tile_loadconfig(&config);
 }

@@ -26,7 +26,8 @@ typedef struct {
 /* Many MLPs, of which each row uses a few, and one that all rows share (without weights if there is
    none). */
 typedef struct {
-    const bf16 *router;             /* [count][hidden] */
+    const bf16 *router;             /* [count][hidden] or NULL */
+    const float *wide_router;       /* the same in float32, if bfloat16 does not hold it */
     const float *bias, *correction; /* [count] or NULL: added to router logits; to the scores */
     const Mlp *mlps;                /* [count] */
     Mlp shared;
@@ -69,6 +70,7 @@ typedef struct {
     float embedding_scale, residual_scale, logits_scale, logits_softcap;
     int64_t num_blocks;
     const bf16 *embedding; /* [vocabulary][hidden] */
+    const bf16 *position_embedding; /* [positions][hidden], or NULL */
     Norm norm;
     Linear head;
     const Layer *layers;

@@ -103,9 +103,27 @@ static inline floats finish(const Columns *columns, const float *sums, int v) {
     return multiply_add(load(sums + v * WIDTH), columns->scale[v], columns->bias[v]);
 }
 
-/* out[row * stride + column] = or += x [rows][inputs] times the weight. */
+/* How many pairs of blocks a weight has, the last one padded. */
+static inline int pairs_of(const Linear *linear) {
+    return (linear->outputs + 2 * LANES - 1) / (2 * LANES);
+}
+
+/* Write the `width` columns of a padded pair for `count` rows. */
+static __attribute__((noinline)) void write_last(const Columns columns[2], const Tile *tile, int line,
+                                                 int count, int width, float *to, int64_t stride) {
+    float whole[2 * LANES];
+    for (int i = line; i < line + count; i++, to += stride) {
+        for (int j = 0; j < 2; j++)
+            for (int v = 0; v < VECTORS; v++)
+                store(whole + j * LANES + v * WIDTH, finish(&columns[j], tile->sums[j][i], v));
+        memcpy(to, whole, (size_t)width * sizeof(float));
+    }
+}
+
+/* out[row * stride + column] = or += x [rows][inputs] times the weight, which is not padded if it
+   adds. */
 static void project(const Linear *linear, Rows x, int rows, float *out, int64_t stride, int adds) {
-    const Share share = share_of(linear->outputs / (2 * LANES));
+    const Share share = share_of(pairs_of(linear));
     const int most = pairs_at_once(rows);
     Tile tile;
     for (int pair = (int)share.begin; pair < share.end; pair += most) {
@@ -118,6 +136,11 @@ static void project(const Linear *linear, Rows x, int rows, float *out, int64_t 
                 const Columns columns[2] = {columns_of(linear, 2 * p),
                                             columns_of(linear, 2 * p + 1)};
                 float *to = out + row * stride + 2 * p * LANES;
+                const int left = linear->outputs - 2 * p * LANES;
+                if (left < 2 * LANES) {
+                    write_last(columns, &tile, line, count, left, to, stride);
+                    continue;
+                }
                 for (int i = line; i < line + count; i++, to += stride)
                     for (int j = 0; j < 2; j++)
                         for (int v = 0; v < VECTORS; v++) {

@@ -60,6 +60,11 @@ static inline floats sums_of(floats v[WIDTH]) {
 static inline ints load_ints(const void *x) {
     return (ints)_mm256_loadu_si256((const __m256i *)x);
 }
+/* The first `count` of 2 * WIDTH bf16, which is 8; the others are zero, and not read. */
+static inline ints load_first(const bf16 *x, int count) {
+    (void)count;
+    return (ints)_mm256_zextsi128_si256(_mm_loadu_si128((const __m128i *)x));
+}
 static inline void store_ints(int32_t *x, ints values) {
     _mm256_storeu_si256((__m256i *)x, (__m256i)values);
 }

@@ -54,6 +54,10 @@ static inline floats sums_of(floats v[WIDTH]) {
 }
 
 static inline ints load_ints(const void *x) { return (ints)_mm512_loadu_si512(x); }
+/* The first `count` of 2 * WIDTH bf16, a multiple of 8; the others are zero, and not read. */
+static inline ints load_first(const bf16 *x, int count) {
+    return (ints)_mm512_maskz_loadu_epi16((1u << count) - 1, x);
+}
 static inline void store_ints(int32_t *x, ints values) { _mm512_storeu_si512(x, (__m512i)values); }
 static inline ints all_ints(int32_t x) { return (ints)_mm512_set1_epi32(x); }
 static inline floats to_floats(ints x) { return _mm512_cvtepi32_ps((__m512i)x); }

@@ -42,6 +42,11 @@ static inline floats sums_of(floats v[WIDTH]) {
 }
 
 static inline ints load_ints(const void *x) { return (ints)vld1q_u8((const uint8_t *)x); }
+/* The first `count` of 2 * WIDTH bf16, which are all of them: sizes of heads are multiples of 8. */
+static inline ints load_first(const bf16 *x, int count) {
+    (void)count;
+    return load_ints(x);
+}
 static inline void store_ints(int32_t *x, ints values) { vst1q_s32(x, (int32x4_t)values); }
 static inline ints all_ints(int32_t x) { return (ints)vdupq_n_s32(x); }
 static inline floats to_floats(ints x) { return vcvtq_f32_s32((int32x4_t)x); }

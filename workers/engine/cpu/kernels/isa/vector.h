@@ -16,6 +16,7 @@
 
 #pragma once
 #include <stdint.h>
+#include <string.h>
 
 typedef uint16_t bf16;
 
@@ -31,6 +32,18 @@ typedef uint16_t bf16;
 
 /* Prefetch the cache line at `place` into the L2 cache. */
 static inline void fetch(const void *place) { __builtin_prefetch(place, 0, 2); }
+
+/* Narrow `size` numbers, a multiple of 8: the last ones may fill half a register of 16. */
+static inline void narrow_all(bf16 *out, const float *x, int size) {
+    int i = 0;
+    for (; i + WIDTH <= size; i += WIDTH) narrow(out + i, load(x + i));
+    if (i == size) return;
+    float last[WIDTH] = {0};
+    bf16 narrowed[WIDTH];
+    memcpy(last, x + i, WIDTH / 2 * sizeof(float));
+    narrow(narrowed, load(last));
+    memcpy(out + i, narrowed, WIDTH / 2 * sizeof(bf16));
+}
 
 static inline ints repeat_pair(const bf16 *pair) { return all_ints(*(const int32_t *)pair); }
 

@@ -1,4 +1,4 @@
-"""Workers and models in the admin."""
+"""The page of workers."""
 
 import pytest
 import redis
@@ -39,12 +39,3 @@ def test_draining_and_resuming(admin: Client, worker: Execution, live: redis.Red
     admin.post("/admin/workers/worker-1/resume/")
     assert not worker.beat("tiny", FACTS)
     assert "serving" in admin.get("/admin/workers/").content.decode()
-
-
-def test_models_by_who_serves_them(admin: Client, worker: Execution) -> None:
-    worker.beat("tiny", FACTS)
-    page = admin.get("/admin/models/").content.decode()
-    for shown in ("tiny", "loaded", "no worker", "chat", "prompt 0.5", "polite"):
-        assert shown in page
-    assert "cannot be read" in page  # `absent` has no files
-    assert "No worker serves texts" in admin.get("/admin/").content.decode()

@@ -15,7 +15,7 @@ from completions.requests.fields.base import NumberField
 from workers.engine.exceptions import DeadlineExceeded, GrammarError, InvalidRequest
 from workers.engine.request import ChoiceDelta, FinishReason, LogprobParams, TokenLogprobs
 from workers.engine.sampling.params import SamplingParams
-from workers.wire import event_choice, job_error
+from workers.event_encoding import event_choice, job_error
 
 
 def scores(num_rows: int, top: int = 2, named: int = 1, offsets=()) -> TokenLogprobs:

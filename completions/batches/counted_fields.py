@@ -99,22 +99,19 @@ def target(root: Any, reference: Any) -> Any:
     return found[1] if found else None
 
 
-def values_in(document: Any, watched: Watched) -> Iterator[tuple[str, str]]:
-    """Yield the pointer and the JSON value of each counted field of a document."""
-    yield from _values(document, watched, "")
-
-
-def _values(value: Any, watched: Watched, pointer: str) -> Iterator[tuple[str, str]]:
+def values_in(value: Any, watched: Watched, pointer: str = "") -> Iterator[tuple[str, str]]:
+    """Yield the pointer and the JSON value of each counted field of a document, or of the part of
+    one at `pointer`."""
     if watched.get("counted") and not _deep(value):
         yield pointer, json.dumps(value, ensure_ascii=False)
     children = watched.get("children", {})
     if isinstance(value, dict):
         for name, child in children.items():
             if name in value:
-                yield from _values(value[name], child, f"{pointer}/{escape(name)}")
+                yield from values_in(value[name], child, f"{pointer}/{escape(name)}")
     elif isinstance(value, list) and _EACH in children:
         for each in value:
-            yield from _values(each, children[_EACH], f"{pointer}/{_EACH}")
+            yield from values_in(each, children[_EACH], f"{pointer}/{_EACH}")
 
 
 def cut_at(text: str) -> str:

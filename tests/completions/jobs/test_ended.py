@@ -7,9 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from completions.jobs import events
+from completions.jobs.ended import FIRST, forget, pack, read_ended, unpack
 from completions.jobs.events import ChoiceEvent, EndEvent, Usage
 from completions.jobs.record import NewJob
-from completions.jobs.settle import FIRST, forget, pack, read_ended, unpack
 from completions.jobs.store import JobStore
 from completions.jobs.submit import submit_kept
 from tests.completions.fake_worker import FakeWorker

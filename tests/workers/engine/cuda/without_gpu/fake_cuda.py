@@ -42,6 +42,7 @@ from workers.engine.cuda.inputs import (
     mixed_metadata,
 )
 from workers.engine.cuda.kv_cache import Way
+from workers.engine.loading.rotary import keep_frequencies
 from workers.engine.model.attention_backend import CudaBackend
 from workers.engine.model.kv_cache import CacheProbe
 from workers.engine.model.paged import PagedModel
@@ -299,6 +300,7 @@ def study(
         make: Any = AutoModelForCausalLM.from_config
         model = make(config, dtype=torch.bfloat16, attn_implementation=backend.attention).eval()
         _move(model)
+        keep_frequencies(model, MAX_LEN)
         try:
             return _run(PagedModel(model), backend, block_size, fuses)
         except DataDependentOutputException as error:

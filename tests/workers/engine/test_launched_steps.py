@@ -15,8 +15,8 @@ from workers.engine.cuda import model_runner
 from workers.engine.cuda.model_runner import CudaModelRunner
 from workers.engine.engine import Engine
 from workers.engine.exceptions import InvalidLogits
-from workers.engine.flight import PendingTokens
 from workers.engine.grammar.jump_rate import JumpRate
+from workers.engine.launched_steps import PendingTokens
 from workers.engine.request import LogprobParams, Request
 from workers.engine.sampling.logprobs import PendingScores
 from workers.engine.sampling.params import SamplingParams

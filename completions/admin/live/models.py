@@ -1,0 +1,58 @@
+"""The page of models: which workers serve each, and how much it was used."""
+
+from typing import Any
+
+from django.http import HttpRequest, HttpResponseBase
+from django.utils import timezone
+
+from completions.admin.base import page, sees
+from completions.admin.dashboard import figures
+from completions.admin.dashboard.figures import DAY
+from completions.admin.display import NONE, compact, exact, label, money
+from completions.admin.live import state
+from completions.catalog import model_files
+from completions.catalog.entries import ModelEntry
+from completions.catalog.model_files import ModelFilesError
+
+
+@sees("view_usagerecord")
+def models(request: HttpRequest) -> HttpResponseBase:
+    live = state.read()
+    used = figures.by_model(DAY, timezone.now())
+    rows = [_model_row(entry, live, used.get(entry.id)) for entry in model_files.served_models()]
+    return page(request, "quire/models.html", "Models", {"live": live, "models": rows})
+
+
+def _model_row(entry: ModelEntry, live: state.Live, used: dict[str, Any] | None) -> dict[str, Any]:
+    workers = [worker for worker in live.workers if worker.model == entry.id]
+    accepting = sum(worker.accepting for worker in workers)
+    try:
+        files = model_files.load(entry)
+    except ModelFilesError as error:
+        files, missing = None, str(error)
+    else:
+        missing = ""
+    if not live.reachable:
+        standing = "unreachable"
+    else:
+        standing = "loaded" if accepting else "drained" if workers else "no worker"
+    return {
+        "id": entry.id,
+        "label": label(standing),
+        "missing": missing,
+        "workers": len(workers),
+        "running": sum(int(worker.facts.get("running", 0)) for worker in workers),
+        "slots": sum(map(state.slots_of, workers)),
+        "queued": sum(job.state == "queued" and job.model == entry.id for job in live.jobs),
+        "context": exact(files.max_model_len) if files else NONE,
+        "vocabulary": exact(files.vocab_size) if files else NONE,
+        "dtype": entry.dtype,
+        "adapters": list(entry.adapters),
+        "abilities": [n.replace("_", " ") for n, has in files.abilities.items() if has]
+        if files
+        else [],
+        "prices": [(kind.replace("_", " "), f"{price:g}") for kind, price in entry.prices.items()],
+        "requests": compact(used["requests"]) if used else "0",
+        "tokens": compact(used["tokens"]) if used else "0",
+        "cost": money(used["cost_nanos"]) if used else money(0),
+    }

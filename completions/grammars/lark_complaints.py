@@ -1,0 +1,222 @@
+"""llguidance's messages about a text in Lark, in words that a client can act on."""
+
+import json
+import re
+
+from completions.grammars.complaints import brief, shortened
+
+_UNEXPECTED = re.compile(
+    r"(?:at EOF: )?(?:Expected token (?P<wanted>.+?), found .*?|(?P<value>Expected value)"
+    r"|expecting rule, token or statement) \(at (?P<found>\".*?\") \(.*"
+)
+"""A part of the text that cannot stand in its place."""
+_WANTED = {
+    "a number": "a number",
+    "'rule_name'": "the name of a rule, in lower case",
+    "'TOKEN_NAME'": "the name of a terminal, in upper case",
+}
+_NAMES = (
+    "a name is in lower case, for a rule, or in upper case, for a terminal, and a definition is "
+    "written as name: ..."
+)
+_OPENED = {")": "(", "]": "[", "}": "{"}
+_UNREADABLE = {
+    "'": "write a string in double quotes",
+    "`": "write a string in double quotes",
+    ";": "a rule ends with its line; remove the ;",
+}
+"""By a character that nothing in Lark begins with."""
+_DIRECTIVES = "use %ignore, %import, %json, %regex or %llguidance"
+_INSIDE = r'(?:[^"\\]|\\["\\/bfnrt]|\\u[0-9a-fA-F]{4}|\\x[0-9a-fA-F]{2})*+'
+_PIECE = re.compile(
+    rf'"{_INSIDE}(?:"|(?P<escape>\\.))?+|/(?:[^/\\]|\\.)++/?+|(?:#|//).*|.', re.DOTALL
+)
+"""A string, up to an escape that it cannot hold if there is one, a pattern, a comment or a
+character. What does not end is one piece too, so that a line is read once."""
+_QUOTES = 'write a string as "a", and a pattern as /[a-z]+/'
+_TERMINAL = "which can stand only in rules, whose names are in lower case"
+_MESSAGES: tuple[tuple[re.Pattern[str], str], ...] = tuple(
+    (re.compile(pattern), message)
+    for pattern, message in (
+        (r"no start rule found", "there is no rule named start; add the rule that the whole text "
+         "matches"),
+        (r'duplicate (?:rule|token): "(.*)"', r"\1 is defined twice; write one definition with | "
+         "between the alternatives"),
+        (r'circular reference in token "([a-z].*)" definition', r"the rule \1 contains itself, "
+         "which a rule with lazy or suffix cannot; leave that out"),
+        (r'circular reference in token "(.*)" definition', r"the terminal \1 contains itself; make "
+         "it a rule, with a name in lower case"),
+        (r"unknown grammar @(\S*).*", r"there is no grammar named \1; give one of the grammars "
+         "this name"),
+        (r"range start must be a single character|range end must be a single character",
+         'a range is between single characters, as in "a".."z"'),
+        (r"invalid range order: (.*)", r"the range \1 is reversed; write the smaller character "
+         "first"),
+        (r"range end must be >= start, got \((\d+), (\d+)\)", r"the repetition {\1,\2} has a "
+         "minimum above its maximum; write the smaller number first"),
+        (r"range start must be >= 0, got (-\d+)", r"a repetition cannot have \1 as its minimum; "
+         "write 0 or more"),
+        (r"flags not allowed in this context", "a range has no flags; remove the letter after the "
+         "quotation mark, or write a pattern"),
+        (r"(.)-flag is not supported in regexes", r"the flag \1 is not supported; use i, m, s or "
+         "x"),
+        (r"Unexpected condition '(.*)'", r"the condition \1 is unknown; remove %if"),
+        (r'rule "(.*)" not found', r"the rule \1 is not defined; define it, or write a string in "
+         "double quotes"),
+        (r"End number in range cannot be 0", "a repetition of at most 0 times matches nothing; "
+         "remove it"),
+        (r"Unknown common regex: (.*); following are available: (.*)", r"there is no \1 to import; "
+         r"use one of: \2"),
+        (r"(declare|override) statement not supported yet", r"%\1 is not supported; define the "
+         "terminal in this text"),
+        (r"priority not supported yet", "a priority is not supported; remove the number"),
+        (r"(?:params|template usage) not supported yet", "templates are not supported; write out "
+         "the rule for each use"),
+        (r"Unknown attribute: max_chars", "a rule has no attribute max_chars; bound its "
+         "characters, as in /.{0,80}/"),
+        (r"Unknown attribute: (.*)", r"a rule has no attribute \1; use lazy, suffix or capture"),
+        (r"Token range end too large: (\d+)", r"the model has no token \1; give smaller ids"),
+        (r'invalid token range: "(.*)"', r"the token range \1 cannot be read; write ids as in "
+         "<[1,5-9]>, the smaller one first"),
+        (r"empty token range", "the token range is empty; write ids as in <[1,5-9]>"),
+        (r"(?:negated wildcard token <\[\^\*\]> is|wildcard token range '\*' must) not .*",
+         "a wildcard stands alone, as in <[*]>; write ids as in <[1,5-9]> or <[^1,5-9]>"),
+        (r"Cannot have multiple stop/suffix conditions", "a rule has one suffix; remove the "
+         "others"),
+        (r"stop_capture_name requires .*", "stop_capture needs suffix beside it; leave it out"),
+        (r"panic: assertion failed: !state\.has_lowest_match\(\)", "a lazy rule cannot match the "
+         "empty text; require a character, as in /[a-z]+/"),
+        (r"invalid digit found in string", "token ids are numbers, as in <[1,5-9]>; a special "
+         "token is written with its name, as in <|im_end|>"),
+        (r"special tokens \(like \"(.*)\"\) cannot be used in terminals", rf"\1 is a token, "
+         f"{_TERMINAL}"),
+        (r"%json literals cannot be used in terminals", f"%json is a grammar, {_TERMINAL}"),
+        (r"failed to parse \"?%json\"?: (.*?)(?: at line \d+ column \d+)?", r"what follows %json "
+         r"is no JSON object: \1"),
+        (r"failed to compile JSON schema: .*", "a schema after %json must be an object"),
+        (r"failed to parse \"?%regex\"?: .*|no fields set on %regex|only one field can be .*",
+         "what follows %regex must be an object with one of substring_chunks, an array of strings, "
+         "substring_words and substring_chars, strings"),
+        (r"failed to parse \"?%llguidance(?: declaration)?\"?: invalid type.*", "what follows "
+         "%llguidance must be an object of its options"),
+        (r"number too large to fit in target type", "a number is too large; write a smaller one"),
+        (r"duplicate grammar name: @(.*)", r"two grammars are named \1; rename one"),
+        (r"failed to parse \"?%llguidance(?: declaration)?\"?: (.*?)(?: at line \d+ column \d+)?",
+         r"what follows %llguidance must be an object of its options: \1"),
+        (r"rollback not supported with .*", "stop is not supported; write suffix instead, whose "
+         "text is part of the output, or lazy"),
+        (r"& is only supported for tokens, not rules; .*", "& joins only terminals; define a "
+         "terminal, with a name in upper case, and use it here"),
+    )
+)  # fmt: skip
+"""The first pattern that matches llguidance's whole message decides."""
+_FOUND = re.compile(r' \(at ".*')
+"""What llguidance read at the place of the fault."""
+_SPECIAL = re.compile(
+    r'unknown special token: "(.*?)"; following special tokens are available: (.*)'
+)
+_UNDEFINED = re.compile(r'unknown name: "(.*)"')
+
+
+def explained(message: str, text: str = "", line: int | None = None, column: int | None = 1) -> str:
+    """What is wrong, and what to write instead. `text` is the Lark text, with the place of the
+    fault, where they are known."""
+    first = brief(message)
+    if found := _UNEXPECTED.fullmatch(first):
+        return _unexpected(found, _line(text, line), (column or 1) - 1)
+    if first == "lexer error":
+        if line is None or column is None:
+            return f"a part of it cannot be read; {_QUOTES}"
+        return _unreadable(_line(text, line), (column or 1) - 1)
+    if found := _SPECIAL.fullmatch(first):
+        return _no_special_token(found[1], found[2])
+    if found := _UNDEFINED.fullmatch(first):
+        return _undefined(found[1], text)
+    first = _FOUND.sub("", first)
+    for pattern, advice in _MESSAGES:
+        if found := pattern.fullmatch(first):
+            return _filled(advice, found)
+    return shortened(first, 500)
+
+
+def _filled(advice: str, found: re.Match[str]) -> str:
+    """The advice with what llguidance quotes; the first part may be a name of the client's."""
+    parts = {"1": shortened(found[1])} if found.re.groups else {}
+    if found.re.groups > 1:
+        parts["2"] = found[2]
+    return re.sub(r"\\([12])", lambda group: parts[group[1]], advice)
+
+
+def _line(text: str, line: int | None) -> str:
+    lines = text.split("\n")
+    return lines[line - 1] if line is not None and 1 <= line <= len(lines) else ""
+
+
+def _unexpected(found: re.Match[str], line: str, offset: int) -> str:
+    given = shortened(_unquoted(found["found"]))
+    shown = "the end of the line" if given == "\n" else given
+    wanted = found["wanted"]
+    if wanted == "':'" and given == "[":
+        return "only rules, whose names are in lower case, can have attributes in [...]"
+    if wanted == "'='":
+        return "only lazy and capture are attributes without a value; write others as name=value"
+    if wanted in ("':'", "'_'"):
+        if given == "=" and "::=" in line[max(0, offset - 2) : offset + 3]:
+            return "write : instead of ::="
+        if given[:1].isalnum() and (before := re.search(r"\w+\Z", line[:offset][-100:])):
+            shown = before[0] + shown  # llguidance reads Start as S and tart
+        return f"{shown} cannot stand here: {_NAMES}"
+    if wanted is not None:
+        return f"{shown} cannot stand here; write {_WANTED.get(wanted, wanted)}"
+    if given in ("+", "*", "?"):
+        return f"{given} has nothing to repeat; write a string, a name or a group (...) before it"
+    if given in _OPENED:
+        return f"this {given} has no matching {_OPENED[given]}; remove it"
+    if found["value"]:
+        return f"{shown} cannot stand here; write a string, a pattern, a name or a group (...)"
+    return f"{shown} cannot begin a definition: {_NAMES}"
+
+
+def _unquoted(text: str) -> str:
+    """A text that Rust quotes, which may hold escapes that JSON lacks."""
+    try:
+        return str(json.loads(text))
+    except ValueError:
+        return text[1:-1]
+
+
+def _unreadable(line: str, offset: int) -> str:
+    """The refusal of a line at a place where nothing can be read."""
+    escapes = (piece["escape"] for piece in _PIECE.finditer(line[: offset + 1]))
+    if escape := next(filter(None, escapes), None):
+        return f"the escape {escape} is unknown in a string; write \\\\ for a backslash"
+    if line[offset - 1 : offset] == "%":
+        name = re.match(r"\w*", line[offset:])
+        return f"there is no directive %{shortened(name[0]) if name else ''}; {_DIRECTIVES}"
+    if not (character := line[offset : offset + 1]):
+        return (
+            'a string or a pattern before this does not end; close it with " or /, and write a '
+            "newline in it as \\n"
+        )
+    advice = _UNREADABLE.get(character, _QUOTES)
+    shown = "a space" if character == " " else character
+    return f"{shown} cannot stand here; {advice}"
+
+
+def _no_special_token(name: str, listed: str) -> str:
+    known = [each for each in listed.strip("⟦⟧").split("‧") if each.startswith("<")]
+    name = shortened(name)
+    by_id = "write a token by its id as in <[5]>, and text in quotes"
+    if not known:
+        return f"the model has no special token {name}; {by_id}"
+    return f"the model has no special token {name}; some that it has: {', '.join(known)}; {by_id}"
+
+
+def _undefined(name: str, text: str) -> str:
+    if re.search(rf"^[ \t]*[?!]?{re.escape(name)}\b[^:\n\"/]*:", text, re.MULTILINE):
+        return (
+            f"the rule {shortened(name)} cannot stand in a terminal; make it a terminal, with a "
+            "name in upper case"
+        )
+    name = shortened(name)
+    return f"{name} is not defined; define it as {name}: ..., or write a string in double quotes"

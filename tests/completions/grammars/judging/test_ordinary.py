@@ -1,0 +1,51 @@
+"""What a thread of the web process may judge."""
+
+import json
+from typing import Any
+
+import pytest
+
+from completions.grammars import Constraint, Question
+from completions.grammars.judging.judge import canonical
+from completions.grammars.judging.ordinary import is_ordinary
+from tests.completions.grammars.hostile import repeated
+from tests.completions.grammars.json_schema.test_schema import chain
+
+AB = {"type": "const_string", "value": "ab"}
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "expected"),
+    [
+        ("regex", "[a-z]{2,300}", True),
+        ("regex", "[a-z]{2,501}", False),
+        ("regex", "x{99999999999999999999}", False),
+        ("regex", "(" * 201, False),
+        ("ebnf", "root ::= " + '"a" ' * 5000, False),
+        ("json_schema", {"type": "object"}, True),
+        ("json_schema", chain(60), False),
+        ("json_schema", {"multipleOf": 7}, True),
+        ("json_schema", r'{"multiple\u004ff": 9}', False),
+        ("json_schema", {"description": "\u00e9"}, True),
+        ("grammar", {"type": "lark", "value": 'start: %json {"multipleOf": 9}'}, False),
+        ("grammar", {"type": "lark", "value": 'start: "a"'}, False),
+        ("grammar", {"type": "regex", "value": "a+"}, True),
+        ("ebnf", r'root ::= "\u00e9"', True),
+        ("json_schema", {"patternProperties": {f"^k{i}": {} for i in range(9)}}, True),
+        ("json_schema", {"patternProperties": {f"^k{i}": {} for i in range(200)}}, False),
+        ("json_schema", {"anyOf": [{"multipleOf": 9901}, {"multipleOf": 9902}]}, False),
+        ("regex", "((a{9}){9}){9}", False),
+        ("regex", "a{9}{9}{9}", False),
+        ("regex", "(?x) ((a{9}) {9}) {9}", False),
+        ("regex", "([0-9a-f]{1,4}:){7}[0-9a-f]{1,4}", True),
+        ("json_schema", {"pattern": "((a{9}){9}){9}"}, False),
+        ("json_schema", {"enum": [], "anyOf": [{"pattern": r"\d{4}-\d{2}-\d{2}"}] * 9}, True),
+        ("ebnf", 'root ::= a{9}\na ::= b{9}\nb ::= "a"{9}', False),
+        ("structural_tag", {"format": repeated(AB, 2)}, False),
+        ("structural_tag", json.dumps({"format": repeated(AB, 2)}), False),
+        ("structural_tag", {"format": repeated(AB, 0)}, True),
+    ],
+)
+def test_what_is_ordinary(field: str, value: Any, expected: bool) -> None:
+    question = Question(Constraint(field, value))
+    assert is_ordinary(question, canonical(question)) is expected
