@@ -72,6 +72,8 @@ def test_a_key_is_made_used_and_its_request_found(page: browser.Page, service: I
     assert "completed" in page.locator("#result_list tbody").inner_text()
 
     page.keyboard.press("Control+k")
+    # The palette opens in a later frame: what is typed before is lost.
+    page.wait_for_function("document.activeElement.id == 'search-input-command'")
     page.locator("#search-input-command").press_sequentially(request_id)
     page.locator("#command-results a", has_text=job_id).click()
     page.wait_for_url(f"{service.url}/admin/jobs/{job_id}/")
