@@ -118,7 +118,7 @@ def test_tests_that_are_named_exist():
         assert re.search(rf"^ *(async )?def {test}\(", source, re.MULTILINE), f"{file}::{test}"
 
 
-OF_OTHERS = ("QUIRE_API_KEY", "QUIRE_BASE_URL", "QUIRE_FAULT_", "QUIRE_FUZZED_")
+OF_OTHERS = ("QUIRE_API_KEY", "QUIRE_BASE_URL", "QUIRE_FAULT_", "QUIRE_FUZZED_", "QUIRE_TEST_")
 """Variables of clients and of tests."""
 
 
