@@ -113,6 +113,7 @@ def test_a_budget_is_not_overspent(scripted, second) -> None:
     assert "100 tokens a day" in error["message"]
 
 
+@pytest.mark.long
 def test_places_of_a_killed_process_are_free_again(scripted, second) -> None:
     """Last in this file: it kills the second process."""
     url, process = second

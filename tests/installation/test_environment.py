@@ -57,6 +57,7 @@ def test_pip_takes_over_where_uv_is_not_in_the_index(place):
     assert "pip installs the packages instead" in place.lines[-1]
 
 
+@pytest.mark.long
 def test_an_environment_of_the_right_python_is_kept(place):
     place.prepare("tiny==1.0")
     marker = place.venv / "kept"

@@ -150,6 +150,7 @@ def test_replacing_drained_workers_interrupts_no_stream(scripted, fleet):
     assert attempts(scripted, audience.job_ids) == {1}  # who was drained ended what it had
 
 
+@pytest.mark.long
 def test_a_worker_stopped_without_draining_hands_its_streams_over(scripted, fleet):
     audience = Audience(scripted, LONG)
     asyncio.run(audience.watch(lambda: fleet.replace(drained=False)))

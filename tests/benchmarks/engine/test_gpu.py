@@ -79,6 +79,7 @@ def test_a_tiny_model_runs_through_all_of_it(capsys):
     assert "did not run: needs a GPU" in capsys.readouterr().out
 
 
+@pytest.mark.long
 def test_the_comparison_finds_equal_tokens_equal_and_others_not(monkeypatch):
     assert gpu.unequal_tokens("cpu") == []
     plain = gpu.generate

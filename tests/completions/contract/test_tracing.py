@@ -102,7 +102,7 @@ def test_a_collector_is_sent_what_a_process_has_when_it_ends(wanted, monkeypatch
     pytest.importorskip("opentelemetry.exporter.otlp.proto.http")
     Collector.taken.clear()
     with ThreadingHTTPServer(("127.0.0.1", 0), Collector) as server:
-        threading.Thread(target=server.serve_forever).start()
+        threading.Thread(target=server.serve_forever, args=(0.01,)).start()
         url = f"http://127.0.0.1:{server.server_address[1]}"
         monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", url)
         tracing.start("quire-web")

@@ -182,7 +182,7 @@ def running() -> Iterator[Forging]:
 
     server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
     forging.url = f"http://127.0.0.1:{server.server_address[1]}"
-    thread = threading.Thread(target=server.serve_forever, daemon=True)
+    thread = threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True)
     thread.start()
     try:
         yield forging

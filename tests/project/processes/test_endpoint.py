@@ -37,7 +37,7 @@ def test_ready_is_what_readyz_says(status, expected):
             pass
 
     with http.server.HTTPServer(("127.0.0.1", 0), Handler) as server:
-        thread = threading.Thread(target=server.serve_forever)
+        thread = threading.Thread(target=server.serve_forever, args=(0.01,))
         thread.start()
         try:
             assert Endpoint("127.0.0.1", server.server_port).is_ready() is expected
