@@ -48,7 +48,7 @@ AVX512 = InstructionSet(
 AVX2 = InstructionSet(needed={"avx2": "-mavx2", "fma": "-mfma"}, faster={"avx_vnni": "-mavxvnni"})
 _NEON = {"asimddp": "+dotprod", "bf16": "+bf16", "i8mm": "+i8mm"}
 
-LIMITS = ("amx", "avx512", "avx2", "none")
+LIMITS = ("amx", "avx512", "avx512_vnni", "avx2", "none")
 """The values of ``QUIRE_INSTRUCTIONS`` on x86, from everything that a CPU has down to nothing."""
 
 _NEEDED = "AVX512, AVX2 with FMA, or NEON in the instructions of this CPU"
@@ -124,8 +124,12 @@ def limited(features: frozenset[str], limit: str) -> frozenset[str]:
         raise ValueError(f"QUIRE_INSTRUCTIONS is {limit!r}: use {', '.join(allowed)}, or unset it")
     if limit == "none":
         return frozenset()
-    left = features if limit == "amx" else features - set(AMX)
-    return left if limit != "avx2" else left - {x for x in left if x.startswith("avx512")}
+    if limit == "amx":
+        return features
+    left = features - set(AMX)
+    if limit == "avx512_vnni":
+        return left - {"avx512_bf16"}
+    return left if limit == "avx512" else left - {x for x in left if x.startswith("avx512")}
 
 
 def _compiled(flags: list[str]) -> Path:
