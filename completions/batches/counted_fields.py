@@ -2,24 +2,29 @@
 
 import json
 from collections import deque
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from itertools import islice
 from typing import Any
 
 from completions.grammars import Constraint
 from completions.grammars.json_schema.pointers import escape, resolve
 from completions.grammars.structural_tag import ANSWER
+from completions.models.storable import SHOWN
 from completions.responses.truncated_json import path_at_end
 
 MAX_FIELDS = 64
 """The most fields of one schema that are counted: the first ones in its order."""
 _MAX_VISITED = 2000
 """The most parts of a schema that are visited."""
+_MAX_VALUES = 1000
+"""The most values of one enum that are told apart from other text."""
 _EACH = "*"
 """The part of a pointer that stands for any array item."""
+_BOOLEANS = ("true", "false")
 
 Watched = Mapping[str, Any]
-"""A tree of fields: `{"counted": true}` at the leaves, children by name, `*` for array items."""
+"""A tree of fields: children by name, `*` for array items. `counted` is a list of the JSON values
+that are counted there, or true for any scalar."""
 
 
 def schema_of(constraint: Constraint | None) -> Mapping[str, Any] | None:
@@ -56,16 +61,20 @@ class SharedSchema:
 def watched_by(schema: Mapping[str, Any]) -> dict[str, Any]:
     """The tree of those fields of a schema that are booleans or enums of scalars."""
     tree: dict[str, Any] = {}
-    for pointer in islice(dict.fromkeys(_fields(schema)), MAX_FIELDS):
+    fields: dict[tuple[str, ...], dict[str, None]] = {}
+    for path, values in _fields(schema):
+        if path in fields or len(fields) < MAX_FIELDS:
+            fields.setdefault(path, {}).update(dict.fromkeys(values))
+    for path, several in fields.items():
         node = tree
-        for name in pointer:
+        for name in path:
             node = node.setdefault("children", {}).setdefault(name, {})
-        node["counted"] = True
+        node["counted"] = list(several) if len(several) <= _MAX_VALUES else True
     return tree
 
 
-def _fields(root: Mapping[str, Any]) -> Iterator[tuple[str, ...]]:
-    """Yield the paths of the fields, the shallow ones first."""
+def _fields(root: Mapping[str, Any]) -> Iterator[tuple[tuple[str, ...], Iterable[str]]]:
+    """Yield the paths of the fields, the shallow ones first, and the JSON values of each."""
     waiting: deque[tuple[Any, tuple[str, ...]]] = deque([(root, ())])
     for _ in range(_MAX_VISITED):  # a schema may refer to itself
         if not waiting:
@@ -73,18 +82,29 @@ def _fields(root: Mapping[str, Any]) -> Iterator[tuple[str, ...]]:
         schema, path = waiting.popleft()
         if not isinstance(schema, dict):
             continue
-        enum = schema.get("enum")
-        if schema.get("type") == "boolean" or (
-            isinstance(enum, list) and not any(map(_deep, enum))
-        ):
-            yield path
-        waiting.append((target(root, schema.get("$ref")), path))
-        for keyword in ("anyOf", "oneOf", "allOf"):
-            if isinstance(several := schema.get(keyword), list):
-                waiting += ((each, path) for each in several)
-        if isinstance(properties := schema.get("properties"), dict):
-            waiting += ((each, (*path, name)) for name, each in properties.items())
-        waiting.append((schema.get("items"), (*path, _EACH)))
+        enum, types = schema.get("enum"), schema.get("type")
+        if isinstance(enum, list) and not any(map(_deep, enum)):
+            yield path, map(_written, enum)
+        elif types == "boolean":
+            yield path, _BOOLEANS
+        elif types in (["boolean", "null"], ["null", "boolean"]):
+            yield path, (*_BOOLEANS, "null")
+        waiting.extend(islice(_parts(root, schema, path), _MAX_VISITED - len(waiting)))
+
+
+def _parts(
+    root: Mapping[str, Any], schema: Mapping[str, Any], path: tuple[str, ...]
+) -> Iterator[tuple[Any, tuple[str, ...]]]:
+    """Yield the parts of a schema, each with the path of what it describes."""
+    yield target(root, schema.get("$ref")), path
+    for keyword in ("anyOf", "oneOf", "allOf"):
+        if isinstance(several := schema.get(keyword), list):
+            yield from ((each, path) for each in several)
+    if isinstance(properties := schema.get("properties"), dict):
+        for name, each in properties.items():
+            if "\0" not in name:  # PostgreSQL cannot store it
+                yield each, (*path, name)
+    yield schema.get("items"), (*path, _EACH)
 
 
 def _deep(value: Any) -> bool:
@@ -102,8 +122,11 @@ def target(root: Any, reference: Any) -> Any:
 def values_in(value: Any, watched: Watched, pointer: str = "") -> Iterator[tuple[str, str]]:
     """Yield the pointer and the JSON value of each counted field of a document, or of the part of
     one at `pointer`."""
-    if watched.get("counted") and not _deep(value):
-        yield pointer, json.dumps(value, ensure_ascii=False)
+    counted = watched.get("counted")
+    if counted and not _deep(value):
+        written = _written(value)
+        if counted is True or written in counted:
+            yield pointer, written
     children = watched.get("children", {})
     if isinstance(value, dict):
         for name, child in children.items():
@@ -114,7 +137,11 @@ def values_in(value: Any, watched: Watched, pointer: str = "") -> Iterator[tuple
             yield from values_in(each, children[_EACH], f"{pointer}/{_EACH}")
 
 
+def _written(value: Any) -> str:
+    return json.dumps(value, ensure_ascii=False)
+
+
 def cut_at(text: str) -> str:
     """The pointer to the value in which truncated JSON ends; empty for the whole document."""
     names = (_EACH if isinstance(each, int) else escape(each) for each in path_at_end(text))
-    return "".join(f"/{name}" for name in names)
+    return "".join(f"/{name}" for name in names).replace("\0", SHOWN)

@@ -48,9 +48,9 @@ def read_ended(
     client, keys = store.client, store.keys
     entries = cast("Entries", client.xrange(keys.usage, since, count=count))
     pipeline = client.pipeline(transaction=False)
-    for _, fields in entries:
+    for entry_id, fields in entries:
         if fields.get(b"kept") == b"1":
-            job_id = fields[b"id"].decode()
+            job_id = fields.get(b"id", entry_id).decode()
             pipeline.hget(keys.job(job_id), "view")
             pipeline.xrange(keys.ev(job_id))
     replies = iter(pipeline.execute())

@@ -44,8 +44,19 @@ def open_jobs(store: SyncStore) -> tuple[list[JobRecord], int]:
     return sorted((job for job in found if not job.ended), key=lambda job: job.created), total
 
 
-def queue_depths(jobs: Sequence[JobRecord]) -> Counter[str]:
-    return Counter(job.kind for job in jobs if job.state == "queued")
+def queued(store: SyncStore) -> Counter[tuple[str, str]]:
+    """How many jobs are queued, by model and kind. All open jobs are counted, however many."""
+    client, keys = store.client, store.keys
+    ids = cast("list[bytes]", client.zrange(keys.open, 0, -1))
+    found = Counter[tuple[str, str]]()
+    for first in range(0, len(ids), MOST_LISTED):
+        pipeline = client.pipeline(transaction=False)
+        for job_id in ids[first : first + MOST_LISTED]:
+            pipeline.hmget(keys.job(job_id.decode()), "state", "model", "kind")
+        for state, model, kind in pipeline.execute():
+            if state == b"queued":
+                found[model.decode(), kind.decode()] += 1
+    return found
 
 
 def details(store: SyncStore, job_id: str) -> JobRecord | None:

@@ -4,7 +4,7 @@ from collections import Counter, defaultdict
 from datetime import datetime
 
 from completions.catalog import model_files
-from completions.jobs.operate import open_jobs
+from completions.jobs import operate
 from completions.jobs.store import SyncStore
 from completions.jobs.workers import WorkerRecord, watch_workers
 from completions.models import LoadSample
@@ -20,9 +20,8 @@ _COLUMNS = {
 def sample(store: SyncStore, now: datetime) -> None:
     """Store a sample for every served model. The first sample of a minute is kept."""
     queued: dict[str, Counter[str]] = defaultdict(Counter)
-    for job in open_jobs(store)[0]:
-        if job.state == "queued":
-            queued[job.model][_COLUMNS[job.kind]] += 1
+    for (model, kind), count in operate.queued(store).items():
+        queued[model][_COLUMNS[kind]] += count
     serving: dict[str, list[WorkerRecord]] = defaultdict(list)
     for worker in watch_workers(store):
         serving[worker.model].append(worker)

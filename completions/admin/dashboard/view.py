@@ -107,11 +107,11 @@ def _change(now: float, before: float) -> str:
 def _live_tiles(live: state.Live) -> list[Tile]:
     if not live.reachable:
         return [Tile("Queue", NONE, "Redis does not answer", "bad")]
-    parts = [f"{exact(n)} {kind}" for kind, n in live.queued.items() if n]
+    parts = [f"{exact(n)} {kind}" for kind, n in live.queued_by_kind.items()]
     slots = f"{exact(live.running)} / {exact(live.slots)}" if live.slots else exact(live.running)
     workers = f"on {len(live.workers)} worker{'s' if len(live.workers) != 1 else ''}"
     return [
-        Tile("Queue now", exact(sum(live.queued.values())), ", ".join(parts) or "empty"),
+        Tile("Queue now", exact(live.queued.total()), ", ".join(parts) or "empty"),
         Tile("Slots now", slots, f"running {workers}", "" if live.workers else "bad"),
     ]
 

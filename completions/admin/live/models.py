@@ -43,7 +43,7 @@ def _model_row(entry: ModelEntry, live: state.Live, used: dict[str, Any] | None)
         "workers": len(workers),
         "running": sum(int(worker.facts.get("running", 0)) for worker in workers),
         "slots": sum(map(state.slots_of, workers)),
-        "queued": sum(job.state == "queued" and job.model == entry.id for job in live.jobs),
+        "queued": exact(live.queued_for(entry.id)),
         "context": exact(files.max_model_len) if files else NONE,
         "vocabulary": exact(files.vocab_size) if files else NONE,
         "dtype": entry.dtype,

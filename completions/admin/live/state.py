@@ -36,8 +36,18 @@ class Live:
     jobs: Sequence[JobRecord] = ()
     open_in_all: int = 0
     """Number of open jobs; `jobs` may hold only the first of them."""
-    queued: Counter[str] = field(default_factory=Counter)
-    """Number of queued jobs by kind."""
+    queued: Counter[tuple[str, str]] = field(default_factory=Counter)
+    """Number of queued jobs by model and kind."""
+
+    def queued_for(self, model: str) -> int:
+        return sum(count for (of, _), count in self.queued.items() if of == model)
+
+    @property
+    def queued_by_kind(self) -> Counter[str]:
+        by_kind = Counter[str]()
+        for (_, kind), count in self.queued.items():
+            by_kind[kind] += count
+        return by_kind
 
     @property
     def running(self) -> int:
@@ -88,9 +98,10 @@ def read() -> Live:
         with store() as redis:
             workers = watch_workers(redis)
             jobs, total = operate.open_jobs(redis)
+            queued = operate.queued(redis)
     except UnreachableError:
         return Live(reachable=False)
-    return Live(True, workers, jobs, total, operate.queue_depths(jobs))
+    return Live(True, workers, jobs, total, queued)
 
 
 def slots_of(worker: WorkerRecord) -> int:

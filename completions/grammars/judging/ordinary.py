@@ -16,11 +16,15 @@ ORDINARY_PATTERNS_BYTES = 1_000
 """Bytes of a schema with `patternProperties`, each of which llguidance compares with each."""
 _HIDDEN = ("%json", "\\\\u")
 """Signs of a schema inside a text, which the static caps miss, or of escapes that hide counts."""
-_COUNTS = re.compile(
-    r"(?P<before>[)}?*+])?+\{\s*+(?P<low>\d++)\s*+(?:,\s*+(?P<high>\d*+)\s*+)?+(?=\})"
-)
-"""A count in a pattern, and what it repeats if that is a group or another repetition."""
-_COUNTS_OF_TAGS = re.compile(r'\\?"(?:min|max)\\?"\s*:\s*(\d+)')
+_SPACE = r"(?:\s|\\+[nrtf])*+"
+"""White space; in a text inside JSON, such as `\n`."""
+_BRACES = re.compile(rf'(?P<before>[)}}?*+])?+\{{(?!{_SPACE}\\*")(?P<inside>[^{{}}]*+)')
+"""What may be a count in a pattern, up to the next brace, and what it repeats if that is a group or
+another repetition. Not the brace of a JSON object."""
+_NUMBER = re.compile(r"\d+")
+_COMMENT = "#"
+"""In EBNF and in patterns with the flag `x`, a count may hold a comment."""
+_COUNTS_OF_TAGS = re.compile(rf'\\*"(?:min|max)\\*"{_SPACE}:{_SPACE}(\d+)')
 """In structural tags, which may be text that holds JSON."""
 _SPACED = re.compile(r"\(\?[a-zA-Z-]*x")
 """The flag with which white space may stand between a group and its count."""
@@ -50,13 +54,23 @@ def _most_repeated(question: Question, written: str) -> int:
     kind = question.constraint.plain()[0]
     nests_anywhere = kind in ("ebnf", "structural_tag") or _SPACED.search(written) is not None
     most, product = 1, 1
-    for found in _COUNTS.finditer(written):
-        count = max(int(digits[:9]) for digits in (found["low"], found["high"]) if digits)
+    for found in _BRACES.finditer(written):
+        inside = found["inside"]
+        if _COMMENT in inside:
+            return ORDINARY_COUNT + 1
+        count = max(map(_capped, _NUMBER.findall(inside)), default=1)
         if nests_anywhere or found["before"]:
-            product = min(product * max(count, 1), ORDINARY_COUNT + 1)
+            product = min(product * count, ORDINARY_COUNT + 1)
         else:
             most = max(most, count)
     if kind == "structural_tag":
         for digits in _COUNTS_OF_TAGS.findall(written):
-            product = min(product * max(int(digits[:9]), 1), ORDINARY_COUNT + 1)
+            product = min(product * _capped(digits), ORDINARY_COUNT + 1)
     return most * product
+
+
+def _capped(digits: str) -> int:
+    """At least 1 and at most one more than an ordinary count."""
+    significant = digits.lstrip("0")
+    many = len(significant) > len(str(ORDINARY_COUNT))
+    return ORDINARY_COUNT + 1 if many else max(int(significant or 1), 1)

@@ -1,7 +1,9 @@
 """What a batch's results have in common, while it runs and afterwards."""
 
+import json
 import random
 import statistics
+import tracemalloc
 
 import pytest
 
@@ -59,6 +61,35 @@ def test_a_schema_without_end_is_watched_within_bounds():
     assert cut_at(long) == cut_at(long + "\\") == "/a"
     for odd in ({"properties": 3}, {"items": [True]}, {"enum": 4}, {"$ref": 5}, {"anyOf": 1}):
         assert watched_by(odd) == {}
+
+
+def test_only_values_of_the_schema_are_counted():
+    either = {"anyOf": [{"enum": ["x", 1]}, {"type": ["boolean", "null"]}, {"type": "string"}]}
+    watched = json.loads(json.dumps(watched_by({"properties": {"a": either}})))
+    values = ["x", "free text", 1, 2, True, None, {"b": 1}]
+    counted = [each for value in values for each in values_in({"a": value}, watched)]
+    assert counted == [("/a", '"x"'), ("/a", "1"), ("/a", "true"), ("/a", "null")]
+
+
+def test_an_enum_without_end_is_counted_whatever_it_says():
+    watched = watched_by({"enum": list(range(2000))})
+    assert watched == {"counted": True}
+    assert list(values_in("any", watched)) == [("", '"any"')]
+
+
+def test_what_waits_to_be_visited_is_bounded():
+    many = {"anyOf": [{"type": "null"}] * 9000}
+    schema = {"properties": {str(n): {"$ref": "#/$defs/many"} for n in range(900)}}
+    tracemalloc.start()
+    assert watched_by(schema | {"$defs": {"many": many}}) == {}
+    assert tracemalloc.get_traced_memory()[1] < 5e6
+    tracemalloc.stop()
+
+
+def test_no_name_has_a_null_character_which_postgresql_refuses():
+    names = {"a\0": {"type": "boolean"}, "b": {"type": "boolean"}}
+    assert watched_by({"properties": names}) == {"children": {"b": {"counted": ["true", "false"]}}}
+    assert cut_at('{"x\\u0000": "tr') == "/x\N{SYMBOL FOR NULL}"
 
 
 def test_codes_without_end_share_a_name():

@@ -54,12 +54,13 @@ def test_forgotten_entries_are_not_read_again_and_expire(redis_client):
 def test_pages_go_on_where_the_last_one_ended_past_what_cannot_be_read(redis_client, caplog):
     run(redis_client, "first")
     redis_client.xadd(f"{PREFIX}usage", {"id": "foreign"})
+    redis_client.xadd(f"{PREFIX}usage", {"kept": "1", "state": "completed"})
     run(redis_client, "last")
     pages, since = [], FIRST
     while since is not None:
         jobs, since = read_ended(JobStore(redis_client, PREFIX), 1, since)
         pages.append([job.id for job in jobs])
-    assert pages == [["first"], [], ["last"], []]
+    assert pages == [["first"], [], [], ["last"], []]
     assert "cannot read ended job foreign" in caplog.text
 
 

@@ -49,7 +49,19 @@ async def test_open_jobs_are_listed_as_they_stand(submit, worker, redis_client):
     assert (queued.id, queued.state, queued.kind, queued.worker) == (
         "second", "queued", "stream", "",
     )  # fmt: skip
-    assert operate.queue_depths(jobs) == {"stream": 1}
+
+
+async def test_queued_jobs_are_counted_beyond_those_listed(
+    submit, worker, redis_client, monkeypatch
+):
+    monkeypatch.setattr(operate, "MOST_LISTED", 2)
+    for name in "abcd":
+        await submit(name, kind="stream" if name == "d" else "sync")
+    worker.claim(["a"])
+    store = JobStore(redis_client, PREFIX)
+    assert len(operate.open_jobs(store)[0]) == 2
+    model = operate.open_jobs(store)[0][0].model
+    assert operate.queued(store) == {(model, "sync"): 2, (model, "stream"): 1}
 
 
 async def test_a_jobs_details_while_it_runs_and_after(submit, worker, redis_client):
