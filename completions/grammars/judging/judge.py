@@ -6,12 +6,13 @@ An ordinary constraint is judged on a thread, a costly one in a child process, w
 import asyncio
 import hashlib
 import json
+import logging
 import threading
 import time
 from collections import OrderedDict
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from completions.contract.llguidance_threads import big_stack_threads
 from completions.grammars.constraint import Constraint
@@ -30,6 +31,8 @@ from completions.grammars.judging.examination import Question, Verdict, examine,
 from completions.grammars.judging.ordinary import is_ordinary
 from completions.grammars.limits import DEFAULT_LIMITS, Limits, too_deep, too_long
 from completions.grammars.tokens import TokenSource
+
+logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
@@ -82,6 +85,7 @@ class Judge:
         self._cache = VerdictCache(limits.cache_bytes)
         self._children = Children(limits)
         self._threads = big_stack_threads(THREADS, "grammar")
+        self._stuck: set[asyncio.Future[Any]] = set()
         self._askers = ThreadPoolExecutor(limits.processes, "grammar-child")
         self._examining: dict[tuple[asyncio.AbstractEventLoop, str], asyncio.Task[Verdict]] = {}
 
@@ -126,11 +130,12 @@ class Judge:
 
     async def _examined(self, question: Question, written: str) -> Verdict:
         try:
-            if is_ordinary(question, written):
-                return await self._run(self._threads, lambda: examine(question, self.limits))
-            refused = await self._run(self._threads, lambda: screened(question, self.limits))
-            if refused is not None:
-                return refused
+            if len(self._stuck) < THREADS:
+                if is_ordinary(question, written):
+                    return await self._run(self._threads, lambda: examine(question, self.limits))
+                refused = await self._run(self._threads, lambda: screened(question, self.limits))
+                if refused is not None:
+                    return refused
             return await self._run(self._askers, lambda: self._children.ask(question))
         except GrammarError as error:
             return _refusal(error, question)
@@ -151,13 +156,25 @@ class Judge:
             done, _ = await asyncio.wait({future}, timeout=seconds / 4)
             if done:
                 return future.result()
-            # A thread cannot be stopped, but llguidance's own limits end its work.
             if clocks and clocks[0].used() > seconds:
+                if pool is self._threads:
+                    self._give_up(future)
                 raise too_slow(self.limits)
             since = clocks[0].began if clocks else asked
             if time.monotonic() - since > patience:
-                future.cancel()
+                if clocks and pool is self._threads:
+                    self._give_up(future)
+                else:
+                    future.cancel()
                 raise too_busy()
+
+    def _give_up(self, future: "asyncio.Future[Any]") -> None:
+        """Count a thread as stuck until it ends. llguidance's limits end nearly all of its work,
+        but nothing else can stop a thread; children judge everything while all are stuck."""
+        self._stuck.add(future)
+        future.add_done_callback(self._stuck.discard)
+        if len(self._stuck) == THREADS:
+            logger.error("all threads that judge grammars are stuck; child processes judge instead")
 
 
 class _Clock:

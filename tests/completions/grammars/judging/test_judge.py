@@ -101,6 +101,25 @@ async def test_time_limit(hasty: Judge) -> None:
         await hasty.judge(Constraint("ebnf", "x"))
 
 
+async def test_children_judge_while_all_threads_are_stuck(
+    spinning: threading.Event, caplog: pytest.LogCaptureFixture
+) -> None:
+    judge = Judge(Limits(seconds=0.5))
+    try:
+        slow = [judge.ask(Question(Constraint("ebnf", str(i)))) for i in range(THREADS)]
+        for verdict in await asyncio.gather(*slow):
+            assert isinstance(verdict.error, GrammarTimeoutError)
+        assert "child processes judge instead" in caplog.text
+        assert "[ab]+" in await judge.judge(Constraint("regex", "[ab]+"))
+        with pytest.raises(GrammarError, match="nested deeper"):
+            await judge.judge(Constraint("regex", "(" * 300))
+        spinning.set()
+        await asyncio.sleep(0.1)
+        assert await judge.judge(Constraint("regex", "[cd]+")) == "never used"
+    finally:
+        judge.close()
+
+
 @pytest.mark.usefixtures("stuck")
 async def test_waiting_for_a_processor_is_overload_not_the_clients_fault(hasty: Judge) -> None:
     errors = await asyncio.gather(
