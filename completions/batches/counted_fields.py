@@ -9,7 +9,7 @@ from typing import Any
 from completions.grammars import Constraint
 from completions.grammars.json_schema.pointers import escape, resolve
 from completions.grammars.structural_tag import ANSWER
-from completions.models.storable import SHOWN
+from completions.models.storable import without_nul
 from completions.responses.truncated_json import path_at_end
 
 MAX_FIELDS = 64
@@ -17,7 +17,7 @@ MAX_FIELDS = 64
 _MAX_VISITED = 2000
 """The most parts of a schema that are visited."""
 _MAX_VALUES = 1000
-"""The most values of one enum that are told apart from other text."""
+"""The most values of an enum that are stored; with more, any scalar is counted."""
 _EACH = "*"
 """The part of a pointer that stands for any array item."""
 _BOOLEANS = ("true", "false")
@@ -85,7 +85,7 @@ def _fields(root: Mapping[str, Any]) -> Iterator[tuple[tuple[str, ...], Iterable
         enum, types = schema.get("enum"), schema.get("type")
         if isinstance(enum, list) and not any(map(_deep, enum)):
             yield path, map(_written, enum)
-        elif types == "boolean":
+        elif types in ("boolean", ["boolean"]):
             yield path, _BOOLEANS
         elif types in (["boolean", "null"], ["null", "boolean"]):
             yield path, (*_BOOLEANS, "null")
@@ -144,4 +144,5 @@ def _written(value: Any) -> str:
 def cut_at(text: str) -> str:
     """The pointer to the value in which truncated JSON ends; empty for the whole document."""
     names = (_EACH if isinstance(each, int) else escape(each) for each in path_at_end(text))
-    return "".join(f"/{name}" for name in names).replace("\0", SHOWN)
+    pointer: str = without_nul("".join(f"/{name}" for name in names))
+    return pointer

@@ -11,7 +11,7 @@ import threading
 import time
 from collections import OrderedDict
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any, TypeVar
 
 from completions.contract.llguidance_threads import big_stack_threads
@@ -85,7 +85,7 @@ class Judge:
         self._cache = VerdictCache(limits.cache_bytes)
         self._children = Children(limits)
         self._threads = big_stack_threads(THREADS, "grammar")
-        self._stuck: set[asyncio.Future[Any]] = set()
+        self._stuck: set[Future[Any]] = set()
         self._askers = ThreadPoolExecutor(limits.processes, "grammar-child")
         self._examining: dict[tuple[asyncio.AbstractEventLoop, str], asyncio.Task[Verdict]] = {}
 
@@ -148,7 +148,8 @@ class Judge:
             clocks.append(_Clock())
             return work()
 
-        future = asyncio.wrap_future(pool.submit(run))
+        running = pool.submit(run)
+        future = asyncio.wrap_future(running)
         asked, seconds = time.monotonic(), self.limits.seconds
         # A child's first question may take longer; `Child.ask` limits its time.
         patience = self.limits.patience + (START_SECONDS + 1 if pool is self._askers else 0)
@@ -156,23 +157,20 @@ class Judge:
             done, _ = await asyncio.wait({future}, timeout=seconds / 4)
             if done:
                 return future.result()
-            if clocks and clocks[0].used() > seconds:
-                if pool is self._threads:
-                    self._give_up(future)
-                raise too_slow(self.limits)
+            is_slow = bool(clocks) and clocks[0].used() > seconds
             since = clocks[0].began if clocks else asked
-            if time.monotonic() - since > patience:
+            if is_slow or time.monotonic() - since > patience:
                 if clocks and pool is self._threads:
-                    self._give_up(future)
+                    self._give_up(running)
                 else:
                     future.cancel()
-                raise too_busy()
+                raise too_slow(self.limits) if is_slow else too_busy()
 
-    def _give_up(self, future: "asyncio.Future[Any]") -> None:
-        """Count a thread as stuck until it ends. llguidance's limits end nearly all of its work,
-        but nothing else can stop a thread; children judge everything while all are stuck."""
-        self._stuck.add(future)
-        future.add_done_callback(self._stuck.discard)
+    def _give_up(self, running: "Future[Any]") -> None:
+        """Count a thread as stuck until it ends, which may be after the event loop that waited for
+        it. llguidance's limits end nearly all of its work, but nothing else can stop a thread."""
+        self._stuck.add(running)
+        running.add_done_callback(self._stuck.discard)
         if len(self._stuck) == THREADS:
             logger.error("all threads that judge grammars are stuck; child processes judge instead")
 

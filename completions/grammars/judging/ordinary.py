@@ -17,7 +17,7 @@ ORDINARY_PATTERNS_BYTES = 1_000
 _HIDDEN = ("%json", "\\\\u")
 """Signs of a schema inside a text, which the static caps miss, or of escapes that hide counts."""
 _SPACE = r"(?:\s|\\+[nrtf])*+"
-"""White space; in a text inside JSON, such as `\n`."""
+"""White space, as it stands or as an escape in JSON."""
 _BRACES = re.compile(rf'(?P<before>[)}}?*+])?+\{{(?!{_SPACE}\\*")(?P<inside>[^{{}}]*+)')
 """What may be a count in a pattern, up to the next brace, and what it repeats if that is a group or
 another repetition. Not the brace of a JSON object."""
@@ -70,7 +70,5 @@ def _most_repeated(question: Question, written: str) -> int:
 
 
 def _capped(digits: str) -> int:
-    """At least 1 and at most one more than an ordinary count."""
-    significant = digits.lstrip("0")
-    many = len(significant) > len(str(ORDINARY_COUNT))
-    return ORDINARY_COUNT + 1 if many else max(int(significant or 1), 1)
+    """The number, but at least 1 and at most one more than an ordinary count."""
+    return min(int(digits.lstrip("0")[:9] or 1), ORDINARY_COUNT + 1)

@@ -64,7 +64,7 @@ def test_a_schema_without_end_is_watched_within_bounds():
 
 
 def test_only_values_of_the_schema_are_counted():
-    either = {"anyOf": [{"enum": ["x", 1]}, {"type": ["boolean", "null"]}, {"type": "string"}]}
+    either = {"anyOf": [{"enum": ["x", 1]}, {"type": ["null", "boolean"]}, {"type": "string"}]}
     watched = json.loads(json.dumps(watched_by({"properties": {"a": either}})))
     values = ["x", "free text", 1, 2, True, None, {"b": 1}]
     counted = [each for value in values for each in values_in({"a": value}, watched)]

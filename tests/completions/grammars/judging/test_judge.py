@@ -120,6 +120,20 @@ async def test_children_judge_while_all_threads_are_stuck(
         judge.close()
 
 
+def test_a_thread_that_outlives_its_event_loop_is_used_again(spinning: threading.Event) -> None:
+    """The CPU worker has an event loop for each task."""
+    judge = Judge(Limits(seconds=0.3))
+    try:
+        for number in range(THREADS):
+            verdict = asyncio.run(judge.ask(Question(Constraint("ebnf", str(number)))))
+            assert isinstance(verdict.error, GrammarTimeoutError)
+        spinning.set()
+        time.sleep(0.2)
+        assert asyncio.run(judge.judge(Constraint("regex", "[cd]+"))) == "never used"
+    finally:
+        judge.close()
+
+
 @pytest.mark.usefixtures("stuck")
 async def test_waiting_for_a_processor_is_overload_not_the_clients_fault(hasty: Judge) -> None:
     errors = await asyncio.gather(
