@@ -36,11 +36,22 @@ def _valkey_binary() -> str:
 
 
 class ByInstallation(LoadScopeScheduling):
-    """Each file runs in one process, so that its fixtures are made once. All acceptance tests run
-    in the same one, because they share installations."""
+    """Each file runs in one process, so that its fixtures are made once. The acceptance tests run
+    in two: those of the scripted installation, which mostly wait, and all others, most of which
+    share the real one."""
 
     def _split_scope(self, nodeid: str) -> str:
-        return "installations" if nodeid.startswith("tests/acceptance/") else nodeid.split("::")[0]
+        file, *_ = nodeid.split("::")
+        if file in _SCRIPTED:
+            return "scripted installation"
+        return "installations" if file.startswith("tests/acceptance/") else file
+
+
+_SCRIPTED = (
+    "tests/acceptance/kills/test_kills.py",
+    "tests/acceptance/kills/test_rolling_restart.py",
+    "tests/acceptance/test_limits.py",
+)
 
 
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> ByInstallation:

@@ -6,19 +6,17 @@ import shutil
 import signal
 import time
 from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
 from benchmarks.service.scripted_worker import token
-from tests.acceptance.service import MODEL
-from tests.acceptance.small_model import SMALL
+from tests.acceptance.service import MODEL, Installation
 
 pytestmark = pytest.mark.acceptance
 
 LINES = 300
 TOKENS = 30
-SMALL_WORKER = "worker-2"
-"""The process of the second model in models.toml."""
 ENDED = ("completed", "failed", "expired", "cancelled")
 
 
@@ -158,40 +156,57 @@ def test_a_stream_is_resumed_on_another_web_process(scripted):
     assert ids == [token(3, 0, k) for k in range(100)]
 
 
-def test_streams_continue_with_the_same_tokens_after_a_worker_is_killed(service, http):
-    """Four streams of the small model, which computes in float32, killed half-way. Two of them are
-    constrained."""
-    calls = [
-        {"model": SMALL, "prompt": [9, 28, 100 + n], "max_tokens": 200, "seed": 32 + n}
-        | {"background": True, "return_token_ids": True, "temperature": 0.8, "top_k": 5}
-        | constraint
-        for n, constraint in enumerate([{"ignore_eos": True}, {"regex": "[a-z ]{2000,3000}"}] * 2)
-    ]
-    service.wait_served(SMALL)
-    victim = service.pid(SMALL_WORKER)
-    unbroken = run_all(http, calls)
-    broken = run_all(http, calls, lambda: service.kill(SMALL_WORKER))
-    assert broken == unbroken
-    assert service.pid(SMALL_WORKER, besides=victim)
+def test_a_killed_redis_restarts_with_its_jobs(scripted: Installation):
+    with scripted.http() as http:
+        call = {
+            "model": MODEL,
+            "prompt": [7],
+            "max_tokens": 100,
+            "background": True,
+        }
+        locations = [
+            http.post("/v1/completions", json={**call, "seed": seed}).headers["Location"]
+            for seed in range(6)
+        ]
+        time.sleep(1.2)  # the append-only file is written every second
+        scripted.kill("valkey")
+        deadline = time.monotonic() + 240
+        while http.get(locations[0]).status_code == 503:
+            assert time.monotonic() < deadline
+            time.sleep(0.1)
+        for location in locations:
+            while (polled := http.get(location, params={"wait": 10})).status_code == 503:
+                assert time.monotonic() < deadline
+            while polled.json()["status"] in ("queued", "in_progress"):
+                assert time.monotonic() < deadline
+                polled = http.get(location, params={"wait": 10})
+            body = polled.json()
+            assert body["status"] == "completed", body
+            assert body["usage"]["completion_tokens"] <= 100
 
 
-def run_all(http, calls, strike=None):
-    """Token ids of each stream, whose sequence numbers have neither gap nor repeat."""
-    locations = [http.post("/v1/completions", json=call).headers["Location"] for call in calls]
-    if strike is not None:
-        with http.stream("GET", locations[0], params={"stream": "true"}) as response:
-            lines = (line for line in response.iter_lines() if line.startswith("data: "))
-            for _ in range(15):
-                next(lines)
-            strike()
-    streams = []
-    for location in locations:
-        text = http.get(location, params={"stream": "true"}).text
-        frames = [line.removeprefix("data: ") for line in text.splitlines() if line[:5] == "data:"]
-        assert frames.pop() == "[DONE]"
-        chunks = [json.loads(frame) for frame in frames]
-        numbers = [chunk["sequence_number"] for chunk in chunks]
-        assert numbers == list(range(1, len(numbers) + 1))
-        streams.append([i for chunk in chunks for i in chunk["choices"][0]["token_ids"]])
-    assert all(len(ids) == 200 for ids in streams)
-    return streams
+def test_a_stopping_web_process_ends_its_streams_with_an_error(scripted: Installation):
+    call = {"model": MODEL, "prompt": [7], "max_tokens": 2000, "ignore_eos": True}
+    waits = {"Prefer": "wait=60"}
+    with scripted.http() as http, ThreadPoolExecutor(2) as pool:
+        job = http.post("/v1/completions", json={**call, "background": True}).headers["Location"]
+        polling = pool.submit(http.get, job, params={"wait": 30})
+        waiting = pool.submit(
+            http.post, "/v1/completions", json={**call, "background": True}, headers=waits
+        )
+        deadline = time.monotonic() + 60
+        while http.get("/v1/completions", params={"limit": 1}).json()["data"][0]["id"] in job:
+            assert time.monotonic() < deadline, "the second job did not come"
+            time.sleep(0.05)
+        with http.stream("POST", "/v1/completions", json={**call, "stream": True}) as response:
+            lines = response.iter_lines()
+            assert next(lines).startswith("data: ")
+            os.kill(scripted.pid("web"), signal.SIGTERM)
+            *_, last_frame, done = [line for line in lines if line.startswith("data: ")]
+        assert done == "data: [DONE]"
+        last = json.loads(last_frame.removeprefix("data: "))
+        assert last["error"]["code"] == "server_shutting_down"
+        assert (polling.result().status_code, waiting.result().status_code) == (200, 202)
+        scripted.wait_ready()
+        for location in (job, waiting.result().headers["Location"]):  # they go on meanwhile
+            assert http.post(f"{location}/cancel").status_code == 200
