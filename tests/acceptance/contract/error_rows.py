@@ -127,7 +127,7 @@ SHOWN_BY: Mapping[str, str] = {
     "queue_timeout": "tests/completions/jobs/test_life_cycle.py",
     "generation_timeout": "tests/completions/jobs/test_losses.py",
     "worker_error": "tests/faults/test_engine.py",
-    "server_shutting_down": "tests/acceptance/kills/test_crowd.py",
+    "server_shutting_down": "tests/acceptance/kills/test_kills.py",
     "model_loading": "tests/completions/http/test_error_handlers.py",
     "rate_limit_exceeded": "tests/acceptance/test_life_cycle.py",
     "concurrency_limit_exceeded": "tests/acceptance/test_life_cycle.py",
