@@ -48,7 +48,7 @@ LONGEST_PAUSE = 30.0
 LOOK_EVERY = 2.0
 SAY_EVERY = 10.0
 """Seconds between two lines of progress if the output is not a terminal."""
-_RETRIED = frozenset({408, 429, 500, 502, 503, 504})
+_RETRIED = frozenset({408, 409, 429, 500, 502, 503, 504})
 
 Body = dict[str, Any]
 _T = TypeVar("_T")
@@ -188,19 +188,24 @@ def _uploaded(file: Path, note: _Note) -> _Verb[str]:
         )  # fmt: skip
         note.keep(file=answer["id"])
         return str(answer["id"])
-    for attempt in range(2):
-        try:
-            answer = yield from _uploaded_in_parts(file, size, note)
-            break
-        except QuireError as error:
-            if attempt or error.code not in ("upload_not_found", "upload_not_pending"):
-                raise
-            note.keep(upload=None, parts=[])  # it has expired: begin again
-    note.keep(file=answer["file"]["id"])
-    return str(answer["file"]["id"])
+    try:
+        stored = yield from _uploaded_in_parts(file, size, note)
+    except QuireError as error:
+        if error.code not in ("upload_not_found", "upload_not_pending"):
+            raise
+        stored = None
+    if stored is None:  # the upload or its file has expired: begin again
+        note.keep(upload=None, parts=[])
+        stored = yield from _uploaded_in_parts(file, size, note)
+        if stored is None:
+            raise QuireError(f"the service deleted the upload of {file} at once")
+    note.keep(file=stored)
+    return stored
 
 
-def _uploaded_in_parts(file: Path, size: int, note: _Note) -> _Verb[Body]:
+def _uploaded_in_parts(file: Path, size: int, note: _Note) -> _Verb[str | None]:
+    """Send the parts that are missing. Returns the file's id; None if the file was deleted since
+    an earlier client completed the upload."""
     if not note.values.get("upload"):
         begun = yield from _sent("POST", "/uploads", {
             "filename": file.name[:255], "purpose": "batch", "bytes": size,
@@ -215,8 +220,8 @@ def _uploaded_in_parts(file: Path, size: int, note: _Note) -> _Verb[Body]:
             part = yield from _sent("POST", f"{path}/parts", file=("data", ("part", piece)))
             parts.append(part["id"])
             note.keep(parts=parts)
-    done: Body = yield from _sent("POST", f"{path}/complete", {"part_ids": parts})
-    return done
+    done = yield from _sent("POST", f"{path}/complete", {"part_ids": parts})
+    return str(done["file"]["id"]) if done["file"] else None
 
 
 def _submitted(file: Path, url: str, options: Body) -> _Verb[Body]:
@@ -226,26 +231,45 @@ def _submitted(file: Path, url: str, options: Body) -> _Verb[Body]:
     batches, name = note.values["batches"], json.dumps(options, sort_keys=True)
     made = batches.setdefault(name, {"key": str(uuid.uuid4())})
     if "id" in made:
-        batch: Body = yield from _sent("GET", f"/batches/{made['id']}")
-        return batch
-    file_id = yield from _uploaded(file, note)
-    note.keep()  # the key, before it is used
-    batch = yield from _sent(
-        "POST", "/batches", {"input_file_id": file_id, **options},
-        headers={"Idempotency-Key": made["key"]},
-    )  # fmt: skip
+        try:
+            known: Body = yield from _sent("GET", f"/batches/{made['id']}")
+            return known
+        except QuireError as error:
+            if error.code != "batch_not_found":
+                raise
+            del made["id"]  # the service began anew, with another database
+    batch = yield from _made(file, note, options, {"Idempotency-Key": made["key"]})
     made["id"] = batch["id"]
     note.keep()
     return batch
 
 
 def _rehearsed(file: Path, url: str, options: Body) -> _Verb[Body]:
-    """Return the forecast of a file. A later submission uses the same upload."""
-    options = {"endpoint": _first_url(file), "completion_window": "24h", **options}
-    file_id = yield from _uploaded(file, _Note.of(file, url))
-    body = {"input_file_id": file_id, "dry_run": True, **options}
-    forecast: Body = yield from _sent("POST", "/batches", body)
-    return forecast
+    """Return the forecast of a file, or with a pilot its batch. A later submission uses the same
+    upload."""
+    options = {"endpoint": _first_url(file), "completion_window": "24h", "dry_run": True, **options}
+    if options.get("pilot") is not None:  # its lines must not run twice
+        return (yield from _submitted(file, url, options))
+    return (yield from _made(file, _Note.of(file, url), options, {}))
+
+
+def _made(file: Path, note: _Note, options: Body, headers: Mapping[str, str]) -> _Verb[Body]:
+    """Upload a file, if it is not uploaded yet, and make a batch of it. Returns the answer."""
+    file_id = yield from _uploaded(file, note)
+    note.keep()  # the idempotency key, before it is used
+    try:
+        batch = yield from _sent(
+            "POST", "/batches", {"input_file_id": file_id, **options}, headers=headers
+        )
+    except QuireError as error:
+        if error.code != "file_not_found":
+            raise
+        note.keep(file=None, upload=None, parts=[])  # it expired, or was deleted: upload it again
+        file_id = yield from _uploaded(file, note)
+        batch = yield from _sent(
+            "POST", "/batches", {"input_file_id": file_id, **options}, headers=headers
+        )
+    return batch
 
 
 def _watched(batch_id: str, report: Report | None) -> _Verb[Body]:
@@ -291,6 +315,8 @@ def _mapped(
     rows: Sequence[Any], prompt: Callable[[Any], Any], schema: Body | None, body: Body
 ) -> _Verb[None]:
     """Yield `(row, answer)` for each row as it finishes; the answer may be a QuireError."""
+    if not rows:  # a file without requests is refused
+        return
     lines = [_line(number, prompt(row), schema, body) for number, row in enumerate(rows)]
     content = b"".join(json.dumps(line).encode() + b"\n" for line in lines)
     sent = yield from _sent(
@@ -374,10 +400,13 @@ def _progress(batch: Body, prices: Body | None) -> Progress:
 
 
 def _first_url(file: Path) -> str:
-    """Return the url of the first line, or a default. The server explains what is wrong with such
-    a line."""
-    with file.open("rb") as lines, suppress(ValueError, KeyError, TypeError, StopIteration):
-        return str(json.loads(next(lines))["url"])
+    """Return the url of the first line that is not blank, or a default. The server explains what
+    is wrong with such a line."""
+    with (
+        file.open(encoding="utf-8-sig") as lines,
+        suppress(ValueError, KeyError, TypeError, StopIteration, RecursionError),
+    ):
+        return str(json.loads(next(line for line in lines if line.strip()))["url"])
     return "/v1/completions"
 
 
@@ -420,20 +449,35 @@ def _pause_after(attempt: int, answer: httpx.Response | httpx.TransportError) ->
         if answer.status_code not in _RETRIED or answer.headers.get("x-should-retry") == "false":
             return None
         with suppress(KeyError, ValueError):
-            return min(float(answer.headers["retry-after"]), LONGEST_PAUSE)
+            wanted = float(answer.headers["retry-after"])
+            if wanted >= 0:  # nan is not
+                return min(wanted, LONGEST_PAUSE)
     return min(0.5 * 2.0**attempt, LONGEST_PAUSE)
 
 
 def _settings(base_url: str | None, api_key: str | None) -> dict[str, Any]:
     """Return the arguments that both of httpx's clients take."""
-    key = api_key or os.environ.get("QUIRE_API_KEY", "")
+    key = (api_key or os.environ.get("QUIRE_API_KEY", "")).strip()
     if not key:
         raise QuireError("no API key: set QUIRE_API_KEY, or pass api_key")
+    if not (key.isascii() and key.isprintable()):
+        raise QuireError("the API key has characters that no key has; copy it again")
     return {
-        "base_url": (base_url or os.environ.get("QUIRE_BASE_URL") or DEFAULT_URL).rstrip("/"),
+        "base_url": _base_url(base_url or os.environ.get("QUIRE_BASE_URL") or DEFAULT_URL),
         "headers": {"Authorization": f"Bearer {key}"},
         "timeout": httpx.Timeout(60.0, write=300.0),
     }
+
+
+def _base_url(text: str) -> httpx.URL:
+    with suppress(httpx.InvalidURL):
+        url = httpx.URL(text.strip().rstrip("/"))
+        if url.scheme in ("http", "https") and url.host:
+            return url
+    raise QuireError(
+        f"{text!r} is not a base URL; it is like https://quire.example.com/v1 or "
+        "http://[::1]:8000/v1"
+    )
 
 
 def _request(client: httpx.Client | httpx.AsyncClient, step: _Send | _Save) -> httpx.Request:

@@ -21,6 +21,8 @@ class Service:
         self.parts: list[bytes] = []
         self.asked: list[str] = []
         self.bodies: list[dict] = []
+        self.created: list[httpx.Request] = []
+        self.keys: list[str] = []
         self.broken: dict[str, int] = {}
         self.busy: dict[str, int] = {}
         self.content = b"".join(b'{"custom_id": "%d"}\n' % n for n in range(200))
@@ -30,6 +32,7 @@ class Service:
     def __call__(self, request: httpx.Request) -> httpx.Response:
         path = request.url.path.removeprefix("/v1")
         self.asked.append(f"{request.method} {path}")
+        self.keys.append(request.headers["authorization"])
         if self.busy.get(path):
             self.busy[path] -= 1
             return httpx.Response(503, headers={"retry-after": "0"}, json={})
@@ -51,6 +54,7 @@ class Service:
         if path.endswith("/content"):
             return self.read(request)
         if path == "/batches":
+            self.created.append(request)
             self.bodies.append(json.loads(request.content))
         if path.startswith("/batches"):
             counts = {"total": 2, "completed": 1, "failed": 1}
@@ -301,3 +305,149 @@ def test_the_command_reports_what_went_wrong(monkeypatch, capsys, tmp_path) -> N
     monkeypatch.setenv("QUIRE_API_KEY", "sk-a")
     assert quire_client.main(["submit", str(tmp_path / "none.jsonl")]) == 1
     assert "is not a file" in capsys.readouterr().err
+
+
+def _missing(code: str) -> httpx.Response:
+    return httpx.Response(404, json={"error": {"message": "It is gone.", "code": code}})
+
+
+@pytest.mark.parametrize("size", [10, 60])
+@pytest.mark.parametrize("verb", ["submit", "dry_run"])
+def test_a_file_that_the_server_lost_is_uploaded_again(service, tmp_path, size, verb) -> None:
+    """It expired or was deleted between two commands."""
+    path, lost = tmp_path / "lines.jsonl", []
+    path.write_bytes(LINE * size)
+
+    def answer(request: httpx.Request) -> httpx.Response:
+        if request.method == "POST" and request.url.path == "/v1/batches" and not lost:
+            lost.append(request)
+            return _missing("file_not_found")
+        return service(request)
+
+    with Quire("http://quire/v1", "sk-a", httpx.MockTransport(answer)) as quire:
+        getattr(quire, verb)(path)
+    uploads = "POST /files" if size == 10 else "POST /uploads"
+    assert service.asked.count(uploads) == 2
+    assert service.asked.count("POST /batches") == 1
+
+
+def test_a_file_that_is_lost_each_time_is_an_error(service, large) -> None:
+    def answer(request: httpx.Request) -> httpx.Response:
+        return _missing("file_not_found") if request.url.path == "/v1/batches" else service(request)
+
+    with (
+        Quire("http://quire/v1", "sk-a", httpx.MockTransport(answer)) as quire,
+        pytest.raises(QuireError, match="It is gone"),
+    ):
+        quire.submit(large)
+    assert service.asked.count("POST /uploads") == 2
+
+
+def test_a_batch_that_the_server_does_not_know_is_submitted_again(service, quire, large) -> None:
+    """As when the service began anew, with another database."""
+    quire.submit(large)
+
+    def answer(request: httpx.Request) -> httpx.Response:
+        if request.method == "GET" and request.url.path == "/v1/batches/batch_1":
+            return _missing("batch_not_found")
+        return service(request)
+
+    with Quire("http://quire/v1", "sk-a", httpx.MockTransport(answer)) as again:
+        assert again.submit(large)["id"] == "batch_1"
+    assert service.asked.count("POST /batches") == 2
+
+
+def test_an_upload_whose_file_was_deleted_begins_again(service, large) -> None:
+    """The client was interrupted before it read that the upload is complete."""
+    completions = []
+
+    def answer(request: httpx.Request) -> httpx.Response:
+        if request.url.path.endswith("/complete"):
+            completions.append(request)
+            if len(completions) == 1:
+                return httpx.Response(200, json={"file": None})
+        return service(request)
+
+    with Quire("http://quire/v1", "sk-a", httpx.MockTransport(answer)) as quire:
+        quire.submit(large)
+    assert service.asked.count("POST /uploads") == 2
+
+
+def test_a_pilot_is_one_batch_however_often_it_is_asked_for(quire, service, large) -> None:
+    service.broken["/batches"] = 1
+    quire.dry_run(large, pilot=5)
+    quire.dry_run(large, pilot=5)
+    keys = {request.headers.get("idempotency-key") for request in service.created}
+    assert len(service.created) == 2
+    assert len(keys) == 1
+    assert keys != {None}
+    assert service.bodies[-1]["dry_run"] is True
+
+
+def test_the_endpoint_is_that_of_the_first_line_that_is_not_blank(quire, service, tmp_path) -> None:
+    path = tmp_path / "lines.jsonl"
+    path.write_bytes(b"\xef\xbb\xbf\r\n\n \n" + LINE)
+    quire.submit(path)
+    assert service.bodies[-1]["endpoint"] == "/v1/chat/completions"
+
+
+def test_no_rows_are_no_batch(quire, service) -> None:
+    assert list(quire.map([], str)) == []
+    assert service.asked == []
+
+
+@pytest.mark.parametrize("wait", ["nan", "-3", "inf", "soon"])
+def test_a_wait_that_is_no_number_of_seconds_does_no_harm(service, wait) -> None:
+    def answer(request: httpx.Request) -> httpx.Response:
+        if not service.asked:
+            service.asked.append("refused")
+            return httpx.Response(503, headers={"retry-after": wait}, json={})
+        return service(request)
+
+    with Quire("http://quire/v1", "sk-a", httpx.MockTransport(answer)) as quire:
+        assert quire.get("batch_1")["id"] == "batch_1"
+
+
+@pytest.mark.parametrize(
+    "url", ["quire.example.com/v1", "ftp://quire/v1", "http:///v1", "http://::1:8000/v1", "//a"]
+)
+def test_a_base_url_that_is_none_is_refused_at_once(url: str) -> None:
+    with pytest.raises(QuireError, match=r"http://\[::1\]:8000/v1"):
+        Quire(url, "sk-a")
+
+
+@pytest.mark.parametrize(
+    "url", ["http://[::1]:8000/v1", "http://[::1]:8000/v1/", "https://[::1]/v1"]
+)
+def test_a_host_may_be_an_ipv6_address(service, url: str, large) -> None:
+    hosts = set()
+
+    def answer(request: httpx.Request) -> httpx.Response:
+        hosts.add(request.url.host)
+        return service(request)
+
+    with Quire(url, "sk-a", httpx.MockTransport(answer)) as quire:
+        quire.submit(large)
+    assert hosts == {"::1"}
+
+
+def test_a_key_is_read_without_the_line_break_of_its_file(service, monkeypatch) -> None:
+    monkeypatch.setenv("QUIRE_API_KEY", "sk-a\n")
+    with Quire("http://quire/v1", None, httpx.MockTransport(service)) as quire:
+        quire.get("batch_1")
+    assert service.keys == ["Bearer sk-a"]
+    with pytest.raises(QuireError, match="API key"):
+        Quire("http://quire/v1", "sk-\N{EN DASH}")
+
+
+def test_a_request_that_is_still_running_is_asked_for_again(service, large) -> None:
+    """The first answer was lost while the server made the batch."""
+    refusals = [409]
+
+    def answer(request: httpx.Request) -> httpx.Response:
+        if request.url.path == "/v1/batches" and refusals:
+            return httpx.Response(refusals.pop(), headers={"retry-after": "0"}, json={})
+        return service(request)
+
+    with Quire("http://quire/v1", "sk-a", httpx.MockTransport(answer)) as quire:
+        assert quire.submit(large)["id"] == "batch_1"
