@@ -30,6 +30,11 @@ DEVICE = env.str("QUIRE_DEVICE", default="auto")
 DTYPE = env.str("QUIRE_DTYPE", default="") or None
 if not re.fullmatch(r"auto|cpu|cuda(:\d+)?", DEVICE):
     raise ImproperlyConfigured(f"QUIRE_DEVICE is {DEVICE!r}; use auto, cpu, cuda or cuda:N")
+_ranks = env.str("QUIRE_TENSOR_PARALLEL_SIZE", default="")
+if not re.fullmatch(r"([1-9]\d{0,3})?", _ranks):
+    raise ImproperlyConfigured(f"QUIRE_TENSOR_PARALLEL_SIZE is {_ranks!r}; use a number from 1 on")
+TENSOR_PARALLEL_SIZE = int(_ranks) if _ranks else None
+"""Replaces `tensor_parallel_size` of the first model."""
 
 
 def _generated_secrets(path: Path) -> dict[str, str]:

@@ -161,16 +161,18 @@ _TYPES: dict[str, type] = {
     "enforce_eager": bool, "async_scheduling": bool, "grammar_threads": int,
     "json_whitespace": str, "tool_format": str,
     "thinking_marks": list, "thinking_switch": str, "adapters": dict,
-    "text_prompts": bool, "speculation": bool, "stop_token_ids": list, "prices": dict,
+    "text_prompts": bool, "speculation": object, "stop_token_ids": list, "prices": dict,
     "repetition_penalty_scope": str,
     "logit_processors": dict,
 }  # fmt: skip
+"""The types of values; `object` for one of several types, which is checked when it is read."""
 _CHOICES = {
     "dtype": DTYPES, "json_whitespace": JSON_WHITESPACES, "tool_format": TOOL_FORMAT_NAMES,
     "repetition_penalty_scope": PENALTY_SCOPES,
 }  # fmt: skip
 
-_READ_APART = ("path", "adapters", "prices", "logit_processors")
+_SPECULATION: Mapping[Any, bool] = {"auto": True, "off": False, True: True, False: False}
+_READ_APART = ("path", "adapters", "prices", "logit_processors", "speculation")
 
 
 def _entry(name: str, table: Any, models_dir: Path, path: Path) -> ModelEntry:
@@ -199,6 +201,7 @@ def _entry(name: str, table: Any, models_dir: Path, path: Path) -> ModelEntry:
         adapters=_adapters(table.get("adapters", {}), models_dir, where),
         prices=_prices(table.get("prices", {}), where),
         logit_processors=_logit_processors(table.get("logit_processors", {}), where),
+        speculation=_speculation(table.get("speculation", "auto"), where),
         **options,
     )
 
@@ -210,7 +213,8 @@ def _check_values(table: Any, where: str) -> None:
         expected = _TYPES.get(key)
         if expected is None:
             raise CatalogError(f"{where} has an unknown key {key!r}; known: {', '.join(_TYPES)}")
-        if type(value) is not expected and not (expected is float and type(value) is int):
+        is_right = expected in (type(value), object)
+        if not is_right and not (expected is float and type(value) is int):
             named = {"dict": "table", "list": "array"}.get(expected.__name__, expected.__name__)
             raise CatalogError(f"{where}: {key} must be of type {named}")
         if expected is int and type(value) is int and value < 1:
@@ -219,6 +223,12 @@ def _check_values(table: Any, where: str) -> None:
             raise CatalogError(f"{where}: {key} must be above 0 and at most 1, not {value}")
         if key in _CHOICES and value not in _CHOICES[key]:
             raise CatalogError(f"{where}: {key} must be one of {', '.join(_CHOICES[key])}")
+
+
+def _speculation(given: Any, where: str) -> bool:
+    if type(given) not in (str, bool) or given not in _SPECULATION:
+        raise CatalogError(f"{where}: speculation must be auto, off, true or false")
+    return _SPECULATION[given]
 
 
 def _thinking_marks(given: list[Any], where: str) -> tuple[str, str]:

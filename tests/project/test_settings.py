@@ -75,3 +75,5 @@ def test_servers_that_are_given_are_used(tmp_path):
 def test_a_bad_value_is_named(tmp_path):
     with pytest.raises(ValueError, match="QUIRE_DEVICE is 'tpu'"):
         read(tmp_path, "DEVICE", QUIRE_DEVICE="tpu")
+    with pytest.raises(ValueError, match="QUIRE_TENSOR_PARALLEL_SIZE is '0'"):
+        read(tmp_path, "DEVICE", QUIRE_TENSOR_PARALLEL_SIZE="0")

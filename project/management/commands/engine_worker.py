@@ -6,6 +6,7 @@ saves a second.
 
 import logging.config
 import sys
+from dataclasses import replace
 from typing import Any
 
 from django.conf import settings
@@ -30,6 +31,8 @@ class Command(BaseCommand):
             entry = models.choose(options["model"])
         except entries.CatalogError as error:
             raise CommandError(str(error)) from error
+        if settings.TENSOR_PARALLEL_SIZE and entry is next(iter(models)):
+            entry = replace(entry, tensor_parallel_size=settings.TENSOR_PARALLEL_SIZE)
         if not (entry.folder / "config.json").exists():
             raise CommandError(
                 f"{entry.id} is not in {entry.folder}; run: manage.py prepare_model {entry.id}"

@@ -72,11 +72,21 @@ def test_settings_of_a_gpu(read):
     assert (entry.max_num_seqs, entry.slots) == (5, 5)
 
 
-def test_speculation_is_on_unless_it_is_turned_off(read):
-    assert read('[models.a]\npath = "a"\n').get("a").speculation
-    assert not read('[models.a]\npath = "a"\nspeculation = false\n').get("a").speculation
-    with pytest.raises(CatalogError, match="speculation must be of type bool"):
-        read('[models.a]\npath = "a"\nspeculation = 1\n')
+@pytest.mark.parametrize("given", ["", 'speculation = "auto"\n', "speculation = true\n"])
+def test_speculation_is_on_by_default(read, given):
+    assert read(f'[models.a]\npath = "a"\n{given}').get("a").speculation is True
+
+
+@pytest.mark.parametrize("given", ['"off"', "false"])
+def test_speculation_can_be_turned_off(read, given):
+    text = f'[models.a]\npath = "a"\nspeculation = {given}\n'
+    assert read(text).get("a").speculation is False
+
+
+@pytest.mark.parametrize("given", ["1", '"on"', "[]", "{}"])
+def test_another_speculation_is_refused(read, given):
+    with pytest.raises(CatalogError, match="speculation must be auto, off, true or false"):
+        read(f'[models.a]\npath = "a"\nspeculation = {given}\n')
 
 
 def test_adapters_have_folders_by_name(read, tmp_path):

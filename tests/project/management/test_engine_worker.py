@@ -24,3 +24,16 @@ def test_a_gpu_that_is_not_there_is_refused_at_once(catalogue, settings, monkeyp
 def test_a_model_that_is_not_there_is_named(catalogue, model, complaint):
     with pytest.raises(CommandError, match=complaint):
         call_command("engine_worker", "--model", model)
+
+
+@pytest.mark.parametrize(("model", "processes"), [("a", 4), ("c", 2)])
+def test_a_variable_splits_the_first_model_only(catalogue, settings, monkeypatch, model, processes):
+    settings.MODELS_FILE.write_text(
+        '[models.a]\npath = "a"\n[models.c]\npath = "a"\ntensor_parallel_size = 2\n'
+    )
+    settings.TENSOR_PARALLEL_SIZE = 4
+    served = []
+    monkeypatch.setattr("workers.launch.run", lambda _app, entry, _options: served.append(entry))
+    with pytest.raises(SystemExit):
+        call_command("engine_worker", "--model", model)
+    assert [(entry.id, entry.tensor_parallel_size) for entry in served] == [(model, processes)]
