@@ -20,7 +20,13 @@ from completions.jobs.events import JobError
 from completions.jobs.execute import Claim, Ending, Execution, Published, StepEvent, Verdict
 from workers import attempt_spans
 from workers.build_digest import build
-from workers.engine.exceptions import EngineError, EngineFault, EngineOverloaded
+from workers.engine.exceptions import (
+    EngineError,
+    EngineFault,
+    EngineOverloaded,
+    EngineStopped,
+    RequestFault,
+)
 from workers.engine.request import Request, RequestOutput
 from workers.engine.request import Usage as EngineUsage
 from workers.engine.stats import EngineStats
@@ -156,8 +162,8 @@ class Relay:
                 self._broken = error
             if self._broken is not None:
                 self._give_up(self._broken)
-            else:
-                self._drain_inbox(pause)
+                return
+            self._drain_inbox(pause)
         self._release(lost=False)
 
     def _turn(self) -> None:
@@ -254,10 +260,14 @@ class Relay:
             if job.request is not None and self._live.get(job.claim.job_id) is job:
                 try:
                     self._engine.submit(job.request)
-                except EngineOverloaded:
+                except (EngineOverloaded, EngineStopped):  # stopped: it goes back with the others
                     break
                 except EngineError as error:
                     job.end("failed", JobError(error.code, str(error)), None, self._clock())
+                except Exception as error:
+                    logger.exception("job %s failed", job.claim.job_id, extra=about(job.claim))
+                    fault = JobError(RequestFault.code, repr(error))
+                    job.end("failed", fault, None, self._clock())
             job.request = None
             self._unsubmitted.popleft()
         now = self._clock()
@@ -336,8 +346,9 @@ class Relay:
                 self._batch = self._next_batch()
             if self._batch is not None:
                 self._publish(self._batch)
-            jobs = [(job_id, job.claim.attempt) for job_id, job in self._live.items()]
-            self.execution.release(jobs, lost)
+            jobs = self._live.values()
+            self._give_back([job for job in jobs if job.request is None], lost)
+            self._give_back([job for job in jobs if job.request is not None], lost=False)
             self.execution.stop_beating()
             if jobs:
                 logger.info("gave %d unfinished jobs back to the queue", len(jobs))
@@ -348,12 +359,20 @@ class Relay:
         except (RedisError, OSError) as error:
             logger.warning("cannot give jobs back, the reconciler will find them: %s", error)
 
+    def _give_back(self, jobs: list[LiveJob], lost: bool) -> None:
+        """Return jobs to the queue. One that the engine never took cannot have broken it."""
+        self.execution.release([(job.claim.job_id, job.claim.attempt) for job in jobs], lost)
+
     def _give_up(self, error: BaseException) -> None:
         """Give all jobs back and end the process: a broken engine cannot serve again."""
         logger.critical("the engine is broken, this worker ends: %s", error)
-        self._release(lost=True)
-        self._on_broken(error)
         self._stopping = True
+        try:
+            self._release(lost=True)
+        except Exception:
+            logger.exception("cannot give jobs back, the reconciler will find them")
+        finally:
+            self._on_broken(error)
 
 
 def _call(callbacks: list[Done]) -> None:

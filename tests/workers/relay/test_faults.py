@@ -6,7 +6,13 @@ import redis
 from completions.jobs.execute import Execution, StepEvent
 from completions.jobs.store import JobStore
 from tests.workers.relay.bench import PREFIX, eventually
-from workers.engine.exceptions import DeadlineExceeded, EngineFault, InvalidRequest
+from workers.engine.exceptions import (
+    DeadlineExceeded,
+    EngineFault,
+    EngineOverloaded,
+    EngineStopped,
+    InvalidRequest,
+)
 from workers.engine.request import FinishReason
 
 pytestmark = pytest.mark.integration
@@ -138,6 +144,47 @@ async def test_a_broken_engine_gives_jobs_back_and_ends_the_worker(bench, submit
     eventually(lambda: bench.broken)
     assert bench.state() == "queued"
     assert redis_client.hget(f"{PREFIX}job:job", "losses") == b"1"
+
+
+@pytest.mark.parametrize("refusal", [EngineStopped(), EngineOverloaded()])
+async def test_a_job_that_the_broken_engine_never_took_goes_back_without_a_loss(
+    bench, submit, redis_client, refusal
+):
+    """An engine refuses requests from its failure on, a moment before the relay hears of it."""
+    bench.engine.refuse = refusal
+    await submit()
+    bench.run()
+    eventually(lambda: bench.engine.refused)
+    bench.engine.on_fatal(RuntimeError("CUDA error"))
+    eventually(lambda: bench.broken)
+    assert bench.state() == "queued"
+    assert redis_client.hget(f"{PREFIX}job:job", "losses") in (None, b"0")
+
+
+async def test_a_request_that_the_engine_cannot_take_fails_alone(bench, submit):
+    bench.engine.refuse = TypeError("a processor's factory has a bug")
+    await submit("bad")
+    bench.run("bad")
+    eventually(lambda: bench.acknowledged == ["bad"])
+    assert bench.events("bad")[-1].error.code == "internal_error"
+    bench.engine.refuse = None
+    await submit("good")
+    bench.run("good")
+    bench.started()
+    assert not bench.broken
+
+
+async def test_a_worker_ends_though_it_cannot_give_its_jobs_back(bench, submit, monkeypatch):
+    await submit()
+    bench.run()
+    bench.started()
+
+    def fail(jobs, lost):
+        raise ValueError("a bug")
+
+    monkeypatch.setattr(bench.relay.execution, "release", fail)
+    bench.engine.on_fatal(RuntimeError("CUDA error"))
+    eventually(lambda: bench.broken)
 
 
 async def test_output_waits_while_redis_is_away_and_is_written_once(
