@@ -1,22 +1,30 @@
 """Checks a request against the model, and splits it into sequences."""
 
 import hashlib
+import logging
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from completions.contract.stop_regex.syntax import RegexError
 from workers.engine.choice import Choice
-from workers.engine.exceptions import ContextLengthExceeded, InvalidRequest
+from workers.engine.exceptions import ContextLengthExceeded, InvalidRequest, ProcessorError
 from workers.engine.model.record import Record
 from workers.engine.request import ConstraintEffect, LogprobParams, Request
 from workers.engine.request_state import RequestState
-from workers.engine.sampling.custom_processors import ChoiceContext, CustomProcessor, Factory
+from workers.engine.sampling.custom_processors import (
+    ChoiceContext,
+    CustomProcessor,
+    Factory,
+    make_processor,
+)
 from workers.engine.sampling.dry import breaker_ids
 from workers.engine.sampling.logprob_record import LogprobRecord, PromptLogprobs
 from workers.engine.scheduling.prefix_cache import chain_salt
 from workers.engine.sequence import Sequence
 from workers.engine.text.detokenizer import Vocabulary
 from workers.engine.text.stop_checker import StopChecker
+
+logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,9 +118,13 @@ class Intake:
             self.vocabulary.tokenizer, self.vocab_size, self.eos_token_ids, prompt_len
         )
         try:
-            return self.processors[name](request.sampling.custom_params, context)
-        except ValueError as error:
-            raise InvalidRequest(f"custom_params: {error}") from error
+            return make_processor(
+                name, self.processors[name], request.sampling.custom_params, context
+            )
+        except ProcessorError as error:
+            extra = {"engine_request": request.request_id}
+            logger.error("a processor cannot be made", exc_info=error.__cause__, extra=extra)
+            raise
 
     def _dry_breakers(self, request: Request) -> frozenset[int]:
         if not request.sampling.dry_multiplier:

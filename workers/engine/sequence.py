@@ -14,7 +14,7 @@ from workers.engine.text.stop_checker import Finish
 
 UNPLACED = -1
 
-Processor = Callable[[list[int], Any], None]
+Processor = Callable[[list[int], Any], object]
 """Changes logits, a tensor [vocabulary], in place, given the tokens so far."""
 
 

@@ -36,7 +36,7 @@ class ChoiceContext:
 class CustomProcessor(Protocol):
     def __call__(self, token_ids: Rows[int], logits: Tensor) -> None:
         """Change the choice's float32 ``logits`` [vocabulary] in place. ``token_ids``, the prompt
-        and output so far, must not be changed."""
+        and output so far, are a copy."""
 
 
 Factory = Callable[[Mapping[str, Any], ChoiceContext], CustomProcessor]
@@ -79,9 +79,11 @@ class CustomProcessors:
         self.faults = {}
         for row, seq, processor in self._rows:
             try:
-                processor(seq.token_ids, logits[row])
-            except Exception as error:  # noqa: BLE001 - one request's fault must not end the others
-                self.faults[row] = _processor_error(seq, error)
+                logits[row] = _processed(logits[row], seq, processor)
+            except KeyboardInterrupt:
+                raise
+            except BaseException as error:  # noqa: BLE001 - one request's fault, not the others'
+                self.faults[row] = _processor_error(seq.sampling.custom_logit_processor, error)
                 logits[row] = 0
 
     def can_launch(self) -> bool:
@@ -103,13 +105,42 @@ class CustomProcessors:
                 )
 
 
-def _processor_error(seq: Sequence, cause: Exception) -> ProcessorError:
+def _processed(logits: Tensor, seq: Sequence, processor: Processor) -> Tensor:
+    """The logits that a processor makes of a row. It gets copies, so it cannot change the other
+    rows of the step or the sequence's tokens."""
+    own = logits.clone()
+    returned: object = processor(list(seq.token_ids), own)
+    if returned is not None and returned is not own:
+        raise TypeError("it returned a value: a processor changes its logits in place")
+    if own.shape != logits.shape:
+        raise ValueError(f"it changed the shape of its logits to {list(own.shape)}")
+    return own
+
+
+def make_processor(
+    name: str, factory: Factory, params: Mapping[str, Any], context: ChoiceContext
+) -> CustomProcessor:
+    """The processor of one choice. Raises InvalidRequest for parameters that it refuses, and
+    ProcessorError if it cannot be made."""
+    try:
+        made = factory(params, context)
+        if not callable(made):
+            raise TypeError(f"the factory returned {made!r:.80}, which cannot be called")
+    except ValueError as error:
+        raise InvalidRequest(f"custom_params: {error}") from error
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:
+        raise _processor_error(name, error) from error
+    return made
+
+
+def _processor_error(name: str | None, cause: BaseException) -> ProcessorError:
     """The error for a processor that raised. Clients see its message, which therefore names only
     the processor; the cause goes to the log."""
     error = ProcessorError(
-        f"custom_logit_processor: {seq.sampling.custom_logit_processor!r} raised an exception on "
-        "this request and would raise it again. Ask your administrator: the worker's log has the "
-        "traceback."
+        f"custom_logit_processor: {name!r} raised an exception on this request and would raise it "
+        "again. Ask your administrator: the worker's log has the traceback."
     )
     error.__cause__ = cause
     return error

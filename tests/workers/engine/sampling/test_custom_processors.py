@@ -1,5 +1,6 @@
 """Registered logits processors: their place, their state, their faults."""
 
+from asyncio import CancelledError
 from collections.abc import Callable, Mapping
 from collections.abc import Sequence as Rows
 from typing import Any
@@ -48,12 +49,59 @@ class Poison:
         logits.fill_(torch.nan)
 
 
+class Unruly:
+    """Does what ``act`` names, once it is asked for a token."""
+
+    def __init__(self, params: Mapping[str, Any], context: ChoiceContext) -> None:
+        self._act = getattr(self, params["act"])
+
+    def __call__(self, token_ids: Rows[int], logits: Tensor) -> Any:
+        return self._act(token_ids, logits)
+
+    def recurse(self, token_ids: Rows[int], logits: Tensor) -> None:
+        self.recurse(token_ids, logits)
+
+    def starve(self, token_ids: Rows[int], logits: Tensor) -> None:
+        raise MemoryError
+
+    def leave(self, token_ids: Rows[int], logits: Tensor) -> None:
+        raise SystemExit(3)
+
+    def give_up(self, token_ids: Rows[int], logits: Tensor) -> None:
+        raise CancelledError
+
+    def answer(self, token_ids: Rows[int], logits: Tensor) -> Tensor:
+        return logits + 1
+
+    def reshape(self, token_ids: Rows[int], logits: Tensor) -> None:
+        logits.resize_(3)
+
+    def reach_out(self, token_ids: Rows[int], logits: Tensor) -> None:
+        if logits._base is not None:
+            logits._base.fill_(0)
+        raise ValueError
+
+    def lengthen(self, token_ids: list[int], logits: Tensor) -> None:
+        token_ids.append(7)
+
+
+def misbuild(params: Mapping[str, Any], context: ChoiceContext) -> Any:
+    """A factory that fails as ``fault`` names."""
+    faults = {"key": KeyError("x"), "memory": MemoryError(), "exit": SystemExit(3)}
+    if params["fault"] in faults:
+        raise faults[params["fault"]]
+    return params["fault"]
+
+
 @pytest.fixture(scope="module")
 def custom(tiny_llama: Any) -> Engine:
     config = EngineConfig(
         dtype="float32", max_num_seqs=8, max_num_batched_tokens=24, block_size=4,
         kv_cache_bytes=2**22,
-        logit_processors={**BUILT_IN, "broken": f"{HERE}:Broken", "poison": f"{HERE}:Poison"},
+        logit_processors={
+            **BUILT_IN, "broken": f"{HERE}:Broken", "poison": f"{HERE}:Poison",
+            "unruly": f"{HERE}:Unruly", "misbuilt": f"{HERE}:misbuild",
+        },
     )  # fmt: skip
     return Engine.from_pretrained(tiny_llama, config)
 
@@ -154,6 +202,28 @@ class TestFaults:
         [first, *others] = said(custom, asked, *neighbours)
         assert type(first.error) is error
         assert [c.choices for c in others] == [c.choices for c in alone]
+
+    @pytest.mark.parametrize(
+        "act", ["recurse", "starve", "leave", "give_up", "answer", "reshape", "reach_out"]
+    )
+    def test_whatever_one_does_ends_its_request_alone(self, custom: Engine, act: str) -> None:
+        neighbour = ask(None, "n")
+        alone = said(custom, neighbour)
+        first, *others = said(custom, ask("unruly", act=act), neighbour)
+        assert type(first.error) is ProcessorError
+        assert [c.choices for c in others] == [c.choices for c in alone]
+
+    def test_the_tokens_that_one_gets_are_not_the_choices(self, custom: Engine) -> None:
+        [plain, changed] = said(custom, ask(None), ask("unruly", "u", act="lengthen"))
+        assert changed.choices == plain.choices
+
+    @pytest.mark.parametrize("fault", ["key", "memory", "exit", "no processor"])
+    def test_one_that_cannot_be_made_ends_its_request_alone(
+        self, custom: Engine, fault: str
+    ) -> None:
+        with pytest.raises(ProcessorError, match="'misbuilt'"):
+            custom.submit(ask("misbuilt", fault=fault))
+        assert not custom.live
 
     def test_each_choice_has_a_processor_of_its_own(self, custom: Engine) -> None:
         [call] = said(custom, ask("broken", after=99, n=3))
