@@ -9,7 +9,7 @@ from django.utils.safestring import SafeString
 NONE = "\N{EN DASH}"
 """Shown for what is unknown or absent."""
 
-_UNITS = ((10**12, "T"), (10**9, "G"), (10**6, "M"), (10**3, "k"))
+_UNITS = ((1, ""), (10**3, "k"), (10**6, "M"), (10**9, "G"), (10**12, "T"))
 _TONES = {
     "completed": "good", "active": "good", "serving": "good", "loaded": "good",
     "failed": "bad", "revoked": "bad", "unreachable": "bad", "no worker": "bad",
@@ -23,11 +23,13 @@ def compact(number: float | None) -> str:
     """Format 12345 as 12.3k."""
     if number is None:
         return NONE
+    text = ""
     for size, unit in _UNITS:
-        if abs(number) >= size:
-            scaled = number / size
-            return f"{scaled:.3g}{unit}" if abs(scaled) < 100 else f"{scaled:.0f}{unit}"
-    return f"{number:g}" if number == int(number) else f"{number:.3g}"
+        scaled = number / size
+        text = f"{scaled:.3g}{unit}" if abs(scaled) < 100 else f"{scaled:.0f}{unit}"
+        if abs(round(scaled)) < 1000:  # as rounded: 999,999 is 1M
+            break
+    return text
 
 
 def exact(number: int | None) -> str:
@@ -90,7 +92,7 @@ def size(count: float | None) -> str:
     if count is None:
         return NONE
     for unit in ("B", "KiB", "MiB", "GiB"):
-        if count < 1024:
+        if round(count) < 1024:
             return f"{count:.0f} {unit}" if unit == "B" or count >= 100 else f"{count:.3g} {unit}"
         count /= 1024
     return f"{count:.3g} TiB"

@@ -23,5 +23,6 @@ class Command(BaseCommand):
                 workers = watch_workers(JobStore(client, settings.REDIS_PREFIX))
         except RedisError as error:
             raise CommandError(f"Redis does not answer: {error}") from error
-        if not any(worker.id.startswith(f"{host}-") for worker in workers):
+        # An id is the host's name, the process and a random part; a name may contain hyphens too.
+        if host not in {worker.id.rsplit("-", 2)[0] for worker in workers}:
             raise CommandError(f"no worker of {host} sends heartbeats")

@@ -15,6 +15,9 @@ NOW = datetime(2026, 11, 20, 12, tzinfo=UTC)
     [
         (0, "0"), (999, "999"), (1000, "1k"), (12_345, "12.3k"), (123_456, "123k"),
         (1_500_000, "1.5M"), (68_400_000, "68.4M"), (0.25, "0.25"), (None, display.NONE),
+        (999.4, "999"), (999.7, "1k"), (999_499, "999k"), (999_999, "1M"), (99_960, "100k"),
+        (999_999_999, "1G"), (999_999_999_999, "1T"), (10**15, "1000T"), (-999_999, "-1M"),
+        (1234.5, "1.23k"), (12.34, "12.3"), (0.9999, "1"),
     ],
 )  # fmt: skip
 def test_compact_numbers(number: float | None, text: str) -> None:
@@ -63,7 +66,8 @@ def test_shares_are_percents_of_the_whole(part: int, whole: int, text: str) -> N
 
 
 @pytest.mark.parametrize(
-    ("count", "text"), [(0, "0 B"), (1023, "1023 B"), (1536, "1.5 KiB"), (10**12, "931 GiB")]
+    ("count", "text"),
+    [(0, "0 B"), (1023, "1023 B"), (1536, "1.5 KiB"), (2**20 - 1, "1 MiB"), (10**12, "931 GiB")],
 )
 def test_sizes_are_written_in_the_unit_that_suits_them(count: int, text: str) -> None:
     assert display.size(count) == text

@@ -32,6 +32,16 @@ def test_another_host_does_not_count(beat):
         call_command("worker_alive")
 
 
+@pytest.mark.parametrize("other", ["gpu-1-2", "gpu-10", "gpu", "a-gpu-1"])
+def test_a_host_whose_name_begins_alike_does_not_count(beat, monkeypatch, other):
+    monkeypatch.setattr(socket, "gethostname", lambda: "gpu-1")
+    beat(other)
+    with pytest.raises(CommandError, match="no worker of gpu-1 sends"):
+        call_command("worker_alive")
+    beat("gpu-1")
+    call_command("worker_alive")
+
+
 def test_without_redis_it_fails(settings, tmp_path):
     settings.REDIS_URL = f"unix://{tmp_path}/absent.sock"
     with pytest.raises(CommandError, match="Redis does not answer"):
