@@ -141,8 +141,7 @@ def _batch_page(request: HttpRequest, batch: Batch) -> HttpResponse:
 
 def _records(batch: Batch) -> QuerySet[UsageRecord]:
     """The usage of the batch's ended lines. Their job ids are adjacent in the index."""
-    prefix = batch.job_id(0)[:-1]
-    return UsageRecord.objects.filter(job_id__gte=prefix, job_id__lt=f"{prefix}~").order_by()
+    return UsageRecord.objects.filter(job_id__range=batch.job_ids).order_by()
 
 
 def _grouped_errors(batch: Batch) -> list[dict[str, Any]]:

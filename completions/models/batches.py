@@ -163,6 +163,13 @@ class Batch(models.Model):
         """The prefix of the job ids of a batch with the same endpoint."""
         return f"{self.job_prefix}{batch_id.removeprefix('batch_')}-"
 
+    @property
+    def job_ids(self) -> tuple[str, str]:
+        """Two ids between which the ids of its lines' jobs sort, and no others, in the collation of
+        any language: digits keep their order in all of them, a mark such as ~ does not."""
+        prefix = self.job_prefix_of(self.id)
+        return f"{prefix}0", f"{prefix}9999999999"
+
     def request_id(self, number: int) -> str:
         return f"batch_req_{self._hex}-{number}"
 
