@@ -31,6 +31,24 @@ class Migration(migrations.Migration):
     operations = [
         migrations.RunPython(refuse_other_tables, migrations.RunPython.noop),
         migrations.CreateModel(
+            name='Organization',
+            fields=[
+                ('id', models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name='ID')),
+                ('daily_token_budget', models.PositiveBigIntegerField(blank=True, help_text='Prompt and completion tokens per day (UTC).', null=True)),
+                ('monthly_token_budget', models.PositiveBigIntegerField(blank=True, help_text='Prompt and completion tokens per month (UTC).', null=True)),
+                ('daily_cost_budget', models.DecimalField(blank=True, decimal_places=4, help_text='Cost per day, at the prices in models.toml.', max_digits=12, null=True, validators=[django.core.validators.MinValueValidator(0)])),
+                ('monthly_cost_budget', models.DecimalField(blank=True, decimal_places=4, help_text='Cost per month, at the prices in models.toml.', max_digits=12, null=True, validators=[django.core.validators.MinValueValidator(0)])),
+                ('max_enqueued_tokens', models.PositiveBigIntegerField(blank=True, help_text='Prompt tokens in unfinished batches.', null=True)),
+                ('name', models.CharField(max_length=100, unique=True)),
+                ('store_prompts', models.BooleanField(default=False, help_text='Store the prompts of ended requests and show them in the admin.')),
+                ('suspended_at', models.DateTimeField(blank=True, help_text='While this is set, its keys are refused.', null=True)),
+                ('created_at', models.DateTimeField(auto_now_add=True)),
+            ],
+            options={
+                'ordering': ['name'],
+            },
+        ),
+        migrations.CreateModel(
             name='ApiKey',
             fields=[
                 ('id', models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name='ID')),
@@ -58,28 +76,11 @@ class Migration(migrations.Migration):
                 ('expires_at', models.DateTimeField(blank=True, null=True)),
                 ('revoked_at', models.DateTimeField(blank=True, null=True)),
                 ('last_used_at', models.DateTimeField(blank=True, editable=False, help_text='Accurate to a minute.', null=True)),
+                ('organization', models.ForeignKey(on_delete=django.db.models.deletion.CASCADE, related_name='api_keys', to='completions.organization')),
             ],
             options={
                 'verbose_name': 'API key',
                 'ordering': ['organization', 'name'],
-            },
-        ),
-        migrations.CreateModel(
-            name='Organization',
-            fields=[
-                ('id', models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name='ID')),
-                ('daily_token_budget', models.PositiveBigIntegerField(blank=True, help_text='Prompt and completion tokens per day (UTC).', null=True)),
-                ('monthly_token_budget', models.PositiveBigIntegerField(blank=True, help_text='Prompt and completion tokens per month (UTC).', null=True)),
-                ('daily_cost_budget', models.DecimalField(blank=True, decimal_places=4, help_text='Cost per day, at the prices in models.toml.', max_digits=12, null=True, validators=[django.core.validators.MinValueValidator(0)])),
-                ('monthly_cost_budget', models.DecimalField(blank=True, decimal_places=4, help_text='Cost per month, at the prices in models.toml.', max_digits=12, null=True, validators=[django.core.validators.MinValueValidator(0)])),
-                ('max_enqueued_tokens', models.PositiveBigIntegerField(blank=True, help_text='Prompt tokens in unfinished batches.', null=True)),
-                ('name', models.CharField(max_length=100, unique=True)),
-                ('store_prompts', models.BooleanField(default=False, help_text='Store the prompts of ended requests and show them in the admin.')),
-                ('suspended_at', models.DateTimeField(blank=True, help_text='While this is set, its keys are refused.', null=True)),
-                ('created_at', models.DateTimeField(auto_now_add=True)),
-            ],
-            options={
-                'ordering': ['name'],
             },
         ),
         migrations.CreateModel(
@@ -128,6 +129,8 @@ class Migration(migrations.Migration):
             options={
                 'verbose_name_plural': 'batches',
                 'ordering': ['-created_at'],
+                'indexes': [models.Index(fields=['organization', 'created_at', 'id'], name='completions_organiz_03e490_idx')],
+                'constraints': [models.UniqueConstraint(fields=('api_key', 'idempotency_key'), name='one_batch_per_idempotency_key')],
             },
         ),
         migrations.CreateModel(
@@ -164,6 +167,7 @@ class Migration(migrations.Migration):
             ],
             options={
                 'ordering': ['-created_at'],
+                'indexes': [models.Index(fields=['organization', 'created_at', 'id'], name='completions_organiz_042a7f_idx')],
             },
         ),
         migrations.CreateModel(
@@ -178,6 +182,9 @@ class Migration(migrations.Migration):
                 ('api_key', models.ForeignKey(blank=True, help_text="Null for the organization's own budget.", null=True, on_delete=django.db.models.deletion.CASCADE, related_name='budget_warnings', to='completions.apikey')),
                 ('organization', models.ForeignKey(on_delete=django.db.models.deletion.CASCADE, related_name='budget_warnings', to='completions.organization')),
             ],
+            options={
+                'constraints': [models.UniqueConstraint(fields=('scope', 'budget', 'period', 'percent'), name='one_budget_warning')],
+            },
         ),
         migrations.CreateModel(
             name='AuditEntry',
@@ -196,12 +203,8 @@ class Migration(migrations.Migration):
             options={
                 'verbose_name_plural': 'audit entries',
                 'ordering': ['-at', '-id'],
+                'indexes': [models.Index(fields=['object_type', 'object_id'], name='completions_object__539074_idx')],
             },
-        ),
-        migrations.AddField(
-            model_name='apikey',
-            name='organization',
-            field=models.ForeignKey(on_delete=django.db.models.deletion.CASCADE, related_name='api_keys', to='completions.organization'),
         ),
         migrations.CreateModel(
             name='StoredPrompt',
@@ -289,6 +292,8 @@ class Migration(migrations.Migration):
                 'verbose_name': 'hourly usage',
                 'verbose_name_plural': 'hourly usage',
                 'ordering': ['-hour'],
+                'indexes': [models.Index(fields=['organization', 'hour'], name='completions_organiz_2ef7db_idx')],
+                'constraints': [models.UniqueConstraint(fields=('api_key', 'hour', 'model', 'adapter'), name='one_row_per_key_and_hour')],
             },
         ),
         migrations.CreateModel(
@@ -321,6 +326,7 @@ class Migration(migrations.Migration):
             options={
                 'verbose_name': 'request',
                 'ordering': ['-finished_at'],
+                'indexes': [models.Index(fields=['api_key', 'finished_at'], name='completions_api_key_d7ac55_idx'), models.Index(fields=['organization', 'finished_at'], name='completions_organiz_a1d1f9_idx'), models.Index(fields=['model', 'finished_at'], name='completions_model_5dc8fb_idx'), models.Index(fields=['status', 'finished_at'], name='completions_status_9ee13a_idx')],
             },
         ),
         migrations.CreateModel(
@@ -351,6 +357,7 @@ class Migration(migrations.Migration):
             ],
             options={
                 'ordering': ['-created_at'],
+                'constraints': [models.UniqueConstraint(fields=('endpoint', 'type', 'subject'), name='one_delivery_per_event')],
             },
         ),
         migrations.CreateModel(
@@ -417,53 +424,5 @@ class Migration(migrations.Migration):
                 'indexes': [models.Index(fields=['organization', 'created_at', 'id'], name='completions_organiz_70cf92_idx')],
                 'constraints': [models.UniqueConstraint(fields=('api_key', 'route', 'idempotency_key'), name='one_job_per_idempotency_key')],
             },
-        ),
-        migrations.AddIndex(
-            model_name='file',
-            index=models.Index(fields=['organization', 'created_at', 'id'], name='completions_organiz_042a7f_idx'),
-        ),
-        migrations.AddConstraint(
-            model_name='budgetwarning',
-            constraint=models.UniqueConstraint(fields=('scope', 'budget', 'period', 'percent'), name='one_budget_warning'),
-        ),
-        migrations.AddIndex(
-            model_name='batch',
-            index=models.Index(fields=['organization', 'created_at', 'id'], name='completions_organiz_03e490_idx'),
-        ),
-        migrations.AddConstraint(
-            model_name='batch',
-            constraint=models.UniqueConstraint(fields=('api_key', 'idempotency_key'), name='one_batch_per_idempotency_key'),
-        ),
-        migrations.AddIndex(
-            model_name='auditentry',
-            index=models.Index(fields=['object_type', 'object_id'], name='completions_object__539074_idx'),
-        ),
-        migrations.AddIndex(
-            model_name='usagehour',
-            index=models.Index(fields=['organization', 'hour'], name='completions_organiz_2ef7db_idx'),
-        ),
-        migrations.AddConstraint(
-            model_name='usagehour',
-            constraint=models.UniqueConstraint(fields=('api_key', 'hour', 'model', 'adapter'), name='one_row_per_key_and_hour'),
-        ),
-        migrations.AddIndex(
-            model_name='usagerecord',
-            index=models.Index(fields=['api_key', 'finished_at'], name='completions_api_key_d7ac55_idx'),
-        ),
-        migrations.AddIndex(
-            model_name='usagerecord',
-            index=models.Index(fields=['organization', 'finished_at'], name='completions_organiz_a1d1f9_idx'),
-        ),
-        migrations.AddIndex(
-            model_name='usagerecord',
-            index=models.Index(fields=['model', 'finished_at'], name='completions_model_5dc8fb_idx'),
-        ),
-        migrations.AddIndex(
-            model_name='usagerecord',
-            index=models.Index(fields=['status', 'finished_at'], name='completions_status_9ee13a_idx'),
-        ),
-        migrations.AddConstraint(
-            model_name='webhookdelivery',
-            constraint=models.UniqueConstraint(fields=('endpoint', 'type', 'subject'), name='one_delivery_per_event'),
         ),
     ]

@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 from django.conf import settings
+from django.db.migrations.loader import MigrationLoader
+from django.db.migrations.operations import CreateModel, RunPython
 
 
 def migrate(home: Path) -> "subprocess.CompletedProcess[str]":
@@ -41,3 +43,10 @@ def test_the_tables_of_an_earlier_version_are_refused(tmp_path: Path) -> None:
 def test_migrating_twice_changes_nothing(tmp_path: Path) -> None:
     assert migrate(tmp_path).returncode == 0
     assert "No migrations to apply" in migrate(tmp_path).stdout
+
+
+def test_each_table_is_created_in_one_operation() -> None:
+    """A table that is created and then changed is copied on SQLite, and harder to read."""
+    operations = MigrationLoader(None).get_migration("completions", "0001_tables").operations
+    changing = [each for each in operations if not isinstance(each, CreateModel | RunPython)]
+    assert changing == []
