@@ -115,10 +115,7 @@ _COUNTERS = {
     "prefix_cache_queries": ("prefix_cache_queries", "Tokens of sequences that began to run."),
     "prefix_cache_hits": ("prefix_cache_hits", "Tokens among them that the prefix cache had."),
     "generation_tokens": ("generated_tokens", "Generated tokens."),
-    "forced_tokens": (
-        "forced_tokens",
-        "Generated tokens that a grammar forced, without a step of their own.",
-    ),
+    "forced_tokens": ("forced_tokens", "Generated tokens that a grammar left no choice about."),
     "drafted_tokens": ("drafted_tokens", "Tokens that were computed before they were known."),
     "accepted_tokens": ("accepted_tokens", "Drafted tokens that sampling confirmed."),
     "engine_steps": ("steps", "Steps of the engine."),

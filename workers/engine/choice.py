@@ -52,7 +52,7 @@ class Choice:
         self.index = index
         self.finish: Finish | None = None
         self.num_characters = 0  # in the text of all tokens, shown or held back
-        self.num_forced = 0  # tokens that the grammar left no choice about
+        self.num_forced = 0  # tokens that the grammar left no choice about, sampled or not
         self.effect: ConstraintEffect | None = None  # unless the request asks for it
         self.grammar = grammar
         self.stop_checker = stop_checker
@@ -71,6 +71,7 @@ class Choice:
         Raises GrammarError.
         """
         self._token_ids.append(token_id)
+        self.num_forced += token_id == self.forced_token
         self.stop_checker.count()
         self.finish = self._judge(token_id)
         return self.finish
@@ -78,7 +79,6 @@ class Choice:
     def replay(self, token_ids: Iterable[int]) -> Finish | None:
         """Append tokens that an earlier run delivered. No delta returns them again."""
         for token_id in token_ids:
-            self.num_forced += token_id == self.forced_token
             if self.append(token_id) is not None:
                 break
         self._token_ids, self._text = [], []
@@ -97,8 +97,7 @@ class Choice:
         if self.finish is not None:
             delta.finish_reason, delta.matched_stop, delta.matched_stop_text = self.finish
             if self.effect is not None:
-                forced = self.effect.forced_tokens + self.num_forced
-                delta.effect = replace(self.effect, forced_tokens=forced)
+                delta.effect = replace(self.effect, forced_tokens=self.num_forced)
         self._token_ids, self._text = [], []
         return delta
 

@@ -94,15 +94,17 @@ class Progress:
 
     def _append_one(self, row: int, seq: Sequence, token_id: int, sampled: SamplerOutput) -> int:
         """Append a row's token, then those that the grammar forces. Return how many it forces."""
-        self.generated_tokens += 1
-        if seq.logprobs is not None:
-            seq.logprobs.note(sampled.scores[row])
         choice = seq.choice
         try:
-            if choice.effect is not None:
+            if choice.finish is not None:
+                seq.restore_end()
+                num_jumped = 0
+            else:
+                if seq.logprobs is not None:
+                    seq.logprobs.note(sampled.scores[row])
                 _note_effect(seq, sampled.removals.get(row))
-            seq.append(token_id)
-            num_forced = 0 if choice.grammar is None else self._jump_forward(seq)
+                self._extend(seq, token_id)
+                num_jumped = self._jump_forward(seq)
         except Exception as error:  # noqa: BLE001 - see the class
             self._live.blame(self._live.owner(seq), error)
             return 0
@@ -115,19 +117,23 @@ class Progress:
             self._live.finish(seq)
             if self._speculation is not None:
                 self._speculation.remember(seq)
-        return num_forced
+        return num_jumped
 
     def _jump_forward(self, seq: Sequence) -> int:
         """Append the tokens that the grammar forces next. The step that samples the token after
         them computes them too. Return how many there are."""
         num_tokens = 0
         while not seq.every_position and (token_id := seq.choice.forced_token) is not None:
-            seq.append(token_id)
+            self._extend(seq, token_id)
             num_tokens += 1
-        seq.choice.num_forced += num_tokens
-        self.generated_tokens += num_tokens
-        self.forced_tokens += num_tokens
         return num_tokens
+
+    def _extend(self, seq: Sequence, token_id: int) -> None:
+        """Append a token, and count it."""
+        self.generated_tokens += 1
+        num_forced = seq.choice.num_forced
+        seq.append(token_id)
+        self.forced_tokens += seq.choice.num_forced - num_forced
 
     def _place(self, seq: Sequence) -> None:
         """Schedule a sequence, or end it if it has nothing to compute."""
@@ -146,9 +152,5 @@ def _note_effect(seq: Sequence, removal: Removal | None) -> None:
     forced = seq.choice.forced_token is not None
     if seq.logprobs is not None:
         seq.logprobs.note_forced(forced)
-    if removal is None:
-        return
-    if forced:  # sampled only for its log probability
-        effect.forced_tokens += 1
-    else:
+    if removal is not None and not forced:
         effect.add(*removal)

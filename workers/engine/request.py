@@ -150,13 +150,12 @@ class TokenLogprobs:
 
 @dataclass(slots=True)
 class ConstraintEffect:
-    """How far a grammar shaped a choice: sums over the tokens that this run of its request
-    generated."""
+    """How far a grammar shaped a choice."""
 
     forced_tokens: int = 0
-    """Tokens that the grammar left no choice about."""
+    """Tokens that the grammar left no choice about, those of earlier runs included."""
     steps: int = 0
-    """Tokens that were sampled among several."""
+    """Tokens that this run of the request sampled among several."""
     overruled: int = 0
     """Steps whose likeliest token the grammar did not allow."""
     removed: float = 0.0

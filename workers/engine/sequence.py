@@ -113,9 +113,6 @@ class Sequence:
 
     def append(self, token_id: int) -> Finish | None:
         """Append an output token. Return why the choice ends, if it does. Raises GrammarError."""
-        if self.choice.finish is not None:
-            self.token_ids += self._withheld
-            return self.choice.finish
         if self.logprobs is not None:
             self.logprobs.note_offset(self.choice.num_characters)
         self.token_ids.append(token_id)
@@ -126,13 +123,17 @@ class Sequence:
 
         A choice may end in an earlier run or before its first token, and its record or its
         prompt's log probabilities may still be missing. It then steps back before its last token:
-        the step computes what led to that token, and :meth:`append` restores the token whatever
+        the step computes what led to that token, and :meth:`restore_end` appends the token whatever
         was sampled.
         """
         if self.record is not None and self.num_output_tokens:
             self._withheld = [self.token_ids.pop()]
             return True
         return self.logprobs is not None and self.logprobs.prompt_is_due
+
+    def restore_end(self) -> None:
+        """Append the token that :meth:`withhold_end` took back."""
+        self.token_ids += self._withheld
 
     @property
     def may_draft(self) -> bool:

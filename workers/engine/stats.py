@@ -32,7 +32,7 @@ class EngineStats:
     """How many of these were in the prefix cache."""
     generated_tokens: int
     forced_tokens: int
-    """Generated tokens that a grammar forced and that took no step of their own."""
+    """Generated tokens that a grammar left no choice about."""
     drafted_tokens: int
     """Drafted tokens: computed before they were known."""
     accepted_tokens: int

@@ -7,6 +7,7 @@ but the forced token.
 import json
 import re
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,7 @@ from tests.workers.engine import greedy
 from workers.engine.engine import Engine
 from workers.engine.exceptions import GrammarError
 from workers.engine.model import runner
-from workers.engine.request import ChoiceDelta, Completion, FinishReason, Request
+from workers.engine.request import ChoiceDelta, Completion, FinishReason, LogprobParams, Request
 from workers.engine.sampling.params import SamplingParams
 
 MakeEngine = Callable[..., Engine]
@@ -116,6 +117,39 @@ class TestForcedText:
         assert stats.generated_tokens == len(said.token_ids)
         assert stats.forced_tokens == len(said.token_ids) - 2
         assert stats.forced_share == pytest.approx(1 - 2 / len(said.token_ids))
+
+    @pytest.mark.parametrize("resumed", [False, True])
+    @pytest.mark.parametrize("scored", [False, True])
+    def test_forced_tokens_are_counted_alike_everywhere(
+        self, make_engine: MakeEngine, scored: bool, resumed: bool
+    ) -> None:
+        engine = make_engine(speculation=False)
+        asked = replace(request(), report_constraint=True)
+        whole = run(engine, asked)
+        already = tuple(whole.token_ids[:4]) if resumed else ()
+        before = engine.stats()
+        scores = (LogprobParams(),) if scored else ()
+        [again] = engine.generate([replace(asked, logprobs=scores, published={0: already})])
+        expected = len(whole.token_ids) - 2  # all but the character classes
+        assert again.usage is not None
+        assert again.choices[0].effect is not None
+        assert again.usage.forced_tokens == again.choices[0].effect.forced_tokens == expected
+        after = engine.stats()
+        generated = after.generated_tokens - before.generated_tokens
+        assert generated == len(whole.token_ids) - len(already)
+        steps = again.choices[0].effect.steps
+        assert after.forced_tokens - before.forced_tokens == generated - steps
+
+    def test_a_choice_that_ended_before_generates_nothing(self, make_engine: MakeEngine) -> None:
+        engine = make_engine(speculation=False)
+        ended = run(engine, request())
+        before = engine.stats().generated_tokens
+        asked = replace(request(), published={0: tuple(ended.token_ids)}, return_hidden_states=True)
+        asked = replace(asked, report_constraint=True)
+        again = run(engine, asked)
+        assert again.effect is not None
+        assert again.effect.steps == 0
+        assert engine.stats().generated_tokens == before
 
     def test_a_forced_beginning_is_streamed_while_the_prompt_is_computed(
         self, make_engine: MakeEngine
