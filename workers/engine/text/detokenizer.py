@@ -15,6 +15,10 @@ from completions.contract.token_bytes import TokenBytes, num_ids
 _REPLACEMENT = "\ufffd"
 _CONTEXT_TOKENS = 6
 """Prompt tokens that a windowed decoder sees before the output, for a word boundary in front."""
+_MOST_BYTES = 4
+"""Of a character, each of which may be a token."""
+_MOST_KEPT = _CONTEXT_TOKENS + _MOST_BYTES + 1
+"""Tokens of a window after which no more is read from it."""
 
 
 class Detokenizer(Protocol):
@@ -65,12 +69,13 @@ class Vocabulary:
         if self.bytes.is_byte_level:
             table = self._visible_bytes if skip_special_tokens else self.token_bytes
             return ByteLevelDetokenizer(table)
+        special = self.bytes.special_ids
         joined = not (skip_special_tokens or spaces_between_special_tokens)
         return WindowedDetokenizer(
             self.tokenizer,
             prompt[-_CONTEXT_TOKENS:],
-            skip_special_tokens,
-            self.bytes.special_ids if joined else frozenset(),
+            skipped_ids=special if skip_special_tokens else frozenset(),
+            joined_ids=special if joined else frozenset(),
         )
 
 
@@ -97,30 +102,39 @@ class WindowedDetokenizer:
     """Decodes a window of recent tokens with and without the newest and takes the difference.
 
     The window exists because decoders such as SentencePiece's drop a space before their first
-    token. A token of ``joined_ids`` follows another one without a space.
+    token. A token of ``skipped_ids`` has no text, and one of ``joined_ids`` follows another one
+    without a space.
     """
 
     def __init__(
         self,
         tokenizer: Tokenizer,
         context: Sequence[int],
-        skip_special_tokens: bool,
+        skipped_ids: frozenset[int] = frozenset(),
         joined_ids: frozenset[int] = frozenset(),
     ) -> None:
         self._tokenizer = tokenizer
-        self._skip_special_tokens = skip_special_tokens
+        self._skipped_ids = skipped_ids
         self._joined_ids = joined_ids
-        self._window = list(context)
+        self._window = [token_id for token_id in context if token_id not in skipped_ids]
         self._num_read = len(self._window)
 
     def push(self, token_id: int) -> str:
+        if token_id in self._skipped_ids or self._tokenizer.id_to_token(token_id) is None:
+            return ""
         joined = token_id in self._joined_ids and self._joined_ids.issuperset(self._window[-1:])
         self._window.append(token_id)
         text = self._unread()
-        if not text or text.endswith(_REPLACEMENT):
+        if text and not text.endswith(_REPLACEMENT):
+            self._advance()
+            return text.removeprefix(" ") if joined else text
+        if len(self._window) - self._num_read <= _MOST_BYTES:
             return ""
-        self._advance()
-        return text.removeprefix(" ") if joined else text
+        # These bytes will never be a character. The window keeps the first of them: decoders with
+        # byte fallback replace all bytes up to the next other token.
+        del self._window[_MOST_KEPT:]
+        self._num_read = len(self._window)
+        return text
 
     def flush(self) -> str:
         text = self._unread()
@@ -128,20 +142,21 @@ class WindowedDetokenizer:
         return text
 
     def copy(self) -> Self:
-        clone = type(self)(
-            self._tokenizer, self._window, self._skip_special_tokens, self._joined_ids
-        )
+        clone = type(self)(self._tokenizer, self._window, self._skipped_ids, self._joined_ids)
         clone._num_read = self._num_read
         return clone
 
     def _unread(self) -> str:
         read = self._decode(self._window[: self._num_read])
-        return self._decode(self._window)[len(read) :]
+        text = self._decode(self._window)
+        if not text.startswith(read):  # the prompt may end in the middle of a character
+            read = read.rstrip(_REPLACEMENT)
+        return text[len(read) :]
 
     def _advance(self) -> None:
         del self._window[: self._num_read]
         self._num_read = len(self._window)
 
     def _decode(self, token_ids: list[int]) -> str:
-        text: str = self._tokenizer.decode(token_ids, skip_special_tokens=self._skip_special_tokens)
+        text: str = self._tokenizer.decode(token_ids, skip_special_tokens=False)
         return text

@@ -82,10 +82,50 @@ def test_the_prompt_keeps_the_space_in_front_of_the_first_word() -> None:
 
 
 def test_the_window_does_not_grow_with_the_text() -> None:
-    detokenizer = WindowedDetokenizer(SENTENCEPIECE, (), skip_special_tokens=True)
+    detokenizer = WindowedDetokenizer(SENTENCEPIECE, ())
     for token_id in SENTENCEPIECE.encode("the of " * 50, add_special_tokens=False).ids:
         detokenizer.push(token_id)
     assert len(detokenizer._window) <= 2  # its size shows nowhere else
+
+
+def byte_ids(data: bytes) -> list[int]:
+    return [SENTENCEPIECE.token_to_id(f"<0x{byte:02X}>") for byte in data]
+
+
+LONG_RUNS = {
+    "special": [1] * 400,
+    "no token": [SENTENCEPIECE.get_vocab_size()] * 400,
+    "never a character": byte_ids(b"\xff") * 400,
+    "half characters": byte_ids(b"\xe2\x82") * 200,
+    "a word mark": [258, *byte_ids(b"\xf0\x9f\x98\xff\x80" * 80)],
+    "broken once": byte_ids(b"\xff" + "\u20ac".encode() * 133),
+}
+
+
+@pytest.mark.parametrize("run", LONG_RUNS.values(), ids=LONG_RUNS)
+def test_the_window_does_not_grow_while_no_character_is_complete(run: list[int]) -> None:
+    vocabulary = VOCABULARIES["sentencepiece"]
+    words = SENTENCEPIECE.encode("the of", add_special_tokens=False).ids
+    detokenizer = vocabulary.detokenizer((), True)
+    assert isinstance(detokenizer, WindowedDetokenizer)
+    parts = []
+    for token_id in [*words, *run, *words]:
+        parts.append(detokenizer.push(token_id))
+        assert len(detokenizer._window) <= 16
+    parts.append(detokenizer.flush())
+    whole = SENTENCEPIECE.decode([*words, *run, *words], skip_special_tokens=True)
+    assert "".join(parts) == whole
+
+
+def test_bytes_that_make_no_character_are_shown_as_they_come() -> None:
+    parts = increments(VOCABULARIES["sentencepiece"], byte_ids(b"\xff") * 8)
+    assert parts[4] != ""
+
+
+def test_a_character_may_begin_in_the_prompt() -> None:
+    prompt = tuple(byte_ids(b"\xe2\x82"))
+    ids = [*byte_ids(b"\xac"), *SENTENCEPIECE.encode("the", add_special_tokens=False).ids]
+    assert "".join(increments(VOCABULARIES["sentencepiece"], ids, prompt=prompt)) == "\u20ac the"
 
 
 @pytest.mark.parametrize(
