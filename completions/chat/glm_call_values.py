@@ -1,7 +1,9 @@
 """Converts an argument of a GLM call, which has no quotes around strings, to JSON."""
 
 import operator
-from collections.abc import Iterator, Mapping
+from collections import ChainMap
+from collections.abc import Iterable, Iterator, Mapping
+from types import MappingProxyType
 from typing import Any
 
 from completions.chat.tools import dump
@@ -12,13 +14,22 @@ from completions.grammars.json_schema.pointers import resolve
 Schema = Mapping[str, Any]
 
 _MAX_DEPTH = 16
-"""The deepest nesting of references and unions that is followed."""
+"""The deepest nesting of unions that is followed."""
+_MOST_PARTS = 1000
+"""How many parts of a schema are read for one argument, and how many values are compared with
+parts. A schema may be large, and lead back to itself."""
 _BOUNDS = {
     "minimum": operator.ge, "exclusiveMinimum": operator.gt,
     "maximum": operator.le, "exclusiveMaximum": operator.lt,
 }  # fmt: skip
-_ENFORCED = {"type", "enum", "const", "items", "minItems", "maxItems", *_BOUNDS}
+_CHECKED = {
+    "type", "enum", "const", "items", "minItems", "maxItems", "properties", "required",
+    "additionalProperties", *_BOUNDS,
+}  # fmt: skip
 """Keywords that are checked; with any other, it is undecided whether a value is an instance."""
+_JOINING = ("$ref", "anyOf", "oneOf", "allOf")
+_OTHER = "other"
+"""Stands for all keywords that are not checked."""
 
 
 class ArgumentReader:
@@ -27,6 +38,7 @@ class ArgumentReader:
     def __init__(self, schema: Schema) -> None:
         self._root = dict(schema)
         self._known: dict[str, list[Schema]] = {}
+        self._left = 0
 
     def is_string(self, name: str) -> bool:
         """Whether only strings are allowed, so that every text is one."""
@@ -45,43 +57,66 @@ class ArgumentReader:
             return dump(text)
         schemas = self._schemas(name)
         allows_strings = any("string" in (_kinds(schema) or ()) for schema in schemas)
-        if allows_strings and not any(self._fits(value, schema) for schema in schemas):
+        self._left = _MOST_PARTS
+        if allows_strings and (isinstance(value, str) or not self._fits(value, schemas)):
             return dump(text)
         return text.strip()
 
     def _schemas(self, name: str) -> list[Schema]:
         """The alternatives of an argument's schema."""
         if name not in self._known:
-            root = next(self._alternatives(self._root), {})
-            properties = root.get("properties")
-            declared = properties if isinstance(properties, dict) else {}
-            schema = declared.get(name, root.get("additionalProperties"))
-            self._known[name] = list(self._alternatives(schema))
+            self._left = _MOST_PARTS
+            roots = list(self._alternatives(self._root))
+            declared = [schema for root in roots for schema in _declared(root, name)]
+            self._known[name] = [each for schema in declared for each in self._alternatives(schema)]
         return self._known[name]
 
-    def _alternatives(self, schema: Any, depth: int = 0) -> Iterator[Schema]:
-        """The schemas that references and unions lead to."""
+    def _alternatives(
+        self, schema: Any, beside: Schema = MappingProxyType({}), seen: set[str] | None = None,
+        depth: int = 0,
+    ) -> Iterator[Schema]:  # fmt: skip
+        """The schemas that references and unions lead to, each with the keywords beside these.
+        A reference is followed once."""
+        if schema is True:
+            schema = {}
         if not isinstance(schema, Mapping) or depth > _MAX_DEPTH:
             return
-        reference = schema.get("$ref")
-        found = resolve(self._root, reference) if isinstance(reference, str) else None
-        union = schema.get("anyOf", schema.get("oneOf"))
-        if found is not None:
-            yield from self._alternatives(found[1], depth + 1)
-        elif isinstance(union, list):
-            for option in union:
-                yield from self._alternatives(option, depth + 1)
-        else:
-            yield schema
+        seen = set() if seen is None else seen
+        merged, unions, waiting = dict(beside), list[list[Any]](), [schema]
+        while waiting:
+            part = waiting.pop()
+            self._left -= 1
+            if self._left < 0 or not isinstance(part, Mapping):
+                continue
+            reference = part.get("$ref")
+            if isinstance(reference, str):
+                if reference in seen:
+                    return
+                seen.add(reference)
+                waiting += [found[1]] if (found := resolve(self._root, reference)) else []
+            _merge(merged, part)
+            waiting += _list(part.get("allOf"))
+            unions += [part[key] for key in ("anyOf", "oneOf") if isinstance(part.get(key), list)]
+        if not unions:
+            yield merged
+            return
+        if unions[1:]:
+            merged[_OTHER] = True
+        for option in unions[0]:
+            yield from self._alternatives(option, merged, seen, depth + 1)
 
-    def _fits(self, value: Any, schema: Schema) -> bool:
-        """Whether a value that is not a string is certainly an instance of a schema."""
-        if isinstance(value, str) or schema.keys() - ANNOTATIONS - _ENFORCED:
-            return False
-        try:
-            return self._holds(value, schema)
-        except TypeError:  # a bound that is not a number
-            return False
+    def _fits(self, value: Any, alternatives: Iterable[Schema]) -> bool:
+        """Whether a value is certainly an instance of one of the schemas."""
+        for schema in alternatives:
+            self._left -= 1
+            if self._left < 0:
+                return False
+            try:
+                if not schema.keys() - _CHECKED and self._holds(value, schema):
+                    return True
+            except (TypeError, RecursionError):  # such as a bound that is not a number
+                continue
+        return False
 
     def _holds(self, value: Any, schema: Schema) -> bool:
         listed = _listed(schema)
@@ -94,22 +129,51 @@ class ArgumentReader:
             return False
         if isinstance(value, list):
             return self._fits_items(value, schema)
+        if isinstance(value, dict):
+            return self._fits_properties(value, schema)
         if isinstance(value, bool) or not isinstance(value, int | float):
             return True
         return all(test(value, schema[name]) for name, test in _BOUNDS.items() if name in schema)
 
     def _fits_items(self, values: list[Any], schema: Schema) -> bool:
-        items = schema.get("items", True)
         if not schema.get("minItems", 0) <= len(values) <= schema.get("maxItems", len(values)):
             return False
-        alternatives = list(self._alternatives(items))
-        return items is True or all(
-            any(
-                _kinds(each) == {"string"} if isinstance(value, str) else self._fits(value, each)
-                for each in alternatives
-            )
-            for value in values
+        alternatives = list(self._alternatives(schema.get("items", True)))
+        return all(self._fits(value, alternatives) for value in values)
+
+    def _fits_properties(self, values: dict[str, Any], schema: Schema) -> bool:
+        if not values.keys() >= set(schema.get("required", ())):
+            return False
+        properties, more = schema.get("properties", {}), schema.get("additionalProperties", True)
+        return all(
+            self._fits(value, self._alternatives(properties.get(name, more)))
+            for name, value in values.items()
         )
+
+
+def _declared(schema: Schema, name: str) -> list[Any]:
+    """The schemas of a property. Patterns are the client's, so they are not tried."""
+    properties, patterns = schema.get("properties", {}), schema.get("patternProperties")
+    if name in properties:
+        return [properties[name]]
+    more = list(patterns.values()) if isinstance(patterns, Mapping) else []
+    return [*more, schema.get("additionalProperties")]
+
+
+def _merge(merged: dict[str, Any], part: Schema) -> None:
+    """Add the keywords of a part that holds too."""
+    for keyword, value in part.items():
+        if keyword == "properties":
+            before = merged.get(keyword, ChainMap({})).maps
+            merged[keyword] = ChainMap(dict(value) if isinstance(value, Mapping) else {}, *before)
+        elif keyword in _CHECKED or keyword == "patternProperties":
+            merged[keyword] = value
+        elif keyword not in ANNOTATIONS and keyword not in _JOINING:
+            merged[_OTHER] = True
+
+
+def _list(value: Any) -> list[Any]:
+    return value if isinstance(value, list) else []
 
 
 def _kinds(schema: Schema) -> set[str] | None:
@@ -131,7 +195,9 @@ def _listed(schema: Schema) -> list[Any] | None:
 def _kinds_of_value(value: Any) -> set[str]:
     if isinstance(value, bool):
         return {"boolean"}
-    if isinstance(value, int | float):
-        return {"number", "integer"} if float(value).is_integer() else {"number"}
+    if isinstance(value, int) or (isinstance(value, float) and value.is_integer()):
+        return {"number", "integer"}
+    if isinstance(value, float):
+        return {"number"}
     names = {str: "string", list: "array", dict: "object", type(None): "null"}
     return {names[type(value)]}

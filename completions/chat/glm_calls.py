@@ -68,6 +68,7 @@ class GlmParser(CallParser):
         self._schemas = schemas
         self._arguments = ArgumentReader({})
         self._key = ""
+        self._streams = False
         self._separator = "{"
 
     def _in_header(self, events: list[Event]) -> bool:
@@ -96,7 +97,8 @@ class GlmParser(CallParser):
             return False
         self._key = self._buffer[:end].partition(_KEY_END)[0].strip()
         self._buffer = self._buffer[end + len(_VALUE) :]
-        opened = '"' if self._arguments.is_string(self._key) else ""
+        self._streams = self._arguments.is_string(self._key)
+        opened = '"' if self._streams else ""
         events.append(Arguments(f"{self._separator}{dump(self._key)}:{opened}"))
         self._separator = ","
         self._step = self._in_value
@@ -104,14 +106,13 @@ class GlmParser(CallParser):
 
     def _in_value(self, events: list[Event]) -> bool:
         before, mark, rest = split_at(self._buffer, (_VALUE_END,))
-        streams = self._arguments.is_string(self._key)
-        if streams:
+        if self._streams:
             piece = dump(before)[1:-1] + ('"' if mark else "")
             if piece:
                 events.append(Arguments(piece))
         elif mark:
             events.append(Arguments(self._arguments.as_json(self._key, before)))
-        if streams or mark:
+        if self._streams or mark:
             self._buffer = rest
         if mark:
             self._step = self._between_arguments
