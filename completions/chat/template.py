@@ -112,3 +112,6 @@ def render(
         return _compile(source).render(variables)
     except (jinja2.TemplateError, TypeError, ValueError, LookupError, ArithmeticError) as error:
         raise ChatTemplateError(f"the model's chat template refused them: {error}") from error
+    except RecursionError as error:  # of a macro, over tools or arguments
+        message = "the model's chat template refused them: they are nested too deeply for it"
+        raise ChatTemplateError(message) from error

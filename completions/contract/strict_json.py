@@ -2,10 +2,18 @@
 
 import json
 import re
+from itertools import accumulate
 from typing import Any, NoReturn
+
+MAX_DEPTH = 200
+"""Arrays and objects inside one another. Python's own limit depends on where a text is read, and
+what reads it next may have a lower one; orjson writes 254 levels."""
 
 # Only these escapes can produce half of a surrogate pair, which no UTF-8 text can hold.
 _SURROGATE_ESCAPE = re.compile(r"\\u[dD][89a-fA-F]")
+_STRING = re.compile(r'"[^"\\]*+(?:\\.[^"\\]*+)*+"')
+_BRACKET = re.compile(r"[][{}]")
+_STEPS = {"[": 1, "{": 1, "]": -1, "}": -1}
 
 
 class StrictJSONError(ValueError):
@@ -33,16 +41,20 @@ def _no_constant(name: str) -> NoReturn:
     raise StrictJSONError(f"{name} is not JSON")
 
 
+_TOO_DEEP = f"it is nested too deeply; flatten it to {MAX_DEPTH} levels"
 _DECODER = json.JSONDecoder(object_pairs_hook=_unique, parse_constant=_no_constant)
 
 
 def loads(text: str) -> Any:
-    """Parse an RFC 8259 text with unique keys and no lone surrogates. Raises StrictJSONError.
+    """Parse an RFC 8259 text with unique keys, no lone surrogates and at most MAX_DEPTH levels.
+    Raises StrictJSONError.
 
     Numbers too large for a float become infinite; the caller must refuse them.
     """
     try:
         value = _DECODER.decode(text)
+        if _depth(text) > MAX_DEPTH:
+            raise StrictJSONError(_TOO_DEEP)
         if _SURROGATE_ESCAPE.search(text):
             json.dumps(value, ensure_ascii=False).encode()
     except UnicodeEncodeError as error:
@@ -50,9 +62,17 @@ def loads(text: str) -> Any:
     except json.JSONDecodeError as error:
         raise StrictJSONError(error.msg, error.lineno, error.colno) from error
     except RecursionError as error:
-        raise StrictJSONError("it is nested too deeply") from error
+        raise StrictJSONError(_TOO_DEEP) from error
     except StrictJSONError:
         raise
     except ValueError as error:  # int() refuses more than 4300 digits
         raise StrictJSONError("an integer has too many digits") from error
     return value
+
+
+def _depth(text: str) -> int:
+    """How deeply a JSON text is nested, exactly if that is more than MAX_DEPTH."""
+    if text.count("[") + text.count("{") <= MAX_DEPTH:
+        return 0
+    steps = map(_STEPS.__getitem__, _BRACKET.findall(_STRING.sub("", text)))
+    return max(accumulate(steps), default=0)

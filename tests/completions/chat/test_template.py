@@ -71,6 +71,17 @@ def test_a_template_that_fails_is_refused_with_the_reason(
         render(tmp_path, template)
 
 
+def test_a_template_that_goes_too_deep_is_refused(tmp_path: Path) -> None:
+    template = "{% macro f(v) %}{% for w in v %}{{ f(w) }}{% endfor %}{% endmacro %}{{ f(x) }}"
+    (tmp_path / "chat_template.jinja").write_text(template)
+    model = ModelFiles(ModelEntry("m", tmp_path), 10, 64, (), 0)
+    x: list[Any] = []
+    for _ in range(400):
+        x = [x]
+    with pytest.raises(ChatTemplateError, match="nested too deeply for it"):
+        chat_template.render(model, HELLO, add_generation_prompt=True, options={"x": x})
+
+
 def test_a_model_without_template(tmp_path: Path) -> None:
     with pytest.raises(ChatTemplateError, match="has no chat template"):
         render(tmp_path, None)

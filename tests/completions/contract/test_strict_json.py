@@ -1,4 +1,5 @@
 import json
+import time
 from contextlib import suppress
 from typing import Any
 
@@ -36,6 +37,7 @@ def test_any_text_is_a_value_or_a_strict_error(text: str) -> None:
         ('{"a":-Infinity}', "-Infinity is not JSON"),
         ("9" * 4301, "an integer has too many digits"),
         ("[" * 5000 + "]" * 5000, "it is nested too deeply"),
+        ('{"a":[' * 100 + "[]" + "]}" * 100, "it is nested too deeply; flatten it to 200 levels"),
         (r'"\ud800"', r"a \u escape is half of a surrogate pair"),
         ("[1,\n 2,]", "line 2, column"),
         ("", "line 1, column 1"),
@@ -50,3 +52,19 @@ def test_what_is_not_strict_json_is_refused_with_the_reason(text: str, reason: s
 
 def test_whole_surrogate_pairs_are_one_character() -> None:
     assert loads(r'"\ud83d\ude00"') == "\U0001f600"
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["[" * 200 + "]" * 200, '{"a":' * 200 + "1" + "}" * 200, "[" + ",".join(["[]"] * 300) + "]",
+     json.dumps(["[" * 300, '"' + "{" * 300, "\\" + "[" * 300, "\n[" * 300])],
+)  # fmt: skip
+def test_brackets_inside_texts_and_beside_one_another_are_no_depth(text: str) -> None:
+    assert loads(text) == json.loads(text)
+
+
+def test_megabytes_are_measured_in_no_time() -> None:
+    for text in ('"' + r"\"" * 500_000 + '"', "[" + '"a[",' * 200_000 + '""]'):
+        began = time.perf_counter()
+        loads(f"[{'[],' * 300}{text}]")
+        assert time.perf_counter() - began < 1
