@@ -76,8 +76,9 @@ class CompletionRequestObject(GenerationFields):
         _check_best_of(values)
         context = self.requested.files.max_model_len
         truncates = values["truncate_sequence"]
-        room = min(max_tokens, context - 1) if truncates else max_tokens
-        prompts, truncated = self._prompts(values, context - room if truncates else None)
+        if truncates:
+            max_tokens = min(max_tokens, context - 1)
+        prompts, truncated = self._prompts(values, context - max_tokens if truncates else None)
         request = self.request(
             values,
             prompts,
@@ -85,7 +86,7 @@ class CompletionRequestObject(GenerationFields):
             logprobs=(values["logprobs"], values["echo"]),
             ignored_too=("parallel_tool_calls", "tools", "tool_choice"),
         )
-        check_context(prompts, room, context)
+        check_context(prompts, max_tokens, context)
         return replace(request, echo=values["echo"], truncated_tokens=truncated)
 
     def _prompts(self, values: Values, most: int | None) -> tuple[Prompts, int]:

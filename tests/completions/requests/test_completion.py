@@ -21,6 +21,7 @@ from tests.completions.conftest import TINY_CONTEXT
 from tests.completions.requests.validating import (
     ANYONE,
     LEAST,
+    prepared,
     refusal,
     validate,
 )
@@ -238,7 +239,15 @@ def test_truncation_keeps_the_tail() -> None:
     request = validate({**body, "prompt": [[1], long], "max_tokens": 28})
     assert request.prompts == [[1], long[-100:]]
     assert request.truncated_tokens == 100
-    assert validate({**body, "prompt": long, "max_tokens": 5000}).prompts == [[99]]
+    request = validate({**body, "prompt": long, "max_tokens": 5000})
+    assert (request.prompts, request.sampling.max_tokens) == ([[99]], TINY_CONTEXT - 1)
+
+
+def test_truncation_bounds_the_length() -> None:
+    """Limits and budgets count max_tokens, and a job holds 64-bit integers."""
+    body = {**LEAST, "truncate_sequence": True, "max_tokens": 10**30}
+    assert prepared(body).payload["sampling"]["max_tokens"] == TINY_CONTEXT - 1
+    assert refusal({**body, "min_tokens": TINY_CONTEXT}) == ("invalid_value", "min_tokens")
 
 
 def test_tools_are_named_as_ignored_when_none_may_be_called() -> None:
