@@ -36,15 +36,19 @@ async def answer(view: View, job: NewJob, meta: bool = False) -> HttpResponse:
     finally:
         if end is None and not job.kept:
             here.spawn(here.cancel_job(view.id))
+    return await _whole(view, outcome, meta)
+
+
+async def answer_again(view: View, job: JobRecord, meta: bool = False) -> HttpResponse:
+    """The answer that :func:`answer` gave for a job that has ended. Raises APIError."""
+    return await _whole(view, await follow(view, stored=job.events), meta)
+
+
+async def _whole(view: View, outcome: Outcome, meta: bool) -> HttpResponse:
     body = _result(view, outcome)
     if meta:
         body["meta"] = await read_meta(view, outcome.collected.choices.finish_reasons())
     return JSONResponse(body)
-
-
-async def answer_again(view: View, job: JobRecord) -> HttpResponse:
-    """The answer that :func:`answer` gave for a job that has ended. Raises APIError."""
-    return JSONResponse(_result(view, await follow(view, stored=job.events)))
 
 
 def _result(view: View, outcome: Outcome) -> dict[str, Any]:
@@ -60,16 +64,24 @@ def _result(view: View, outcome: Outcome) -> dict[str, Any]:
 
 async def accepted(
     view: View, job: NewJob, principal: Principal, preferences: Preferences
-) -> JSONResponse:
+) -> HttpResponse:
     """202, or 200 if the job ends within the time that the client prefers to wait."""
     if preferences.wait:
-        wait = min(preferences.wait, settings.REQUEST_TIMEOUT)
-        response = await polled(view, principal, wait, meta=preferences.meta)
-        if "Retry-After" in response.headers:  # it has not ended
-            response.status_code = 202
-    else:
-        queued = view.collected().polled(JobRecord.queued(job))
-        response = JSONResponse(queued, status=202, headers={"Retry-After": "1"})
+        return await accepted_or_ended(view, principal, preferences)
+    queued = view.collected().polled(JobRecord.queued(job))
+    response = JSONResponse(queued, status=202, headers={"Retry-After": "1"})
+    return located(response, view, preferences)
+
+
+async def accepted_or_ended(
+    view: View, principal: Principal, preferences: Preferences
+) -> HttpResponse:
+    """200 if the job has ended, or ends within the time that the client prefers to wait; else
+    202."""
+    wait = min(preferences.wait, settings.REQUEST_TIMEOUT)
+    response = await polled(view, principal, wait, meta=preferences.meta)
+    if "Retry-After" in response.headers:  # it has not ended
+        response.status_code = 202
     return located(response, view, preferences)
 
 

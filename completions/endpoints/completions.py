@@ -40,12 +40,11 @@ class CompletionsView(AsyncAPIView):
         principal, path = request.auth, self.view_type.path
         key = idempotency.key_of(request, path)
         if key is not None and (first := await idempotency.first_job(key, principal.key_id)):
-            return await self._answered_again(first, request)
+            return await self._answered_again(first, request, preferences, query)
         prepared = await prepare(path, request.data, principal)
         request.checked()
         view, returns = prepared.view, prepared.request.returns
-        if prepared.request.ignored:
-            self.headers["x-ignored-params"] = ", ".join(prepared.request.ignored)
+        self._name_ignored(view)
         kind = _kind(returns, preferences)
         job = new_job(prepared, kind, principal, key)
         self.headers.update(rate_limits.headers(await enqueue(job)))
@@ -57,27 +56,28 @@ class CompletionsView(AsyncAPIView):
             return await answers.accepted(view, job, principal, preferences)
         return await answers.answer(view, job, preferences.meta)
 
-    async def _answered_again(self, job_id: str, request: APIRequest) -> HttpResponseBase:
+    async def _answered_again(
+        self, job_id: str, request: APIRequest, preferences: Preferences, query: StreamQuery
+    ) -> HttpResponseBase:
         """The response to the first request with this idempotency key."""
         job = await answers.find(self.view_type, job_id, request.auth)
         view = self.view_type(**job.view)
-        response: HttpResponseBase
         body: Any = request.data
-        if body.get("stream"):
-            response = sse.response(frames(view, job.deadline, stored=job.events))
-        elif job.kind == "background":
-            response = await answers.polled(view, request.auth, wait=0.0)
-            response.status_code = 200 if job.ended else 202
-        elif not job.ended:
+        streams, in_background = body.get("stream"), job.kind == "background"
+        if not (streams or in_background or job.ended):
             raise idempotency.in_progress()
-        else:
-            try:
-                response = await answers.answer_again(view, job)
-            except APIError as error:
-                error.headers[idempotency.REPLAYED] = "true"
-                raise
-        response.headers[idempotency.REPLAYED] = "true"
-        return response
+        self._name_ignored(view)
+        self.headers[idempotency.REPLAYED] = "true"
+        if streams:
+            stream = sse.response(frames(view, job.deadline, query, stored=job.events))
+            return answers.located(stream, view, preferences)
+        if in_background:
+            return await answers.accepted_or_ended(view, request.auth, preferences)
+        return await answers.answer_again(view, job, preferences.meta)
+
+    def _name_ignored(self, view: View) -> None:
+        if view.ignored_params:
+            self.headers["x-ignored-params"] = ", ".join(view.ignored_params)
 
     async def get(self, request: APIRequest) -> JSONResponse:
         owned = Job.objects.filter(organization_id=request.auth.organization_id)

@@ -5,6 +5,7 @@ import json
 
 import pytest
 
+from completions.http.base import LARGE_BODY
 from completions.models import Job, UsageRecord
 from tests.completions.live_api import PATH, Caller
 
@@ -48,6 +49,31 @@ async def test_a_request_sent_again_is_answered_again_and_runs_once(live):
     live.redis.flushall()  # a day later, Redis has long forgotten it
     assert await body_of(await live.post(key="k1")) == await body_of(first)
     assert await UsageRecord.objects.acount() == 1
+
+
+async def test_what_is_answered_again_has_the_headers_of_the_request(live):
+    later = {"key": "b", "headers": {"Prefer": "respond-async", "x-include-meta": "1"}}
+    for options in ({"key": "c"}, {"key": "s", "stream": True}, later):
+        answers = [await live.post(user="me", **options) for _ in range(2)]
+        for name in ("x-ignored-params", "Location", "Preference-Applied"):
+            values = [answer.headers.get(name) for answer in answers]
+            assert values[0] == values[1], (options, name)
+        assert answers[1].headers["Idempotent-Replayed"] == "true"
+        assert answers[1].headers["x-ignored-params"] == "user"
+    assert "meta" in await body_of(answers[1])
+    with_meta = await live.post(key="c", user="me", headers={"x-include-meta": "1"})
+    assert "meta" in await body_of(with_meta)
+    with_ids = await live.post(f"{PATH}?sse_ids=1", key="s", user="me", stream=True)
+    assert (await body_of(with_ids)).startswith(b"id: ")
+    assert len(live.sent) == 3
+
+
+async def test_a_body_that_is_nested_too_deeply_is_refused_with_a_key_too(live):
+    body = '{"metadata":' + '{"a":' * 978 + "1" + "}" * 979 + " " * LARGE_BODY
+    answer = await live.http.post(
+        PATH, body, content_type="application/json", headers={"Idempotency-Key": "d"}
+    )
+    assert code(answer, 400) == "invalid_json"
 
 
 async def test_one_key_for_two_requests_is_refused(live):
