@@ -14,8 +14,9 @@ def prompt_text(
     tools: Sequence[Tool],
     written: ToolFormat | None,
     options: Mapping[str, Any],
+    add_generation_prompt: bool = True,
 ) -> str:
-    """The prompt up to where the answer begins. Raises ChatTemplateError.
+    """The prompt, by default up to where the answer begins. Raises ChatTemplateError.
 
     If the template does not use `tools`, the tools and earlier calls become text in the model's
     format.
@@ -31,7 +32,7 @@ def prompt_text(
     return template.render(
         model,
         messages,
-        add_generation_prompt=True,
+        add_generation_prompt=add_generation_prompt,
         tools=[tool.as_dict() for tool in tools] or None,
         options=options,
     )

@@ -1,38 +1,41 @@
 """POST /v1/tokenize and /v1/detokenize, with vLLM's fields."""
 
-from typing import Any
+from collections.abc import Sequence
+from typing import Any, NamedTuple
 
-from completions.chat import template
-from completions.chat.template import ChatTemplateError
+from completions.catalog.model_files import ModelFiles
 from completions.exceptions import FieldError
 from completions.http.base import APIRequest, AsyncAPIView
 from completions.http.bodies import JSONResponse
 from completions.models import Scope
-from completions.requests.fields.base import BooleanField, ChoiceField, ListField, TextField
-from completions.requests.fields.messages import ContentField
-from completions.requests.fields.objects import StrictObject, Values
+from completions.requests.conversation import TEMPLATE_FIELDS, ConversationFields
+from completions.requests.fields.base import BooleanField, TextField
+from completions.requests.fields.messages import check_answers
+from completions.requests.fields.objects import Values
 from completions.requests.fields.tokens import TokenIdsField, token_ids
+from completions.requests.fields.tools import placed
 from completions.requests.model import ModelRequestObject
 
 MOST_CHARACTERS = 1024 * 1024
 """Characters that a text may always have, even if the model's context cannot hold them."""
 
 
-class MessageObject(StrictObject):
-    role = ChoiceField("Who speaks.", choices=["system", "user", "assistant"], required=True)
-    content = ContentField("A string, or text parts that are joined.", required=True)
+class Answer(NamedTuple):
+    body: dict[str, Any]
+    ignored: Sequence[str] = ()
+    """Paths of given fields that have no effect."""
 
 
-class TokenizeRequestObject(ModelRequestObject):
-    """Validation returns the body of the response."""
+class TokenizeRequestObject(ConversationFields):
+    """Read as an Answer."""
 
-    always_long = True
+    unsupported = {
+        "chat_template": "The model's own template is used.",
+        "continue_final_message": "Leave it out; add_generation_prompt: false adds nothing.",
+        "return_token_strs": "POST /v1/detokenize turns ids into text.",
+    }
+
     prompt = TextField("Text; send this or messages.")
-    messages = ListField(
-        "A conversation, put into the model's chat template.",
-        child=MessageObject(),
-        not_empty=True,
-    )
     add_generation_prompt = BooleanField(
         "With messages: end where the assistant's answer begins.", default=True
     )
@@ -41,35 +44,50 @@ class TokenizeRequestObject(ModelRequestObject):
         "for messages, whose template writes them."
     )
 
-    def check(self, values: Values) -> dict[str, Any]:
+    def check(self, values: Values) -> Answer:
         model, text, messages = self.requested.files, values["prompt"], values["messages"]
         if text is None and messages is None:
             message = "send prompt (a text) or messages."
             raise FieldError(message, "prompt", code="missing_required_parameter")
         if text is not None and messages is not None:
             raise FieldError("cannot be combined with prompt; send one of them.", "messages")
-        special, path = values["add_special_tokens"], "prompt"
+        if text is not None or not messages or type(messages[0]) is int:
+            return self._raw(values)
+        check_answers(messages)
+        tools = placed(values["tools"] or ())
+        calls, ignored = self.calls_of(values, tools), self.unread(values)
+        text = self.conversation(values, calls, tools, values["add_generation_prompt"])
+        special = bool(values["add_special_tokens"])
+        ids = token_ids(model, text, "messages", special, MOST_CHARACTERS)
+        return _answer(model, ids, ignored)
+
+    def _raw(self, values: Values) -> Answer:
+        """The tokens of a text without a template."""
+        model, text, special = self.requested.files, values["prompt"], values["add_special_tokens"]
+        source = "messages" if text is None else "prompt"
+        for name in ("tools", "tool_choice", *TEMPLATE_FIELDS):
+            if values[name] is not None:
+                raise FieldError(f"needs an array of messages, not {source}.", name)
         if text is None:
-            path, start = "messages", values["add_generation_prompt"]
-            try:
-                text = template.render(model, messages, add_generation_prompt=start)
-            except ChatTemplateError as error:
-                raise FieldError(f"{error}.", path) from error
-        special = path == "prompt" if special is None else special
-        tokens = token_ids(model, text, path, special, MOST_CHARACTERS)
-        return {"tokens": tokens, "count": len(tokens), "max_model_len": model.max_model_len}
+            return _answer(model, values["messages"])
+        ids = token_ids(model, text, "prompt", special is not False, MOST_CHARACTERS)
+        return _answer(model, ids)
+
+
+def _answer(model: ModelFiles, ids: list[int], ignored: Sequence[str] = ()) -> Answer:
+    return Answer({"tokens": ids, "count": len(ids), "max_model_len": model.max_model_len}, ignored)
 
 
 class DetokenizeRequestObject(ModelRequestObject):
-    """Validation returns the body of the response."""
+    """Read as an Answer."""
 
     always_long = True
 
     tokens = TokenIdsField("Token ids; special tokens stay in the text.", required=True)
 
-    def check(self, values: Values) -> dict[str, Any]:
+    def check(self, values: Values) -> Answer:
         tokenizer = self.requested.files.tokenizer
-        return {"prompt": tokenizer.decode(values["tokens"], skip_special_tokens=False)}
+        return Answer({"prompt": tokenizer.decode(values["tokens"], skip_special_tokens=False)})
 
 
 class TokenizeView(AsyncAPIView):
@@ -79,7 +97,10 @@ class TokenizeView(AsyncAPIView):
     body: type[ModelRequestObject] = TokenizeRequestObject
 
     async def post(self, request: APIRequest) -> JSONResponse:
-        return JSONResponse(await self.body.validate_request(request.data, request.auth))
+        answer: Answer = await self.body.validate_request(request.data, request.auth)
+        if answer.ignored:
+            self.headers["x-ignored-params"] = ", ".join(answer.ignored)
+        return JSONResponse(answer.body)
 
 
 class DetokenizeView(TokenizeView):

@@ -1,44 +1,26 @@
 """The body of POST /v1/chat/completions."""
 
-import re
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import Any
+from collections.abc import Sequence
+from dataclasses import replace
 
-from completions.chat import template
-from completions.chat.conversation import prompt_text
 from completions.chat.grammar import BudgetError, Calls, Thoughts, answer_constraint
-from completions.chat.template import ChatTemplateError
-from completions.chat.thinking import AUTO, DISABLED, ENABLED, Marks
-from completions.chat.tool_formats import TOOL_FORMATS
-from completions.chat.tools import NONE, REQUIRED, Tool
+from completions.chat.thinking import DISABLED, ENABLED, Marks
+from completions.chat.tools import REQUIRED, Tool
 from completions.contract.sampling import MAX_TOP_LOGPROBS
 from completions.exceptions import FieldError
-from completions.requests.fields.base import (
-    SHOWN_NAME,
-    BooleanField,
-    ChoiceField,
-    IntegerField,
-    ListField,
-    ObjectField,
+from completions.requests.conversation import (
+    NO_THOUGHTS,
+    TEMPLATE_FIELDS,
+    ConversationFields,
+    Thinking,
 )
+from completions.requests.fields.base import BooleanField, IntegerField
 from completions.requests.fields.ignored import FOREIGN_NAMES
-from completions.requests.fields.messages import (
-    ChatMessageObject,
-    MessagesField,
-    check_answers,
-    paths_of_notes,
-)
-from completions.requests.fields.objects import StrictObject, Values
+from completions.requests.fields.messages import check_answers
+from completions.requests.fields.objects import Values
 from completions.requests.fields.prompt import RawPromptField
 from completions.requests.fields.tokens import TokenIdsField, token_ids
-from completions.requests.fields.tools import (
-    MAX_TOOLS,
-    ToolChoiceField,
-    ToolObject,
-    choice_of,
-    placed,
-)
+from completions.requests.fields.tools import placed
 from completions.requests.generation import (
     ChatSettings,
     GenerationFields,
@@ -48,37 +30,11 @@ from completions.requests.generation import (
 from completions.requests.judging import Looser
 
 _PROMPTS = ("messages", "prompt", "input_ids")
-_TEMPLATE_FIELDS = ("thinking", "chat_template_kwargs")
-_NO_THOUGHTS = (
-    "this model does not think. Leave this out, or use a model with the capability `thinking`."
-)
-_VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,63}")
-MAX_VARIABLES = 64
 _TAIL = 16
 """How many tokens at the end of a raw prompt are searched for the mark that opens thoughts."""
 
 
-@dataclass(frozen=True, slots=True)
-class Thinking:
-    type: str = AUTO
-    budget_tokens: int | None = None
-
-
-class ThinkingObject(StrictObject):
-    type = ChoiceField(
-        "auto leaves it to the model's template.", choices=[ENABLED, DISABLED, AUTO], required=True
-    )
-    budget_tokens = IntegerField("Tokens of thoughts after which the answer begins.", min_value=1)
-
-    def check(self, values: Values) -> Thinking:
-        thinking = Thinking(**values)
-        if thinking.type == DISABLED and thinking.budget_tokens is not None:
-            raise FieldError(f"needs type {ENABLED} or {AUTO}.", "budget_tokens")
-        return thinking
-
-
-class ChatRequestObject(GenerationFields):
-    always_long = True  # a template and a tokenizer run over the messages
+class ChatRequestObject(GenerationFields, ConversationFields):
     unsupported = {
         **FOREIGN_NAMES,
         "functions": "Use tools.",
@@ -97,11 +53,6 @@ class ChatRequestObject(GenerationFields):
         "chat_template": "The model's own template is used.",
     }
 
-    messages = MessagesField(
-        "The conversation, put into the model's chat template; a string is a prompt.",
-        child=ChatMessageObject(),
-        not_empty=True,
-    )
     prompt = RawPromptField("Instead of messages: text or token ids, used as they are.")
     input_ids = TokenIdsField("Instead of messages: token ids.")
     max_tokens = IntegerField(
@@ -110,23 +61,7 @@ class ChatRequestObject(GenerationFields):
         min_value=1,
     )
     max_completion_tokens = IntegerField("The same as max_tokens.", min_value=1)
-    tools = ListField(
-        "Up to 128 functions that the model may call. Arguments match `parameters`, unless "
-        "`strict` is false, or it is absent and x-ignored-params names the schema as one that "
-        "cannot be enforced.",
-        child=ToolObject(),
-        max_length=MAX_TOOLS,
-    )
-    tool_choice = ToolChoiceField(
-        'none, auto, required, {"type": "function", "function": {"name"}}, or '
-        '{"type": "allowed_tools", "allowed_tools": {"mode", "tools"}}; default auto.'
-    )
     parallel_tool_calls = BooleanField("false: at most one call per answer; default true.")
-    thinking = ThinkingObject('{"type": enabled, disabled or auto, "budget_tokens"}.')
-    chat_template_kwargs = ObjectField(
-        "Variables of the model's chat template; x-ignored-params names those that it "
-        "does not read."
-    )
     logprobs = BooleanField(
         "Log probabilities of the tokens, in `choices[].logprobs.content`.", default=False
     )
@@ -146,17 +81,13 @@ class ChatRequestObject(GenerationFields):
         source = _source(values)
         top_logprobs = _top_logprobs(values)
         tools = placed(values["tools"] or ())
-        calls = self._calls(values, tools)
-        thinking: Thinking = values["thinking"] or Thinking()
-        variables = values["chat_template_kwargs"] or {}
-        notes = paths_of_notes(self.initial_data.get("messages"), MAX_VARIABLES)
-        unread = [*self._unread(variables), *notes]
-        variables = self._with_switch(variables, thinking.type)
-        text_end, ids = self._prompt(source, values, calls, tools, variables)
+        calls = self.calls_of(values, tools, values["parallel_tool_calls"])
+        unread = self.unread(values)
+        text_end, ids = self._prompt(source, values, calls, tools)
         context, given = self.requested.files.max_model_len, self.given_length(values)
         check_context([ids], given or 1, context, source)
         max_tokens = given or context - len(ids)
-        thoughts = self._thoughts(thinking, text_end, max_tokens)
+        thoughts = self._thoughts(values["thinking"] or Thinking(), text_end, max_tokens)
         request = self.request(
             values,
             [ids],
@@ -167,65 +98,8 @@ class ChatRequestObject(GenerationFields):
         request = replace(request, ignored=(*request.ignored, *unread))
         return self._with_answer(request, values, calls, thoughts)
 
-    def _calls(self, values: Values, tools: Sequence[Tool]) -> Calls | None:
-        choice = choice_of(values["tool_choice"], values["parallel_tool_calls"], tools)
-        allowed = choice.allowed(tuple(tools))
-        if choice.mode == NONE or not allowed:
-            return None
-        tool_format = self.requested.files.entry.tool_format
-        if tool_format is None:
-            message = 'this model calls no tools; send tool_choice "none" or use another model.'
-            raise FieldError(message, "tools", code="unsupported_parameter")
-        return Calls(TOOL_FORMATS[tool_format], allowed, choice)
-
-    def _unread(self, variables: Mapping[str, Any]) -> list[str]:
-        """Paths of the variables that this model's template does not read."""
-        if len(variables) > MAX_VARIABLES:
-            message = f"has {len(variables)} variables; it may have at most {MAX_VARIABLES}."
-            raise FieldError(message, "chat_template_kwargs")
-        for name in variables:
-            path = f"chat_template_kwargs.{name[:SHOWN_NAME]}"
-            if name in template.RESERVED:
-                raise FieldError("is set by the server; leave it out.", path)
-            if not _VARIABLE.fullmatch(name):
-                message = "is not a variable's name: use up to 64 letters, digits and _."
-                raise FieldError(message, path)
-        if not variables:
-            return []
-        try:
-            read = template.variables_of(self.requested.files.chat_template or "")
-        except ChatTemplateError as error:
-            raise FieldError(f"{error}.", "messages") from error
-        return [f"chat_template_kwargs.{name}" for name in variables if name not in read]
-
-    def _with_switch(self, variables: Mapping[str, Any], wanted: str) -> Mapping[str, Any]:
-        """The variables, with the template's thinking switch if it has one."""
-        files = self.requested.files
-        if wanted == AUTO:
-            return variables
-        if files.entry.thinking_marks is None:
-            if wanted == ENABLED:
-                raise FieldError(_NO_THOUGHTS, "thinking.type", code="unsupported_value")
-        elif files.entry.thinking_switch is None and wanted == DISABLED:
-            message = "this model always thinks. Leave this out, or use another model."
-            raise FieldError(message, "thinking.type", code="unsupported_value")
-        if files.entry.thinking_switch is None:
-            return variables
-        value = wanted == ENABLED
-        if variables.get(files.entry.thinking_switch, value) is not value:
-            message = (
-                f"contradicts chat_template_kwargs.{files.entry.thinking_switch}; send one of them."
-            )
-            raise FieldError(message, "thinking.type")
-        return {**variables, files.entry.thinking_switch: value}
-
     def _prompt(
-        self,
-        source: str,
-        values: Values,
-        calls: Calls | None,
-        tools: Sequence[Tool],
-        variables: Mapping[str, Any],
+        self, source: str, values: Values, calls: Calls | None, tools: Sequence[Tool]
     ) -> tuple[str, list[int]]:
         """The end of the prompt as text, and its token ids."""
         files = self.requested.files
@@ -234,18 +108,14 @@ class ChatRequestObject(GenerationFields):
             if not ids:
                 raise FieldError("must hold at least one token.", source, code="empty_array")
             return files.tokenizer.decode(ids[-_TAIL:], skip_special_tokens=False), ids
-        written = calls.format if calls else TOOL_FORMATS.get(files.entry.tool_format or "")
-        try:
-            text = prompt_text(files, values[source], tools if calls else (), written, variables)
-        except ChatTemplateError as error:
-            raise FieldError(f"{error}.", "messages") from error
+        text = self.conversation(values, calls, tools)
         return text, token_ids(files, text, "messages", special=False)
 
     def _thoughts(self, thinking: Thinking, prompt: str, max_tokens: int) -> Thoughts | None:
         files, budget = self.requested.files, thinking.budget_tokens
         if files.entry.thinking_marks is None:
             if budget is not None:
-                raise FieldError(_NO_THOUGHTS, "thinking.budget_tokens", code="unsupported_value")
+                raise FieldError(NO_THOUGHTS, "thinking.budget_tokens", code="unsupported_value")
             return None
         marks = Marks(*files.entry.thinking_marks)
         if thinking.type == DISABLED or marks.closed_in(prompt):
@@ -312,7 +182,7 @@ def _source(values: Values) -> str:
     if not _is_raw(given[0], values):
         check_answers(values["messages"])
         return given[0]
-    for name in _TEMPLATE_FIELDS:
+    for name in TEMPLATE_FIELDS:
         if values[name] is not None:
             raise FieldError(f"needs messages, not {given[0]}.", name)
     return given[0]

@@ -118,6 +118,14 @@ TAKEN: Sequence[Taken] = (
         "/v1/tokenize", prompt=ABSENT, messages=[{"role": "user", "content": "a"}],
         add_generation_prompt=False,
     )(lambda seen: seen["count"] > 3),
+    *(_made("/v1/tokenize", prompt=ABSENT, messages=[{"content": "a"}], **body)(
+        lambda seen: seen["count"] > 5
+      ) for body in (
+        {"tools": [{"type": "function", "function": {"name": "f"}}]},
+        {"tool_choice": "none"},
+        {"thinking": {"type": "disabled"}},
+        {"chat_template_kwargs": {"enable_thinking": True}},
+    )),
     _made("/v1/detokenize")(lambda seen: isinstance(seen["prompt"], str)),
     _made("/v1/files")(lambda seen: (
         set(seen) >= FILE and seen["bytes"] == len(LINES) and seen["status"] == "processed"
@@ -209,6 +217,10 @@ DENIED: Sequence[Denied] = (
     _post("/v1/tokenize", "invalid_type", "add_special_tokens", add_special_tokens="yes"),
     _post("/v1/tokenize", "invalid_type", "add_generation_prompt", add_generation_prompt=1),
     _post("/v1/tokenize", "unknown_parameter", "promt", promt="a"),
+    _post("/v1/tokenize", "invalid_type", "tools", tools=1),
+    _post("/v1/tokenize", "invalid_value", "tool_choice", tool_choice="maybe"),
+    _post("/v1/tokenize", "missing_required_parameter", "thinking.type", thinking={}),
+    _post("/v1/tokenize", "invalid_type", "chat_template_kwargs", chat_template_kwargs=1),
     _post("/v1/detokenize", "missing_required_parameter", "model", model=ABSENT),
     _post("/v1/detokenize", "missing_required_parameter", "tokens", tokens=ABSENT),
     _post("/v1/detokenize", "invalid_type", "tokens[1]", tokens=[5, "6"]),

@@ -1,10 +1,14 @@
+from dataclasses import replace
 from typing import Any
 
 import pytest
 from django.test import Client
 
+from completions.catalog import model_files
 from completions.endpoints import tokenization
+from completions.requests.chat import ChatRequestObject
 from tests.completions.conftest import TINY_CONTEXT
+from tests.completions.requests.validating import ANYONE
 
 LONGEST = 4
 """Characters of the tiny model's longest token."""
@@ -50,6 +54,62 @@ def test_messages_go_through_the_template(api: Client) -> None:
     assert post(api, "detokenize", tokens=tokens).json()["prompt"] == f"{expected}<assistant>"
     tokens = post(api, "tokenize", messages=messages, add_generation_prompt=False).json()["tokens"]
     assert post(api, "detokenize", tokens=tokens).json()["prompt"] == expected
+
+
+CALL = {"id": "1", "function": {"name": "f", "arguments": '{"a": "b"}'}}
+CALLING = [
+    {"content": "u"},
+    {"role": "assistant", "content": None, "tool_calls": [CALL], "reasoning_content": "r"},
+]
+TOOLS = [{"type": "function", "function": {"name": "f"}}]
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        {"messages": CALLING},
+        {"messages": [{"role": "developer", "content": "d", "name": "n"}]},
+        {"messages": CALLING[:1], "tools": TOOLS},
+        {"messages": CALLING[:1], "tools": TOOLS, "tool_choice": "none"},
+        {"messages": CALLING[:1], "thinking": {"type": "auto"}, "chat_template_kwargs": {"x": 1}},
+        {"messages": "<s>as it is"},
+    ],
+)
+def test_messages_are_those_of_a_chat(
+    api: Client, monkeypatch: pytest.MonkeyPatch, body: dict[str, Any]
+) -> None:
+    load = model_files.load
+    with monkeypatch.context() as patch:  # the preamble of tools is longer than the context
+        patch.setattr(model_files, "load", lambda entry: replace(load(entry), max_model_len=4096))
+        chat = ChatRequestObject.of(body, ANYONE).validate({"model": "texts", **body})
+        response = post(api, "tokenize", **{"model": "texts", **body})
+    assert response.json()["tokens"] == chat.prompts[0]
+    assert response.headers.get("x-ignored-params", "") == ", ".join(chat.ignored)
+
+
+@pytest.mark.parametrize(
+    ("body", "code", "param"),
+    [
+        ({"messages": CALLING[1:], "tools": TOOLS}, "unsupported_parameter", "tools"),
+        ({"messages": [*CALLING, {"role": "tool", "content": "", "tool_call_id": "2"}]},
+         "invalid_value", "messages[2].tool_call_id"),
+        ({"messages": CALLING, "chat_template_kwargs": {"tools": 1}},
+         "invalid_value", "chat_template_kwargs.tools"),
+        ({"messages": CALLING, "thinking": {"type": "enabled"}},
+         "unsupported_value", "thinking.type"),
+        ({"messages": CALLING, "tool_choice": "required"}, "invalid_value", "tool_choice"),
+        ({"prompt": "a", "tools": TOOLS}, "invalid_value", "tools"),
+        ({"messages": "a", "tool_choice": "none"}, "invalid_value", "tool_choice"),
+        ({"prompt": "a", "chat_template_kwargs": {}}, "invalid_value", "chat_template_kwargs"),
+        ({"messages": CALLING, "chat_template": "x"}, "unsupported_parameter", "chat_template"),
+        ({"messages": CALLING, "continue_final_message": True},
+         "unsupported_parameter", "continue_final_message"),
+        ({"messages": CALLING, "return_token_strs": True},
+         "unsupported_parameter", "return_token_strs"),
+    ],
+)  # fmt: skip
+def test_refused_conversations(api: Client, body: dict[str, Any], code: str, param: str) -> None:
+    assert error(api, "tokenize", **body) == (400, code, param)
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,163 @@
+"""The fields that become a chat's prompt, in chat completions and in tokenization."""
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from completions.chat import template
+from completions.chat.conversation import prompt_text
+from completions.chat.grammar import Calls
+from completions.chat.template import ChatTemplateError
+from completions.chat.thinking import AUTO, DISABLED, ENABLED
+from completions.chat.tool_formats import TOOL_FORMATS
+from completions.chat.tools import NONE, Tool
+from completions.exceptions import FieldError
+from completions.requests.fields.base import (
+    SHOWN_NAME,
+    ChoiceField,
+    IntegerField,
+    ListField,
+    ObjectField,
+)
+from completions.requests.fields.messages import ChatMessageObject, MessagesField, paths_of_notes
+from completions.requests.fields.objects import StrictObject, Values
+from completions.requests.fields.tools import MAX_TOOLS, ToolChoiceField, ToolObject, choice_of
+from completions.requests.model import ModelRequestObject
+
+NO_THOUGHTS = (
+    "this model does not think. Leave this out, or use a model with the capability `thinking`."
+)
+_VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,63}")
+MAX_VARIABLES = 64
+TEMPLATE_FIELDS = ("thinking", "chat_template_kwargs")
+"""Fields that only the model's template uses."""
+
+
+@dataclass(frozen=True, slots=True)
+class Thinking:
+    type: str = AUTO
+    budget_tokens: int | None = None
+
+
+class ThinkingObject(StrictObject):
+    type = ChoiceField(
+        "auto leaves it to the model's template.", choices=[ENABLED, DISABLED, AUTO], required=True
+    )
+    budget_tokens = IntegerField("Tokens of thoughts after which the answer begins.", min_value=1)
+
+    def check(self, values: Values) -> Thinking:
+        thinking = Thinking(**values)
+        if thinking.type == DISABLED and thinking.budget_tokens is not None:
+            raise FieldError(f"needs type {ENABLED} or {AUTO}.", "budget_tokens")
+        return thinking
+
+
+class ConversationFields(ModelRequestObject):
+    always_long = True  # a template and a tokenizer run over the messages
+
+    messages = MessagesField(
+        "The conversation, put into the model's chat template; a string is a prompt.",
+        child=ChatMessageObject(),
+        not_empty=True,
+    )
+    tools = ListField(
+        "Up to 128 functions that the model may call. Arguments match `parameters`, unless "
+        "`strict` is false, or it is absent and x-ignored-params names the schema as one that "
+        "cannot be enforced.",
+        child=ToolObject(),
+        max_length=MAX_TOOLS,
+    )
+    tool_choice = ToolChoiceField(
+        'none, auto, required, {"type": "function", "function": {"name"}}, or '
+        '{"type": "allowed_tools", "allowed_tools": {"mode", "tools"}}; default auto.'
+    )
+    thinking = ThinkingObject('{"type": enabled, disabled or auto, "budget_tokens"}.')
+    chat_template_kwargs = ObjectField(
+        "Variables of the model's chat template; x-ignored-params names those that it "
+        "does not read."
+    )
+
+    def calls_of(
+        self, values: Values, tools: Sequence[Tool], parallel: bool | None = None
+    ) -> Calls | None:
+        """The calls that may come; None for none. Raises FieldError."""
+        choice = choice_of(values["tool_choice"], parallel, tools)
+        allowed = choice.allowed(tuple(tools))
+        if choice.mode == NONE or not allowed:
+            return None
+        tool_format = self.requested.files.entry.tool_format
+        if tool_format is None:
+            message = 'this model calls no tools; send tool_choice "none" or use another model.'
+            raise FieldError(message, "tools", code="unsupported_parameter")
+        return Calls(TOOL_FORMATS[tool_format], allowed, choice)
+
+    def unread(self, values: Values) -> list[str]:
+        """Paths of variables that this model's template does not read, and of notes in messages.
+        Raises FieldError."""
+        variables = self._unread_variables(values["chat_template_kwargs"] or {})
+        return [*variables, *paths_of_notes(self.initial_data.get("messages"), MAX_VARIABLES)]
+
+    def _unread_variables(self, variables: Mapping[str, Any]) -> list[str]:
+        if len(variables) > MAX_VARIABLES:
+            message = f"has {len(variables)} variables; it may have at most {MAX_VARIABLES}."
+            raise FieldError(message, "chat_template_kwargs")
+        for name in variables:
+            path = f"chat_template_kwargs.{name[:SHOWN_NAME]}"
+            if name in template.RESERVED:
+                raise FieldError("is set by the server; leave it out.", path)
+            if not _VARIABLE.fullmatch(name):
+                message = "is not a variable's name: use up to 64 letters, digits and _."
+                raise FieldError(message, path)
+        if not variables:
+            return []
+        try:
+            read = template.variables_of(self.requested.files.chat_template or "")
+        except ChatTemplateError as error:
+            raise FieldError(f"{error}.", "messages") from error
+        return [f"chat_template_kwargs.{name}" for name in variables if name not in read]
+
+    def conversation(
+        self,
+        values: Values,
+        calls: Calls | None,
+        tools: Sequence[Tool],
+        add_generation_prompt: bool = True,
+    ) -> str:
+        """The messages as text, up to where the answer begins. Raises FieldError."""
+        files = self.requested.files
+        thinking: Thinking = values["thinking"] or Thinking()
+        variables = self._with_switch(values["chat_template_kwargs"] or {}, thinking.type)
+        written = calls.format if calls else TOOL_FORMATS.get(files.entry.tool_format or "")
+        try:
+            return prompt_text(
+                files,
+                values["messages"],
+                tools if calls else (),
+                written,
+                variables,
+                add_generation_prompt,
+            )
+        except ChatTemplateError as error:
+            raise FieldError(f"{error}.", "messages") from error
+
+    def _with_switch(self, variables: Mapping[str, Any], wanted: str) -> Mapping[str, Any]:
+        """The variables, with the template's thinking switch if it has one."""
+        files = self.requested.files
+        if wanted == AUTO:
+            return variables
+        if files.entry.thinking_marks is None:
+            if wanted == ENABLED:
+                raise FieldError(NO_THOUGHTS, "thinking.type", code="unsupported_value")
+        elif files.entry.thinking_switch is None and wanted == DISABLED:
+            message = "this model always thinks. Leave this out, or use another model."
+            raise FieldError(message, "thinking.type", code="unsupported_value")
+        if files.entry.thinking_switch is None:
+            return variables
+        value = wanted == ENABLED
+        if variables.get(files.entry.thinking_switch, value) is not value:
+            message = (
+                f"contradicts chat_template_kwargs.{files.entry.thinking_switch}; send one of them."
+            )
+            raise FieldError(message, "thinking.type")
+        return {**variables, files.entry.thinking_switch: value}
