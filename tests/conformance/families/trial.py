@@ -12,6 +12,7 @@ import torch
 from llguidance import LLMatcher
 from torch import Tensor
 from transformers import AutoModelForCausalLM, LogitsProcessor, PreTrainedTokenizerFast
+from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
 from tests.conformance.families.shapes import CONTEXT, tiny
 from tests.conformance.families.table import Case
@@ -33,6 +34,10 @@ CONSTRAINED = (
 IN_C = {
     "hidden_size": 128, "intermediate_size": 128, "head_dim": 64, "initializer_range": 0.1,
     "vocab_size": 416,
+}  # fmt: skip
+LATENTS_IN_C = {
+    "head_dim": None, "q_lora_rank": 64, "kv_lora_rank": 64, "qk_rope_head_dim": 32,
+    "qk_nope_head_dim": 32, "v_head_dim": 48,
 }  # fmt: skip
 NOISES, MARGIN = 2.0, 0.01
 TIE = 1e-4
@@ -176,7 +181,10 @@ def _scores(path: Path, prompt: Sequence[int], dtype: torch.dtype) -> Tensor:
 
 def save_for_c(folder: Path, case: Case) -> Path:
     """Write a model of sizes that the C forward takes, if the configuration lets itself be."""
-    for i, sizes in enumerate((IN_C, {**IN_C, "head_dim": IN_C["hidden_size"] // 4})):
+    candidates = [IN_C, {**IN_C, "head_dim": IN_C["hidden_size"] // 4}]
+    if "kv_lora_rank" in CONFIG_MAPPING[case.family]().to_dict():
+        candidates.insert(0, {**IN_C, **LATENTS_IN_C})
+    for i, sizes in enumerate(candidates):
         path = folder / str(i)
         with suppress(Exception):  # what a configuration refuses is its own affair
             save(path, case, **sizes)

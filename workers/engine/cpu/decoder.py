@@ -8,6 +8,7 @@ from typing import Any, Self
 import torch
 from torch import Tensor
 
+from workers.engine.cpu.heads import LatentParts
 from workers.engine.cpu.library import load_library
 from workers.engine.cpu.linear import LinearStruct, PreparedRows, PreparedStruct
 from workers.engine.cpu.mlps import Columns, ExpertsParts, MlpParts
@@ -19,9 +20,11 @@ from workers.engine.cpu.recognition import (
     LayerParts,
     read_decoder,
 )
+from workers.engine.cpu.rotary import Pairing
 from workers.engine.cpu.structs import (
     BatchStruct,
     ExpertsStruct,
+    LatentsStruct,
     LayerStruct,
     MlpStruct,
     ModelStruct,
@@ -33,6 +36,7 @@ from workers.engine.model.kv_cache import CacheProbe, KVCache
 logger = logging.getLogger(__name__)
 
 _BLOCK_MULTIPLE = 16
+_IN_BFLOAT16 = {"normed", "queries", "attended", "activated", "gathered", "weights"}
 _UNLIMITED = 2**62
 
 
@@ -86,7 +90,7 @@ class NativeDecoder:
         self._scratch: dict[str, Tensor] = {}
         self._prepared = PreparedRows(0, 0)
         self._cache: KVCache | None = None
-        self._heads = parts.layers[0].heads
+        self._heads = parts.layers[0].attention.heads
         self._room = _Room.of(parts)
         self._model = self._model_struct()
 
@@ -129,6 +133,12 @@ class NativeDecoder:
         padded = -(-max(rows, num_logits) // ROW_BLOCK) * ROW_BLOCK
         threads = torch.get_num_threads()
         heads, hidden = self._heads, self._model.hidden
+        queries = self._buffer("queries", padded, heads.heads * heads.dim)
+        attended = (
+            queries
+            if heads.value_dim == heads.dim
+            else self._buffer("attended", padded, heads.heads * heads.value_dim)
+        )
         logits = self._buffer("logits", num_logits, self._parts.head.out_features)
         given = (ids, positions, metadata.slots, metadata.owners, metadata.tables, logits_rows)
         ids, positions, slots, owners, tables, logits_rows = (x.contiguous() for x in given)
@@ -138,9 +148,10 @@ class NativeDecoder:
             tables.shape[1], logits_rows.data_ptr(), logits.data_ptr(),
             self._buffer("residual", padded, hidden).data_ptr(),
             self._buffer("branch", padded, hidden).data_ptr(),
-            self._buffer("normed", padded, hidden).data_ptr(),
+            self._buffer("normed", padded, max(hidden, heads.widest_latent)).data_ptr(),
             self._buffer("projected", padded, heads.width).data_ptr(),
-            self._buffer("queries", padded, heads.heads * heads.dim).data_ptr(),
+            queries.data_ptr(),
+            attended.data_ptr(),
             self._buffer("activated", 1, self._room.activated(padded)).data_ptr(),
             self._prepared_rows(padded),
             *self._experts_buffers(padded),
@@ -155,11 +166,7 @@ class NativeDecoder:
         """Memory that is kept from step to step, as large as the largest step so far required."""
         size = rows * columns
         if name not in self._scratch or self._scratch[name].numel() < size:
-            dtype = (
-                torch.bfloat16
-                if name in ("normed", "queries", "activated", "gathered", "weights")
-                else torch.float32
-            )
+            dtype = torch.bfloat16 if name in _IN_BFLOAT16 else torch.float32
             self._scratch[name] = torch.zeros(size, dtype=dtype)
         return self._scratch[name][:size].view(rows, columns)
 
@@ -169,8 +176,9 @@ class NativeDecoder:
         rows = self._room.slots(rows)
         if self._prepared.rows < rows:
             heads = self._heads
-            widest = max(self._model.hidden, heads.heads * heads.dim, self._room.widest)
-            self._prepared = PreparedRows(rows, widest)
+            attended = heads.heads * heads.value_dim
+            widest = (self._model.hidden, heads.widest_latent, attended, self._room.widest)
+            self._prepared = PreparedRows(rows, max(widest))
         return self._prepared.struct
 
     def _experts_buffers(self, rows: int) -> list[int | None]:
@@ -193,22 +201,26 @@ class NativeDecoder:
     def _model_struct(self) -> ModelStruct:
         parts, heads = self._parts, self._heads
         first = parts.layers[0]
+        query_norm, key_norm = first.attention.norms
         structs = (LayerStruct * len(parts.layers))(*map(self._layer_struct, parts.layers))
         return ModelStruct(
             hidden=parts.embedding.shape[1],
             heads=heads.heads,
             kv_heads=heads.kv_heads,
             head_dim=heads.dim,
+            value_dim=heads.value_dim,
             num_layers=len(parts.layers),
             width=heads.width,
             query_step=heads.query_step,
             kv_step=heads.kv_step,
             key_begin=heads.key_begin,
             value_begin=heads.value_begin,
-            query_span=first.query_norm[1] if first.query_norm else 0,
-            key_span=first.key_norm[1] if first.key_norm else 0,
+            latent_begin=heads.latent_begin,
+            query_latent_begin=heads.query_latent_begin,
+            query_span=query_norm[1] if query_norm else 0,
+            key_span=key_norm[1] if key_norm else 0,
             rotary_dim=first.rotation.dim if first.rotation else 0,
-            interleaved=first.rotation is not None and first.rotation.interleaved,
+            pairing=first.rotation.pairing if first.rotation else Pairing.HALVES,
             parallel=first.parallel,
             embedding_scale=parts.embedding_scale,
             residual_scale=parts.residual_scale,
@@ -222,7 +234,10 @@ class NativeDecoder:
         )
 
     def _layer_struct(self, layer: LayerParts) -> LayerStruct:
-        query, *others = (linear.struct for linear in layer.projections)
+        attention = layer.attention
+        query, *others = (linear.struct for linear in attention.projections)
+        query_norm, key_norm = attention.norms
+        latents = attention.latents
         key, value = others or (LinearStruct(), LinearStruct())
         cosine, sine = map(self._address, layer.angles or (None, None))
         sinks = layer.rule.sinks
@@ -234,15 +249,16 @@ class NativeDecoder:
             query=query,
             key=key,
             value=value,
-            output=layer.output.struct,
+            latents=None if latents is None else self._latents_struct(latents),
+            output=attention.output.struct,
             mlp=mlp,
             experts=experts,
             attention_norm=self._norm_struct(layer.attention_norm),
             mlp_norm=self._norm_struct(layer.mlp_norm),
             attention_out_norm=self._norm_struct(layer.attention_out_norm),
             mlp_out_norm=self._norm_struct(layer.mlp_out_norm),
-            query_norm=self._norm_struct(layer.query_norm and layer.query_norm[0]),
-            key_norm=self._norm_struct(layer.key_norm and layer.key_norm[0]),
+            query_norm=self._norm_struct(query_norm and query_norm[0]),
+            key_norm=self._norm_struct(key_norm and key_norm[0]),
             cosine=cosine,
             sine=sine,
             sinks=None if sinks is None else self._address(sinks.detach().float()),
@@ -250,6 +266,17 @@ class NativeDecoder:
             scale=layer.rule.scale,
             softcap=layer.rule.softcap or 0,
         )
+
+    def _latents_struct(self, latents: LatentParts) -> Any:
+        down, norm = latents.query or (None, None)
+        struct = LatentsStruct(
+            down=latents.down.struct,
+            up=latents.up.struct,
+            query_down=LinearStruct() if down is None else down.struct,
+            norm=self._norm_struct(latents.norm),
+            query_norm=self._norm_struct(norm),
+        )
+        return ctypes.pointer(struct)
 
     def _experts_struct(self, experts: ExpertsParts) -> Any:
         router = experts.router
@@ -267,6 +294,9 @@ class NativeDecoder:
             shared_gate=self._address(experts.shared_gate),
             count=len(mlps),
             chosen=router.chosen,
+            groups=router.groups.count,
+            kept_groups=router.groups.kept,
+            group_best=router.groups.best,
             sigmoid=router.sigmoid,
             normalizes=router.normalizes,
             scale=router.scale,
@@ -300,6 +330,6 @@ class NativeDecoder:
         self._cache = cache
         self._model.num_blocks, self._model.block_size = cache.num_blocks, cache.block_size
         for i, layer in enumerate(self._parts.layers):
-            pages = cache.layers[layer.attention]
+            pages = cache.layers[layer.module]
             self._model.layers[i].keys = pages.key.data_ptr()
             self._model.layers[i].values = pages.value.data_ptr()

@@ -1,6 +1,6 @@
 """Experts of a mixture, whose weights are packed for the C kernels, and the routers before them."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Self
 
 import torch
@@ -11,6 +11,9 @@ from workers.engine.cpu.linear import TiledLinear
 
 _ALPHA = 1.702
 _TRIED_TOKENS = 6
+_TRIED_CHOICES = 128
+_AGREEING = 0.9
+"""Rounding may change the choice for other rows."""
 _ALLOWED = {16: 0.05, 8: 0.1, 4: 0.3}
 """The largest error of packed experts against the original ones, by the bits of a weight."""
 
@@ -114,6 +117,36 @@ def _packed(kind: type[TiledLinear], weight: Tensor, bias: Tensor | None) -> Til
 
 
 @dataclass(frozen=True, slots=True)
+class Groups:
+    """Groups of experts, of which a row chooses among those of ``kept``: the ones whose ``best``
+    best scores have the highest sums."""
+
+    count: int = 1
+    kept: int = 1
+    best: int = 1
+
+    @classmethod
+    def candidates(cls, router: Any, experts: int, chosen: int) -> list[Self]:
+        """What a router with these attributes may do; no groups come first."""
+        count = getattr(router, "num_group", None) or getattr(router, "n_group", None) or 1
+        kept = getattr(router, "topk_group", None) or 1
+        found = [cls()]
+        if count > 1 and experts % count == 0 and kept * (experts // count) >= chosen:
+            found += [cls(count, kept, best) for best in (1, 2)]
+        return found
+
+    def leave(self, scores: Tensor) -> Tensor:
+        """``scores`` [tokens, experts], those of the other groups lower than any."""
+        if self.count == 1:
+            return scores
+        grouped = scores.view(len(scores), self.count, -1)
+        sums = grouped.topk(min(self.best, grouped.shape[2])).values.sum(2)
+        is_left = torch.ones_like(sums, dtype=torch.bool)
+        is_left.scatter_(1, sums.topk(self.kept).indices, False)
+        return grouped.masked_fill(is_left[..., None], -torch.inf).flatten(1)
+
+
+@dataclass(frozen=True, slots=True)
 class RouterParts:
     """How experts are chosen, as kernels/model.h describes it."""
 
@@ -124,14 +157,14 @@ class RouterParts:
     sigmoid: bool
     normalizes: bool
     scale: float
+    groups: Groups
 
     @classmethod
     @torch.inference_mode()
     def read(cls, router: Any) -> Self | None:
         """The output of ``router`` as (logits, weights, ids); None if its form is unknown."""
         weight, chosen = getattr(router, "weight", None), getattr(router, "top_k", None)
-        groups = getattr(router, "num_group", None) or getattr(router, "n_group", None)
-        if weight is None or weight.dim() != 2 or chosen is None or groups not in (None, 1):
+        if weight is None or weight.dim() != 2 or chosen is None:
             return None
         bias, correction = (_tensor_of(router, x) for x in ("bias", "e_score_correction_bias"))
         scale = float(getattr(router, "routed_scaling_factor", 1.0))
@@ -145,18 +178,44 @@ class RouterParts:
             return None
         for sigmoid in (False, True):
             for normalizes in (True, False):
-                parts = cls(weight.detach(), bias, correction, chosen, sigmoid, normalizes, scale)
+                parts = cls(
+                    weight.detach(), bias, correction, chosen, sigmoid, normalizes, scale, Groups()
+                )
                 if torch.allclose(parts.weights(rows, ids), scores.float(), rtol=0.03, atol=1e-3):
-                    return parts
+                    return parts._grouped_as(router)
         return None
+
+    def _grouped_as(self, router: Any) -> Self | None:
+        """The same with the groups by which ``router`` chooses; None if they are unknown."""
+        first, *others = Groups.candidates(router, len(self.weight), self.chosen)
+        if not others:
+            return self
+        draw = torch.Generator().manual_seed(7)
+        rows = torch.randn(_TRIED_CHOICES, self.weight.shape[1], generator=draw)
+        rows = rows.to(self.weight.dtype)
+        expected = router(rows)[2].sort().values
+
+        def agreement(parts: Self) -> float:
+            return float((parts.choose(rows) == expected).all(1).float().mean())
+
+        best = max((replace(self, groups=x) for x in (first, *others)), key=agreement)
+        return best if agreement(best) >= _AGREEING else None
+
+    def choose(self, rows: Tensor) -> Tensor:
+        """The ids of the experts [tokens, n] for ``rows``, in their order."""
+        scores = self._scores(rows)
+        by = scores if self.correction is None else scores + self.correction
+        return self.groups.leave(by).topk(self.chosen).indices.sort().values
 
     def weights(self, rows: Tensor, ids: Tensor) -> Tensor:
         """Those of the experts ``ids`` [tokens, n] for ``rows`` [tokens, hidden]."""
+        kept = self._scores(rows).gather(1, ids)
+        return (kept / kept.sum(1, keepdim=True) if self.normalizes else kept) * self.scale
+
+    def _scores(self, rows: Tensor) -> Tensor:
         logits = rows.float() @ self.weight.float().T
         logits = logits if self.bias is None else logits + self.bias
-        scores = logits.sigmoid() if self.sigmoid else logits.softmax(-1)
-        kept = scores.gather(1, ids)
-        return (kept / kept.sum(1, keepdim=True) if self.normalizes else kept) * self.scale
+        return logits.sigmoid() if self.sigmoid else logits.softmax(-1)
 
 
 def _tensor_of(router: nn.Module, name: str) -> Tensor | None:

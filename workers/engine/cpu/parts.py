@@ -87,6 +87,14 @@ class NormParts:
         return None
 
     @classmethod
+    def read_row(cls, module: Any, size: int) -> Self:
+        """A norm of whole rows of ``size`` numbers. Raises Unrecognised."""
+        parts = cls.read(module, size)
+        if parts is None or parts.weight.shape != (size,):
+            raise Unrecognised(f"{type(module).__name__} is not a known norm")
+        return parts
+
+    @classmethod
     def read_heads(cls, module: Any, heads: int, head_dim: int) -> "tuple[Self, int] | None":
         """A norm of queries or keys with weights for all heads, one after the other, and how many
         numbers it normalizes together."""

@@ -10,12 +10,12 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
+from workers.engine.cpu.heads import AttentionParts, read_attention
 from workers.engine.cpu.linear import TiledLinear
 from workers.engine.cpu.mlps import ExpertsParts, MlpParts, read_mlp_of
 from workers.engine.cpu.parts import (
     NormParts,
     Unrecognised,
-    as_packed,
     children_of,
     expect,
     take_one,
@@ -25,9 +25,6 @@ from workers.engine.model.kv_cache import AttentionRule
 
 ROW_BLOCK = 32
 MAX_QUERIES = 16
-MAX_HEAD_DIM = 256
-HEAD_MULTIPLE = 8
-NORM_MULTIPLE = 16
 
 _TRIED_EMBEDDINGS = 64
 
@@ -36,10 +33,6 @@ _POSITION_EMBEDDING = ("wpe", "embed_positions")
 _LAYERS = ("layers", "h")
 _NORM = ("norm", "final_layernorm", "final_layer_norm", "ln_f", "layer_norm")
 _ATTENTION = ("self_attn", "attention", "attn", "self_attention")
-_FUSED = ("qkv_proj", "query_key_value", "c_attn")
-_OUTPUT = ("o_proj", "dense", "out_proj", "c_proj")
-_QUERY_NORM = ("q_norm", "q_layernorm")
-_KEY_NORM = ("k_norm", "k_layernorm")
 
 
 class _Places(NamedTuple):
@@ -72,37 +65,15 @@ _NORMS = {
 
 
 @dataclass(frozen=True, slots=True)
-class Heads:
-    """The heads of all layers, and where they lie in a projected row, as in kernels/model.h."""
-
-    heads: int
-    kv_heads: int
-    dim: int
-    query_step: int
-    kv_step: int
-    key_begin: int
-    value_begin: int
-
-    @property
-    def width(self) -> int:
-        return (self.heads + 2 * self.kv_heads) * self.dim
-
-
-@dataclass(frozen=True, slots=True)
 class LayerParts:
-    attention: nn.Module
+    module: nn.Module
     rule: AttentionRule
-    projections: tuple[TiledLinear, ...]
-    """Three projections, for queries, keys and values, or one for all of them."""
-    heads: Heads
-    output: TiledLinear
+    attention: AttentionParts
     mlp: MlpParts | ExpertsParts
     attention_norm: NormParts | None
     attention_out_norm: NormParts | None
     mlp_norm: NormParts | None
     mlp_out_norm: NormParts | None
-    query_norm: tuple[NormParts, int] | None
-    key_norm: tuple[NormParts, int] | None
     angles: tuple[Tensor, Tensor] | None
     rotation: Rotation | None
     parallel: bool
@@ -144,28 +115,22 @@ def read_decoder(model: Any, rules: dict[nn.Module, AttentionRule], max_len: int
         _layer(layer, rule, module, hidden, angles)
         for layer, (module, rule) in zip(layers, rules.items(), strict=True)
     )
-    expect(len({(x.heads, x.rotation, x.parallel) for x in found}) == 1, "layers differ in heads")
-    spans = {tuple(n and n[1] for n in (x.query_norm, x.key_norm)) for x in found}
+    alike = {(x.attention.heads, x.rotation, x.parallel) for x in found}
+    expect(len(alike) == 1, "layers differ in heads")
+    spans = {tuple(n and n[1] for n in x.attention.norms) for x in found}
     expect(len(spans) == 1, "layers differ in norms of heads")
     text = model.config.get_text_config()
     return DecoderParts(
         embedding=embedding.weight,
         position_embedding=learned,
         embedding_scale=_embedding_scale(decoder, embedding),
-        residual_scale=float(getattr(layers[0], "residual_multiplier", 1.0)),
+        residual_scale=_residual_scale(layers[0]),
         logits_scale=_logits_scale(model, text),
         logits_softcap=float(getattr(text, "final_logit_softcapping", None) or 0),
         layers=found,
-        norm=_norm(norm, hidden),
+        norm=NormParts.read_row(norm, hidden),
         head=head,
     )
-
-
-def _norm(module: Any, size: int) -> NormParts:
-    parts = NormParts.read(module, size)
-    if parts is None or parts.weight.shape != (size,):
-        raise Unrecognised(f"{type(module).__name__} is not a known norm")
-    return parts
 
 
 def _position_embedding(children: dict[str, Any], max_len: int) -> Tensor | None:
@@ -195,6 +160,11 @@ def _embedding_scale(decoder: Any, embedding: Any) -> float:
     return factor
 
 
+def _residual_scale(layer: Any) -> float:
+    names = ("residual_multiplier", "residual_scale")
+    return float(next((getattr(layer, name) for name in names if hasattr(layer, name)), 1.0))
+
+
 def _logits_scale(model: Any, text: Any) -> float:
     if (scale := getattr(model, "logit_scale", None)) is not None:
         return float(scale)
@@ -214,27 +184,26 @@ def _layer(
     parallel = places.parallel or bool(getattr(layer, "use_parallel_residual", False))
 
     def norm(place: str | None) -> NormParts | None:
-        return None if place is None else _norm(children[place], hidden)
+        return None if place is None else NormParts.read_row(children[place], hidden)
 
     expect(rule.visible.chunk is None, "attention is cut into chunks")
-    projections, output, heads, head_norms = _heads(attention)
-    expect(output.out_features == hidden, "attention has another width")
-    rotation, tables = (None, None) if angles is None else angles.of(attention, heads.dim)
+    parts = read_attention(attention)
+    expect(parts.output.out_features == hidden, "attention has another width")
+    size = parts.rotated
+    rotation, tables = (None, None) if angles is None else angles.of(attention, size)
+    turns_whole = tables is not None and rotation is not None and rotation.dim == size
+    expect(parts.latents is None or turns_whole, "a shared part of keys is not rotated")
     is_plain = isinstance(mlp, MlpParts) or not (parallel or places.mlp_out)
     expect(is_plain, "experts are added otherwise")
     return LayerParts(
-        attention=attention,
+        module=attention,
         rule=_whole_rule(rule, attention),
-        projections=projections,
-        heads=heads,
-        output=output,
+        attention=parts,
         mlp=mlp,
         attention_norm=norm(places.attention),
         attention_out_norm=norm(places.attention_out),
         mlp_norm=norm(places.mlp),
         mlp_out_norm=norm(places.mlp_out),
-        query_norm=head_norms[0],
-        key_norm=head_norms[1],
         angles=tables,
         rotation=rotation,
         parallel=parallel,
@@ -245,49 +214,3 @@ def _whole_rule(rule: AttentionRule, attention: Any) -> AttentionRule:
     """The rule with the factor that some models apply to queries before they attend."""
     scale = getattr(attention, "scaling", None)
     return replace(rule, scale=scale) if rule.scale == 1 and isinstance(scale, float) else rule
-
-
-_HeadNorm = tuple[NormParts, int] | None
-
-
-def _heads(
-    attention: Any,
-) -> tuple[tuple[TiledLinear, ...], TiledLinear, Heads, tuple[_HeadNorm, _HeadNorm]]:
-    children = children_of(attention)
-    sizes = (getattr(attention, name, None) for name in ("head_dim", "head_size"))
-    dim: int = next(filter(None, sizes), 0)
-    expect(0 < dim <= MAX_HEAD_DIM and dim % HEAD_MULTIPLE == 0, f"heads have {dim} numbers")
-    output = as_packed(take_one(children, _OUTPUT))
-    num_heads = output.in_features // dim
-    projections: tuple[TiledLinear, ...]
-    if "q_proj" in children:
-        projections = tuple(as_packed(children.pop(f"{x}_proj")) for x in "qkv")
-        kv_heads = projections[1].out_features // dim
-        expect(projections[0].out_features == num_heads * dim, "queries have another width")
-        expect(projections[2].out_features == kv_heads * dim, "values have another width")
-        side_by_side = False
-    else:
-        whole = getattr(attention, "multi_query", True)
-        side_by_side = "query_key_value" in children or not whole
-        projections = (as_packed(take_one(children, _FUSED)),)
-        kv_heads = (projections[0].out_features // dim - num_heads) // 2
-    expect(kv_heads > 0 and num_heads % kv_heads == 0, "heads share no keys")
-    group = num_heads // kv_heads
-    if side_by_side:  # of each key head: its queries, then key and value
-        step = (group + 2) * dim
-        heads = Heads(num_heads, kv_heads, dim, step, step, group * dim, (group + 1) * dim)
-    else:
-        first = num_heads * dim
-        heads = Heads(num_heads, kv_heads, dim, group * dim, dim, first, first + kv_heads * dim)
-    expect(heads.width == sum(x.out_features for x in projections), "heads have other widths")
-    norms = []
-    for names, count in ((_QUERY_NORM, num_heads), (_KEY_NORM, kv_heads)):
-        module = next((children.pop(name) for name in names if name in children), None)
-        parts = module and NormParts.read_heads(module, count, dim)
-        expect(module is None or parts is not None, "a norm of heads is not known")
-        fits = parts is None or parts[1] % NORM_MULTIPLE == 0
-        expect(fits, "norms of heads take no multiple of 16 numbers")
-        norms.append(parts)
-    expect(not children, f"attention has {sorted(children)} too")
-    expect(not (side_by_side and any(n and n[1] != dim for n in norms)), "heads lie apart")
-    return projections, output, heads, (norms[0], norms[1])

@@ -4,6 +4,7 @@ attention rotates heads."""
 import inspect
 import sys
 from dataclasses import dataclass
+from enum import IntEnum
 from typing import Any, Self
 
 import torch
@@ -14,65 +15,91 @@ from workers.engine.cpu.parts import Unrecognised
 _STATIC_ROTARY = {"default", "linear", "llama3", "yarn"}
 """Kinds of rotary positions whose angles depend on the position alone."""
 _KIND = ("layer_type", "attention_type")
+_PLAIN, _PARTED = "apply_rotary_pos_emb", "apply_rotary_pos_emb_interleave"
+_COMPLEX = "apply_rotary_emb"
+"""The functions of transformers that rotate heads; the last one by complex numbers."""
+
+Tables = tuple[Tensor, ...]
+"""What a rotary module answers: cosines and sines [positions, numbers], or complex numbers."""
+
+
+class Pairing(IntEnum):
+    """Which rotated numbers form a pair, as in kernels/model.h. The last kind is stored like the
+    first."""
+
+    HALVES = 0
+    NEIGHBOURS = 1
+    PARTED_NEIGHBOURS = 2
+
+
+_MULTIPLES = {Pairing.HALVES: 2, Pairing.NEIGHBOURS: 16, Pairing.PARTED_NEIGHBOURS: 8}
 
 
 @dataclass(frozen=True, slots=True)
 class Rotation:
-    """How heads are rotated: the first ``dim`` numbers in pairs, each with the number ``dim / 2``
-    places away or, if ``interleaved``, with its neighbour."""
+    """How the first ``dim`` numbers of heads are rotated in pairs."""
 
     dim: int
-    interleaved: bool
+    pairing: Pairing
 
     @classmethod
     @torch.inference_mode()
-    def read(cls, attention: nn.Module, head_dim: int, cosine: Tensor, sine: Tensor) -> Self | None:
+    def read(cls, attention: nn.Module, head_dim: int, tables: Tables) -> Self | None:
         """The rotation by the function that ``attention``'s module uses."""
-        for width in (head_dim, cosine.shape[-1]):
-            turned = _turn(attention, torch.eye(width)[:1], cosine[-1:], sine[-1:])
+        last = tuple(table[-1:] for table in tables)
+        for width in (head_dim, _width(tables)):
+            turned = _turn(attention, torch.eye(width)[:2], last)
             if turned is None:
                 continue
-            places = turned[0, 0].nonzero().flatten().tolist()
-            if len(places) != 2 or places[0] != 0:
+            first, second = (row.nonzero().flatten().tolist() for row in turned[0])
+            if len(first) != 2 or first[0] != 0:
                 return None
-            partner = places[1]
+            partner = first[1]
             if partner == 1:
-                return cls(width, True)
-            return cls(2 * partner, False) if 2 * partner <= head_dim else None
+                return cls(width, Pairing.NEIGHBOURS)
+            if second[:1] == [0]:
+                return cls(2 * partner, Pairing.PARTED_NEIGHBOURS)
+            return cls(2 * partner, Pairing.HALVES) if 2 * partner <= head_dim else None
         return None
 
     @torch.inference_mode()
-    def tables(
-        self, attention: nn.Module, head_dim: int, cosine: Tensor, sine: Tensor
+    def factors(
+        self, attention: nn.Module, head_dim: int, tables: Tables
     ) -> tuple[Tensor, Tensor] | None:
-        """The factors of a number and of its partner at each position, both [positions, dim], from
-        the rotary module's output. None if the rotation does more than multiply."""
-        width = (
-            head_dim
-            if _turn(attention, torch.zeros(1, head_dim), cosine[:1], sine[:1]) is not None
-            else self.dim
-        )
-        place = torch.arange(width)
-        is_first = place % 2 == 0 if self.interleaved else place < self.dim // 2
-        first, second = is_first.float(), (~is_first).float()
-        of_first = _turn(attention, first[None], cosine, sine)
-        of_second = _turn(attention, second[None], cosine, sine)
+        """Of the number in a result's own place and of its partner at each position, both
+        [positions, dim], from the rotary module's output. None if the rotation does more than
+        multiply."""
+        first_row = tuple(table[:1] for table in tables)
+        is_whole = _turn(attention, torch.zeros(1, head_dim), first_row) is not None
+        place = torch.arange(head_dim if is_whole else self.dim)
+        is_even, is_low = place % 2 == 0, place < self.dim // 2
+        is_first = is_low if self.pairing is Pairing.HALVES else is_even
+        keeps_first = is_even if self.pairing is Pairing.NEIGHBOURS else is_low
+        of_first = _turn(attention, is_first.float()[None], tables)
+        of_second = _turn(attention, (~is_first).float()[None], tables)
         if of_first is None or of_second is None:
             return None
         of_first, of_second = of_first[:, 0], of_second[:, 0]
-        kept = torch.where(is_first, of_first, of_second)[:, : self.dim].contiguous()
-        crossed = torch.where(is_first, of_second, of_first)[:, : self.dim].contiguous()
+        kept = torch.where(keeps_first, of_first, of_second)[:, : self.dim].contiguous()
+        crossed = torch.where(keeps_first, of_second, of_first)[:, : self.dim].contiguous()
         return kept, crossed
 
 
-def _turn(attention: nn.Module, heads: Tensor, cosine: Tensor, sine: Tensor) -> Tensor | None:
+def _width(tables: Tables) -> int:
+    """How many numbers of a head the tables rotate."""
+    return tables[0].shape[-1] * (2 if tables[0].is_complex() else 1)
+
+
+def _turn(attention: Any, heads: Tensor, tables: Tables) -> Tensor | None:
     """``heads`` [heads, width] at each position of the tables, [positions, heads, width]."""
-    function = getattr(sys.modules[type(attention).__module__], "apply_rotary_pos_emb", None)
+    is_parted = getattr(getattr(attention, "config", None), "rope_interleave", False)
+    name = _COMPLEX if tables[0].is_complex() else _PARTED if is_parted else _PLAIN
+    function = getattr(sys.modules[type(attention).__module__], name, None)
     if function is None:
         return None
-    query = heads[None, :, None].expand(1, -1, len(cosine), -1).contiguous()
+    query = heads[None, :, None].expand(1, -1, len(tables[0]), -1).contiguous()
     try:
-        turned, _ = function(query, query.clone(), cosine[None], sine[None])
+        turned, _ = function(query, query.clone(), *(table[None] for table in tables))
     except Exception:  # noqa: BLE001 - it takes heads of another size
         return None
     return turned[0].transpose(0, 1) if turned.shape == query.shape else None
@@ -112,12 +139,13 @@ class Angles:
         if not (is_static or is_short):
             raise Unrecognised(f"rotary positions are {rope_type}")
         options = {"layer_type": kind} if self._has_kinds else {}
-        cosine, sine = self._rotary(torch.empty(0), self._positions, **options)
-        cosine, sine = cosine[0].float(), sine[0].float()
-        rotation = Rotation.read(attention, head_dim, cosine, sine)
-        if rotation is None or rotation.dim % 2 or (rotation.interleaved and rotation.dim % 16):
+        given = self._rotary(torch.empty(0), self._positions, **options)
+        given = given if isinstance(given, tuple) else (given,)
+        tables = tuple(x[0] if x.is_complex() else x[0].float() for x in given)
+        rotation = Rotation.read(attention, head_dim, tables)
+        if rotation is None or rotation.dim % _MULTIPLES[rotation.pairing]:
             raise Unrecognised("heads are rotated in an unknown way")
-        tables = rotation.tables(attention, head_dim, cosine, sine)
-        if tables is None:
+        factors = rotation.factors(attention, head_dim, tables)
+        if factors is None:
             raise Unrecognised("heads are rotated in an unknown way")
-        return rotation, tables
+        return rotation, factors

@@ -34,8 +34,19 @@ class ExpertsStruct(ctypes.Structure):
         ("mlps", ctypes.POINTER(MlpStruct)),
         ("shared", MlpStruct),
         ("shared_gate", ctypes.c_void_p),
-        *((name, ctypes.c_int32) for name in ("count", "chosen", "sigmoid", "normalizes")),
+        *((name, ctypes.c_int32) for name in ("count", "chosen")),
+        *((name, ctypes.c_int32) for name in ("groups", "kept_groups", "group_best")),
+        *((name, ctypes.c_int32) for name in ("sigmoid", "normalizes")),
         ("scale", ctypes.c_float),
+    ]
+
+
+class LatentsStruct(ctypes.Structure):
+    """``Latents``."""
+
+    _fields_ = [
+        *((name, LinearStruct) for name in ("down", "up", "query_down")),
+        *((name, NormStruct) for name in ("norm", "query_norm")),
     ]
 
 
@@ -43,7 +54,9 @@ class LayerStruct(ctypes.Structure):
     """``Layer``."""
 
     _fields_ = [
-        *((name, LinearStruct) for name in ("query", "key", "value", "output")),
+        *((name, LinearStruct) for name in ("query", "key", "value")),
+        ("latents", ctypes.POINTER(LatentsStruct)),
+        ("output", LinearStruct),
         ("mlp", MlpStruct),
         ("experts", ctypes.POINTER(ExpertsStruct)),
         *((name, NormStruct) for name in ("attention_norm", "mlp_norm")),
@@ -61,10 +74,11 @@ class ModelStruct(ctypes.Structure):
 
     _fields_ = [
         *((name, ctypes.c_int32) for name in ("hidden", "heads", "kv_heads", "head_dim")),
-        *((name, ctypes.c_int32) for name in ("num_layers", "block_size", "width")),
+        *((name, ctypes.c_int32) for name in ("value_dim", "num_layers", "block_size", "width")),
         *((name, ctypes.c_int32) for name in ("query_step", "kv_step", "key_begin")),
-        *((name, ctypes.c_int32) for name in ("value_begin", "query_span", "key_span")),
-        *((name, ctypes.c_int32) for name in ("rotary_dim", "interleaved", "parallel")),
+        *((name, ctypes.c_int32) for name in ("value_begin", "latent_begin")),
+        *((name, ctypes.c_int32) for name in ("query_latent_begin", "query_span", "key_span")),
+        *((name, ctypes.c_int32) for name in ("rotary_dim", "pairing", "parallel")),
         *((name, ctypes.c_float) for name in ("embedding_scale", "residual_scale")),
         *((name, ctypes.c_float) for name in ("logits_scale", "logits_softcap")),
         ("num_blocks", ctypes.c_int64),
@@ -83,7 +97,8 @@ class BatchStruct(ctypes.Structure):
         *((name, ctypes.c_void_p) for name in ("ids", "positions", "slots", "owners", "tables")),
         ("table_width", ctypes.c_int64),
         *((name, ctypes.c_void_p) for name in ("logits_rows", "logits", "residual", "branch")),
-        *((name, ctypes.c_void_p) for name in ("normed", "projected", "queries", "activated")),
+        *((name, ctypes.c_void_p) for name in ("normed", "projected", "queries", "attended")),
+        ("activated", ctypes.c_void_p),
         ("prepared", PreparedStruct),
         *((name, ctypes.c_void_p) for name in ("routing", "chosen", "expert_weights")),
         *((name, ctypes.c_void_p) for name in ("expert_starts", "routes", "shared_routes")),

@@ -3,7 +3,7 @@
 
        random_forward DTYPE CHUNK
 
-   Compiled with -DHEAD_SIZE=..., it writes the logits [TOKENS][VOCABULARY] to standard output, in float32. DTYPE is
+   Compiled with -DHEAD_SIZE=..., and perhaps with -DVALUE_SIZE=... for heads from latents, it writes the logits [TOKENS][VOCABULARY] to standard output, in float32. DTYPE is
    "bfloat16", "int8" or "int4"; the text is computed CHUNK tokens per step, beside another one. The same arguments give
    the same weights and tokens on every processor. */
 
@@ -12,9 +12,21 @@
 
 #include "decoder.c"
 
+#ifdef VALUE_SIZE
+enum { HAS_LATENTS = 1, VALUE_DIM = VALUE_SIZE };
+#else
+enum { HAS_LATENTS = 0, VALUE_DIM = HEAD_SIZE };
+#endif
+
 enum {
     TOKENS = 40, HIDDEN = 128, HEAD_DIM = HEAD_SIZE, KV_HEADS = HEAD_DIM % 32 ? 4 : 1,
-    HEADS = 2 * KV_HEADS, INTERMEDIATE = 96, WIDEST = HEADS * HEAD_DIM,
+    HEADS = HAS_LATENTS ? KV_HEADS : 2 * KV_HEADS, INTERMEDIATE = 96, WIDEST = HEADS * HEAD_DIM,
+    TURNED = HEAD_DIM / 32 * 16, RANK = 64, QUERY_RANK = 96,
+    KEY_STEP = HAS_LATENTS ? HEAD_DIM - TURNED + VALUE_DIM : HEAD_DIM,
+    VALUE_BEGIN = HAS_LATENTS ? WIDEST + HEAD_DIM - TURNED : WIDEST + KV_HEADS * HEAD_DIM,
+    LATENT_BEGIN = WIDEST + KV_HEADS * (HAS_LATENTS ? KEY_STEP : 2 * HEAD_DIM),
+    QUERY_LATENT_BEGIN = LATENT_BEGIN + (HAS_LATENTS ? RANK + TURNED : 0),
+    WIDTH_OF_ROW = QUERY_LATENT_BEGIN + (HAS_LATENTS ? QUERY_RANK : 0),
     VOCABULARY = 96, LAYERS = 2, BLOCK = 16, BLOCKS = 8, MAX_TOKENS = 64, ROWS = 2 * TOKENS + 32
 };
 
@@ -76,13 +88,27 @@ static Norm random_norm(int size) {
     return (Norm){.weight = random_floats(size, 1, 0.3f), .epsilon = 1e-5f};
 }
 
+static const Latents *random_latents(int bits) {
+    Latents *latents = room(sizeof(Latents));
+    *latents = (Latents){
+        .down = random_linear(HIDDEN, RANK + TURNED, bits),
+        .up = random_linear(RANK, KV_HEADS * KEY_STEP, bits),
+        .query_down = random_linear(HIDDEN, QUERY_RANK, bits),
+        .norm = random_norm(RANK),
+        .query_norm = random_norm(QUERY_RANK),
+    };
+    return latents;
+}
+
 static Layer random_layer(int bits) {
-    enum { KV = KV_HEADS * HEAD_DIM, PAGES = KV_HEADS * BLOCKS * BLOCK * HEAD_DIM };
+    enum { KV = KV_HEADS * HEAD_DIM, SLOTS = KV_HEADS * BLOCKS * BLOCK };
+    const int is_normed = HEAD_DIM % 16 == 0 && !HAS_LATENTS;
     return (Layer){
-        .query = random_linear(HIDDEN, HEADS * HEAD_DIM, bits),
-        .key = random_linear(HIDDEN, KV, bits),
-        .value = random_linear(HIDDEN, KV, bits),
-        .output = random_linear(HEADS * HEAD_DIM, HIDDEN, bits),
+        .query = random_linear(HAS_LATENTS ? QUERY_RANK : HIDDEN, HEADS * HEAD_DIM, bits),
+        .key = HAS_LATENTS ? (Linear){0} : random_linear(HIDDEN, KV, bits),
+        .value = HAS_LATENTS ? (Linear){0} : random_linear(HIDDEN, KV, bits),
+        .latents = HAS_LATENTS ? random_latents(bits) : NULL,
+        .output = random_linear(HEADS * VALUE_DIM, HIDDEN, bits),
         .mlp = {
             .gate = random_linear(HIDDEN, INTERMEDIATE, bits),
             .up = random_linear(HIDDEN, INTERMEDIATE, bits),
@@ -92,13 +118,13 @@ static Layer random_layer(int bits) {
         .attention_norm = random_norm(HIDDEN),
         .mlp_norm = {random_floats(HIDDEN, 1, 0.3f), random_floats(HIDDEN, 0, 0.1f), 1e-5f, 1},
         .mlp_out_norm = random_norm(HIDDEN),
-        .query_norm = HEAD_DIM % 16 ? (Norm){0} : random_norm(HEADS * HEAD_DIM),
-        .key_norm = HEAD_DIM % 16 ? (Norm){0} : random_norm(KV),
+        .query_norm = is_normed ? random_norm(HEADS * HEAD_DIM) : (Norm){0},
+        .key_norm = is_normed ? random_norm(KV) : (Norm){0},
         .cosine = random_floats(MAX_TOKENS * HEAD_DIM, 0, 1),
         .sine = random_floats(MAX_TOKENS * HEAD_DIM, 0, 1),
         .sinks = random_floats(HEADS, 1, 1),
-        .keys = room(PAGES * sizeof(bf16)),
-        .values = room(PAGES * sizeof(bf16)),
+        .keys = room(SLOTS * HEAD_DIM * sizeof(bf16)),
+        .values = room(SLOTS * VALUE_DIM * sizeof(bf16)),
         .window = 23,
         .scale = 0.125f,
         .softcap = 20,
@@ -124,7 +150,7 @@ static void run(const Model *model, int begin, int count, float *logits) {
         .residual = room(ROWS * HIDDEN * sizeof(float)),
         .normed = room(ROWS * HIDDEN * sizeof(bf16)),
         .branch = room(ROWS * HIDDEN * sizeof(float)),
-        .projected = room(ROWS * (HEADS + 2 * KV_HEADS) * HEAD_DIM * sizeof(float)),
+        .projected = room(ROWS * WIDTH_OF_ROW * sizeof(float)),
         .queries = room(ROWS * HEADS * HEAD_DIM * sizeof(bf16)),
         .activated = room(ROWS * INTERMEDIATE * sizeof(bf16)),
         .prepared = {room(ROWS * WIDEST * sizeof(float)),
@@ -134,6 +160,8 @@ static void run(const Model *model, int begin, int count, float *logits) {
         .weights = room(2 * MAX_QUERIES * MAX_TOKENS * sizeof(bf16)),
         .max_tokens = MAX_TOKENS,
     };
+    batch.attended =
+        HAS_LATENTS ? room(ROWS * HEADS * VALUE_DIM * sizeof(bf16)) : batch.queries;
     quire_forward(model, &batch);
 }
 
@@ -145,11 +173,12 @@ int main(int count, char **arguments) {
     for (int i = 0; i < LAYERS; i++) layers[i] = random_layer(bits);
     const Model model = {
         .hidden = HIDDEN, .heads = HEADS, .kv_heads = KV_HEADS, .head_dim = HEAD_DIM,
-        .num_layers = LAYERS, .block_size = BLOCK,
-        .width = (HEADS + 2 * KV_HEADS) * HEAD_DIM, .query_step = HEADS / KV_HEADS * HEAD_DIM,
-        .kv_step = HEAD_DIM, .key_begin = HEADS * HEAD_DIM,
-        .value_begin = (HEADS + KV_HEADS) * HEAD_DIM, .query_span = HEAD_DIM, .key_span = HEAD_DIM,
-        .rotary_dim = HEAD_DIM / 32 * 16, .interleaved = 1, .embedding_scale = 1.5f,
+        .value_dim = VALUE_DIM, .num_layers = LAYERS, .block_size = BLOCK, .width = WIDTH_OF_ROW,
+        .query_step = HEADS / KV_HEADS * HEAD_DIM, .kv_step = KEY_STEP, .key_begin = WIDEST,
+        .value_begin = VALUE_BEGIN, .latent_begin = LATENT_BEGIN,
+        .query_latent_begin = QUERY_LATENT_BEGIN, .query_span = HEAD_DIM, .key_span = HEAD_DIM,
+        .rotary_dim = TURNED, .pairing = HAS_LATENTS ? PARTED_NEIGHBOURS : NEIGHBOURS,
+        .embedding_scale = 1.5f,
         .residual_scale = 0.7f, .logits_scale = 0.5f, .logits_softcap = 30, .num_blocks = BLOCKS,
         .embedding = random_bf16(VOCABULARY * HIDDEN, 1), .norm = random_norm(HIDDEN),
         .head = random_linear(HIDDEN, VOCABULARY, bits), .layers = layers,

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from transformers import AutoConfig, AutoModelForCausalLM
 
 from tests.workers.engine.cpu.test_decoder import SHAPE
-from workers.engine.cpu.experts import PackedExperts, RouterParts
+from workers.engine.cpu.experts import Groups, PackedExperts, RouterParts
 from workers.engine.cpu.library import load_library
 from workers.engine.cpu.linear import Int4Linear, Int8Linear, TiledLinear
 
@@ -23,12 +23,17 @@ FAMILIES: dict[str, dict[str, Any]] = {
     "ernie4_5_moe": {"moe_num_experts": 5, "moe_k": 2, "moe_intermediate_size": 32,
                      "moe_layer_start_index": 0},
 }  # fmt: skip
+GROUPED: dict[str, dict[str, Any]] = {
+    "deepseek_v2": {"topk_method": "group_limited_greedy", "v_head_dim": 32, "kv_lora_rank": 32},
+    "deepseek_v3": {"v_head_dim": 32, "kv_lora_rank": 32},
+}
 ERRORS = {TiledLinear: 0.02, Int8Linear: 0.05, Int4Linear: 0.3}
 
 
-def mixture_of(family: str) -> Any:
+def mixture_of(family: str, **sizes: Any) -> Any:
     """A layer's mixture, all of its weights random."""
-    options = {**SHAPE, **FAMILIES[family], "num_experts_per_tok": 2, "num_hidden_layers": 1}
+    own = {**FAMILIES, **GROUPED}[family]
+    options = {**SHAPE, **own, "num_experts_per_tok": 2, "num_hidden_layers": 1, **sizes}
     config = AutoConfig.for_model(family, **options, bos_token_id=0, eos_token_id=0, pad_token_id=0)
     torch.manual_seed(0)
     model = AutoModelForCausalLM.from_config(config, dtype=torch.bfloat16)
@@ -67,6 +72,29 @@ def test_a_router_is_read(family: str) -> None:
     rows = torch.randn(20, 192).to(torch.bfloat16)
     _, expected, ids = router(rows)
     torch.testing.assert_close(parts.weights(rows, ids), expected.float(), rtol=0.03, atol=1e-3)
+
+
+@pytest.mark.parametrize(("family", "best"), [("deepseek_v2", 1), ("deepseek_v3", 2)])
+@torch.inference_mode()
+def test_a_router_of_groups_is_read(family: str, best: int) -> None:
+    sizes = {"n_routed_experts": 12, "num_experts_per_tok": 3, "n_group": 4, "topk_group": 2,
+             "first_k_dense_replace": 0, "moe_intermediate_size": 32}  # fmt: skip
+    router = mixture_of(family, **sizes).gate
+    parts = RouterParts.read(router)
+    assert parts is not None
+    assert parts.groups == Groups(4, 2, best)
+    rows = torch.randn(40, 192).to(torch.bfloat16)
+    assert torch.equal(parts.choose(rows), router(rows)[2].sort().values)
+
+
+@torch.inference_mode()
+def test_a_router_that_ignores_its_groups_is_read_without_them() -> None:
+    sizes = {"n_routed_experts": 12, "num_experts_per_tok": 3, "n_group": 4, "topk_group": 2,
+             "first_k_dense_replace": 0, "moe_intermediate_size": 32,
+             "topk_method": "greedy"}  # fmt: skip
+    parts = RouterParts.read(mixture_of("deepseek_v2", **sizes).gate)
+    assert parts is not None
+    assert parts.groups == Groups()
 
 
 class _Doubled(nn.Module):

@@ -9,22 +9,25 @@
 
 enum { MAX_QUERIES = 16, AHEAD = 128 /* tokens */ };
 
-/* Keys and values of one key head, [blocks][block_size][dim], and where a sequence lies in them. */
+/* Keys [blocks][block_size][dim] and values [blocks][block_size][value_dim] of one key head, and where
+   a sequence lies in them. */
 typedef struct {
     const bf16 *keys, *values;
     const int64_t *table;
-    int32_t block_size; /* a multiple of 16 */
-    int32_t dim;        /* a multiple of 8 */
-    int64_t window;     /* tokens that a token attends to, itself included */
+    int32_t block_size;     /* a multiple of 16 */
+    int32_t dim, value_dim; /* multiples of 8 */
+    int64_t window;         /* tokens that a token attends to, itself included */
     float scale, softcap;
     const float *sinks; /* of the heads of a group, or NULL */
 } Context;
 
 /* Up to MAX_QUERIES queries: `group` heads of each of `rows` tokens that follow each other, the
-   first at `position`. A token's queries lie side by side; the next token's `stride` further. */
+   first at `position`. A token's queries lie side by side; the next token's `stride` further. The
+   outputs are as wide as values. If values are as wide as keys, outputs may replace the queries. */
 typedef struct {
-    bf16 *queries; /* become the outputs */
-    int64_t stride;
+    const bf16 *queries;
+    bf16 *outputs;
+    int64_t stride, output_stride;
     int32_t rows, group;
     int64_t position;
 } Queries;
@@ -44,9 +47,10 @@ typedef struct {
     int64_t max_tokens;
 } Room;
 
-static inline const bf16 *token_at(const bf16 *pages, const Context *c, int64_t token) {
+/* Where a token's numbers lie in pages of `dim` numbers per token. */
+static inline const bf16 *token_at(const bf16 *pages, const Context *c, int64_t token, int dim) {
     const int64_t block = c->table[token / c->block_size];
-    return pages + (block * c->block_size + token % c->block_size) * c->dim;
+    return pages + (block * c->block_size + token % c->block_size) * dim;
 }
 
 /* The address of the keys or values needed AHEAD tokens after `token` (in the next piece once this
@@ -62,11 +66,17 @@ static inline const bf16 *ahead(const Piece *piece, const Piece *next, int64_t t
         piece = next;
     }
     const Context *c = &piece->context;
-    return token_at(is_key ? c->keys : c->values, c, wanted);
+    return is_key ? token_at(c->keys, c, wanted, c->dim)
+                  : token_at(c->values, c, wanted, c->value_dim);
 }
 
-static inline bf16 *query_at(const Queries *q, const Context *c, int index) {
+static inline const bf16 *query_at(const Queries *q, const Context *c, int index) {
     return q->queries + index / q->group * q->stride + (int64_t)(index % q->group) * c->dim;
+}
+
+static inline bf16 *output_at(const Queries *q, const Context *c, int index) {
+    return q->outputs + index / q->group * q->output_stride +
+           (int64_t)(index % q->group) * c->value_dim;
 }
 
 #ifdef __AMX_BF16__
@@ -85,7 +95,7 @@ static void score(const Piece *piece, const Piece *next, Room *room) {
     const __m512i column = _mm512_slli_epi32(
         _mm512_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15), 4);
     for (int64_t token = piece->first; token < piece->end; token += 16) {
-        const bf16 *keys = token_at(c->keys, c, token);
+        const bf16 *keys = token_at(c->keys, c, token, c->dim);
         const bf16 *soon = ahead(piece, next, token, 1);
         for (int d = 0; soon && d < 16 * c->dim; d += DEPTH)
             fetch(soon + d);
@@ -119,7 +129,7 @@ static inline __attribute__((always_inline)) void score_but(const Piece *piece, 
         const bf16 *soon = ahead(piece, next, token, 1);
         for (int i = 0; i < q->rows * q->group; i++)
             for (int from = 0; from < 16; from += WIDTH) {
-                const bf16 *keys = token_at(c->keys, c, token + from);
+                const bf16 *keys = token_at(c->keys, c, token + from, c->dim);
                 const bf16 *query = query_at(q, c, i);
                 floats partial[WIDTH];
 #pragma GCC unroll 16
@@ -193,7 +203,7 @@ static void cap_scores(float *scores, int64_t size, const Context *c) {
 
 enum { MIXED_COLUMNS = 4 * WIDTH };
 
-/* The weighted sum of values for `count` of the queries, `vectors` times WIDTH of `dim` columns,
+/* The weighted sum of values for `count` of the queries, `vectors` times WIDTH of their columns,
    two tokens at a time. With `rest`, only so many columns of two vectors are read and written. Slots
    that no query attends to are not read: they may hold stale values. */
 static inline __attribute__((always_inline)) void mix(const Piece *piece, const Piece *next,
@@ -207,11 +217,11 @@ static inline __attribute__((always_inline)) void mix(const Piece *piece, const 
     for (int i = 0; i < count; i++)
         for (int j = 0; j < vectors; j++) sums[i][j] = all_of(0);
     for (int64_t token = piece->first; token < piece->end; token += 2) {
-        const bf16 *values = token_at(c->values, c, token) + column;
-        const bf16 *beside = token + 1 < piece->end ? values + c->dim : values;
+        const bf16 *values = token_at(c->values, c, token, c->value_dim) + column;
+        const bf16 *beside = token + 1 < piece->end ? values + c->value_dim : values;
         if (index == 0 && token % 16 == 0) soon = ahead(piece, next, token, 0);
         for (int j = 0; soon && j < 2 * vectors * WIDTH; j += DEPTH)
-            fetch(soon + (token % 16 + j / (vectors * WIDTH)) * c->dim + column +
+            fetch(soon + (token % 16 + j / (vectors * WIDTH)) * c->value_dim + column +
                   j % (vectors * WIDTH));
         ints pairs[4];
         if (rest)
@@ -228,7 +238,7 @@ static inline __attribute__((always_inline)) void mix(const Piece *piece, const 
     }
     for (int i = 0; i < count; i++) {
         const floats share = all_of(1.0f / totals[index + i]);
-        bf16 *out = query_at(q, c, index + i) + column;
+        bf16 *out = output_at(q, c, index + i) + column;
         in_order(sums[i]);
         if (vectors == 4) in_order(sums[i] + 2);
         if (rest) {
@@ -245,7 +255,7 @@ static inline __attribute__((always_inline)) void mix(const Piece *piece, const 
 static __attribute__((noinline)) void mix_rest(const Piece *piece, const Piece *next, int index,
                                                int count, int column, const Room *room,
                                                const float *totals) {
-    const int rest = piece->context.dim - column;
+    const int rest = piece->context.value_dim - column;
     switch (count) {
     case 1: mix(piece, next, index, 1, column, 2, rest, room, totals); break;
     case 2: mix(piece, next, index, 2, column, 2, rest, room, totals); break;
@@ -267,7 +277,7 @@ static void limit(Piece *piece) {
 static inline __attribute__((always_inline)) void mix_some(const Piece *piece, const Piece *next,
                                                            int index, int count, const Room *room,
                                                            const float *totals) {
-    const int dim = piece->context.dim;
+    const int dim = piece->context.value_dim;
     int column = 0;
     for (; column + MIXED_COLUMNS <= dim; column += MIXED_COLUMNS)
         mix(piece, next, index, count, column, 4, 0, room, totals);

@@ -111,14 +111,15 @@ static Piece find_piece(const Model *m, const Layer *layer, const Batch *b, cons
     const int from = (int)(i % parts) * MAX_QUERIES, left = group - from;
     const int64_t tile = i / parts / m->kv_heads, head = i / parts % m->kv_heads;
     const int64_t row = tiles->starts[tile], first = head * group + from;
-    const int64_t pages = head * m->num_blocks * m->block_size * m->head_dim;
+    const int64_t slots = head * m->num_blocks * m->block_size;
     Piece piece = {
         .context = {
-            .keys = layer->keys + pages,
-            .values = layer->values + pages,
+            .keys = layer->keys + slots * m->head_dim,
+            .values = layer->values + slots * m->value_dim,
             .table = b->tables + b->owners[row] * b->table_width,
             .block_size = m->block_size,
             .dim = m->head_dim,
+            .value_dim = m->value_dim,
             .window = layer->window,
             .scale = layer->scale,
             .softcap = layer->softcap,
@@ -126,7 +127,9 @@ static Piece find_piece(const Model *m, const Layer *layer, const Batch *b, cons
         },
         .queries = {
             .queries = b->queries + (row * m->heads + first) * m->head_dim,
+            .outputs = b->attended + (row * m->heads + first) * m->value_dim,
             .stride = (int64_t)m->heads * m->head_dim,
+            .output_stride = (int64_t)m->heads * m->value_dim,
             .rows = tiles->starts[tile + 1] - row,
             .group = left < MAX_QUERIES ? left : MAX_QUERIES,
             .position = b->positions[row],
@@ -189,19 +192,55 @@ static void add_branch(const Model *m, const Linear *linear, const Norm *norm, c
     }
 }
 
+/* Normalize the latents that begin at column `from` of the projected rows, and write their products
+   with `up` at column `to`. */
+static void expand_latents(const Model *m, const Batch *b, const Norm *norm, const Linear *up,
+                           int from, int to, Barrier *barrier) {
+    meet(barrier);
+    const Share share = share_of(b->rows);
+    for (int64_t row = share.begin; row < share.end; row++) {
+        normalize(b->projected + row * m->width + from, norm, up->inputs,
+                  b->normed + row * up->inputs);
+        prepare_row(up, b->normed, row, &b->prepared);
+    }
+    meet(barrier);
+    project(up, (Rows){b->normed, &b->prepared}, b->rows, b->projected + to, m->width, 0);
+}
+
+/* Compute queries, and the keys and values that are made from a latent. */
+static void project_latents(const Model *m, const Layer *layer, const Batch *b, Barrier *barrier) {
+    const Latents *l = layer->latents;
+    const Rows normed = {b->normed, &b->prepared};
+    const int has_latent = l->query_down.packed != NULL; /* latents of queries */
+    project(has_latent ? &l->query_down : &layer->query, normed, b->rows,
+            b->projected + (has_latent ? m->query_latent_begin : 0), m->width, 0);
+    project(&l->down, normed, b->rows, b->projected + m->latent_begin, m->width, 0);
+    if (has_latent)
+        expand_latents(m, b, &l->query_norm, &layer->query, m->query_latent_begin, 0, barrier);
+    expand_latents(m, b, &l->norm, &l->up, m->latent_begin, m->key_begin, barrier);
+}
+
 /* Compute queries, keys and values of all rows, and their attention. */
 static void run_attention(const Model *m, const Layer *layer, const Batch *b, const Tiles *tiles,
                           Barrier *barrier) {
     const Rows normed = {b->normed, &b->prepared};
-    normalize_rows(m, b, &layer->attention_norm, &layer->query);
+    normalize_rows(m, b, &layer->attention_norm,
+                   layer->latents ? &layer->latents->down : &layer->query);
     meet(barrier);
-    project(&layer->query, normed, b->rows, b->projected, m->width, 0);
-    if (layer->key.packed) {
-        project(&layer->key, normed, b->rows, b->projected + m->key_begin, m->width, 0);
-        project(&layer->value, normed, b->rows, b->projected + m->value_begin, m->width, 0);
+    if (layer->latents) {
+        project_latents(m, layer, b, barrier);
+    } else {
+        project(&layer->query, normed, b->rows, b->projected, m->width, 0);
+        if (layer->key.packed) {
+            project(&layer->key, normed, b->rows, b->projected + m->key_begin, m->width, 0);
+            project(&layer->value, normed, b->rows, b->projected + m->value_begin, m->width, 0);
+        }
     }
     meet(barrier);
-    place_rows(m, layer, b);
+    if (layer->latents)
+        place_latent_rows(m, layer, b);
+    else
+        place_rows(m, layer, b);
     meet(barrier);
     configure_tiles(16, m->head_dim % DEPTH);
     attend_rows(m, layer, b, tiles);
@@ -259,9 +298,9 @@ static void run_layer(const Model *m, const Layer *layer, const Batch *b, const 
     run_attention(m, layer, b, tiles, barrier);
     if (m->parallel) {
         run_mlp(m, layer, b, barrier);
-        add_branch(m, &layer->output, &layer->attention_out_norm, b->queries, b, barrier);
+        add_branch(m, &layer->output, &layer->attention_out_norm, b->attended, b, barrier);
     } else {
-        add_branch(m, &layer->output, &layer->attention_out_norm, b->queries, b, barrier);
+        add_branch(m, &layer->output, &layer->attention_out_norm, b->attended, b, barrier);
         meet(barrier);
         if (layer->experts)
             run_experts(m, layer, b, barrier);

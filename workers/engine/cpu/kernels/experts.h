@@ -43,6 +43,34 @@ static void score_experts(const Model *m, const Experts *e, const Batch *b) {
     }
 }
 
+/* By what an expert is chosen. */
+static inline float score_of(const Experts *e, const float *scores, int expert) {
+    return scores[expert] + (e->correction ? e->correction[expert] : 0);
+}
+
+/* Which groups of experts a row leaves out: all but those with the highest sums of their
+   `group_best` best scores; of equal ones it keeps the first. */
+static void leave_groups(const Experts *e, const float *scores, uint8_t *left) {
+    const int size = e->count / e->groups;
+    float sums[e->groups];
+    for (int group = 0; group < e->groups; group++) {
+        float best = -INFINITY, second = -INFINITY;
+        for (int i = group * size; i < (group + 1) * size; i++) {
+            const float score = score_of(e, scores, i);
+            second = fmaxf(second, fminf(best, score));
+            best = fmaxf(best, score);
+        }
+        sums[group] = e->group_best == 2 ? best + second : best;
+        left[group] = 1;
+    }
+    for (int i = 0; i < e->kept_groups; i++) {
+        int best = -1;
+        for (int group = 0; group < e->groups; group++)
+            if (left[group] && (best < 0 || sums[group] > sums[best])) best = group;
+        left[best] = 0;
+    }
+}
+
 /* Choose the experts of a row from the router's logits, the likeliest first; of equal ones the
    first. */
 static void choose_experts(const Experts *e, float *logits, int32_t *chosen, float *weights) {
@@ -56,12 +84,14 @@ static void choose_experts(const Experts *e, float *logits, int32_t *chosen, flo
         for (int i = 0; i < e->count; i++) logits[i] /= total;
         total = 1;
     }
+    uint8_t left[e->groups];
+    if (e->groups > 1) leave_groups(e, logits, left);
     for (int rank = 0; rank < e->chosen; rank++) {
         int best = -1;
         float best_score = 0;
         for (int i = 0; i < e->count; i++) {
-            const float score = logits[i] + (e->correction ? e->correction[i] : 0);
-            int taken = 0;
+            const float score = score_of(e, logits, i);
+            int taken = e->groups > 1 && left[i / (e->count / e->groups)];
             for (int j = 0; j < rank; j++) taken |= chosen[j] == i;
             if (taken || (best >= 0 && !(score > best_score))) continue;
             best = i;

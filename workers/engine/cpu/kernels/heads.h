@@ -4,12 +4,21 @@
 #include "norm.h"
 #include "project.h"
 
-/* Rotary positions (Su et al., 2021). `cosine` and `sine` hold, for each number, its own factor and
-   its partner's. Numbers beyond the rotated dimensions stay as they are. */
-static inline void rotate(const Model *m, const float *x, const float *cosine, const float *sine,
-                          bf16 *out) {
+/* Rotary positions (Su et al., 2021) of `size` numbers. `cosine` and `sine` hold, for each result, the
+   factors of the number in its place and of that one's partner. Numbers beyond the rotated dimensions
+   stay as they are. */
+static inline void rotate(const Model *m, const float *x, int size, const float *cosine,
+                          const float *sine, bf16 *out) {
     const int half = m->rotary_dim / 2, rest = m->rotary_dim;
-    if (m->interleaved) {
+    if (m->pairing == PARTED_NEIGHBOURS) {
+        _Alignas(64) float turned[MAX_HEAD_DIM];
+        for (int i = 0; i < half; i++) {
+            const float a = x[2 * i], c = x[2 * i + 1];
+            turned[i] = c * sine[i] + a * cosine[i];
+            turned[half + i] = a * sine[half + i] + c * cosine[half + i];
+        }
+        narrow_all(out, turned, rest);
+    } else if (m->pairing == NEIGHBOURS) {
         for (int i = 0; i < m->rotary_dim; i += WIDTH) {
             const floats value = load(x + i);
             narrow(out + i, multiply_add(swap_neighbours(value), load(sine + i),
@@ -26,17 +35,17 @@ static inline void rotate(const Model *m, const float *x, const float *cosine, c
         _Alignas(64) float turned[MAX_HEAD_DIM];
         for (int i = 0; i < half; i++) turned[i] = x[i + half] * sine[i] + x[i] * cosine[i];
         for (int i = half; i < rest; i++) turned[i] = x[i - half] * sine[i] + x[i] * cosine[i];
-        for (int i = rest; i < m->head_dim; i++) turned[i] = x[i];
-        narrow_all(out, turned, m->head_dim);
+        for (int i = rest; i < size; i++) turned[i] = x[i];
+        narrow_all(out, turned, size);
         return;
     }
-    narrow_all(out + rest, x + rest, m->head_dim - rest);
+    narrow_all(out + rest, x + rest, size - rest);
 }
 
 static inline void place_head(const Model *m, const Layer *layer, const float *x, int64_t position,
                               bf16 *out) {
     if (layer->cosine)
-        rotate(m, x, layer->cosine + position * m->rotary_dim,
+        rotate(m, x, m->head_dim, layer->cosine + position * m->rotary_dim,
                layer->sine + position * m->rotary_dim, out);
     else
         narrow_all(out, x, m->head_dim);
@@ -92,6 +101,31 @@ static void place_rows(const Model *m, const Layer *layer, const Batch *b) {
                            queries + (h * group + i) * m->head_dim);
             place_head(m, layer, key, position, layer->keys + at);
             narrow_all(layer->values + at, value, m->head_dim);
+        }
+    }
+}
+
+/* The same for heads whose keys and values are made from a latent: the last numbers of a head are
+   rotated, and these are the same in all keys of a row. */
+static void place_latent_rows(const Model *m, const Layer *layer, const Batch *b) {
+    const Share share = share_of(b->rows);
+    const int turned = m->rotary_dim, plain = m->head_dim - turned;
+    bf16 shared[MAX_HEAD_DIM];
+    for (int64_t row = share.begin; row < share.end; row++) {
+        const float *x = b->projected + row * m->width, *latent = x + m->latent_begin;
+        const float *cosine = layer->cosine + b->positions[row] * turned;
+        const float *sine = layer->sine + b->positions[row] * turned;
+        bf16 *query = b->queries + row * m->heads * m->head_dim;
+        rotate(m, latent + layer->latents->up.inputs, turned, cosine, sine, shared);
+        for (int h = 0; h < m->heads; h++, query += m->head_dim) {
+            const int64_t slot = h * m->num_blocks * m->block_size + b->slots[row];
+            const float *from = x + (int64_t)h * m->query_step, *own = x + (int64_t)h * m->kv_step;
+            bf16 *key = layer->keys + slot * m->head_dim;
+            narrow_all(query, from, plain);
+            rotate(m, from + plain, turned, cosine, sine, query + plain);
+            narrow_all(key, own + m->key_begin, plain);
+            memcpy(key + plain, shared, (size_t)turned * sizeof(bf16));
+            narrow_all(layer->values + slot * m->value_dim, own + m->value_begin, m->value_dim);
         }
     }
 }

@@ -33,6 +33,9 @@ typedef struct {
     Mlp shared;
     const bf16 *shared_gate; /* [hidden] or NULL */
     int32_t count, chosen;
+    /* A row chooses among the experts of `kept_groups` of the groups. The sums of their `group_best`
+       (1 or 2) best scores decide which. There may be one group. */
+    int32_t groups, kept_groups, group_best;
     int32_t sigmoid, normalizes; /* scores by sigmoid, not softmax; weights that sum to one */
     float scale;
 } Experts;
@@ -43,8 +46,18 @@ typedef struct {
     float weight;
 } Route;
 
+/* Keys and values of all heads as products of one latent (DeepSeek-AI, "DeepSeek-V2", 2024, section
+   2.1). `down` computes the latent and, after it, the rotated part that the keys of all heads share;
+   `up` computes of each head the rest of its key, and its value. Queries may have a latent too. */
+typedef struct {
+    Linear down, up;
+    Linear query_down; /* without weights, queries are computed from the layer's input */
+    Norm norm, query_norm;
+} Latents;
+
 typedef struct {
     Linear query, key, value; /* side by side in a row; `query` may hold the columns of all three */
+    const Latents *latents;   /* in place of key and value, or NULL */
     Linear output;
     Mlp mlp;
     const Experts *experts;                /* in place of the MLP, or NULL */
@@ -53,19 +66,23 @@ typedef struct {
     Norm query_norm, key_norm;             /* weights for all heads, one after the other */
     const float *cosine, *sine;            /* [positions][rotary_dim], or NULL */
     const float *sinks;                    /* [heads], or NULL */
-    bf16 *keys, *values;                   /* [kv_heads][blocks][block_size][head_dim] */
+    bf16 *keys, *values; /* [kv_heads][blocks][block_size][head_dim or value_dim] */
     int64_t window;                        /* tokens that a token attends to, itself included */
     float scale, softcap;                  /* of scores; 0 means no softcap */
 } Layer;
 
+/* Pairs of rotated numbers: halves apart, neighbours, or neighbours that are then stored halves apart.
+   In the same order as in rotary.py. */
+enum { HALVES, NEIGHBOURS, PARTED_NEIGHBOURS };
+
 typedef struct {
-    int32_t hidden, heads, kv_heads, head_dim, num_layers, block_size;
+    int32_t hidden, heads, kv_heads, head_dim, value_dim, num_layers, block_size;
     /* Where heads lie in a projected row [width]. Queries that share a key head lie side by side;
        the groups of successive key heads are `query_step` apart. Keys and values start at their own
-       offsets and are `kv_step` apart. */
-    int32_t width, query_step, kv_step, key_begin, value_begin;
-    int32_t query_span, key_span;   /* width of one norm of queries or keys: one head or all */
-    int32_t rotary_dim, interleaved; /* pairs are halves of `rotary_dim`, or neighbours */
+       offsets and are `kv_step` apart. Latents, if there are any, start at their own offsets. */
+    int32_t width, query_step, kv_step, key_begin, value_begin, latent_begin, query_latent_begin;
+    int32_t query_span, key_span; /* width of one norm of queries or keys: one head or all */
+    int32_t rotary_dim, pairing;  /* which numbers of a head are rotated, and in which pairs */
     int32_t parallel;               /* attention and the MLP read the same residual */
     float embedding_scale, residual_scale, logits_scale, logits_softcap;
     int64_t num_blocks;
@@ -87,9 +104,10 @@ typedef struct {
     /* Scratch, the number of rows rounded up to ROW_BLOCK. */
     float *residual;   /* [rows][hidden] */
     float *branch;     /* [rows][hidden]: a branch's output before its norm or scale */
-    bf16 *normed;      /* [rows][hidden] */
+    bf16 *normed;      /* [rows][hidden], or [rows] of a latent */
     float *projected;  /* [rows][width] */
-    bf16 *queries;     /* [rows][heads * head_dim]: overwritten with the output of attention */
+    bf16 *queries;     /* [rows][heads * head_dim] */
+    bf16 *attended;    /* [rows][heads * value_dim]: the same memory if values are as wide as keys */
     bf16 *activated;   /* [rows][intermediate] */
     Prepared prepared; /* the next product's input, unless that is bfloat16 */
     /* Scratch of experts; `slots` is rows times chosen experts per row. */
