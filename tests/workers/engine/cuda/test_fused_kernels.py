@@ -110,6 +110,7 @@ def test_common_shapes_agree(interpreter: ProcessPoolExecutor, dtype: torch.dtyp
     ).result()
 
 
+@pytest.mark.long  # 9 s in the interpreter; the others try each kernel
 def test_the_check_at_start_passes(interpreter: ProcessPoolExecutor) -> None:
     errors = interpreter.submit(interpreted_fusion.check_kernels).result()
     assert max(errors) < 0.9 * kernel_check._TOLERANCE

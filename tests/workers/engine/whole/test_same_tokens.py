@@ -71,12 +71,22 @@ def said_by(choice: ChoiceDelta) -> Said:
     return choice.token_ids, choice.logprobs.chosen.tolist()
 
 
+drawn_or_greedy = pytest.mark.parametrize(
+    ("dtype", "temperature"),
+    [
+        ("bfloat16", 1),
+        ("int8", 0),
+        pytest.param("bfloat16", 0, marks=pytest.mark.long),
+        pytest.param("int8", 1, marks=pytest.mark.long),
+    ],
+)
+
+
 def alone(engine: Engine, temperature: float) -> list[Said]:
     return [said(engine.generate([ask(seed, temperature)]))[0] for seed in range(SEEDS)]
 
 
-@pytest.mark.parametrize("temperature", [0, 1])
-@pytest.mark.parametrize("dtype", ["bfloat16", "int8"])
+@drawn_or_greedy
 def test_all_seeds_repeat(path: Path, expected_of: Alone, dtype: str, temperature: float) -> None:
     skip_without(dtype)
     expected = expected_of(dtype, temperature)
@@ -90,8 +100,7 @@ def test_all_seeds_repeat(path: Path, expected_of: Alone, dtype: str, temperatur
     assert alone(engine, temperature) == expected
 
 
-@pytest.mark.parametrize("temperature", [0, 1])
-@pytest.mark.parametrize("dtype", ["bfloat16", "int8"])
+@drawn_or_greedy
 def test_all_seeds_repeat_after_a_failover(
     path: Path, expected_of: Alone, dtype: str, temperature: float
 ) -> None:
