@@ -157,7 +157,10 @@ def _composed(
         model, info = type(skeleton).from_pretrained(
             None, config=skeleton.config, state_dict=weights, **options
         )
-        if left := sorted(filter(_LEFT_OVER.search, info["unexpected_keys"])):
+        unexpected = sorted(info["unexpected_keys"])
+        if unexpected and form.is_complete:
+            raise ValueError(f"it has {unexpected[0]}, which no module of the model takes")
+        if left := list(filter(_LEFT_OVER.search, unexpected)):
             raise ValueError(f"it has {left[0]}, which its format does not explain")
         with suppress(OSError):  # few quantized checkpoints lack it
             model.generation_config = GenerationConfig.from_pretrained(path)

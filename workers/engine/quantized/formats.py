@@ -63,6 +63,12 @@ class Format:
         """Whether :meth:`weights` reads it; if not, transformers may, with a separate package."""
         return self.method in _READERS or self.method == _GGUF
 
+    @property
+    def is_complete(self) -> bool:
+        """Whether the model takes each of its tensors. Other checkpoints may hold more than the
+        model, such as heads for drafts."""
+        return self.method == _GGUF
+
     def weights(self, path: str | Path) -> dict[str, Stored]:
         """The weights of a folder or a hub repository, by their names in an unquantized checkpoint;
         none is read yet. Raises OSError and ValueError."""

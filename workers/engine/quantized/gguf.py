@@ -64,7 +64,7 @@ class GGUFFile:
             self._below(self.name),
             self._below("tokenizer.ggml"),
             vocab_size=int(self._tensors["token_embd.weight"].data.shape[0]),
-            tied="output.weight" not in self._tensors,
+            tensors=self._tensors.keys(),
             frequencies=None if frequencies is None else _values(frequencies),
         )
 
@@ -129,9 +129,10 @@ def _name(name: str, architecture: Architecture) -> str:
     layer = _LAYER.fullmatch(name)
     if layer is not None:
         part = {**LAYER_TENSORS, **architecture.layer_tensors}.get(layer[2])
-        if part is not None:
-            kind = "" if "/" in part else f".{layer[3]}"
-            return f"model.layers.{layer[1]}.{part}{kind}"
+        if part is not None and "/" not in part:
+            return f"model.layers.{layer[1]}.{part}.{layer[3]}"
+        if part is not None and layer[3] == "weight":
+            return f"model.layers.{layer[1]}.{part}"
     part, _, kind = name.rpartition(".")
     if part not in TENSORS:
         raise ValueError(f"no tensor of the model takes {name!r} of the GGUF file")

@@ -5,7 +5,7 @@ https://github.com/ggml-org/llama.cpp/blob/master/convert_hf_to_gguf.py.
 """
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -25,6 +25,8 @@ class Architecture:
     model_class: str
     interleaved: bool = False
     """Whether the rows of queries and keys are stored as pairs of rotary positions."""
+    rotates_in_part: bool = False
+    """Whether rotary positions may turn a part of each head only."""
     norms_plus_one: bool = False
     """Whether norms are stored as their full factors, where transformers stores factors minus 1."""
     layer_tensors: Mapping[str, str] = field(default_factory=dict)
@@ -76,49 +78,81 @@ _LLAMA3 = {"low_freq_factor": 1.0, "high_freq_factor": 4.0}
 _LLAMA3_TRAINED = 8192
 """The settings of Llama 3.1 to 3.3; a file holds only the factors that follow from them."""
 _THETA = 10000.0
+_BIASES = {"blk.0.attn_q.bias": "attention_bias", "blk.0.ffn_down.bias": "mlp_bias"}
+"""Tensors that show a setting of the config. A model whose class has no such setting either always
+has these biases, or takes none."""
+_OF_YARN = {
+    "rope.scaling.yarn_attn_factor": "attention_factor",
+    "rope.scaling.yarn_beta_fast": "beta_fast",
+    "rope.scaling.yarn_beta_slow": "beta_slow",
+}
+_ATTENTION = {"rope.scaling.attn_factor": 1.0}
+_NOT_OF_YARN = {"rope.scaling.yarn_ext_factor": 1.0, "rope.scaling.yarn_log_multiplier": 0.0}
+"""Settings that are not mapped to transformers, and the values that change nothing."""
 _GEMMA2_27B_LAYERS, _GEMMA3_27B_LAYERS = 46, 62
 _GEMMA3_PATTERN = 6
 
 
 def make_config(
-    name: str, metadata: Metadata, tokens: Metadata, vocab_size: int, tied: bool,
+    name: str, metadata: Metadata, tokens: Metadata, vocab_size: int, tensors: Collection[str],
     frequencies: Tensor | None,
 ) -> Any:  # fmt: skip
-    """The configuration of a model. ``tokens`` is the metadata below ``tokenizer.ggml``, and
-    ``frequencies`` what the angles of rotary positions are divided by.
+    """The configuration of a model. ``tokens`` is the metadata below ``tokenizer.ggml``,
+    ``tensors`` are the names of the file's tensors, and ``frequencies`` what the angles of rotary
+    positions are divided by.
 
-    Raises KeyError for missing metadata, and ValueError for a kind of positions that is unknown.
+    Raises KeyError for missing metadata, and ValueError for positions that cannot be read.
     """
     architecture = ARCHITECTURES[name]
     fields = {field: metadata[key] for key, field in _SIZES.items()}
+    fields |= {setting: True for tensor, setting in _BIASES.items() if tensor in tensors}
     for key, token in _TOKEN_IDS.items():
         fields[token] = tokens.get(key)
     head_size = fields["hidden_size"] // fields["num_attention_heads"]
     fields["head_dim"] = metadata.get("attention.key_length", head_size)
+    turned = metadata.get("rope.dimension_count", fields["head_dim"])
+    if turned != fields["head_dim"] and not architecture.rotates_in_part:
+        raise ValueError(f"its rope.dimension_count is {turned}, not the size of a head")
     fields["rope_parameters"] = _rope(metadata, frequencies, fields["head_dim"])
     fields |= architecture.more(metadata, fields)
     return AutoConfig.for_model(
         architecture.model_type,
         **fields,
         vocab_size=vocab_size,
-        tie_word_embeddings=tied,
+        tie_word_embeddings="output.weight" not in tensors,
         architectures=[architecture.model_class],
     )
 
 
 def _rope(metadata: Metadata, frequencies: Tensor | None, head_dim: int) -> dict[str, Any]:
+    _refuse_other_values(metadata, _ATTENTION)
     rope: dict[str, Any] = {"rope_theta": metadata.get("rope.freq_base", _THETA)}
-    kind = metadata.get("rope.scaling.type", "none")
+    factor = metadata.get("rope.scaling.factor", metadata.get("rope.scale_linear"))
+    kind = metadata.get("rope.scaling.type", "linear" if factor else "none")
     if frequencies is not None and float(frequencies.max()) != 1:
         return _llama3_rope(rope, frequencies, head_dim)
     if kind == "none":
         return rope | {"rope_type": "default"}
-    rope |= {"rope_type": kind, "factor": metadata["rope.scaling.factor"]}
-    if kind == "yarn":
-        rope["original_max_position_embeddings"] = metadata["rope.scaling.original_context_length"]
-    elif kind != "linear":
+    if kind not in ("linear", "yarn"):
         raise ValueError(f"its rotary positions are of the type {kind!r}: linear and yarn are read")
-    return rope
+    if not factor:
+        raise ValueError(f"its rotary positions of the type {kind!r} have no rope.scaling.factor")
+    rope |= {"rope_type": kind, "factor": factor}
+    return rope | _of_yarn(metadata) if kind == "yarn" else rope
+
+
+def _of_yarn(metadata: Metadata) -> dict[str, Any]:
+    """The settings of YaRN beside its factor. Raises ValueError."""
+    _refuse_other_values(metadata, _NOT_OF_YARN)
+    length = metadata.get("rope.scaling.original_context_length", metadata["context_length"])
+    found = {field: metadata[key] for key, field in _OF_YARN.items() if key in metadata}
+    return {"original_max_position_embeddings": length, **found}
+
+
+def _refuse_other_values(metadata: Metadata, neutral: Mapping[str, float]) -> None:
+    for key, value in neutral.items():
+        if (found := metadata.get(key, value)) != value:
+            raise ValueError(f"its {key} is {found}: only {value} is read")
 
 
 def _llama3_rope(rope: dict[str, Any], frequencies: Tensor, head_dim: int) -> dict[str, Any]:
@@ -221,6 +255,7 @@ ARCHITECTURES = {
     "phi3": Architecture(
         "phi3",
         "Phi3ForCausalLM",
+        rotates_in_part=True,
         layer_tensors={"attn_qkv": "self_attn.qkv_proj", "ffn_up": "mlp.gate_up_proj"},
         more=_of_phi3,
     ),

@@ -30,6 +30,34 @@ ARCHITECTURES: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
         {"rope.scaling.type": "yarn", "rope.scaling.factor": 4.0,
          "rope.scaling.original_context_length": 16},
     ),
+    "llama yarn, every setting": (
+        "llama",
+        {"rope_parameters": {"rope_type": "yarn", "factor": 4.0, "rope_theta": 5000.0,
+                             "original_max_position_embeddings": 16, "attention_factor": 1.5,
+                             "beta_fast": 16.0, "beta_slow": 2.0}},
+        {"rope.scaling.type": "yarn", "rope.scaling.factor": 4.0,
+         "rope.scaling.original_context_length": 16, "rope.scaling.yarn_attn_factor": 1.5,
+         "rope.scaling.yarn_beta_fast": 16.0, "rope.scaling.yarn_beta_slow": 2.0,
+         "rope.scaling.yarn_ext_factor": 1.0},
+    ),
+    "llama yarn, by default": (
+        "llama",
+        {"rope_parameters": {"rope_type": "yarn", "factor": 4.0, "rope_theta": 5000.0,
+                             "original_max_position_embeddings": 64}},
+        {"rope.scaling.type": "yarn", "rope.scaling.factor": 4.0},
+    ),
+    "llama linear, by default": (
+        "llama",
+        {"rope_parameters": {"rope_type": "linear", "factor": 4.0, "rope_theta": 5000.0}},
+        {"rope.scaling.factor": 4.0},
+    ),
+    "llama linear, by the old name": (
+        "llama",
+        {"rope_parameters": {"rope_type": "linear", "factor": 4.0, "rope_theta": 5000.0}},
+        {"rope.scale_linear": 4.0},
+    ),
+    "llama biases": ("llama", {"attention_bias": True, "mlp_bias": True}, {}),
+    "qwen3 biases": ("qwen3", {"attention_bias": True}, {}),
     "qwen2": ("qwen2", {}, {}),
     "qwen3": ("qwen3", {}, {}),
     "qwen3moe": (
@@ -152,6 +180,61 @@ def test_a_kind_of_positions_that_is_not_understood_is_refused(tmp_path: Path) -
     source = write_gguf(tmp_path / "a.gguf", "llama", tiny_model("llama"), metadata=metadata)
     with pytest.raises(ValueError, match="type 'longrope': linear and yarn are read"):
         describe(source, tmp_path / "made")
+
+
+@pytest.mark.parametrize(
+    ("metadata", "reason"),
+    [
+        ({"rope.scaling.yarn_ext_factor": 0.5}, "yarn_ext_factor is 0.5"),
+        ({"rope.scaling.yarn_log_multiplier": 0.1}, "yarn_log_multiplier is 0.1"),
+        ({"rope.scaling.attn_factor": 1.5}, "attn_factor is 1.5"),
+        ({"rope.scaling.type": "none", "rope.scaling.attn_factor": 1.5}, "attn_factor is 1.5"),
+        ({"rope.scaling.factor": 0.0}, "have no rope.scaling.factor"),
+        ({"rope.dimension_count": 4}, "rope.dimension_count is 4"),
+    ],
+)
+def test_settings_of_positions_that_are_not_read_are_refused(
+    tmp_path: Path, metadata: dict[str, Any], reason: str
+) -> None:
+    yarn = {"rope.scaling.type": "yarn", "rope.scaling.factor": 4.0}
+    source = write_gguf(tmp_path / "a.gguf", "llama", tiny_model("llama"), metadata=yarn | metadata)
+    with pytest.raises(ValueError, match=reason):
+        describe(source, tmp_path / "made")
+
+
+@pytest.mark.parametrize(
+    ("name", "extra"),
+    [("phi3", "blk.0.attn_qkv.bias"), ("llama", "blk.1.attn_norm.bias"), ("qwen2", "output.bias")],
+)
+def test_a_tensor_that_the_model_does_not_take_is_refused(
+    tmp_path: Path, name: str, extra: str
+) -> None:
+    model_type, options, metadata = ARCHITECTURES[name]
+    source = write_gguf(
+        tmp_path / "a.gguf", name, tiny_model(model_type, **options), metadata=metadata,
+        tensors={extra: torch.ones(64)},
+    )  # fmt: skip
+    with pytest.raises(UnsupportedModel, match=r"bias, which no module of the model takes"):
+        read_model(describe(source, tmp_path / "made"), torch.float32, "eager")
+
+
+def test_a_bias_of_experts_is_refused(tmp_path: Path) -> None:
+    model_type, options, metadata = ARCHITECTURES["qwen3moe"]
+    source = write_gguf(
+        tmp_path / "a.gguf", "qwen3moe", tiny_model(model_type, **options), metadata=metadata,
+        tensors={"blk.0.ffn_down_exps.bias": torch.ones(4, 32)},
+    )  # fmt: skip
+    with pytest.raises(ValueError, match=r"takes 'blk\.0\.ffn_down_exps\.bias'"):
+        describe(source, tmp_path / "made")
+
+
+def test_settings_of_yarn_mean_nothing_without_yarn(tmp_path: Path) -> None:
+    source = write_gguf(
+        tmp_path / "a.gguf", "llama", tiny_model("llama"),
+        metadata={"rope.scaling.type": "none", "rope.scaling.yarn_ext_factor": 0.0},
+    )  # fmt: skip
+    config = json.loads((describe(source, tmp_path / "made") / "config.json").read_text())
+    assert config["rope_parameters"]["rope_type"] == "default"
 
 
 def test_sizes_are_those_of_the_file(tmp_path: Path) -> None:
