@@ -5,6 +5,7 @@ Schemas that need nothing stay as they are, with their references, and propertie
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from itertools import count
 from typing import Any
 from urllib.parse import quote
 
@@ -109,6 +110,7 @@ class _Walk:
         self._open: dict[str, str] = {}
         """Schemas made here that are being written, and the definition of each, if it has one."""
         self._definitions: dict[str, Node] = {}
+        self._free_names = _free_names(root, "rewritten")
 
     def run(self) -> None:
         while self._waiting:
@@ -196,8 +198,7 @@ class _Walk:
         if self._made_bytes > MAX_MADE_BYTES:
             raise TooLargeError
         if name in self._open:
-            number = f"{len(self._definitions)}-{len(self._open)}"
-            self._open[name] = self._open[name] or f"rewritten-{number}"
+            self._open[name] = self._open[name] or next(self._free_names)
             return {"$ref": f"#/$defs/{self._open[name]}"}
         self._open[name] = ""
         try:
@@ -308,13 +309,21 @@ def _inside(node: Mapping[str, Any]) -> Iterator[Any]:
         yield from inner if isinstance(inner, list) else (inner,)
 
 
+def _free_names(root: Mapping[str, Any], stem: str) -> Iterator[str]:
+    """Names that no definition of a schema has."""
+    taken = root.get("$defs", {})
+    names = frozenset(taken) if isinstance(taken, dict) else frozenset[str]()
+    return (name for number in count() if (name := f"{stem}-{number}") not in names)
+
+
 def _reach(root: dict[str, Any], targets: Mapping[str, tuple[str, Any]]) -> None:
     """Define the targets of references that are no longer in their places."""
     moved: dict[str, str] = {}
+    free_names = _free_names(root, "moved")
     for reference, (pointer, node) in targets.items():
         if at(root, pointer) is node:
             continue
-        name = f"moved-{len(moved)}"
+        name = next(free_names)
         root.setdefault("$defs", {})[name] = node
         moved[reference] = f"#/$defs/{name}"
     waiting: list[Any] = [root] if moved else []

@@ -98,6 +98,41 @@ def test_negations_of_recursive_schemas() -> None:
     assert not any(accepts(grammar, text) for text in ('{"l":true}', '{"l":{"l":false}}'))
 
 
+def test_each_schema_made_has_a_definition_of_its_own() -> None:
+    """The negations of two definitions that refer to each other."""
+
+    def tree(leaf: str, left: str, right: str) -> dict[str, Any]:
+        sides = {"x": {"$ref": f"#/$defs/{left}"}, "y": {"$ref": f"#/$defs/{right}"}}
+        return {"type": ["object", leaf], "properties": sides, "required": ["x", "y"],
+                "additionalProperties": False}  # fmt: skip
+
+    trees = {"a": tree("boolean", "b", "a"), "b": tree("null", "a", "b")}
+    any_tree = {**tree("null", "any", "any"), "type": ["object", "boolean", "null"]}
+    schema = {"not": {"$ref": "#/$defs/a"}, "$ref": "#/$defs/any",
+              "$defs": {**trees, "any": any_tree}}  # fmt: skip
+    grammar = json_schema.translate(schema).grammar
+    for instance in ("null", '{"x":true,"y":true}', '{"x":null,"y":{"x":true,"y":true}}'):
+        assert accepts(grammar, instance), instance
+    for wrong in ("true", '{"x":null,"y":true}', '{"x":null,"y":{"x":null,"y":true}}',
+                  '{"x":{"x":true,"y":null},"y":true}'):  # fmt: skip
+        assert not accepts(grammar, wrong), wrong
+
+
+def test_the_clients_definitions_keep_their_names() -> None:
+    places = {"y": {"$ref": "#/$defs/moved-0"}, "x": {"$ref": "#/oneOf/0"}}
+    schema = {
+        "oneOf": [{"type": "string"}, {"type": "object", "properties": places}],
+        "$defs": {"moved-0": {"type": "null"}},
+    }
+    grammar = json_schema.translate(schema).grammar
+    assert accepts(grammar, '{"y":null,"x":"a"}')
+    assert not accepts(grammar, '{"y":"a"}')
+
+
+def test_definitions_that_are_no_object_hold_no_names() -> None:
+    assert accepts(json_schema.translate({"$defs": [{}], "type": "null"}).grammar, "null")
+
+
 HOSTILE: dict[str, dict[str, Any]] = {
     "patterns": {"type": "string", "oneOf": [
         {"pattern": f"^[a-z]{{1,{index}}}.*{letter}.{{8}}"}
