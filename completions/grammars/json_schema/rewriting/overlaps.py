@@ -3,7 +3,8 @@
 llguidance takes patterns only where no name has two of them.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from functools import lru_cache
 from itertools import combinations
 
 from completions.grammars.json_schema.rewriting import automata, pattern_writer
@@ -22,32 +23,77 @@ def share_names(patterns: Mapping[str, Node]) -> bool:
     if len(patterns) > MAX_COMPARED:
         return False
     try:
-        return any(
-            not (automata.matching(one) & automata.matching(other)).is_empty
-            for one, other in combinations(patterns, 2)
-        )
+        return any(_share(one, other) for one, other in combinations(patterns, 2))
     except PatternError:
         return False
 
 
 def split(patterns: Mapping[str, Node]) -> dict[str, Node]:
     """The same constraints by patterns that share no names. Raises PatternError."""
+    return {
+        pattern: _all(patterns[each] for each in chosen)
+        for chosen, pattern in _regions(tuple(patterns))
+    }
+
+
+def met(
+    mine: Mapping[str, Node], rest: Node, theirs: Mapping[str, Node], their_rest: Node
+) -> dict[str, Node]:
+    """The patterns of two schemas together. A name with no pattern of one schema has its rest.
+
+    Raises PatternError.
+    """
+    for one in mine:
+        for other in theirs:
+            missed = (other not in mine and rest is not True) or (
+                one not in theirs and their_rest is not True
+            )
+            if missed and one != other and _share(one, other):
+                return _met_by_region(mine, rest, theirs, their_rest)
+    return {
+        pattern: both(mine.get(pattern, rest), theirs.get(pattern, their_rest))
+        for pattern in (*mine, *(each for each in theirs if each not in mine))
+    }
+
+
+def _met_by_region(
+    mine: Mapping[str, Node], rest: Node, theirs: Mapping[str, Node], their_rest: Node
+) -> dict[str, Node]:
+    found = {}
+    for chosen, pattern in _regions(tuple(dict.fromkeys((*mine, *theirs)))):
+        one = [mine[each] for each in chosen if each in mine]
+        other = [theirs[each] for each in chosen if each in theirs]
+        found[pattern] = both(_all(one or [rest]), _all(other or [their_rest]))
+    return found
+
+
+def _all(nodes: Iterable[Node]) -> Node:
+    found: Node = True
+    for node in nodes:
+        found = both(found, node)
+    return found
+
+
+@lru_cache(maxsize=1024)
+def _share(one: str, other: str) -> bool:
+    return not (automata.matching(one) & automata.matching(other)).is_empty
+
+
+@lru_cache(maxsize=64)
+def _regions(patterns: tuple[str, ...]) -> list[tuple[tuple[str, ...], str]]:
+    """The patterns that some name has together, each time with a pattern of all such names."""
     if len(patterns) > MAX_PATTERNS:
         raise PatternError(
             f"{len(patterns)} patterns share names; give at most {MAX_PATTERNS}, or ones that "
             "match different names"
         )
-    found: dict[str, Node] = {}
+    found = []
     for size in range(1, len(patterns) + 1):
         for chosen in combinations(patterns, size):
             language = automata.ANY
             for pattern in patterns:
                 machine = automata.matching(pattern)
                 language &= machine if pattern in chosen else machine.complement()
-            if language.is_empty:
-                continue
-            node: Node = True
-            for pattern in chosen:
-                node = both(node, patterns[pattern])
-            found[pattern_writer.written(language)] = node
+            if not language.is_empty:
+                found.append((chosen, pattern_writer.written(language)))
     return found

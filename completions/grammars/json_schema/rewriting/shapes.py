@@ -10,7 +10,7 @@ from decimal import Decimal
 from functools import cached_property
 from typing import Any, cast
 
-from completions.grammars.json_schema.rewriting import automata
+from completions.grammars.json_schema.rewriting import automata, overlaps
 from completions.grammars.json_schema.rewriting.automata import Automaton
 from completions.grammars.json_schema.rewriting.pattern_parser import PatternError, network
 from completions.grammars.json_schema.rewriting.schema_algebra import Node, both
@@ -236,19 +236,14 @@ class Object:
     """The pointer of `propertyNames`."""
 
     def __and__(self, other: "Object") -> "Object":
+        """Raises PatternError."""
         properties = {name: both(node, other.named(name)) for name, node in self.properties.items()}
         for name, node in other.properties.items():
             if name not in properties:
                 properties[name] = both(self.named(name), node)
-        patterns = {
-            pattern: both(node, other.patterns.get(pattern, other.rest))
-            for pattern, node in self.patterns.items()
-        }
-        for pattern, node in other.patterns.items():
-            if pattern not in patterns:
-                patterns[pattern] = both(self.rest, node)
         return Object(
-            properties, patterns, both(self.rest, other.rest),
+            properties, overlaps.met(self.patterns, self.rest, other.patterns, other.rest),
+            both(self.rest, other.rest),
             _joined(self.required, other.required), max(self.low, other.low),
             _least(self.high, other.high), (*self.names, *other.names),
             (*self.some, *other.some), self.counted or other.counted,

@@ -72,7 +72,7 @@ def schemas(draw: st.DrawFn, levels: int = 3) -> dict[str, Any]:
         elif NESTED[keyword] == LIST:
             schema[keyword] = draw(st.lists(schemas(levels - 1), min_size=1, max_size=3))
         else:
-            keys = PATTERNS[:1] if keyword == "patternProperties" else NAMES
+            keys = PATTERNS if keyword == "patternProperties" else NAMES
             inside = st.dictionaries(st.sampled_from(keys), schemas(levels - 1), max_size=2)
             schema[keyword] = draw(inside)
     return schema

@@ -1,0 +1,64 @@
+"""Names that two patterns, or a pattern and a declaration, share."""
+
+import json
+from typing import Any
+
+import pytest
+
+from completions.grammars import json_schema
+from completions.grammars.exceptions import GrammarError
+from completions.grammars.json_schema.rewriting import overlaps
+from completions.grammars.json_schema.rewriting.pattern_parser import PatternError
+from completions.grammars.json_schema.rewriting.shapes import matches
+from tests.completions.grammars.byte_matcher import accepts
+
+INTEGER: dict[str, Any] = {"type": "integer"}
+NULL: dict[str, Any] = {"type": "null"}
+
+
+def closed(pattern: str, rest: Any = False) -> dict[str, Any]:
+    return {
+        "type": "object", "required": ["ab"], "patternProperties": {pattern: INTEGER},
+        "additionalProperties": rest,
+    }  # fmt: skip
+
+
+def test_patterns_of_two_schemas_are_met_name_by_name() -> None:
+    met = overlaps.met({"^a": INTEGER}, NULL, {"b$": {"minimum": 1}}, True)
+    by_name = {
+        name: [node for pattern, node in met.items() if matches(pattern, name)]
+        for name in ("ab", "ax", "xb")
+    }
+    assert by_name == {
+        "ab": [{"allOf": [INTEGER, {"minimum": 1}]}],
+        "ax": [INTEGER],
+        "xb": [{"allOf": [NULL, {"minimum": 1}]}],
+    }
+
+
+def test_patterns_that_share_no_names_stay() -> None:
+    assert overlaps.met({"^a": INTEGER}, False, {"^b": NULL}, True) == {"^a": INTEGER, "^b": False}
+    assert overlaps.met({"^a": INTEGER}, True, {"a$": NULL}, True) == {"^a": INTEGER, "a$": NULL}
+
+
+def test_many_patterns_that_share_names_are_not_met() -> None:
+    many: dict[str, Any] = {f"{letter}$": INTEGER for letter in "abcde"}
+    with pytest.raises(PatternError, match="6 patterns share names"):
+        overlaps.met({"^a": INTEGER}, False, many, True)
+
+
+@pytest.mark.parametrize("rest", [False, NULL])
+def test_branches_that_share_a_name_by_patterns_are_not_disjoint(rest: Any) -> None:
+    """One object would be an instance of both branches."""
+    schema = {"oneOf": [closed("^a", rest), closed("b$", rest)]}
+    with pytest.raises(GrammarError, match="oneOf cannot be enforced here") as caught:
+        json_schema.translate(schema)
+    assert caught.value.pointer == "/oneOf"
+
+
+def test_closed_schemas_meet_in_the_names_of_both() -> None:
+    schema = {"allOf": [closed("^a"), closed("b$")], "not": {"required": ["acb"]}}
+    grammar = json_schema.translate(schema).grammar
+    assert accepts(grammar, '{"ab":1,"adb":2}')
+    for wrong in ('{"ab":1,"ac":1}', '{"ab":1,"cb":1}', '{"ab":"x"}', '{"ab":1,"acb":1}'):
+        assert not accepts(grammar, wrong), wrong
