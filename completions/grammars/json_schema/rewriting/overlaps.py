@@ -1,6 +1,7 @@
 """Patterns of `patternProperties` that share names, split into patterns that do not.
 
-llguidance takes patterns only where no name has two of them.
+llguidance takes patterns only where no name has two of them. It also gives a declared name to the
+patterns that match it.
 """
 
 from collections.abc import Iterable, Mapping
@@ -65,6 +66,12 @@ def _met_by_region(
         other = [theirs[each] for each in chosen if each in theirs]
         found[pattern] = both(_all(one or [rest]), _all(other or [their_rest]))
     return found
+
+
+def without(pattern: str, names: Iterable[str]) -> str:
+    """The pattern, except that it does not match these names. Raises PatternError."""
+    left = automata.matching(pattern) & automata.literals(names).complement()
+    return pattern_writer.written(left)
 
 
 def _all(nodes: Iterable[Node]) -> Node:

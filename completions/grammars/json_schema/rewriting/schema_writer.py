@@ -3,14 +3,14 @@
 What has no such form is expanded into alternatives within limits, or refused.
 """
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
 from completions.grammars.json_schema.rewriting import counting, overlaps, pattern_writer
 from completions.grammars.json_schema.rewriting.automata import ANY
 from completions.grammars.json_schema.rewriting.refusals import CannotWriteError
-from completions.grammars.json_schema.rewriting.schema_algebra import Node
+from completions.grammars.json_schema.rewriting.schema_algebra import Node, both, key
 from completions.grammars.json_schema.rewriting.shapes import (
     ALL,
     Array,
@@ -21,6 +21,7 @@ from completions.grammars.json_schema.rewriting.shapes import (
     Shape,
     String,
     Union,
+    matches,
 )
 
 MAX_LISTED = 200
@@ -100,7 +101,8 @@ class Writer:
             if overlaps.share_names(patterns):
                 patterns = overlaps.split(patterns)
             written["patternProperties"] = {
-                pattern: self.child(node) for pattern, node in patterns.items()
+                _of_others(pattern, node, shape.properties): self.child(node)
+                for pattern, node in patterns.items()
             }
         if (rest := self.child(shape.rest)) is not True:
             written["additionalProperties"] = rest
@@ -131,6 +133,8 @@ class Writer:
             listed = [text for each in allowed for text in each.texts()]
             properties |= {name: bare.named(name) for name in listed if name not in properties}
             return replace(bare, properties=properties, patterns={}, rest=False)
+        if shape.rest is False and not shape.patterns:
+            return replace(bare, properties=properties)
         if shape.patterns:
             raise CannotWriteError(
                 pointer,
@@ -145,6 +149,15 @@ class Writer:
                 patterns[pattern_writer.written(each.language & left)] = shape.rest
                 left &= each.language.complement()
         return replace(bare, properties=properties, patterns=patterns, rest=False)
+
+
+def _of_others(pattern: str, node: Node, properties: Mapping[str, Node]) -> str:
+    """The pattern without the declared names whose own schema does not include the pattern's."""
+    others = [
+        name for name, own in properties.items()
+        if own is not False and matches(pattern, name) and key(both(own, node)) != key(own)
+    ]  # fmt: skip
+    return overlaps.without(pattern, others) if others else pattern
 
 
 def _name_pattern(shape: String) -> str:

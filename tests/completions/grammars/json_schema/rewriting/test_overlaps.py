@@ -1,6 +1,5 @@
 """Names that two patterns, or a pattern and a declaration, share."""
 
-import json
 from typing import Any
 
 import pytest
@@ -62,3 +61,24 @@ def test_closed_schemas_meet_in_the_names_of_both() -> None:
     assert accepts(grammar, '{"ab":1,"adb":2}')
     for wrong in ('{"ab":1,"ac":1}', '{"ab":1,"cb":1}', '{"ab":"x"}', '{"ab":1,"acb":1}'):
         assert not accepts(grammar, wrong), wrong
+
+
+def test_a_declared_name_keeps_its_own_schema_beside_a_pattern() -> None:
+    declared = {"properties": {"ab": INTEGER}, "additionalProperties": False}
+    schema = {
+        "type": "object", "not": {"required": ["z"]},
+        "allOf": [{"patternProperties": {"^a": {"minimum": 1}}}, declared],
+    }  # fmt: skip
+    grammar = json_schema.translate(schema).grammar
+    assert accepts(grammar, '{"ab":1}')
+    for wrong in ('{"ab":0}', '{"ac":1}', '{"ab":"x"}'):
+        assert not accepts(grammar, wrong), wrong
+
+
+def test_allowed_names_beside_declared_ones() -> None:
+    schema = {"type": "object", "properties": {"b": {}}, "propertyNames": {"not": {"const": "a"}}}
+    for rest, free in ((False, False), (NULL, True)):
+        grammar = json_schema.translate({**schema, "additionalProperties": rest}).grammar
+        assert accepts(grammar, '{"b":1}')
+        assert accepts(grammar, '{"c":null}') is free
+        assert not accepts(grammar, '{"a":null}')
