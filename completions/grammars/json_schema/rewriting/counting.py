@@ -175,9 +175,13 @@ def _having(shape: Object, some: Some) -> Iterator[Object]:
         )
         raise CannotWriteError(some.pointer, "propertyNames", advice)
     shape = replace(shape, some=())
-    for name, node in shape.properties.items():
-        if not _is_meant(name, some) or node is False:
-            continue
+    named = {name: shape.named(name) for name in (*shape.properties, *shape.required)}
+    meant = {name: node for name, node in named.items() if node is not False}
+    meant = {name: node for name, node in meant.items() if _is_meant(name, some)}
+    if some.value is True and meant.keys() & set(shape.required):
+        yield shape
+        return
+    for name, node in meant.items():
         wanted = both(node, some.value)
         if wanted is not False:
             yield _demanding(replace(shape, properties={**shape.properties, name: wanted}), name)

@@ -1,5 +1,6 @@
 """Names that two patterns, or a pattern and a declaration, share."""
 
+import json
 from typing import Any
 
 import pytest
@@ -82,3 +83,10 @@ def test_allowed_names_beside_declared_ones() -> None:
         assert accepts(grammar, '{"b":1}')
         assert accepts(grammar, '{"c":null}') is free
         assert not accepts(grammar, '{"a":null}')
+
+
+def test_a_required_name_is_the_wanted_undeclared_one() -> None:
+    schema = {"type": "object", "required": ["b"], "not": {"additionalProperties": False}}
+    grammar = json_schema.translate(schema).grammar
+    for value in ({"b": 1}, {"b": 1, "c": 2}):
+        assert accepts(grammar, json.dumps(value, separators=(",", ":")))
