@@ -12,6 +12,7 @@ from completions.grammars.ebnf.expressions import (
     EMPTY,
     Alternation,
     Concatenation,
+    EndingEarly,
     Expression,
     Expressions,
     FreeText,
@@ -175,6 +176,8 @@ def _is_nullable(node: Expression, known: Known, nullable: set[str]) -> bool:
         return any(known[option] for option in node.options)
     if isinstance(node, Repeat):
         return node.low == 0 or known[node.body]
+    if isinstance(node, EndingEarly):
+        return known[node.body]
     return isinstance(node, Substring) or (isinstance(node, FreeText) and not node.end)
 
 

@@ -61,6 +61,16 @@ def test_in_a_recursive_grammar() -> None:
     assert not accepts(lark, "(baaz)")
 
 
+@pytest.mark.parametrize("option", ["lazy", "max_chars=3"])
+def test_what_follows_a_rule_that_may_be_empty_is_kept(option: str) -> None:
+    """The letters before the rule must not take those after it."""
+    lark = ebnf.translate(f'root ::= r a r\nr ::= [a-z]+ | "(" r ")"\na[{option}] ::= ("12")*')
+    for text in ("ab", "abc", "(a)b", "a(b)"):
+        assert accepts(lark, text), text
+    assert accepts(lark, "a12b") == (option != "lazy")
+    assert not accepts(lark, "a")
+
+
 def test_an_end_that_llguidance_would_miss_is_refused() -> None:
     with pytest.raises(GrammarError, match="the end of a rule with max_chars or lazy is unclear"):
         ebnf.translate('root ::= r x\nr[lazy] ::= [ab]* "a"\nx ::= "a" x "b" | "b"')
