@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from completions.grammars.ebnf import code_points
 from completions.grammars.ebnf.code_points import Ranges
-from completions.grammars.ebnf.expressions import Expression, Expressions, Group
+from completions.grammars.ebnf.expressions import EMPTY, Expression, Expressions, Group
 from completions.grammars.exceptions import GrammarError
 
 MAX_NESTING = 250
@@ -111,6 +111,8 @@ class _Reader:
                 if self._opens(len(groups)):
                     groups.append(Group(self._make))
                     starts.append(start)
+                else:
+                    groups[-1].parts.append(EMPTY)  # a repetition that follows repeats this only
             elif character == ")":
                 self._position += 1
                 if len(groups) == 1:

@@ -49,6 +49,23 @@ def test_look_ahead_restricts_nothing() -> None:
     assert accepts(lark, "xc")
 
 
+@pytest.mark.parametrize(
+    ("pattern", "good", "bad"),
+    [
+        ("a(?=b)*c", ["ac"], ["c", "aac"]),
+        ("a(?!b)?c", ["ac"], ["c"]),
+        ("a(?=b){2}c", ["ac"], ["aac"]),
+        ("(?=b)+c", ["c"], ["bc"]),
+    ],
+)
+def test_a_repeated_look_ahead_repeats_nothing(
+    pattern: str, good: list[str], bad: list[str]
+) -> None:
+    lark = ebnf.translate(f'root ::= Regex("{pattern}")')
+    assert [text for text in good if not accepts(lark, text)] == []
+    assert [text for text in bad if accepts(lark, text)] == []
+
+
 def test_what_is_put_around_the_root_is_safe_beside_it() -> None:
     grammar = ebnf.parse('root ::= [a-z]+ | "(" root ")"', DEFAULT_COMPILER)
     make = grammar.make
