@@ -258,11 +258,8 @@ def alternatives(options: Sequence[Part]) -> Part:
 
     Otherwise one option's lexeme could hide another's that ends inside it.
     """
-    flat: list[Part] = []
-    for option in options:
-        for each in option.items if isinstance(option, Alternatives) else (option,):
-            if each not in flat:
-                flat.append(each)
+    nested = (each.items if isinstance(each, Alternatives) else (each,) for each in options)
+    flat = list(dict.fromkeys(part for parts in nested for part in parts))
     if len(flat) == 1:
         return flat[0]
     regular = [option for option in flat if isinstance(option, Terminal)]

@@ -1,0 +1,24 @@
+import time
+
+from completions.grammars.structural_tag.parts import (
+    ANY,
+    Alternatives,
+    Opaque,
+    alternatives,
+    chain,
+    literal,
+)
+
+
+def test_repeated_alternatives_count_once() -> None:
+    one, other = Opaque("@one", ANY), Opaque("@other", ANY)
+    assert alternatives([one, other, one]) == Alternatives((one, other))
+    assert alternatives([one, Alternatives((one, other))]) == Alternatives((one, other))
+    assert alternatives([one, one]) is one
+
+
+def test_many_alternatives_are_compared_once() -> None:
+    options = [chain([Opaque(f"@{number}", ANY), literal("y")]) for number in range(4_000)]
+    began = time.thread_time()
+    alternatives(options)
+    assert time.thread_time() - began < 1.5
