@@ -67,6 +67,7 @@ def run(
     os.environ.setdefault("GOMP_SPINCOUNT", SPINS)  # OpenMP reads it when torch is loaded
     # Torch's allocator for GPUs: prompts of all lengths would cut its memory into pieces.
     os.environ.setdefault("PYTORCH_ALLOC_CONF", "expandable_segments:True")
+    from workers.foreign_messages import DropForeign
     from workers.pool import EnginePool, FollowDrain, RefreshVisibility
     from workers.wake_on_signal import WakeOnSignal
 
@@ -80,7 +81,7 @@ def run(
         queue = entry.queue
 
     app.conf.imports = ["workers.tasks"]
-    app.steps["consumer"].update((RefreshVisibility, FollowDrain, WakeOnSignal))
+    app.steps["consumer"].update((RefreshVisibility, FollowDrain, WakeOnSignal, DropForeign))
     worker: Any = app.Worker(
         hostname=f"{entry.id}@{socket.gethostname()}",
         pool_cls=Pool,

@@ -63,12 +63,10 @@ class EnginePool(BasePool):
     ) -> Handle:
         """Take a message. `args` are (task name, id, request with the decoded arguments, ...)."""
         name, _message_id, request, *_ = args
-        if name != GENERATE:
-            raise ValueError(f"an engine worker runs {GENERATE} only, not {name}")
         started = time.monotonic()
         accept_callback(os.getpid(), started)
-        match request["args"]:
-            case [str() as job_id]:
+        match name, request["args"]:
+            case str(task), [str() as job_id] if task == GENERATE:
                 pass
             case wrong:  # raising would end this worker, and the next one that gets the message
                 logger.error("dropped a message that is not a job id: %.200r", wrong)

@@ -51,7 +51,7 @@ def arguments(*args, **kwargs) -> bytes:
 
 def test_foreign_messages_do_not_stop_the_worker(scripted, tmp_path):
     trapped = tmp_path / "unpickled"
-    worker = scripted.worker_pid
+    worker, cpu_worker = scripted.worker_pid, scripted.pid("cpu-worker")
     client = connect(scripted.redis_url)
     pickled = pickle.dumps([[Trap(str(trapped))], {}, {}])
     for foreign in (
@@ -63,8 +63,24 @@ def test_foreign_messages_do_not_stop_the_worker(scripted, tmp_path):
         message(arguments(job_id="cmpl-1")),
         message(arguments({"an": "object"})),
         message(b"{not json"),
+        message(b"[]"),
+        message(b"7"),
+        message(b"{}"),
+        message(arguments("cmpl-1"), task="celery.group"),
+        message(arguments("cmpl-1"), task=["a", "list"]),
+        message(arguments("cmpl-1")).replace("base64", "of_another_version"),
+        message(arguments("cmpl-1")).replace('"id"', '"name"'),
+        message(arguments("cmpl-1")).replace('"root_id"', '"timelimit": 7, "root_id"'),
+        "not JSON",
+        "[" * 100_000,
+        "{}",
+        '{"properties": {}}',
+        "7",
+        b"\xff",
     ):  # fmt: skip
         client.lpush(QUEUE, foreign)
+        client.lpush("quire:cpu", foreign)
+    until(lambda: not client.exists("quire:cpu"), "the CPU worker has read them")
     client.close()
     with scripted.http() as http:
         body = {
@@ -77,6 +93,7 @@ def test_foreign_messages_do_not_stop_the_worker(scripted, tmp_path):
         answer = http.post("/v1/completions", json=body)  # queued behind them
         assert answer.json()["choices"][0]["token_ids"] == tokens(5)
     assert not trapped.exists()
+    assert scripted.pid("cpu-worker") == cpu_worker
     assert scripted.worker_pid == worker
     assert scripted.worker_runs()
 

@@ -10,6 +10,7 @@ from celery.beat import EmbeddedService
 from django.core.management.base import BaseCommand, CommandParser
 
 from project import celery_app
+from workers.foreign_messages import DropForeign
 from workers.wake_on_signal import WakeOnSignal
 
 
@@ -41,7 +42,7 @@ class Command(BaseCommand):
         # Celery would run Django's checks, which load the URL table, and ignore what they return.
         os.environ.setdefault("CELERY_SKIP_CHECKS", "1")
         celery_app.steps["worker"].add(BeatThread)
-        celery_app.steps["consumer"].add(WakeOnSignal)
+        celery_app.steps["consumer"].update((WakeOnSignal, DropForeign))
         worker: Any = celery_app.Worker(
             hostname=f"cpu@{socket.gethostname()}",
             pool_cls="threads",
