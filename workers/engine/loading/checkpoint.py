@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors import SafetensorError
 from transformers import AutoConfig, AutoModelForCausalLM, GenerationConfig
 
 from workers.engine.cpu.packed_linear import packed_bytes
@@ -19,7 +20,7 @@ from workers.engine.exceptions import UnsupportedModel
 from workers.engine.loading.packing import PackedConfig
 from workers.engine.model.memory import available_memory
 from workers.engine.quantized.formats import Format, format_of, without_format
-from workers.engine.quantized.stored import divisible
+from workers.engine.quantized.stored import divisible, open_tensors
 from workers.engine.ranks.group import Ranks
 from workers.engine.ranks.sharding import Sharding, plan_sharding
 
@@ -64,7 +65,7 @@ def read_model(
         if form is not None and form.is_read_here:
             source = _composed(path, config, form, device, is_divided=sharding is not None)
         else:
-            source = partial(AutoModelForCausalLM.from_pretrained, path)
+            source = partial(_unquantized, path)
         options: dict[str, Any] = {"dtype": dtype, "output_loading_info": True}
         if sharding is not None:
             options["distributed_config"] = sharding.config
@@ -86,6 +87,15 @@ def read_model(
     if sharding is not None:
         sharding.settle(model)
     return model
+
+
+def _unquantized(path: str | Path, **options: Any) -> Any:
+    """What transformers reads. Raises ValueError with the name of a file that is cut off."""
+    try:
+        return AutoModelForCausalLM.from_pretrained(path, **options)
+    except SafetensorError as error:  # does not name it
+        open_tensors(path)
+        raise ValueError(str(error)) from error
 
 
 def _sharding(config: Any, form: Format | None, ranks: Ranks) -> Sharding:

@@ -9,7 +9,7 @@ from typing import Any, Protocol
 
 import torch
 from huggingface_hub import snapshot_download
-from safetensors import safe_open
+from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 _WHOLE = "model.safetensors"
@@ -83,14 +83,20 @@ def divisible(tensors: Mapping[str, Stored]) -> dict[str, Stored]:
 def open_tensors(path: str | Path) -> dict[str, Stored]:
     """All tensors of a folder or a hub repository, not read yet.
 
-    Raises OSError and ValueError where there are none.
+    Raises OSError and ValueError where there are none, or for a file that is cut off.
     """
     folder = Path(path)
     if not folder.is_dir():
         folder = Path(snapshot_download(str(path), allow_patterns=["*.safetensors", "*.json"]))
     tensors: dict[str, Stored] = {}
     for file in _files(folder):
-        opened: Any = safe_open(file, framework="pt")
+        opened: Any
+        try:
+            opened = safe_open(file, framework="pt")
+        except SafetensorError as error:
+            raise ValueError(
+                f"{file.name} is not a whole safetensors file: fetch it again ({error})"
+            ) from error
         tensors.update({name: opened.get_slice(name) for name in opened.keys()})  # noqa: SIM118
     if not tensors:
         raise ValueError(f"{folder} holds no *.safetensors")

@@ -4,6 +4,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM
 
@@ -12,6 +13,7 @@ from tests.workers.engine.tiny_models import LLAMA, save_model
 from workers.engine.config import EngineConfig
 from workers.engine.engine import Engine
 from workers.engine.exceptions import UnsupportedModel
+from workers.engine.loading.checkpoint import read_model
 from workers.engine.loading.loader import load_model
 from workers.engine.request import Request
 from workers.engine.sampling.params import SamplingParams
@@ -106,6 +108,22 @@ def test_a_checkpoint_without_some_tensors_is_refused(tmp_path: Path) -> None:
     save_file(tensors, weights, {"format": "pt"})
     with pytest.raises(UnsupportedModel, match=r"lacks model\.layers\.1\.mlp\.up_proj\.weight: "):
         Engine.from_pretrained(path, CONFIG)
+
+
+@pytest.mark.parametrize("length", [5, 5000])
+@pytest.mark.parametrize("settings", [{}, {"quantization_config": {"quant_method": "fp8"}}])
+def test_a_file_that_is_cut_off_is_refused_by_name(
+    tmp_path: Path, length: int, settings: dict[str, Any]
+) -> None:
+    path = save_model(tmp_path)
+    config = json.loads((path / "config.json").read_text())
+    (path / "config.json").write_text(json.dumps(config | settings))
+    weights = path / "model.safetensors"
+    weights.write_bytes(weights.read_bytes()[:length])
+    with pytest.raises(
+        UnsupportedModel, match=r"model\.safetensors is not a whole safetensors file"
+    ):
+        read_model(path, torch.float32, "eager")
 
 
 def test_a_type_that_generates_no_text_is_refused(tmp_path: Path) -> None:
