@@ -16,6 +16,8 @@ _SETTING = "quantization_config"
 _OLD_SETTING = "compression_config"
 _GGUF = "gguf"
 """The format of a folder whose configuration names the ``file`` with the weights."""
+_SCALED = {"F8_E4M3", "F8_E5M2", "I8", "U8"}
+"""Types of numbers, as safetensors names them, that no unquantized weight has."""
 
 
 class _Reader(Protocol):
@@ -74,7 +76,17 @@ class Format:
         none is read yet. Raises OSError and ValueError."""
         if self.method == _GGUF:
             return GGUFFile(Path(path) / self.settings["file"]).weights()
-        return _READERS[self.method].weights(open_tensors(path), self.settings)
+        weights = _READERS[self.method].weights(open_tensors(path), self.settings)
+        _refuse_unscaled(weights)
+        return weights
+
+
+def _refuse_unscaled(weights: Mapping[str, Stored]) -> None:
+    """Raise ValueError for a weight that is still as it is stored, in numbers that need scales."""
+    for name, stored in weights.items():
+        dtype = stored.get_dtype() if hasattr(stored, "get_dtype") else None
+        if dtype in _SCALED and name.endswith(".weight"):
+            raise ValueError(f"{name} is stored as {dtype} without its scales")
 
 
 def format_of(config: Any) -> Format | None:

@@ -243,6 +243,21 @@ def test_scales_that_no_format_explains_are_refused(tmp_path: Path, plain: Path)
         read_model(tmp_path, torch.float32, "eager")
 
 
+@pytest.mark.parametrize(
+    ("name", "suffix"), [("fp8, blocks", "_scale_inv"), ("compressed int8", "_scale")]
+)
+def test_a_weight_without_its_scales_is_refused(
+    tmp_path: Path, plain: Path, name: str, suffix: str
+) -> None:
+    packing.rewrite(plain, tmp_path, *FORMATS[name])
+    weights = tmp_path / "model.safetensors"
+    tensors = load_file(weights)
+    del tensors[f"model.layers.1.mlp.up_proj.weight{suffix}"]
+    save_file(tensors, weights, {"format": "pt"})
+    with pytest.raises(UnsupportedModel, match=r"1\.mlp\.up_proj\.weight is stored as .* without"):
+        read_model(tmp_path, torch.float32, "eager")
+
+
 def test_files_that_transformers_does_not_read_are_left_alone(tmp_path: Path, plain: Path) -> None:
     packing.rewrite(plain, tmp_path, *FORMATS["awq"])
     weights = tmp_path / "model.safetensors"
