@@ -195,6 +195,9 @@ class _Walk:
         for keyword in list(schema):
             if _has_no_effect(keyword, schema):
                 del schema[keyword]
+        if not isinstance(schema.get("$defs", {}), dict):
+            del schema["$defs"]
+            self._warn("$defs", pointer, "$defs has no effect, for it is no object of schemas")
         for keyword, value in list(schema.items()):
             if keyword in UNSUPPORTED:
                 message = f"the keyword {keyword} is not supported; {UNSUPPORTED[keyword]}"

@@ -311,9 +311,8 @@ def _inside(node: Mapping[str, Any]) -> Iterator[Any]:
 
 def _free_names(root: Mapping[str, Any], stem: str) -> Iterator[str]:
     """Names that no definition of a schema has."""
-    taken = root.get("$defs", {})
-    names = frozenset(taken) if isinstance(taken, dict) else frozenset[str]()
-    return (name for number in count() if (name := f"{stem}-{number}") not in names)
+    taken = frozenset(root.get("$defs", ()))
+    return (name for number in count() if (name := f"{stem}-{number}") not in taken)
 
 
 def _reach(root: dict[str, Any], targets: Mapping[str, tuple[str, Any]]) -> None:

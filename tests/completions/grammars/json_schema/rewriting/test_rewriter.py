@@ -129,8 +129,16 @@ def test_the_clients_definitions_keep_their_names() -> None:
     assert not accepts(grammar, '{"y":"a"}')
 
 
-def test_definitions_that_are_no_object_hold_no_names() -> None:
-    assert accepts(json_schema.translate({"$defs": [{}], "type": "null"}).grammar, "null")
+@pytest.mark.parametrize("definitions", [[{}], None, "a"])
+def test_definitions_that_are_no_object_have_no_effect(definitions: Any) -> None:
+    """Neither where a schema needs definitions of its own."""
+    places = {"x": {"$ref": "#/oneOf/0"}}
+    options = [{"type": "null"}, {"type": "object", "properties": places}]
+    schema = {"$defs": definitions, "oneOf": options}
+    translated = json_schema.translate(schema)
+    assert accepts(translated.grammar, '{"x":null}')
+    assert not accepts(translated.grammar, '{"x":1}')
+    assert [each.keyword for each in translated.warnings] == ["$defs"]
 
 
 HOSTILE: dict[str, dict[str, Any]] = {
