@@ -5,6 +5,9 @@ import json
 import socket
 from dataclasses import dataclass
 
+_LOCAL = {"": "127.0.0.1", "0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104
+"""By a host that stands for all addresses: one of them that a client can connect to."""
+
 
 @dataclass(frozen=True, slots=True)
 class Endpoint:
@@ -13,11 +16,12 @@ class Endpoint:
 
     @property
     def url(self) -> str:
-        return f"http://{self._reachable}:{self.port}"
+        host = f"[{self._reachable}]" if ":" in self._reachable else self._reachable
+        return f"http://{host}:{self.port}"
 
     @property
     def _reachable(self) -> str:
-        return "127.0.0.1" if self.host in ("", "0.0.0.0") else self.host  # noqa: S104
+        return _LOCAL.get(self.host, self.host)
 
     def require_free(self) -> None:
         """Raise OSError if a server cannot listen here."""

@@ -10,11 +10,12 @@ local again = {}
 local function look(id)
   local key = job_key(id)
   local job = redis.call('HMGET', key, 'state', 'owner', 'deadline', 'web', 'model', 'priority', 'request_id')
-  local state, late = job[1], at - tonumber(job[3] or 0)
+  local state = job[1]
   if not state or ended(state) or not is_job(key) then
     for _, class in ipairs(CLASSES) do redis.call('SREM', prefix .. 'depth:' .. class, id) end
     return redis.call('ZREM', prefix .. 'open', id)
   end
+  local late = at - tonumber(job[3])
   local lost = state == 'running' and redis.call('EXISTS', prefix .. 'worker:' .. job[2]) == 0
   if late >= 0 and (state == 'queued' or lost) then
     return finalize_here(id, 'failed', 'queue_timeout')

@@ -68,8 +68,11 @@ class Command(BaseCommand):
 
 
 def _only(store: SyncStore, wanted: str) -> WorkerRecord:
-    """Return the worker whose id begins with `wanted`. Raises CommandError."""
-    found = [worker for worker in registry.watch_workers(store) if worker.id.startswith(wanted)]
+    """Return the worker with the id `wanted`, else the one whose id begins so. Raises
+    CommandError."""
+    live = registry.watch_workers(store)
+    found = [worker for worker in live if worker.id == wanted]
+    found = found or [worker for worker in live if worker.id.startswith(wanted)]
     if not found:
         raise CommandError(
             f"no id of a live worker begins with {wanted!r}; list them with: manage.py workers"

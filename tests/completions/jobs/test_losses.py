@@ -190,6 +190,24 @@ async def test_a_malformed_record_is_removed_and_does_not_stop_others(
         redis_client.zadd(f"{PREFIX}open", {job_id: 0})
     redis_client.hdel(f"{PREFIX}job:half", missing)
     redis_client.hdel(f"{PREFIX}job:half-2", missing)
+    assert_only_the_whole_one_is_kept(worker, redis_client)
+
+
+@pytest.mark.parametrize(
+    "damaged", ["priority", "created", "deadline", "ttl", "attempt", "seq", "prompt_tokens"]
+)
+async def test_a_record_without_numbers_is_removed_and_does_not_stop_others(
+    submission, worker, redis_client, damaged
+):
+    for job_id in ("half", "whole", "half-2"):
+        await submission.submit(new_job(job_id), max_open=10)
+        redis_client.zadd(f"{PREFIX}open", {job_id: 0})
+    redis_client.hset(f"{PREFIX}job:half", damaged, "soon")
+    redis_client.hset(f"{PREFIX}job:half-2", damaged, "soon")
+    assert_only_the_whole_one_is_kept(worker, redis_client)
+
+
+def assert_only_the_whole_one_is_kept(worker, redis_client):
     claimed = worker.claim(["half", "whole"])
     assert claimed[0] == NotClaimed("half", "foreign")
     assert isinstance(claimed[1], Claim)

@@ -45,6 +45,11 @@ def test_a_worker_is_drained_and_resumed_by_the_beginning_of_its_id(worker):
     assert not worker.beat("texts", {"jobs": 0})
 
 
+def test_an_id_may_be_the_beginning_of_another(worker, redis_client, settings):
+    Execution(JobStore(redis_client, settings.REDIS_PREFIX), "host-b-1").beat("tiny", {})
+    assert workers("--drain", "host-b-1") == "host-b-1 takes no new jobs within seconds\n"
+
+
 def test_waiting_ends_when_the_last_job_has(worker, valkey, settings):
     printed = []
     thread = threading.Thread(target=lambda: printed.append(workers("--drain", "host-b", "--wait")))

@@ -55,6 +55,11 @@ def test_the_url_can_be_opened_even_when_all_addresses_are_bound():
     assert Endpoint("0.0.0.0", 8000).url == "http://127.0.0.1:8000"  # noqa: S104
 
 
+@pytest.mark.parametrize("host", ["::1", "::"])
+def test_an_ipv6_address_stands_in_brackets(host):
+    assert Endpoint(host, 8000).url == "http://[::1]:8000"
+
+
 def test_the_curl_line_survives_a_shell():
     words = shlex.split(Endpoint("127.0.0.1", 8000).curl("sk-1", "tiny").replace("\\\n", ""))
     assert words[:2] == ["curl", "http://127.0.0.1:8000/v1/completions"]

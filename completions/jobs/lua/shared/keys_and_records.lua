@@ -48,14 +48,14 @@ local function ended(state)
   return state == 'completed' or state == 'failed' or state == 'cancelled'
 end
 
--- Whether an open job's record has every field that the scripts need. A script that failed because one is missing would
--- fail for all jobs that it looks at.
+-- Whether an open job's record has every field that the scripts need, and numbers where they compute. A script that
+-- failed because of one record would fail for all jobs that it looks at.
 local function is_job(key)
   if redis.call('HEXISTS', key, 'request') == 0 then return false end
-  local known = redis.call('HMGET', key, 'kind', 'model', 'organization', 'key', 'priority', 'created', 'deadline', 'ttl',
-    'web', 'attempt', 'seq', 'prompt_tokens')
+  local known = redis.call('HMGET', key, 'kind', 'model', 'organization', 'key', 'web', 'priority', 'created',
+    'deadline', 'ttl', 'attempt', 'seq', 'prompt_tokens')
   for i = 1, 12 do
-    if not known[i] then return false end
+    if not known[i] or (i > 5 and not tonumber(known[i])) then return false end
   end
   return true
 end
