@@ -71,7 +71,8 @@ class Choice:
         Raises GrammarError.
         """
         self._token_ids.append(token_id)
-        self.num_forced += token_id == self.forced_token
+        if self.grammar is not None:
+            self.num_forced += token_id == self.forced_token
         self.stop_checker.count()
         self.finish = self._judge(token_id)
         return self.finish

@@ -6,6 +6,7 @@ from workers.engine.grammar.jump_rate import JumpRate
 from workers.engine.grammar.mask import GrammarMask
 from workers.engine.launched_steps import Flight
 from workers.engine.live_requests import LiveRequests
+from workers.engine.request import ConstraintEffect
 from workers.engine.request_state import RequestState
 from workers.engine.sampling.sampler import SamplerOutput
 from workers.engine.scheduling.scheduler import Scheduler
@@ -102,9 +103,10 @@ class Progress:
             else:
                 if seq.logprobs is not None:
                     seq.logprobs.note(sampled.scores[row])
-                _note_effect(seq, sampled.removals.get(row))
+                if choice.effect is not None:
+                    _note_effect(choice.effect, seq, sampled.removals.get(row))
                 self._extend(seq, token_id)
-                num_jumped = self._jump_forward(seq)
+                num_jumped = 0 if choice.grammar is None else self._jump_forward(seq)
         except Exception as error:  # noqa: BLE001 - see the class
             self._live.blame(self._live.owner(seq), error)
             return 0
@@ -144,11 +146,8 @@ class Progress:
             self._live.finish(seq)
 
 
-def _note_effect(seq: Sequence, removal: Removal | None) -> None:
-    """Record the grammar's effect on the next token, if the choice reports it."""
-    effect = seq.choice.effect
-    if effect is None:
-        return
+def _note_effect(effect: ConstraintEffect, seq: Sequence, removal: Removal | None) -> None:
+    """Record the grammar's effect on a sequence's next token."""
     forced = seq.choice.forced_token is not None
     if seq.logprobs is not None:
         seq.logprobs.note_forced(forced)
