@@ -32,6 +32,7 @@ def adapt(config: EngineConfig) -> EngineConfig:
     if config.tensor_parallel_size > 1 and device.type == "cpu" and num_threads is None:
         num_threads = max(1, torch.get_num_threads() // config.tensor_parallel_size)
     block_size = config.block_size
+    make_current(device)
     if device.type == "cuda" and config.dtype != "float32" and _needs_large_blocks(device):
         block_size = -(-block_size // KERNEL_BLOCK_SIZE) * KERNEL_BLOCK_SIZE
     return replace(config, device=str(device), block_size=block_size, num_threads=num_threads)

@@ -16,7 +16,11 @@ def machine(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
     def pretend(gpus: int, kernel: bool = True, split: bool = False) -> None:
         monkeypatch.setattr(torch.cuda, "is_available", lambda: gpus > 0)
         monkeypatch.setattr(torch.cuda, "device_count", lambda: gpus)
-        monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
+        current = [0]
+        monkeypatch.setattr(torch.cuda, "current_device", lambda: current[0])
+        monkeypatch.setattr(
+            torch.cuda, "set_device", lambda device: current.__setitem__(0, device.index)
+        )
         monkeypatch.setattr(device, "has_paged_kernel", lambda _device: kernel)
         reason = None if split else "not tried"
         monkeypatch.setattr(device, "why_no_split_kernel", lambda _device: reason)
@@ -106,3 +110,16 @@ def test_blocks_are_as_large_as_the_kernel_needs(
 def test_our_kernel_leaves_blocks_as_they_are(machine: Callable[..., None]) -> None:
     machine(1, split=True)
     assert adapt(EngineConfig(dtype="bfloat16", block_size=16)).block_size == 16
+
+
+def test_our_kernel_is_tried_on_the_gpu_that_will_run_it(
+    machine: Callable[..., None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Triton launches on the current GPU, wherever the tensors are."""
+    machine(2)
+    tried = []
+    monkeypatch.setattr(
+        device, "why_no_split_kernel", lambda _device: tried.append(torch.cuda.current_device())
+    )
+    adapt(EngineConfig(device="cuda:1", dtype="bfloat16"))
+    assert tried == [1]
