@@ -237,7 +237,11 @@ def _submitted(file: Path, url: str, options: Body) -> _Verb[Body]:
         except QuireError as error:
             if error.code != "batch_not_found":
                 raise
-            del made["id"]  # the service began anew, with another database
+            raise QuireError(
+                f"{file} was submitted as {made['id']}, which this key does not see: use the key "
+                f"of that time, or delete {note.path} to run all lines again",
+                error.status, error.code,
+            ) from error  # fmt: skip
     batch = yield from _made(file, note, options, {"Idempotency-Key": made["key"]})
     made["id"] = batch["id"]
     note.keep()

@@ -227,7 +227,7 @@ def _check_values(table: Any, where: str) -> None:
 
 def _speculation(given: Any, where: str) -> bool:
     if type(given) not in (str, bool) or given not in _SPECULATION:
-        raise CatalogError(f"{where}: speculation must be auto, off, true or false")
+        raise CatalogError(f'{where}: speculation must be "auto", "off", true or false')
     return _SPECULATION[given]
 
 

@@ -76,26 +76,23 @@ class ArgumentReader:
         depth: int = 0,
     ) -> Iterator[Schema]:  # fmt: skip
         """The schemas that references and unions lead to, each with the keywords beside these.
-        A reference is followed once."""
+        A reference is followed once on each way."""
         if schema is True:
             schema = {}
         if not isinstance(schema, Mapping) or depth > _MAX_DEPTH:
             return
-        seen = set() if seen is None else seen
+        seen = set(seen or ())
         merged, unions, waiting = dict(beside), list[list[Any]](), [schema]
         while waiting:
             part = waiting.pop()
             self._left -= 1
-            if self._left < 0 or not isinstance(part, Mapping):
+            if self._left < 0:
+                merged[_OTHER] = True  # what was not read may exclude anything
+                break
+            if not isinstance(part, Mapping):
                 continue
-            reference = part.get("$ref")
-            if isinstance(reference, str):
-                if reference in seen:
-                    return
-                seen.add(reference)
-                waiting += [found[1]] if (found := resolve(self._root, reference)) else []
+            waiting += self._joined(part, seen)
             _merge(merged, part)
-            waiting += _list(part.get("allOf"))
             unions += [part[key] for key in ("anyOf", "oneOf") if isinstance(part.get(key), list)]
         if not unions:
             yield merged
@@ -104,6 +101,15 @@ class ArgumentReader:
             merged[_OTHER] = True
         for option in unions[0]:
             yield from self._alternatives(option, merged, seen, depth + 1)
+
+    def _joined(self, part: Schema, seen: set[str]) -> list[Any]:
+        """The schemas that a part leads to and that hold together with it."""
+        joined, reference = _list(part.get("allOf")), part.get("$ref")
+        if isinstance(reference, str) and reference not in seen:
+            seen.add(reference)
+            if found := resolve(self._root, reference):
+                joined = [*joined, found[1]]
+        return joined
 
     def _fits(self, value: Any, alternatives: Iterable[Schema]) -> bool:
         """Whether a value is certainly an instance of one of the schemas."""
@@ -166,10 +172,22 @@ def _merge(merged: dict[str, Any], part: Schema) -> None:
         if keyword == "properties":
             before = merged.get(keyword, ChainMap({})).maps
             merged[keyword] = ChainMap(dict(value) if isinstance(value, Mapping) else {}, *before)
+        elif keyword == "type" and (kinds := _kinds(part)) and (before := _kinds(merged)):
+            merged[keyword] = sorted(_common_kinds(kinds, before))
         elif keyword in _CHECKED or keyword == "patternProperties":
+            if merged.get(keyword, value) != value:
+                merged[_OTHER] = True  # both hold, and one is kept
             merged[keyword] = value
         elif keyword not in ANNOTATIONS and keyword not in _JOINING:
             merged[_OTHER] = True
+
+
+def _common_kinds(one: set[str], other: set[str]) -> set[str]:
+    common = one & other
+    for kinds, others in ((one, other), (other, one)):
+        if "integer" in kinds and "number" in others:
+            common.add("integer")
+    return common
 
 
 def _list(value: Any) -> list[Any]:

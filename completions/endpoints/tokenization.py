@@ -31,7 +31,7 @@ class TokenizeRequestObject(ConversationFields):
 
     unsupported = {
         "chat_template": "The model's own template is used.",
-        "continue_final_message": "Leave it out; add_generation_prompt: false adds nothing.",
+        "continue_final_message": "Send add_generation_prompt: false to end after the messages.",
         "return_token_strs": "POST /v1/detokenize turns ids into text.",
     }
 
@@ -54,6 +54,9 @@ class TokenizeRequestObject(ConversationFields):
         if text is not None or not messages or type(messages[0]) is int:
             return self._raw(values)
         check_answers(messages)
+        if values["thinking"] is not None and values["thinking"].budget_tokens is not None:
+            message = "has no effect on the tokens of messages; leave it out."
+            raise FieldError(message, "thinking.budget_tokens", code="unsupported_value")
         tools = placed(values["tools"] or ())
         calls, ignored = self.calls_of(values, tools), self.unread(values)
         text = self.conversation(values, calls, tools, values["add_generation_prompt"])
@@ -69,6 +72,10 @@ class TokenizeRequestObject(ConversationFields):
             if values[name] is not None:
                 raise FieldError(f"needs an array of messages, not {source}.", name)
         if text is None:
+            if special is not None:
+                raise FieldError(
+                    "needs prompt, not messages that are a string.", "add_special_tokens"
+                )
             return _answer(model, values["messages"])
         ids = token_ids(model, text, "prompt", special is not False, MOST_CHARACTERS)
         return _answer(model, ids)

@@ -77,6 +77,8 @@ class CompletionRequestObject(GenerationFields):
         context = self.requested.files.max_model_len
         truncates = values["truncate_sequence"]
         if truncates:
+            if values["min_tokens"] <= max_tokens:  # else a length beyond the context is refused
+                values = {**values, "min_tokens": min(values["min_tokens"], context - 1)}
             max_tokens = min(max_tokens, context - 1)
         prompts, truncated = self._prompts(values, context - max_tokens if truncates else None)
         request = self.request(

@@ -343,8 +343,8 @@ def test_a_file_that_is_lost_each_time_is_an_error(service, large) -> None:
     assert service.asked.count("POST /uploads") == 2
 
 
-def test_a_batch_that_the_server_does_not_know_is_submitted_again(service, quire, large) -> None:
-    """As when the service began anew, with another database."""
+def test_a_batch_that_the_key_does_not_see_is_not_run_twice(service, quire, large) -> None:
+    """It may belong to another key; its lines would be paid for again."""
     quire.submit(large)
 
     def answer(request: httpx.Request) -> httpx.Response:
@@ -352,9 +352,12 @@ def test_a_batch_that_the_server_does_not_know_is_submitted_again(service, quire
             return _missing("batch_not_found")
         return service(request)
 
-    with Quire("http://quire/v1", "sk-a", httpx.MockTransport(answer)) as again:
-        assert again.submit(large)["id"] == "batch_1"
-    assert service.asked.count("POST /batches") == 2
+    with (
+        Quire("http://quire/v1", "sk-a", httpx.MockTransport(answer)) as again,
+        pytest.raises(QuireError, match=r"batch_1, which this key does not see.*lines.*\.quire"),
+    ):
+        again.submit(large)
+    assert service.asked.count("POST /batches") == 1
 
 
 def test_an_upload_whose_file_was_deleted_begins_again(service, large) -> None:

@@ -15,7 +15,8 @@ _TOGETHER = (
     ("minimum", "exclusiveMinimum"),
     ("maximum", "exclusiveMaximum"),
 )
-"""The others move behind the first that a schema has: properties are generated in its order."""
+"""The others of a group move behind the first of it that a schema has: properties are generated in
+its order."""
 
 
 def join(schemas: Iterable[dict[str, Any]]) -> None:

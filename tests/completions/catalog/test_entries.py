@@ -85,7 +85,7 @@ def test_speculation_can_be_turned_off(read, given):
 
 @pytest.mark.parametrize("given", ["1", '"on"', "[]", "{}"])
 def test_another_speculation_is_refused(read, given):
-    with pytest.raises(CatalogError, match="speculation must be auto, off, true or false"):
+    with pytest.raises(CatalogError, match='speculation must be "auto", "off", true or false'):
         read(f'[models.a]\npath = "a"\nspeculation = {given}\n')
 
 

@@ -48,6 +48,25 @@ def test_a_value_that_certainly_matches_is_not_a_string(schema: Any, text: str, 
 
 
 @pytest.mark.parametrize(
+    ("schema", "text", "value"),
+    [
+        ({"anyOf": [{"allOf": [{"$ref": "#/$defs/base"}, STRING]},
+                    {"allOf": [{"$ref": "#/$defs/base"}, {"type": "object"}]}]},
+         '{"x": 1}', {"x": 1}),
+        ({"allOf": [{"$ref": "#/$defs/text"}, {"allOf": [{"$ref": "#/$defs/text"}]}]}, "5", "5"),
+        ({"type": "string", "allOf": [{"type": ["string", "integer"]}]}, "5", "5"),
+        ({"type": "number", "allOf": [{"type": "integer"}]}, "5", 5),
+        ({"minimum": 10, "anyOf": [{"type": "integer", "minimum": 0}, STRING]}, "5", "5"),
+        ({"enum": ["1", "2"], "anyOf": [{"enum": [1, 2, "1"]}, STRING]}, "1", "1"),
+        ({"oneOf": [{"type": "string", "const": str(i)} for i in range(1200)]}, "5", "5"),
+    ],
+)  # fmt: skip
+def test_keywords_that_hold_together(schema: Any, text: str, value: Any) -> None:
+    definitions = {"base": {"description": "of both"}, "text": STRING}
+    assert read(schema, text, **{"$defs": definitions}) == value
+
+
+@pytest.mark.parametrize(
     "schema",
     [
         {"type": "string", "anyOf": [{"minLength": 1}, {"pattern": "b"}]},

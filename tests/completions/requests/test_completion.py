@@ -247,7 +247,10 @@ def test_truncation_bounds_the_length() -> None:
     """Limits and budgets count max_tokens, and a job holds 64-bit integers."""
     body = {**LEAST, "truncate_sequence": True, "max_tokens": 10**30}
     assert prepared(body).payload["sampling"]["max_tokens"] == TINY_CONTEXT - 1
-    assert refusal({**body, "min_tokens": TINY_CONTEXT}) == ("invalid_value", "min_tokens")
+    bounded = prepared({**body, "min_tokens": TINY_CONTEXT}).payload["sampling"]
+    assert bounded["min_tokens"] == TINY_CONTEXT - 1
+    short = {**body, "max_tokens": 2, "min_tokens": 3}
+    assert refusal(short) == ("invalid_value", "min_tokens")
 
 
 def test_tools_are_named_as_ignored_when_none_may_be_called() -> None:

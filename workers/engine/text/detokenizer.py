@@ -149,9 +149,18 @@ class WindowedDetokenizer:
     def _unread(self) -> str:
         read = self._decode(self._window[: self._num_read])
         text = self._decode(self._window)
-        if not text.startswith(read):  # the prompt may end in the middle of a character
-            read = read.rstrip(_REPLACEMENT)
+        if read.endswith(_REPLACEMENT) and not text.startswith(read):
+            read = self._without_its_end(text) or read.rstrip(_REPLACEMENT)
         return text[len(read) :]
+
+    def _without_its_end(self, text: str) -> str:
+        """The text before a character in whose middle the prompt ends. All bytes beside it are
+        replaced too as long as it is incomplete."""
+        for missing in range(1, _MOST_BYTES):
+            whole = self._decode(self._window[: max(0, self._num_read - missing)])
+            if not whole.endswith(_REPLACEMENT) and text.startswith(whole):
+                return whole
+        return ""
 
     def _advance(self) -> None:
         del self._window[: self._num_read]

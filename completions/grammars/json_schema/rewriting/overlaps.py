@@ -13,7 +13,7 @@ from completions.grammars.json_schema.rewriting.pattern_parser import PatternErr
 from completions.grammars.json_schema.rewriting.schema_algebra import Node, both
 
 MAX_PATTERNS = 5
-"""Patterns of one object that are split: they may overlap in 31 ways."""
+"""Patterns that are split if they share names: they may overlap in 31 ways."""
 
 MAX_COMPARED = 16
 """Patterns of one object that are compared; llguidance refuses more if two share names."""
@@ -44,13 +44,19 @@ def met(
 
     Raises PatternError.
     """
-    for one in mine:
-        for other in theirs:
-            missed = (other not in mine and rest is not True) or (
-                one not in theirs and their_rest is not True
-            )
-            if missed and one != other and _share(one, other):
-                return _met_by_region(mine, rest, theirs, their_rest)
+    pairs = [
+        (one, other) for one in mine for other in theirs
+        if one != other
+        and ((other not in mine and rest is not True)
+             or (one not in theirs and their_rest is not True))
+    ]  # fmt: skip
+    if len(pairs) > MAX_COMPARED**2:
+        raise PatternError(
+            f"{len(mine)} and {len(theirs)} patterns of two schemas that hold together are too "
+            f"many to compare; give each at most {MAX_COMPARED}"
+        )
+    if any(_share(one, other) for one, other in pairs):
+        return _met_by_region(mine, rest, theirs, their_rest)
     return {
         pattern: both(mine.get(pattern, rest), theirs.get(pattern, their_rest))
         for pattern in (*mine, *(each for each in theirs if each not in mine))
@@ -86,9 +92,24 @@ def _share(one: str, other: str) -> bool:
     return not (automata.matching(one) & automata.matching(other)).is_empty
 
 
-@lru_cache(maxsize=64)
 def _regions(patterns: tuple[str, ...]) -> list[tuple[tuple[str, ...], str]]:
-    """The patterns that some name has together, each time with a pattern of all such names."""
+    """The patterns that some name has together, each time with a pattern of all such names.
+
+    Raises PatternError.
+    """
+    groups: list[tuple[str, ...]] = []
+    for pattern in patterns:
+        touched = [group for group in groups if any(_share(pattern, each) for each in group)]
+        joined = (*(each for group in touched for each in group), pattern)
+        groups = [*(group for group in groups if group not in touched), joined]
+    return [region for group in groups for region in _regions_of(group)]
+
+
+@lru_cache(maxsize=64)
+def _regions_of(patterns: tuple[str, ...]) -> list[tuple[tuple[str, ...], str]]:
+    """The regions of patterns each of which shares names with another."""
+    if len(patterns) == 1:
+        return [(patterns, patterns[0])]
     if len(patterns) > MAX_PATTERNS:
         raise PatternError(
             f"{len(patterns)} patterns share names; give at most {MAX_PATTERNS}, or ones that "

@@ -128,6 +128,15 @@ def test_a_character_may_begin_in_the_prompt() -> None:
     assert "".join(increments(VOCABULARIES["sentencepiece"], ids, prompt=prompt)) == "\u20ac the"
 
 
+def test_the_prompt_is_not_repeated_before_a_character_that_begins_in_it() -> None:
+    """Decoders replace the whole run of bytes, with the prompt's complete characters in it."""
+    the = SENTENCEPIECE.encode("the", add_special_tokens=False).ids
+    for before in ("\u20ac", "\n"):
+        prompt = (*the, *byte_ids(before.encode()), *byte_ids(b"\xf0\x9f"))
+        parts = increments(VOCABULARIES["sentencepiece"], byte_ids(b"\x98\x80"), prompt=prompt)
+        assert "".join(parts) == "\U0001f600"
+
+
 @pytest.mark.parametrize(
     ("skip", "spaces", "expected"),
     [(False, True, "a <A> <B> b <A>"), (False, False, "a <A><B> b <A>"), (True, False, "a b")],

@@ -47,6 +47,26 @@ def test_many_patterns_that_share_names_are_not_met() -> None:
         overlaps.met({"^a": INTEGER}, False, many, True)
 
 
+def test_only_patterns_that_share_names_count_together() -> None:
+    mine = {"^a$": INTEGER, "^b$": INTEGER, "^c$": INTEGER}
+    met = overlaps.met(mine, False, {"^[ax]$": NULL, "^y$": NULL, "^z$": NULL}, True)
+    by_name = {
+        name: [node for pattern, node in met.items() if matches(pattern, name)] for name in "abxy"
+    }
+    assert by_name == {
+        "a": [{"allOf": [INTEGER, NULL]}],
+        "b": [INTEGER],
+        "x": [False],
+        "y": [False],
+    }
+
+
+def test_hundreds_of_patterns_are_not_compared() -> None:
+    mine = {f"^a{i}.*x": INTEGER for i in range(200)}
+    with pytest.raises(PatternError, match=r"200 and 200 patterns .* too many to compare"):
+        overlaps.met(mine, False, {f"^b{i}.*y": NULL for i in range(200)}, False)
+
+
 @pytest.mark.parametrize("rest", [False, NULL])
 def test_branches_that_share_a_name_by_patterns_are_not_disjoint(rest: Any) -> None:
     """One object would be an instance of both branches."""
