@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from tests.workers.engine import greedy
@@ -37,6 +37,7 @@ KINDS: dict[str, dict[str, Any]] = {
     "drawn": {"seed": 3, "temperature": 0.8},
     "filtered": {"seed": 4, "top_k": 9, "top_p": 0.9, "min_p": 0.02},
     "choices": {"seed": 14, "n": 3, "temperature": 0.5},
+    "endless": {"temperature": 0.0, "ignore_eos": True},
     "best of": {"seed": 15, "n": 1, "best_of": 2},
     "penalised": {
         "temperature": 0.0, "frequency_penalty": 0.5, "presence_penalty": 0.2,
@@ -78,6 +79,10 @@ CONFIG = EngineConfig(
 )
 Ask = tuple[str, int, int, int]
 """The kind of a request, the length and salt of its prompt, and its ``max_tokens``."""
+PREEMPTED: list[Ask] = [("endless", 17, salt, 50) for salt in range(3)]
+"""Fill a cache of 6 blocks with their prompts, and need 15 in the end, whatever tokens come."""
+UNDISTURBED = 10
+"""A seed with which a run of three aborts none and takes none over from another worker."""
 
 
 def request(name: str, ask: Ask, draws: bool, **fields: Any) -> Request:
@@ -161,6 +166,7 @@ def test_drafts_change_nothing(
         st.sampled_from([0.0, 0.1, 0.3, 1.0]),
         st.sampled_from([6, 8, 40]),
     )
+    @example(PREEMPTED, UNDISTURBED, 0.1, 6)
     def check(given: list[Ask], seed: int, wrong: float, num_blocks: int) -> None:
         if num_blocks not in engines:
             engines[num_blocks] = pair.drafting(num_blocks)
