@@ -259,21 +259,20 @@ def _rehearsed(file: Path, url: str, options: Body) -> _Verb[Body]:
 
 def _made(file: Path, note: _Note, options: Body, headers: Mapping[str, str]) -> _Verb[Body]:
     """Upload a file, if it is not uploaded yet, and make a batch of it. Returns the answer."""
-    file_id = yield from _uploaded(file, note)
-    note.keep()  # the idempotency key, before it is used
     try:
-        batch = yield from _sent(
-            "POST", "/batches", {"input_file_id": file_id, **options}, headers=headers
-        )
+        return (yield from _posted(file, note, options, headers))
     except QuireError as error:
         if error.code != "file_not_found":
             raise
-        note.keep(file=None, upload=None, parts=[])  # it expired, or was deleted: upload it again
-        file_id = yield from _uploaded(file, note)
-        batch = yield from _sent(
-            "POST", "/batches", {"input_file_id": file_id, **options}, headers=headers
-        )
-    return batch
+    note.keep(file=None, upload=None, parts=[])  # it expired, or was deleted: upload it again
+    return (yield from _posted(file, note, options, headers))
+
+
+def _posted(file: Path, note: _Note, options: Body, headers: Mapping[str, str]) -> _Verb[Body]:
+    file_id = yield from _uploaded(file, note)
+    note.keep()  # the idempotency key, before it is used
+    body = {"input_file_id": file_id, **options}
+    return (yield from _sent("POST", "/batches", body, headers=headers))
 
 
 def _watched(batch_id: str, report: Report | None) -> _Verb[Body]:

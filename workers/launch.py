@@ -3,7 +3,6 @@
 import logging
 import os
 import socket
-import uuid
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -16,6 +15,7 @@ from completions.jobs.connection import connect
 from completions.jobs.execute import Execution
 from completions.jobs.store import JobStore
 from completions.jobs.submit import LINES_PER_SEQUENCE
+from completions.jobs.workers import new_worker_id
 
 if TYPE_CHECKING:  # importing the relay loads numpy, and an engine torch
     from workers.engine.config import EngineConfig
@@ -177,8 +177,8 @@ def _relay(
     from workers.watchdog import Watchdog
 
     engine = load(entry, options)
-    worker_id = f"{socket.gethostname()}-{os.getpid()}-{uuid.uuid4().hex[:8]}"
-    execution = Execution(JobStore(connect(options.redis_url), options.redis_prefix), worker_id)
+    store = JobStore(connect(options.redis_url), options.redis_prefix)
+    execution = Execution(store, new_worker_id())
     return Relay(
         engine,
         execution,

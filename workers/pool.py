@@ -65,11 +65,11 @@ class EnginePool(BasePool):
         name, _message_id, request, *_ = args
         started = time.monotonic()
         accept_callback(os.getpid(), started)
-        match name, request["args"]:
-            case str(task), [str() as job_id] if task == GENERATE:
+        match request["args"]:
+            case [str() as job_id] if name == GENERATE:
                 pass
             case wrong:  # raising would end this worker, and the next one that gets the message
-                logger.error("dropped a message that is not a job id: %.200r", wrong)
+                logger.error("dropped a message that is no job: %s %.200r", name, wrong)
                 callback((False, None, 0.0))
                 return Handle("")
         self.relay.submit(job_id, lambda: callback((False, None, time.monotonic() - started)))

@@ -1,5 +1,8 @@
 """Live workers and what they serve, by their heartbeats; draining and resuming them."""
 
+import os
+import socket
+import uuid
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, Final, Literal, cast
@@ -16,6 +19,11 @@ DRAIN_KEPT: Final = 3600
 """Seconds that a request to drain outlives its worker's last heartbeat."""
 
 
+def new_worker_id() -> str:
+    """The id of this process as a worker: host, process and a random part."""
+    return f"{socket.gethostname()}-{os.getpid()}-{uuid.uuid4().hex[:8]}"
+
+
 @dataclass(frozen=True, slots=True)
 class WorkerRecord:
     """A live engine worker's last heartbeat."""
@@ -27,6 +35,10 @@ class WorkerRecord:
     """Seconds since that heartbeat."""
     drain_wanted: bool = False
     """Whether an operator asked it to take no new jobs. It obeys within seconds."""
+
+    @property
+    def host(self) -> str:
+        return self.id.rsplit("-", 2)[0]  # a name may contain hyphens too
 
     @property
     def accepting(self) -> bool:

@@ -5,33 +5,25 @@ import os
 import time
 import uuid
 
-import psycopg
 import pytest
 import redis
 
 from benchmarks.service.scripted_worker import token
 from tests.acceptance.conftest import STEP
 from tests.acceptance.service import MODEL, ScriptedInstallation, ended_job
+from tests.postgresql import new_database
 
 pytestmark = [pytest.mark.acceptance, pytest.mark.long]
 
-DATABASE_URL = os.environ.get("TEST_DATABASE_URL", "postgres://root@127.0.0.1:5432/test")
 ENDED = ("completed", "failed", "expired", "cancelled")
 REDIS_URL = os.environ.get("TEST_REDIS_URL", "redis://127.0.0.1:6379/9")
 
 
 @pytest.fixture
 def postgres():
-    """A database of this test alone."""
-    try:
-        server = psycopg.connect(DATABASE_URL, autocommit=True, connect_timeout=3)
-    except psycopg.OperationalError as error:
-        pytest.skip(f"no PostgreSQL at TEST_DATABASE_URL: {error}")
-    name = f"quire_{uuid.uuid4().hex[:12]}"
-    server.execute(f"CREATE DATABASE {name}")
-    yield DATABASE_URL.rpartition("/")[0] + f"/{name}"
-    server.execute(f"DROP DATABASE {name} WITH (FORCE)")
-    server.close()
+    """The URL of a database of this test alone."""
+    with new_database() as url:
+        yield url
 
 
 @pytest.fixture

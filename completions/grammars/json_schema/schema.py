@@ -12,7 +12,7 @@ from urllib.parse import quote
 from completions.contract import strict_json
 from completions.grammars.complaints import shown
 from completions.grammars.exceptions import Finding, GrammarError
-from completions.grammars.json_schema import neighbours, rewriting
+from completions.grammars.json_schema import keyword_order, rewriting
 from completions.grammars.json_schema.keywords import Survey, survey
 from completions.grammars.json_schema.pointers import resolve
 from completions.grammars.limits import (
@@ -97,7 +97,7 @@ def prepare(
         seen = survey(schema, limits)
         _raise_refusals(seen.refusals, seen)
         seen.warnings = warnings
-    neighbours.join(seen.schemas.values())
+    keyword_order.arrange(seen.schemas.values())
     compiled = {**schema, OPTIONS: _options(seen, whitespace)}
     return Schema(compiled, seen.warnings, seen, rewritten, given)
 

@@ -23,6 +23,5 @@ class Command(BaseCommand):
                 workers = watch_workers(JobStore(client, settings.REDIS_PREFIX))
         except RedisError as error:
             raise CommandError(f"Redis does not answer: {error}") from error
-        # An id is the host's name, the process and a random part; a name may contain hyphens too.
-        if host not in {worker.id.rsplit("-", 2)[0] for worker in workers}:
+        if host not in {worker.host for worker in workers}:
             raise CommandError(f"no worker of {host} sends heartbeats")

@@ -4,7 +4,6 @@ import os
 import signal
 import subprocess
 import sys
-import uuid
 
 import psycopg
 import pytest
@@ -20,22 +19,14 @@ from tests.acceptance.service import ROOT
 from tests.completions.batches.export.results import answer, refusal, request, source
 from tests.completions.batches.export.test_parquet import DOCUMENT, SCHEMA
 from tests.completions.batches.export.test_types import columns
-
-DATABASE_URL = os.environ.get("TEST_DATABASE_URL", "postgres://root@127.0.0.1:5432/test")
+from tests.postgresql import new_database
 
 
 @pytest.fixture(scope="module")
 def database():
     """The URL of a database of these tests alone."""
-    try:
-        server = psycopg.connect(DATABASE_URL, autocommit=True, connect_timeout=3)
-    except psycopg.OperationalError as error:
-        pytest.skip(f"no PostgreSQL at TEST_DATABASE_URL: {error}")
-    name = f"quire_{uuid.uuid4().hex[:12]}"
-    server.execute(f"CREATE DATABASE {name}")
-    yield DATABASE_URL.rpartition("/")[0] + f"/{name}"
-    server.execute(f"DROP DATABASE {name} WITH (FORCE)")
-    server.close()
+    with new_database() as url:
+        yield url
 
 
 @pytest.fixture

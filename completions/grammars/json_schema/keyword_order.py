@@ -19,7 +19,7 @@ _TOGETHER = (
 its order."""
 
 
-def join(schemas: Iterable[dict[str, Any]]) -> None:
+def arrange(schemas: Iterable[dict[str, Any]]) -> None:
     """Reorder the keywords of schemas, in place."""
     for schema in schemas:
         if schema.keys() & _APART:
