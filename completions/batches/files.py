@@ -1,5 +1,6 @@
 """Stores, reads and expires files in Django's default storage, with one row each."""
 
+import logging
 from collections.abc import AsyncIterator, Iterator
 from datetime import datetime, timedelta
 from typing import IO, Any
@@ -20,6 +21,8 @@ from completions.models import (
     path_in_storage,
 )
 from completions.models.organizations import one_at_a_time
+
+logger = logging.getLogger(__name__)
 
 _CHUNK = 64 * 1024
 _PRUNED_AT_ONCE = 100
@@ -132,9 +135,19 @@ def _delete(files: QuerySet[File]) -> int:
     return len(found)
 
 
+def opened(file: File) -> IO[bytes]:
+    """The content of a file, open for reading. Raises File.DoesNotExist if the storage lost it."""
+    try:
+        content: IO[bytes] = file.content.open("rb")
+    except FileNotFoundError as error:
+        logger.error("the storage has no content of %s", file.id)
+        raise File.DoesNotExist(f"{file.id} has no content") from error
+    return content
+
+
 async def read(file: File, start: int = 0) -> AsyncIterator[bytes]:
     """Yield the content from byte `start` on in chunks, each read in a thread."""
-    stream: IO[bytes] = await sync_to_async(file.content.open)("rb")
+    stream = await sync_to_async(opened)(file)
     try:
         await sync_to_async(stream.seek)(start)
         while chunk := await sync_to_async(stream.read)(_CHUNK):

@@ -4,10 +4,11 @@ Without it, a page of results would have to read whole files. It is written toge
 files; 50,000 lines take some 6 MB of SQL.
 """
 
-from array import array
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
+from completions.batches import files
+from completions.batches.input_lines import lines_of
 from completions.batches.lines import body_of, error_of
 from completions.models import Batch, BatchResult, File
 from completions.models.parts import parts
@@ -31,34 +32,41 @@ class Index:
         if not alive():  # the rows may be those of the writer that took over
             return False
         BatchResult.objects.filter(batch=batch).delete()
-        sent = _places(batch)
-        for part in parts(self._lines, _AT_ONCE):
+        for part in parts(self._rows(batch), _AT_ONCE):
             if not alive():
                 return False
-            BatchResult.objects.bulk_create(_row(batch, line, sent) for line in part)
+            BatchResult.objects.bulk_create(part)
         return True
 
+    def _rows(self, batch: Batch) -> Iterator[BatchResult]:
+        sent = _places(batch, (number for number, *_ in self._lines))
+        for line, (sent_place, sent_size) in zip(self._lines, sent, strict=True):
+            number, completed, reason, place, size = line
+            yield BatchResult(
+                batch=batch, number=number, completed=completed, reason=reason, place=place,
+                size=size, sent_place=sent_place, sent_size=sent_size,
+            )  # fmt: skip
 
-def _row(batch: Batch, line: tuple[int, bool, str, int, int], sent: "array[int]") -> BatchResult:
-    number, completed, reason, place, size = line
-    row = BatchResult(
-        batch=batch, number=number, completed=completed, reason=reason, place=place, size=size
-    )
-    if number < len(sent):  # the request of line n is between these two offsets
-        row.sent_place, row.sent_size = sent[number - 1], sent[number] - sent[number - 1]
-    return row
 
-
-def _places(batch: Batch) -> "array[int]":
-    """The byte offset of each input line, then the end of the file; empty if there is no file."""
-    places = array("Q")
-    file = File.objects.filter(id=batch.input_file_id).first()
-    if file is not None:
-        places.append(0)
-        with file.content.open("rb") as content:
-            for line in content:
-                places.append(places[-1] + len(line))
-    return places
+def _places(batch: Batch, numbers: Iterable[int]) -> Iterator[tuple[int | None, int]]:
+    """The byte offset and the size of each of these lines of the input file, in ascending order;
+    None if the file is gone. One line is in memory at a time: a file may have millions of blank
+    ones."""
+    try:
+        opened = files.opened(File.objects.get(id=batch.input_file_id))
+    except File.DoesNotExist:
+        yield from ((None, 0) for _ in numbers)
+        return
+    with opened as content:
+        lines, end = enumerate(lines_of(content), 1), 0
+        for wanted in numbers:
+            for number, text in lines:
+                end += len(text)
+                if number == wanted:
+                    yield end - len(text), len(text)
+                    break
+            else:
+                yield None, 0
 
 
 def reason_of(result: Mapping[str, Any]) -> str:

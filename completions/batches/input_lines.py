@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import IO, Any
 
 from completions.contract import strict_json
 from completions.models.parts import portions
@@ -28,6 +28,17 @@ class LineError(Exception):
     """None if the file as a whole is invalid."""
 
 
+def lines_of(content: IO[bytes]) -> Iterator[bytes]:
+    """The lines of an input file. Only a line feed ends one. Django's files, iterated, end lines at
+    carriage returns too, which JSON takes for spaces."""
+    return iter(content.readline, b"")
+
+
+def as_text(line: bytes) -> str:
+    """The JSON text of a line. Raises UnicodeDecodeError."""
+    return line.decode("utf-8-sig").strip()
+
+
 def groups(found: Iterator[tuple[int, bytes]]) -> Iterator[list[tuple[int, bytes]]]:
     """Group lines, within LINES_AT_ONCE and BYTES_AT_ONCE."""
     return portions(found, LINES_AT_ONCE, BYTES_AT_ONCE, lambda line: len(line[1]))
@@ -36,7 +47,7 @@ def groups(found: Iterator[tuple[int, bytes]]) -> Iterator[list[tuple[int, bytes
 def parse(text: bytes, endpoint: str) -> dict[str, Any]:
     """Parse a line and check its keys. Raises LineError."""
     try:
-        request = strict_json.loads(text.decode("utf-8-sig").strip())
+        request = strict_json.loads(as_text(text))
     except UnicodeDecodeError as error:
         raise LineError("invalid_json_line", f"Not UTF-8 (byte {error.start}).") from error
     except strict_json.StrictJSONError as error:

@@ -11,6 +11,7 @@ from django.conf import settings
 from django.core.files import File as Content
 
 from completions.batches import files
+from completions.batches.input_lines import as_text, lines_of
 from completions.models import Batch, File
 
 
@@ -22,9 +23,9 @@ def prepare(batch: Batch, now: datetime) -> tuple[Batch, File]:
     """
     inputs = File.objects.readable(now)
     sent, failed = inputs.get(id=batch.input_file_id), inputs.get(id=batch.error_file_id)
-    with failed.content.open("rb") as content:
+    with files.opened(failed) as content:
         wanted = {json.loads(line)["custom_id"] for line in content}
-    with sent.content.open("rb") as content:
+    with files.opened(sent) as content:
         return again(batch, _chosen(content, wanted))
 
 
@@ -52,7 +53,7 @@ def again(batch: Batch, sent: Iterable[bytes]) -> tuple[Batch, File]:
 
 
 def _chosen(content: IO[bytes], custom_ids: set[str]) -> Iterator[bytes]:
-    for line in content:
-        text = line.decode("utf-8-sig").strip()
+    for line in lines_of(content):
+        text = as_text(line)
         if text and json.loads(text)["custom_id"] in custom_ids:
             yield text.encode() + b"\n"

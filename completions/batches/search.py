@@ -15,6 +15,8 @@ import orjson
 from django.db.models import Count, QuerySet
 from django.utils import timezone
 
+from completions.batches import files
+from completions.batches.input_lines import as_text
 from completions.models import Batch, BatchResult, File
 from completions.models.parts import portions
 
@@ -97,7 +99,11 @@ class Contents:
         if file_id not in self._files:
             return b""
         if file_id not in self._open:
-            opened = self._files[file_id].content.open("rb")
+            try:
+                opened = files.opened(self._files[file_id])
+            except File.DoesNotExist:
+                del self._files[file_id]
+                return b""
             self._open[file_id] = self._stack.enter_context(opened)
         self._open[file_id].seek(place)
         return self._open[file_id].read(size)
@@ -172,7 +178,7 @@ def counts(batch: Batch) -> list[tuple[bool, str, int]]:
 def requests(batch: Batch, wanted: Wanted, contents: Contents) -> Iterator[bytes]:
     """The requests of all matching lines, as they were sent."""
     for row, text in matching(batch, wanted, contents):
-        if text is not None and (sent := contents.sent(row).decode("utf-8-sig").strip()):
+        if text is not None and (sent := as_text(contents.sent(row))):
             yield sent.encode() + b"\n"
 
 

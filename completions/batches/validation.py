@@ -20,7 +20,7 @@ from redis.exceptions import RedisError
 
 from completions.accounts import keys
 from completions.accounts.keys import Principal
-from completions.batches import lines, states, writing
+from completions.batches import files, lines, states, writing
 from completions.batches.counted_fields import SharedSchema, schema_of
 from completions.batches.input_lines import LineError, groups, parse
 from completions.batches.lines import PreparedLine
@@ -203,11 +203,13 @@ class Check:
 
     def _lines(self) -> Iterator[tuple[int, bytes]]:
         """Yield the number and the text of every line that is not blank. Raises LineError."""
-        file = File.objects.filter(id=self._batch.input_file_id).first()
-        if file is None:
-            raise LineError("file_not_found", "The input file was deleted or has expired.")
+        try:
+            opened = files.opened(File.objects.get(id=self._batch.input_file_id))
+        except File.DoesNotExist as error:
+            message = "The input file was deleted, has expired or was lost. Upload it again."
+            raise LineError("file_not_found", message) from error
         most = settings.MAX_BODY_BYTES
-        with file.content.open("rb") as content:
+        with opened as content:
             number = 0
             while text := content.readline(most + 1):
                 number += 1

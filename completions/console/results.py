@@ -16,6 +16,7 @@ from completions.accounts.audit import Actor
 from completions.admin.base import acts, page, sees
 from completions.admin.display import exact, label
 from completions.batches import files, lines, resubmission, search
+from completions.batches.input_lines import as_text
 from completions.batches.search import Contents, Wanted
 from completions.console.acting import usable
 from completions.endpoints import batches
@@ -169,4 +170,4 @@ def _preview(output: dict[str, Any]) -> str:
 
 
 def _json(text: bytes) -> Any:
-    return json.loads(text.decode("utf-8-sig")) if text.strip() else None
+    return json.loads(as_text(text)) if text.strip() else None

@@ -200,7 +200,10 @@ class ResubmitBatchView(AsyncAPIView):
         try:
             again, file = await sync_to_async(resubmission.prepare)(batch, timezone.now())
         except File.DoesNotExist as error:
-            message = "The input file or the error file of this batch was deleted or has expired."
+            message = (
+                "The input file or the error file of this batch was deleted, has expired or was "
+                "lost."
+            )
             raise APIError("file_not_found", message, "id") from error
         except files.StorageLimitError as error:
             raise storage_limit("id") from error

@@ -130,6 +130,8 @@ class FileContentView(AsyncAPIView):
             name = writing.file_of(batch, file_id).filename
             return _download(writing.read_partial(batch, answered), name)
         file = await find_file(file_id, request.auth)
+        if not await sync_to_async(file.content.storage.exists)(str(file.content.name)):
+            raise APIError("file_not_found", "The content of this file is lost.", "id")
         start = _start(request, file)
         response = _download(files.read(file, start or 0), file.filename)
         response.headers["Content-Length"] = str(file.bytes - (start or 0))

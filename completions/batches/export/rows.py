@@ -5,11 +5,14 @@ import json
 from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import IO, Any
 
+from completions.batches import files
 from completions.batches.export import documents
 from completions.batches.export.columns import OTHER_TEXTS, RECEIPT, TOOL_CALLS, Collector, Columns
+from completions.batches.input_lines import as_text, lines_of
 from completions.batches.lines import body_of, error_of, number_of, text_of
 from completions.models import Batch, BatchStatus, File
 
@@ -33,7 +36,7 @@ class Source:
         """Read all requests. Raises ExportError."""
         collector = Collector()
         with self.requests() as lines:
-            for number, text in enumerate(lines, 1):
+            for number, text in enumerate(lines_of(lines), 1):
                 if text.strip():
                     collector.see(_body(number, text))
         return collector.columns(self.receipts)
@@ -41,8 +44,8 @@ class Source:
     def rows(self, columns: Columns, without: Container[int] = ()) -> "Iterator[Row]":
         """Yield the rows of all lines whose numbers are not in `without`."""
         with ExitStack() as stack:
-            files = [stack.enter_context(each()) for each in self.results]
-            for number, text in heapq.merge(*map(_numbered, files)):
+            results = [stack.enter_context(each()) for each in self.results]
+            for number, text in heapq.merge(*map(_numbered, results)):
                 if number not in without:
                     yield _row(self.batch_id, number, text, columns)
 
@@ -82,7 +85,7 @@ def source_of(batch: Batch, requests: Path | None = None) -> Source:
         )
 
     def opener(file_id: str) -> Open:
-        return lambda: found[file_id].content.open("rb")
+        return partial(_opened, found[file_id])
 
     def named() -> IO[bytes]:
         assert requests is not None
@@ -92,9 +95,16 @@ def source_of(batch: Batch, requests: Path | None = None) -> Source:
     return Source(batch.id, batch.receipts, sent, [opener(file_id) for file_id in wanted])
 
 
+def _opened(file: File) -> IO[bytes]:
+    try:
+        return files.opened(file)
+    except File.DoesNotExist as error:
+        raise ExportError(f"the content of {file.id} is lost") from error
+
+
 def _body(number: int, text: bytes) -> Any:
     try:
-        return json.loads(text.decode("utf-8-sig"))["body"]
+        return json.loads(as_text(text))["body"]
     except (ValueError, LookupError, TypeError) as error:
         message = f"line {number} of the input file is not a request of a batch"
         raise ExportError(message) from error

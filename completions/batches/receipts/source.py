@@ -6,6 +6,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Any, NamedTuple
 
+from completions.batches import files
+from completions.batches.input_lines import as_text, lines_of
 from completions.models import Batch, File
 
 
@@ -33,10 +35,10 @@ def receipted(output: Path, requests: Path | None) -> Iterator[Receipted]:
     if not answers:
         raise SourceError(f"{output} has no line with a receipt; run the batch with receipts")
     with _opened(requests, output, answers) as lines:
-        for text in lines:
+        for text in lines_of(lines):
             if not text.strip():
                 continue
-            line = json.loads(text.decode("utf-8-sig"))
+            line = json.loads(as_text(text))
             found = answers.pop(line["custom_id"], None)
             if found is not None:
                 yield Receipted(
@@ -78,10 +80,11 @@ def _opened(requests: Path | None, output: Path, answers: Mapping[str, Any]) -> 
         return
     name = next(iter(answers.values()))["id"]
     batch_id = f"batch_{name.removeprefix('batch_req_').rpartition('-')[0]}"
-    batch = Batch.objects.filter(id=batch_id).first()
-    file = File.objects.filter(id=batch.input_file_id).first() if batch else None
-    if file is None:
+    sent = Batch.objects.filter(id=batch_id).values("input_file_id")
+    try:
+        opened = files.opened(File.objects.get(id__in=sent))
+    except File.DoesNotExist as error:
         message = f"the service has no input file for {output}; name it with --requests"
-        raise SourceError(message)
-    with file.content.open("rb") as lines:
+        raise SourceError(message) from error
+    with opened as lines:
         yield lines
