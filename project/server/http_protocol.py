@@ -3,6 +3,8 @@
 - A head or trailers of more than 64 KiB get 431, a head that takes 30 s gets 408; uvicorn has no
   limit.
 - Trailers are dropped; uvicorn adds them to the headers, where they can forge what a proxy sets.
+- The body of a request that offers another protocol (`Upgrade: h2c`, as Java's client sends it) is
+read. uvicorn drops it, or parses it as further requests, which a proxy does not expect.
 - A hang-up cancels the running request even if others are pipelined behind it.
 - A refusal reaches a client that is still sending: the connection is half-closed and read for
 another 5 s. A reset could destroy the response in the client's buffer (RFC 9112, section 9.6).
@@ -15,6 +17,7 @@ internals that it relies on.
 import asyncio
 from typing import Any
 
+import httptools
 import orjson
 from uvicorn.protocols.http.httptools_impl import (
     STATUS_LINE,
@@ -44,6 +47,7 @@ class Protocol(HttpToolsProtocol):
         # Otherwise a pipelined request runs in the context of the previous one, with its database
         # thread, which nothing would end.
         self.config.reset_contextvars = True
+        self.parser = _Parser(self)  # type: ignore[assignment]
         self._in_head = False
         self._in_body = False
         self._head_bytes = 0
@@ -87,6 +91,10 @@ class Protocol(HttpToolsProtocol):
         self._head_bytes = 0
 
     def on_headers_complete(self) -> None:
+        if self.parser.get_method() == b"CONNECT":
+            raise httptools.HttpParserError("This is no proxy.")
+        if self.parser.should_upgrade():
+            return  # the parser begins again
         super().on_headers_complete()
         self._in_head = False
         self._in_body = True
@@ -102,6 +110,8 @@ class Protocol(HttpToolsProtocol):
         self._head_bytes = 0
 
     def on_message_complete(self) -> None:
+        if self.parser.should_upgrade():
+            return
         super().on_message_complete()
         self._in_body = False
 
@@ -206,6 +216,41 @@ class Protocol(HttpToolsProtocol):
         self._discarded += size
         if self._discarded > MAX_DISCARDED_BYTES:
             self.transport.abort()
+
+
+class _Parser:
+    """httptools' parser for a server that changes to no other protocol. If a head asks for another
+    one, httptools leaves the body to it; so the head is parsed again without `Upgrade`."""
+
+    def __init__(self, connection: Protocol) -> None:
+        self._connection = connection
+        self._begin()
+
+    def _begin(self) -> None:
+        self._parser = httptools.HttpRequestParser(self._connection)
+        self._parser.set_dangerous_leniencies(lenient_data_after_close=True)  # as uvicorn does
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._parser, name)
+
+    def feed_data(self, data: bytes) -> None:
+        rest = memoryview(data)
+        while True:
+            try:
+                self._parser.feed_data(rest)
+            except httptools.HttpParserUpgrade as upgrade:
+                head, rest = self._head_without_upgrade(), rest[upgrade.args[0] :]
+                self._begin()
+                self._parser.feed_data(head)
+            else:
+                return
+
+    def _head_without_upgrade(self) -> bytes:
+        method, version = self._parser.get_method(), self._parser.get_http_version().encode()
+        lines = [b"%s %s HTTP/%s" % (method, self._connection.url, version)]
+        headers = self._connection.headers
+        lines += [b"%s: %s" % (name, value) for name, value in headers if name != b"upgrade"]
+        return b"\r\n".join([*lines, b"", b""])
 
 
 class _ResponseTransport(asyncio.Transport):

@@ -212,6 +212,53 @@ async def test_pipelined_requests_are_answered_in_order(connection):
     assert connection.transport.reading
 
 
+UPGRADES = b"POST /a HTTP/1.1\r\nHost: a\r\nConnection: Upgrade, HTTP2-Settings\r\nUpgrade: h2c\r\n"
+
+
+@pytest.fixture
+async def echoing():
+    """A connection whose application notes each request: its path, its headers and its body."""
+    seen = []
+
+    async def app(scope, receive, send):
+        message, body = await receive(), b""
+        while message["more_body"]:
+            body, message = body + message["body"], await receive()
+        seen.append((scope["path"], dict(scope["headers"]), body + message["body"]))
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+        await send({"type": "http.response.body", "body": b"done"})
+
+    config = Config(app, lifespan="off", log_config=None)
+    config.load()
+    protocol, transport = Protocol(config, ServerState(), {}), Transport()
+    protocol.connection_made(transport)
+    yield SimpleNamespace(protocol=protocol, transport=transport, seen=seen)
+    protocol.connection_lost(None)
+
+
+@pytest.mark.parametrize("size", [1, 7, 10_000])
+async def test_a_body_is_read_whatever_protocol_the_client_offers(echoing, size):
+    """Otherwise it is lost, or parsed as further requests."""
+    sent = UPGRADES + b"Content-Length: %d\r\n\r\n" % len(REQUEST) + REQUEST
+    sent += UPGRADES + b"Transfer-Encoding: chunked\r\n\r\n2\r\nab\r\n0\r\n\r\n"
+    sent += UPGRADES.replace(b"POST /a", b"GET /b") + b"\r\n" + REQUEST
+    for begin in range(0, len(sent), size):
+        echoing.protocol.data_received(sent[begin : begin + size])
+        await asyncio.sleep(0)
+    await until(lambda: echoing.transport.written.count(b"done") == 4)
+    assert [(path, body) for path, _, body in echoing.seen] == [
+        ("/a", REQUEST), ("/a", b"ab"), ("/b", b""), ("/a", b""),
+    ]  # fmt: skip
+    assert all(b"upgrade" not in headers for _, headers, _ in echoing.seen)
+    assert echoing.seen[0][1][b"host"] == b"a"
+
+
+@pytest.mark.parametrize("target", [b"a:80", b"/a"])
+async def test_a_tunnel_is_refused(connection, target):
+    connection.protocol.data_received(b"CONNECT " + target + b" HTTP/1.1\r\nHost: a\r\n\r\n")
+    assert refusal(connection.transport) == (400, "invalid_request")
+
+
 async def test_a_pipelined_request_has_a_context_of_its_own():
     """Otherwise it would use the other request's database thread, which nobody would end."""
     mark, seen = ContextVar("mark", default=None), []

@@ -1,4 +1,5 @@
-"""Names and signatures of Django, asgiref, uvicorn and WhiteNoise that project/server relies on.
+"""Names and signatures of Django, asgiref, uvicorn, httptools and WhiteNoise that project/server
+relies on.
 
 If one of these tests fails after an upgrade, read the override that uses the name before you change
 the expectation: the library's own code may do by now what the override does.
@@ -8,6 +9,7 @@ import inspect
 from types import SimpleNamespace
 from typing import Any
 
+import httptools
 import pytest
 from asgiref.sync import SyncToAsync, ThreadSensitiveContext
 from django.core.handlers import asgi
@@ -104,6 +106,21 @@ async def test_a_connection_has_these_attributes() -> None:
     assert isinstance(protocol.transport, Transport)
     assert {"pause_reading", "resume_reading"} <= set(dir(protocol.flow))
     protocol.connection_lost(None)
+
+
+async def test_httptools_still_leaves_a_body_to_the_other_protocol() -> None:
+    """The reason for our parser."""
+    config = Config(lambda: None, lifespan="off", log_config=None)
+    config.load()
+    protocol = HttpToolsProtocol(config, ServerState(), {})
+    protocol.on_headers_complete = lambda: None  # type: ignore[method-assign]
+    protocol.on_message_complete = lambda: None  # type: ignore[method-assign]
+    head = b"POST /a HTTP/1.1\r\nConnection: Upgrade\r\nUpgrade: h2c\r\nContent-Length: 2\r\n\r\n"
+    with pytest.raises(httptools.HttpParserUpgrade) as upgrade:
+        protocol.parser.feed_data(head + b"ab")
+    assert upgrade.value.args == (len(head),)
+    assert protocol.url == b"/a"
+    assert protocol.headers[1:] == [(b"upgrade", b"h2c"), (b"content-length", b"2")]
 
 
 def test_a_cycle_has_these_attributes() -> None:
