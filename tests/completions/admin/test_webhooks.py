@@ -38,6 +38,14 @@ def test_the_secret_is_shown_to_those_who_may_change_it(admin: Client, delivery)
     assert endpoint.secret not in seen
 
 
+def test_the_secret_cannot_be_guessed_by_a_filter(admin: Client, delivery) -> None:
+    guess = f"secret__startswith={delivery.endpoint.secret[:7]}"
+    for client in (admin, user_of(operator_groups.VIEWER), user_of(operator_groups.OPERATOR)):
+        for path in (f"webhookendpoint/?{guess}", f"webhookdelivery/?endpoint__{guess}"):
+            assert client.get(f"/admin/completions/{path}").status_code == 400
+        assert client.get("/admin/completions/webhookendpoint/?enabled=1").status_code == 200
+
+
 def test_an_operator_sends_a_delivery_again_and_a_viewer_does_not(delivery) -> None:
     path = "/admin/completions/webhookdelivery/"
     body = {"action": "replay", "_selected_action": delivery.pk}
