@@ -171,7 +171,8 @@ class ApiKeyAdmin(ModelAdmin[ApiKey]):
     def get_changeform_initial_data(self, request: HttpRequest) -> dict[str, Any]:
         """Fill the form of a clone with everything but the secret."""
         like = request.GET.get("like", "")
-        key = ApiKey.objects.filter(pk=like).first() if like.isdecimal() else None
+        is_id = like.isascii() and like.isdecimal() and len(like) < 19
+        key = ApiKey.objects.filter(pk=like).first() if is_id else None
         if key is None or not self.has_view_permission(request, key):
             return {}
         policy = {name: getattr(key, name) for name in self.changeable}

@@ -211,7 +211,9 @@ def daily_tokens(key_ids: Sequence[int], now: datetime) -> dict[int, list[int]]:
         .annotate(tokens=Sum(F("prompt_tokens") + F("completion_tokens")))
     )
     for row in rows:
-        found[row["api_key_id"]][days[row["bucket"]]] = row["tokens"]
+        day = days.get(row["bucket"])  # none if Redis's clock, which dates usage, is ahead
+        if day is not None:
+            found[row["api_key_id"]][day] = row["tokens"]
     return found
 
 
