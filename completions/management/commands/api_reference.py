@@ -81,5 +81,5 @@ def _range_text(schema: dict[str, Any]) -> str:
     if above is not None:
         return f" in ({above:g}, {high:g}]" if high is not None else f" > {above:g}"
     if low is not None and high is not None:
-        return f" in [{low:g}, {high:g}]" if abs(low) < 1e6 else ""
+        return f" in [{low:.10g}, {high:.10g}]" if abs(low) < 1e6 else ""
     return f" ≥ {low:g}" if low is not None else ""

@@ -18,6 +18,7 @@ def test_the_reference_is_up_to_date() -> None:
         ({}, "any"),
         ({"type": "integer", "minimum": 1}, "integer ≥ 1"),
         ({"type": "integer", "minimum": -(2**63), "maximum": 2**63 - 1}, "integer"),
+        ({"type": "integer", "minimum": 0, "maximum": 2**31 - 1}, "integer in [0, 2147483647]"),
         ({"type": "number", "exclusiveMinimum": 0, "maximum": 1}, "number in (0, 1]"),
         ({"type": "number", "minimum": 0, "maximum": 2}, "number in [0, 2]"),
         ({"type": "string", "enum": ["a", "b"]}, '"a", "b"'),
