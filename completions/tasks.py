@@ -159,7 +159,7 @@ def validate_batch(batch_id: str) -> None:
             rids = BatchRids(_store(), batch.api_key_id, former)
             validation.validate(batch, alive, rids, _cache_of)
         except validation.InterruptedValidationError:
-            logger.warning("another worker validates %s", batch_id)
+            logger.warning("another worker is validating %s", batch_id)
 
 
 def _cache_of(model: str) -> CacheSize | None:

@@ -123,7 +123,7 @@ def _batch_page(request: HttpRequest, batch: Batch) -> HttpResponse:
             ("Failed", exact(batch.failed), ""),
             ("Rate", _rate(pace), "lines, last minute"),
             ("Left", seconds(pace.seconds_left if pace else None),
-             f"{exact(pace.position)} batches before it" if pace and pace.position else ""),
+             f"batches before it: {exact(pace.position)}" if pace and pace.position else ""),
             ("Tokens", compact(batch.prompt_tokens + batch.completion_tokens),
              f"{compact(batch.prompt_tokens)} in, {compact(batch.completion_tokens)} out"),
             ("Cost", money(used["cost"] or 0), ""),

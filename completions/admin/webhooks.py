@@ -49,7 +49,7 @@ class WebhookDeliveryAdmin(ReadOnlyAdmin):
     @admin.action(description="Send again", permissions=["replay"])
     def replay(self, request: HttpRequest, queryset: QuerySet[WebhookDelivery]) -> None:
         count = deliveries.replay(queryset)
-        messages.success(request, f"{count} deliveries are sent again.")
+        messages.success(request, f"Deliveries sent again: {count}.")
 
     def has_replay_permission(self, request: HttpRequest) -> bool:
         return request.user.has_perm("completions.change_webhookdelivery")

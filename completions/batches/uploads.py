@@ -22,7 +22,7 @@ from completions.models import (
 from completions.models.organizations import one_at_a_time
 
 OPEN_FOR = timedelta(hours=24)
-"""A night's break is short enough to go on after it."""
+"""Long enough to continue after a break of one night."""
 MAX_PARTS = 10_000
 _CHUNK = 1024 * 1024
 

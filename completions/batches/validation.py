@@ -250,7 +250,7 @@ class Check:
             return RefusedLine(custom_id, error)
         except _TRANSIENT:
             raise
-        except Exception:  # it would come again with each try, and hold up the whole batch
+        except Exception:  # it would recur in each try, and hold up the whole batch
             logger.exception("unhandled exception in line %d of %s", number, self._batch.id)
             return RefusedLine(custom_id, APIError("internal_error"))
 

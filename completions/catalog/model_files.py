@@ -168,7 +168,7 @@ def load(entry: ModelEntry) -> ModelFiles:
     lengths = [length for length in (entry.max_model_len, context) if length]
     if not lengths or "vocab_size" not in text:
         raise ModelFilesError(
-            f"model {entry.id}: {path} names no vocab_size or no max_position_embeddings; "
+            f"model {entry.id}: {path} lacks vocab_size or max_position_embeddings; "
             f"set max_model_len in models.toml if only the length is missing"
         )
     for id in entry.stop_token_ids:

@@ -79,7 +79,7 @@ def variables_of(source: str) -> frozenset[str]:
 def _with_thinking(message: Mapping[str, Any]) -> Mapping[str, Any]:
     """The message with its thoughts under the name that gpt-oss's template reads too.
 
-    That template refuses a call that has both: it takes the content for the thoughts then.
+    That template refuses a call that has both, since it would take the content for the thoughts.
     """
     if "reasoning_content" not in message or (message.get("tool_calls") and message.get("content")):
         return message

@@ -76,7 +76,7 @@ ERRORS: Final[Mapping[str, ErrorKind]] = {
     "context_length_exceeded": _request(
         "The prompt and max_tokens together exceed the model's context length."
     ),
-    "invalid_file_purpose": _request("The file has another purpose."),
+    "invalid_file_purpose": _request("The file has a different purpose."),
     "storage_limit_exceeded": _request(
         "Your organization's files have reached their storage limit."
     ),
@@ -86,7 +86,7 @@ ERRORS: Final[Mapping[str, ErrorKind]] = {
     "too_many_tasks": _request("The file has too many requests. Split it."),
     "line_too_long": _request("A line of the file is too long. Shorten it."),
     "invalid_json_line": _request("A line of the file is not a JSON object."),
-    "url_mismatch": _request("A line of the file has another url than the batch's endpoint."),
+    "url_mismatch": _request("A line of the file has a url that is not the batch's endpoint."),
     "duplicate_custom_id": _request("Two lines of the file have the same custom_id."),
     "model_mismatch": _request("Lines of the file ask for different models."),
     "token_limit_exceeded": _request(
@@ -124,7 +124,7 @@ ERRORS: Final[Mapping[str, ErrorKind]] = {
     "method_not_allowed": ErrorKind(
         HTTPStatus.METHOD_NOT_ALLOWED,
         INVALID_REQUEST,
-        "This path does not have the method. The Allow header lists those that it has.",
+        "This path does not support the method. The Allow header lists those that it does.",
     ),
     "request_timeout": ErrorKind(
         HTTPStatus.REQUEST_TIMEOUT,
@@ -165,7 +165,7 @@ ERRORS: Final[Mapping[str, ErrorKind]] = {
     "idempotency_key_reused": ErrorKind(
         HTTPStatus.UNPROCESSABLE_ENTITY,
         INVALID_REQUEST,
-        "This Idempotency-Key was used for another request. Draw a new one for each request.",
+        "This Idempotency-Key was used for another request. Use a new one for each request.",
     ),
     # 429: limits. The error's type, as with OpenAI, names what is limited.
     "request_rate_exceeded": _limit(

@@ -62,8 +62,8 @@ class BatchRequestObject(StrictObject):
         "1h to 168h; lines that are not done by then end with batch_expired.", default="24h"
     )
     dry_run = BooleanField(
-        "Validate the file and answer with a forecast of tokens, cost and time; run no line but "
-        "those of a pilot."
+        "Validate the file and answer with a forecast of tokens, cost and time; run only the "
+        "lines of a pilot."
     )
     pilot = IntegerField(
         "Lines, drawn at random, that run first and narrow the forecast. After a dry run, "

@@ -11,7 +11,8 @@ _LOCATION = re.compile(r"^(at )?\d+\(\d+\): ")
 
 _PATTERN_ERROR = re.compile(r"regex parse error:\n(.*)\nerror: ([^\n]*)", re.DOTALL)
 _SHOWN_PATTERN = re.compile(r" {4}(.*)\n {4}[ ^]*\^")
-"""A pattern and the line that underlines the fault; one of several lines is shown otherwise."""
+"""A pattern and the line that underlines the fault; a pattern of several lines is shown
+otherwise."""
 _MAX_SHOWN = 100
 _ESCAPE = "this escape is unknown; write the character without a backslash, or \\\\ for a backslash"
 _SHORT_ESCAPE = "this escape ends too early; write it as in \\n, \\x41, \\u0041 or \\p{Lu}"

@@ -92,7 +92,7 @@ _MESSAGES: tuple[tuple[re.Pattern[str], str], ...] = tuple(
          f"{_TERMINAL}"),
         (r"%json literals cannot be used in terminals", f"%json is a grammar, {_TERMINAL}"),
         (r"failed to parse \"?%json\"?: (.*?)(?: at line \d+ column \d+)?", r"what follows %json "
-         r"is no JSON object: \1"),
+         r"is not a JSON object: \1"),
         (r"failed to compile JSON schema: .*", "a schema after %json must be an object"),
         (r"failed to parse \"?%regex\"?: .*|no fields set on %regex|only one field can be .*",
          "what follows %regex must be an object with one of substring_chunks, an array of strings, "

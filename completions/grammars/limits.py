@@ -101,8 +101,8 @@ def children(value: Any) -> list[Any]:
 _MOST_COUNTED = 10**12
 """Larger counts and products are taken as this one: without a bound, a pattern of a few kilobytes
 makes a number that takes long to multiply and that Python does not print."""
-# Repetitions are possessive, and what is not closed is one piece too: what begins at each of many
-# characters must not look for its end through the whole text again.
+# Repetitions are possessive, and a piece may be unclosed: otherwise the search for its end would
+# run through the whole text again from each of many characters.
 _REGEX = re.compile(
     r"\\[xuUpP]\{[^}\n]{0,100}\}|\\."
     r"|\[(?:[^\]\\]|\\.)*+\]?+"

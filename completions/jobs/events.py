@@ -15,8 +15,9 @@ Extras are absent if there are none. All but the last two appear only in jobs th
                      "named": [n][m]}: natural logarithms for the n tokens of the event. `chosen`
                      is for the token itself, `top` for the k likeliest tokens at its position,
                      `named` for the m ids of token_ids_logprob. An offset counts the characters of
-                     the choice's decoded text before the token. `forced`, [n], says of which
-                     tokens the grammar left no choice; only in jobs that also get `constraint`.
+                     the choice's decoded text before the token. `forced`, [n], is
+                     true for tokens about which the grammar left no choice; only in jobs that
+                     also get `constraint`.
     prompt_logprobs  the same without offsets, for the prompt from logprob_start_len on; the
                      first row of each array is null. Only in the first event of a prompt's first
                      choice, which precedes the first events of its other choices.

@@ -110,7 +110,7 @@ class Migration(migrations.Migration):
                 ('watched', models.JSONField(blank=True, help_text="Fields of the lines' JSON Schema whose values are counted; null without one.", null=True)),
                 ('plan', models.JSONField(blank=True, help_text='Prompt tokens, those computed in the planned order, and in that of the file.', null=True)),
                 ('pilot', models.PositiveIntegerField(blank=True, help_text='Lines, drawn at random, that run first for its forecast.', null=True)),
-                ('receipts', models.BooleanField(default=False, help_text='Whether each answered line tells what computed it.')),
+                ('receipts', models.BooleanField(default=False, help_text='Whether each answered line says what computed it.')),
                 ('held', models.BooleanField(default=False, help_text='Only the lines of the pilot run.')),
                 ('forecast', models.JSONField(blank=True, help_text='What is known of its lines before they run.', null=True)),
                 ('summary', models.JSONField(default=dict, help_text='See completions/batches/summary.py.')),

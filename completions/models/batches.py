@@ -92,7 +92,7 @@ class Batch(models.Model):
         null=True, blank=True, help_text="Lines, drawn at random, that run first for its forecast."
     )
     receipts = models.BooleanField(
-        default=False, help_text="Whether each answered line tells what computed it."
+        default=False, help_text="Whether each answered line says what computed it."
     )
     held = models.BooleanField(default=False, help_text="Only the lines of the pilot run.")
     forecast = models.JSONField(
@@ -137,7 +137,7 @@ class Batch(models.Model):
 
     @property
     def refused(self) -> int:
-        """The number of lines of a batch with a pilot that never run."""
+        """How many lines of a batch with a pilot are refused, and so never run."""
         return self.total - int(self.forecast["lines"]) if self.forecast else 0
 
     @property

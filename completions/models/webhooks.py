@@ -37,7 +37,7 @@ def validate_address(url: str) -> None:
     if parts.scheme not in ("https", "http") or not parts.hostname:
         raise ValidationError(f"{url!r} is not an address that begins with https:// or http://.")
     if parts.username or parts.password or parts.fragment:
-        raise ValidationError("An address has neither a user nor a fragment.")
+        raise ValidationError("An address must have neither a user nor a fragment.")
     try:
         _ = parts.port
     except ValueError as error:

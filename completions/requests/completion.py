@@ -52,8 +52,8 @@ class CompletionRequestObject(GenerationFields):
     )
     echo = BooleanField("Put the prompt's text before the completion's.", default=False)
     logprobs = IntegerField(
-        "Log probabilities of each token in the text, the prompt's too with echo, and "
-        "of this many likeliest ones, natural logarithms of the unmodified distribution.",
+        "Natural log probabilities, under the unmodified distribution, of each token in the text "
+        "(with echo, of the prompt's too) and of this many of the likeliest ones.",
         min_value=0,
         max_value=MAX_TOP_LOGPROBS,
     )

@@ -182,7 +182,7 @@ def of(configuration: Configuration) -> Provider:
 def _metadata(document: Any, issuer: str, url: str) -> dict[str, Any]:
     """What Authlib needs of a discovery document."""
     if not isinstance(document, dict):
-        raise ProviderError(f"{url} is no JSON object.")
+        raise ProviderError(f"{url} is not a JSON object.")
     if document.get("issuer") != issuer:
         message = f"{url} names the issuer {document.get('issuer')!r}, and QUIRE_OIDC_ISSUER is "
         raise ProviderError(message + repr(issuer))

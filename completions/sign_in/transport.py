@@ -80,7 +80,7 @@ class _Bounded(HTTPAdapter):
         finally:
             response.raw.close()
         if len(body) > MOST_BYTES:
-            raise requests.RequestException(f"{request.url} answers more than {MOST_BYTES} bytes")
+            raise requests.RequestException(f"{request.url} sent more than {MOST_BYTES} bytes")
         if response.is_redirect:
             raise requests.RequestException(f"{request.url} redirects to another address")
         response.raw = urllib3.HTTPResponse(BytesIO(body), preload_content=False)

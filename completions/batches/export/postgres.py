@@ -28,7 +28,7 @@ _TYPES = {
     Scalar.BOOLEAN: "boolean",
 }  # fmt: skip
 _NO_URL = (
-    "--to is no URL that PostgreSQL reads. In a user or password, write every character but "
+    "--to is not a URL that PostgreSQL can read. In a user or password, write every character but "
     "letters and digits as % and two hexadecimal digits, such as %40 for @; or set PGPASSWORD"
 )
 _COLUMNS = """

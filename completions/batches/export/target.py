@@ -37,9 +37,9 @@ class Report:
 
     def __str__(self) -> str:
         there = f", {self.there} were there already" if self.there else ""
-        text = f"{self.rows} rows in {self.place}, {self.errors} of them errors{there}"
+        text = f"{self.rows} rows in {self.place}, {self.errors} with an error{there}"
         if self.not_whole:
-            text += f"\n{self.not_whole} answers are not whole JSON documents; see the column text"
+            text += f"\nanswers that are not whole JSON: {self.not_whole}; see the column text"
         if self.misfits:
-            text += f"\n{self.misfits} values do not fit their columns; see the column text"
+            text += f"\nvalues that do not fit their columns: {self.misfits}; see the column text"
         return text

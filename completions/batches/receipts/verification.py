@@ -45,9 +45,9 @@ async def faults(line: Receipted) -> list[str]:
         ("grammar", digest(grammar) if grammar is not None else None),
     ):
         if receipt[name] != actual:
-            found.append(f"the {name} is another one")
+            found.append(f"the {name} is not the receipt's")
     if line.body.get("seed") is not None and receipt["seed"] != request["sampling"]["seed"]:
-        found.append("the seed is another one")
+        found.append("the seed is not the receipt's")
     if found:
         return found
     return list(_of_choices(line, grammar, files, _stops(line.body, files)))

@@ -46,8 +46,8 @@ MAX_LEXEMES = 20_000
 MAX_WORK = 2_000_000
 """The most states visited in all simulations of one grammar: a few seconds of work."""
 _TEXT_OR_ID = (
-    "text and a token by id can be the same token here; begin the text by a character that none of "
-    "the tokens begins with, or put a special token between them"
+    "text and a token by id can be the same token here; begin the text with a character that none "
+    "of the tokens begins with, or put a special token between them"
 )
 _ALL_BYTES = (1 << 256) - 1
 _TOO_AMBIGUOUS = "too ambiguous: many levels can be read in several ways; make the rules distinct"

@@ -82,7 +82,7 @@ def apply(grammar: Grammar) -> None:
 
 _REASONS = {
     "max_tokens": "max_tokens is supported where the rule repeats tokens by id, as in "
-    "ExcludeToken(5)*; bound text by max_chars",
+    "ExcludeToken(5)*; bound text with max_chars",
     "max_chars": "max_chars is supported in rules without recursion and without tokens by id; "
     "bound the repetitions inside, as in [a-z]{0,80}",
     "lazy": "lazy is supported in rules without recursion and without tokens by id; exclude "

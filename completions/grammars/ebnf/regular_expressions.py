@@ -296,7 +296,7 @@ class _Reader:
             if code_points.is_character(value):
                 return ((value, value),)
             raise self._source.error(
-                start, f"\\{found[0]} is no Unicode character; give another code point"
+                start, f"\\{found[0]} is not a Unicode character; give another code point"
             )
         if found := _CONTROL.match(self._pattern, start + 1):
             self._position = found.end()

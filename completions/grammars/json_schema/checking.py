@@ -26,7 +26,7 @@ _COMPLAINTS: Mapping[str, tuple[tuple[str, ...], str]] = {
     ),
     "Invalid URI reference": (
         ("$ref",),
-        "this $ref is no URI; write spaces and other characters that a URI lacks as in %20",
+        "this $ref is not a URI; percent-encode spaces and what else a URI cannot hold, as in %20",
     ),
     "is not present in a registry": (
         ("id", "$ref", ""),

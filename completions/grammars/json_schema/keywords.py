@@ -197,7 +197,7 @@ class _Walk:
                 del schema[keyword]
         if not isinstance(schema.get("$defs", {}), dict):
             del schema["$defs"]
-            self._warn("$defs", pointer, "$defs has no effect, for it is no object of schemas")
+            self._warn("$defs", pointer, "$defs has no effect: it is not an object of schemas")
         for keyword, value in list(schema.items()):
             if keyword in UNSUPPORTED:
                 message = f"the keyword {keyword} is not supported; {UNSUPPORTED[keyword]}"

@@ -13,7 +13,8 @@ ORDINARY_COUNT = 500
 ORDINARY_OCCURRENCES = {"$ref": 50, "(": 200, "multipleOf": 1}
 """llguidance multiplies several `multipleOf`, beyond its own limits on time and memory."""
 ORDINARY_PATTERNS_BYTES = 1_000
-"""Bytes of a schema with `patternProperties`, each of which llguidance compares with each."""
+"""Bytes of a schema with `patternProperties`, all of which llguidance compares with one
+another."""
 _HIDDEN = ("%json", "\\\\u")
 """Signs of a schema inside a text, which the static caps miss, or of escapes that hide counts."""
 _SPACE = r"(?:\s|\\+[nrtf])*+"
@@ -49,8 +50,8 @@ def is_ordinary(question: Question, written: str) -> bool:
 
 
 def _most_repeated(question: Question, written: str) -> int:
-    """A bound of the product of nested counts. llguidance computes the first mask of
-    `(((ab){40,46}){40,46}){40,46}` for ever."""
+    """An upper bound on the product of nested counts. llguidance computes the first mask of
+    `(((ab){40,46}){40,46}){40,46}` forever."""
     kind = question.constraint.plain()[0]
     nests_anywhere = kind in ("ebnf", "structural_tag") or _SPACED.search(written) is not None
     most, product = 1, 1

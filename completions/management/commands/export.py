@@ -15,7 +15,7 @@ from completions.models import Batch
 class Command(BaseCommand):
     help = (
         "Write the results of an ended batch as rows of typed columns. If it is interrupted, run "
-        "it again: no row is missing, and none is there twice."
+        "it again: no row is lost or repeated."
     )
     requires_system_checks = ()
 

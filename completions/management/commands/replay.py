@@ -100,5 +100,5 @@ def _difference(receipt: Any, again: Any) -> str:
             because = f"; these changed: {', '.join(changed)}" if changed else ""
             return f"choice {choice} differs from token {at} on{because}"
     if len(receipt["output_ids"]) != len(again["output_ids"]):
-        return "it has another number of choices"
+        return "it has a different number of choices"
     return ""

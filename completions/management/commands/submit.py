@@ -64,14 +64,14 @@ class Command(BaseCommand):
 
         parser.add_argument(
             "--dry-run", action="store_true",
-            help="print a forecast as JSON; run no line but those of a pilot",
+            help="print a forecast as JSON; run only the lines of a pilot",
         )  # fmt: skip
         parser.add_argument(
             "--receipts", action="store_true", help="a receipt for each answered line; see verify"
         )
         parser.add_argument(
             "--pilot", type=int, metavar="N", choices=range(1, MOST_PILOT + 1),
-            help="run N random lines first, by which the forecast is narrowed",
+            help="run N random lines first, to narrow the forecast",
         )  # fmt: skip
 
     def handle(self, *args: Any, file: Path, wait: bool, **options: Any) -> None:

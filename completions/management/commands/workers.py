@@ -75,7 +75,7 @@ def _only(store: SyncStore, wanted: str) -> WorkerRecord:
     found = found or [worker for worker in live if worker.id.startswith(wanted)]
     if not found:
         raise CommandError(
-            f"no id of a live worker begins with {wanted!r}; list them with: manage.py workers"
+            f"no live worker's id begins with {wanted!r}; list them with: manage.py workers"
         )
     if len(found) > 1:
         candidates = "\n".join(f"  {worker.id}" for worker in found)

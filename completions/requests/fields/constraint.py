@@ -114,8 +114,8 @@ class ConstraintFields(StrictObject):
     structured_outputs = StructuredOutputsObject(
         "vLLM's: one of json, regex, choice, grammar, json_object and structural_tag."
     )
-    guided_json = SchemaField("vLLM's older name of json_schema.")
-    guided_regex = TextField("vLLM's older name of regex.")
+    guided_json = SchemaField("vLLM's older name for json_schema.")
+    guided_regex = TextField("vLLM's older name for regex.")
     guided_choice = OneOfField("vLLM's: up to 1024 texts, one of which is the output.")
     guided_grammar = EitherGrammarField(
         "vLLM's: a grammar, in EBNF where it has ::=, else in Lark, where the first rule begins if "

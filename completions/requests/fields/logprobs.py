@@ -50,7 +50,7 @@ class LogprobFields(StrictObject):
         child=TokenIdsField(max_length=MAX_LOGPROB_TOKEN_IDS),
     )
     return_text_in_logprobs = BooleanField(
-        "Texts instead of null in the arrays of these fields.", default=False
+        "Texts instead of null in the arrays of `meta_info`.", default=False
     )
 
 

@@ -83,9 +83,9 @@ class ReturnFields(StrictObject):
         default=False,
     )
     return_routed_experts = BooleanField(
-        "Mixture-of-experts models: `meta_info.routed_experts` of each choice, and "
-        "`sglext.routed_experts` of the first, in base64 the little-endian int32 experts "
-        "[prompt and output tokens but the last, layers, experts per token].",
+        "Mixture-of-experts models: add `meta_info.routed_experts` to each choice, and "
+        "`sglext.routed_experts` for the first: ids of experts as little-endian int32 in base64, "
+        "of shape [prompt and output tokens but the last, layers, experts per token].",
         default=False,
     )
     routed_experts_start_len = IntegerField(

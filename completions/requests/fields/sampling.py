@@ -184,7 +184,9 @@ class SamplingFields(StrictObject):
         "subtract dry_multiplier * dry_base ^ (length of it - dry_allowed_length); 0: off.",
         range=FLOATS["dry_multiplier"],
     )
-    dry_base = NumberField("How fast that grows with the length.", range=FLOATS["dry_base"])
+    dry_base = NumberField(
+        "How fast the DRY penalty grows with the length.", range=FLOATS["dry_base"]
+    )
     dry_allowed_length = IntegerField(
         "Repetitions shorter than this are not penalised.", range=INTEGERS["dry_allowed_length"]
     )

@@ -1,4 +1,4 @@
-// The editor of a constraint. What the service says of it is marked in the text.
+// The editor of a constraint, which marks in the text what the service says about it.
 
 const WAIT = 300; // ms without a key press before the text is judged
 

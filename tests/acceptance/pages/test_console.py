@@ -269,7 +269,7 @@ def test_fifty_thousand_results(page: browser.Page, service: Installation):
     assert page.evaluate("document.documentElement.scrollWidth - window.innerWidth") <= 0
     while shown.count() == 0:  # a page searches for a bounded time
         with page.expect_navigation():
-            page.get_by_role("link", name="Look further").click()
+            page.get_by_role("link", name="Search on").click()
     assert shown.count() == 1
     shown.first.locator("summary").first.click()
     shown.first.get_by_text("line-50000").nth(1).wait_for()

@@ -149,7 +149,7 @@ def test_results_are_exported(run, file):
     )
     target = file.with_name("results.parquet")
     printed = run(file, "--to", target)  # which waits
-    assert f"2 rows in {target}, 1 of them errors" in printed
+    assert f"2 rows in {target}, 1 with an error" in printed
     rows = parquet.read_table(target).to_pylist()
     assert [(row["custom_id"], row["error_code"]) for row in rows] == [
         ("a", None), ("b", "integer_below_min_value"),

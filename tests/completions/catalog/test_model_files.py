@@ -106,7 +106,7 @@ def test_a_missing_folder(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("config", [{}, {"vocab_size": 10}, {"max_position_embeddings": 64}])
 def test_an_incomplete_configuration(tmp_path: Path, config: Any) -> None:
-    with pytest.raises(ModelFilesError, match="names no vocab_size or no max_position"):
+    with pytest.raises(ModelFilesError, match="lacks vocab_size or max_position"):
         load(tmp_path, config=config)
 
 

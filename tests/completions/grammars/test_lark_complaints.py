@@ -65,7 +65,7 @@ from completions.grammars.lark_complaints import explained
         ("start: A\nA: <[5]>", (2, 4), "<[5]> is a token, which can stand only in rules"),
         ("start: A\nA: %json {}", (2, 4), "%json is a grammar, which can stand only in rules"),
         ("start: %json [1]", (1, 8), "a schema after %json must be an object"),
-        ('start: %json {"type": ', None, "what follows %json is no JSON object: EOF"),
+        ('start: %json {"type": ', None, "what follows %json is not a JSON object: EOF"),
         ('start: %regex {"pattern": "a"}', None, "what follows %regex must be an object with"),
         ("start: %regex {}", (1, 8), "what follows %regex must be an object with"),
         ("%llguidance 1", (1, 1), "what follows %llguidance must be an object of its options"),

@@ -69,7 +69,7 @@ def test_waiting_ends_when_the_last_job_has(worker, valkey, settings):
 @pytest.mark.parametrize(
     ("arguments", "reason"),
     [
-        (("--drain", "nobody"), "no id of a live worker begins with 'nobody'"),
+        (("--drain", "nobody"), "no live worker's id begins with 'nobody'"),
         (("--resume", "host-"), "matches several workers"),
         (("--wait",), "--wait needs --drain"),
     ],

@@ -41,7 +41,7 @@ def arrays(
     if shape.repeating:
         if shape.high is not None and shape.high <= 1:
             return []
-        advice = "no grammar finds equal items; leave uniqueItems out of not and oneOf"
+        advice = "no grammar can find equal items; leave uniqueItems out of not and oneOf"
         raise CannotWriteError(shape.repeating, "uniqueItems", advice)
     unique = shape.unique if shape.high is None or shape.high > 1 else None
     shape = replace(shape, unique=None)
@@ -296,7 +296,7 @@ def _with_names_left(shape: Object, missing: int) -> Object:
     if missing > 1:
         # Names that are not declared may be generated twice.
         advice = (
-            "names that are not declared count once only; declare them in properties, with "
+            "undeclared names count only once; declare them in properties, with "
             "additionalProperties: false"
         )
         raise CannotWriteError(shape.counted, "minProperties", advice)

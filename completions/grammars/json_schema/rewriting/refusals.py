@@ -7,7 +7,7 @@ class CannotWriteError(Exception):
     def __init__(self, pointer: str, keyword: str, advice: str) -> None:
         super().__init__(advice)
         self.pointer = pointer
-        """Of the keyword in the client's schema; empty if unknown."""
+        """The place of the keyword in the client's schema; empty if unknown."""
         self.keyword = keyword
         self.advice = advice
         """The nearest form that works."""

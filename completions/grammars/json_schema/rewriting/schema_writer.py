@@ -194,7 +194,9 @@ def _number(shape: Number) -> list[Node]:
     if shape.others or (shape.integer is False and is_one):
         return _listed(shape)
     if shape.integer is False:
-        advice = "no grammar excludes integers from numbers; allow both, or use type integer alone"
+        advice = (
+            "no grammar can exclude integers from numbers; allow both, or use type integer alone"
+        )
         raise CannotWriteError("", "type", advice)
     inside = sorted(
         each for each in set(shape.excluded)

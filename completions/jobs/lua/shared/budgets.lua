@@ -43,7 +43,7 @@ end
 
 local function keep_spent(scope) redis.call('EXPIRE', prefix .. 'spent:' .. scope, SPENT_KEPT) end
 
--- Whether `tokens` and `cost` fit in addition. `budgets` holds, per scope, the daily and monthly tokens and the daily
+-- Whether `tokens` and `cost` still fit. `budgets` holds, per scope, the daily and monthly tokens and the daily
 -- and monthly cost; negative means no budget. Returns 'ok' and what `hold` writes; or the scope, the name of the budget
 -- that is reached, and how much of it is spent and held; or the scope and 'unseeded'.
 local function within_budgets(scopes, budgets, tokens, cost, at)

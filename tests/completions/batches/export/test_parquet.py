@@ -51,7 +51,7 @@ def test_columns_have_the_types_of_the_schema(path):
         [refusal(2, "b")],
     )
     report = ParquetFile(path).write(found)
-    assert str(report) == f"3 rows in {path}, 1 of them errors"
+    assert str(report) == f"3 rows in {path}, 1 with an error"
     table = pq.read_table(path)
     types = {field.name: str(field.type) for field in table.schema}
     assert types | {
@@ -83,7 +83,7 @@ def test_values_that_do_not_fit_are_counted(path):
         source([request("a", schema)], [answer(1, "a", f'{{"n":{2**63}}}'), answer(2, "b", "{")])
     )
     assert (report.misfits, report.not_whole) == (1, 1)
-    assert "1 values do not fit" in str(report)
+    assert "values that do not fit their columns: 1;" in str(report)
     assert pq.read_table(path, columns=["n", "text"]).to_pylist() == [
         {"n": None, "text": f'{{"n":{2**63}}}'}, {"n": None, "text": "{"},
     ]  # fmt: skip

@@ -59,7 +59,7 @@ def test_columns_have_the_types_of_the_schema(url, connection):
             [refusal(2, "b")],
         )
     )
-    assert str(report) == '3 rows in "Night", 1 of them errors'
+    assert str(report) == '3 rows in "Night", 1 with an error'
     first, second, third = found(connection)
     assert {name: first[name] for name in DOCUMENT} == DOCUMENT
     assert (second["custom_id"], second["error_code"]) == ("b", "decimal_above_max_value")
@@ -182,7 +182,7 @@ def test_a_schema_of_the_database_can_be_named(database, connection):
     "wrong", ["me:s%cret@h/db/t", "me:secret%ff@h/db/t", "me:a secret@h/db/t", "[secret/db/t"]
 )
 def test_a_url_that_cannot_be_read_is_not_shown(wrong):
-    with pytest.raises(ExportError, match="--to is no URL that PostgreSQL reads") as error:
+    with pytest.raises(ExportError, match="--to is not a URL that PostgreSQL can read") as error:
         Table(f"postgresql://{wrong}")
     assert "cret" not in str(error.value)
 

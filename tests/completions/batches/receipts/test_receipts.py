@@ -123,7 +123,7 @@ def test_an_overloaded_machine_is_no_fault_of_a_line(output, monkeypatch):
 @pytest.mark.parametrize("name", ["model", "tokenizer", "prompt", "grammar", "seed"])
 def test_another_request_is_found(output, name):
     changed(output, "letters", lambda line: line["receipt"].update({name: "other"}))
-    assert faults(output) == f"letters: the {name} is another one\n"
+    assert faults(output) == f"letters: the {name} is not the receipt's\n"
 
 
 def test_the_requests_may_be_named(output, tmp_path, bench):

@@ -111,7 +111,7 @@ from completions.grammars.exceptions import GrammarError
         ('root ::= Regex("a(?i)b")', 1, 18, "flags inside a pattern"),
         (r'root ::= Regex("a\\bc")', 1, 18, "\\b is not supported"),
         (r'root ::= Regex("(a)\\1")', 1, 20, "\\1 is not supported"),
-        (r'root ::= Regex("\\ud800")', 1, 17, "no Unicode character"),
+        (r'root ::= Regex("\\ud800")', 1, 17, "not a Unicode character"),
         (r'root ::= Regex("a\\")', 1, 18, "escapes nothing"),
         ('root ::= Regex("' + "(" * 251 + '")', 1, 267, "nested deeper than 250"),
         ("root ::= Substring(5)", 1, 20, "text in double quotes"),

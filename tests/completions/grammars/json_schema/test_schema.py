@@ -118,7 +118,7 @@ def test_a_schema_that_cannot_be_enforced_is_refused_with_the_reason(
     ("schema", "pointer", "reason"),
     [
         ({"items": {"$ref": "#/$defs/a b"}, "$defs": {"a b": {"type": "null"}}}, "/items/$ref",
-         r"this \$ref is no URI; write spaces and other characters"),
+         r"this \$ref is not a URI; percent-encode spaces"),
         ({"type": "object", "allOf": [
             {"anyOf": [{"required": [f"{letter}{i}"]} for letter in "ab"]} for i in range(12)
         ]}, "/allOf", "combine to too many alternatives; list the combinations"),
