@@ -238,8 +238,8 @@ def _submitted(file: Path, url: str, options: Body) -> _Verb[Body]:
             if error.code != "batch_not_found":
                 raise
             raise QuireError(
-                f"{file} was submitted as {made['id']}, which this key does not see: use the key "
-                f"of that time, or delete {note.path} to run all lines again",
+                f"{file} was submitted as {made['id']}, which this key cannot see: use the key "
+                f"that submitted it, or delete {note.path} to run all lines again",
                 error.status, error.code,
             ) from error  # fmt: skip
     batch = yield from _made(file, note, options, {"Idempotency-Key": made["key"]})

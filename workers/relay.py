@@ -357,7 +357,7 @@ class Relay:
                 if job.span is not None:
                     job.span.left("given back")
         except (RedisError, OSError) as error:
-            logger.warning("cannot give jobs back, the reconciler will find them: %s", error)
+            logger.warning("cannot give jobs back; the reconciler will find them: %s", error)
 
     def _give_back(self, jobs: list[LiveJob], lost: bool) -> None:
         """Return jobs to the queue. One that the engine never took cannot have broken it."""
@@ -365,12 +365,12 @@ class Relay:
 
     def _give_up(self, error: BaseException) -> None:
         """Give all jobs back and end the process: a broken engine cannot serve again."""
-        logger.critical("the engine is broken, this worker ends: %s", error)
+        logger.critical("the engine is broken; this worker ends: %s", error)
         self._stopping = True
         try:
             self._release(lost=True)
         except Exception:
-            logger.exception("cannot give jobs back, the reconciler will find them")
+            logger.exception("cannot give jobs back; the reconciler will find them")
         finally:
             self._on_broken(error)
 

@@ -2,7 +2,7 @@
 
     python -m benchmarks.engine.constrained_streams [--model FOLDER]
 
-One engine runs as many streams of each kind, by turns; the order changes from turn to turn. All
+One engine runs as many streams of each kind, in turns; the order changes from turn to turn. All
 draw at temperature 1 from random prompts. A ratio is the median over turns of the ratio within a
 turn, so that other load disturbs it less; forced tokens make a constrained token cheaper, so the
 ratio of steps is there too, and that of processor time, which load disturbs least with one thread.

@@ -2,7 +2,7 @@
 
     python -m benchmarks.engine.constraint_report [--model FOLDER]
 
-One engine runs the same constrained requests with and without the report, by turns; the first of
+One engine runs the same constrained requests with and without the report, in turns; the first of
 the two changes from turn to turn. Figures are processor time. A cost is the median over turns of
 the ratio within a turn. The last column is what steps spend where no request asks, as a share of
 the plain run.

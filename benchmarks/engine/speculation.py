@@ -2,9 +2,9 @@
 
     python -m benchmarks.engine.speculation [--model FOLDER]
 
-Both engines run the same requests by turns in one process. Every turn has new prompts and seeds, so
-that no answer can be copied from an earlier turn. A ratio is the median over turns of the ratio of
-times. Every answer must be the same with and without speculation.
+Both engines take turns at the same requests in one process. Every turn has new prompts and seeds,
+so that no answer can be copied from an earlier turn. A ratio is the median over turns of the ratio
+of times. Every answer must be the same with and without speculation.
 """
 
 import json
@@ -133,7 +133,7 @@ class Arm:
 
 
 def measure(engines: dict[str, Engine], make: MakeRequests, batch: int, turns: int) -> str:
-    """Run a workload by turns. The first turn does not count. Returns a line of the table."""
+    """Run a workload in turns. The first turn does not count. Returns a line of the table."""
     arms = {name: Arm(engine, [], [], engine.stats()) for name, engine in engines.items()}
     num_tokens = 0
     for turn in range(turns + 1):

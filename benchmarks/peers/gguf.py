@@ -5,7 +5,7 @@
 
 llama.cpp is included if ``FOLDER/llama-cpp/bin/python`` has llama-cpp-python, and with
 ``--bfloat16`` the engine with the same files in that dtype. Every contender is a process of its
-own; all get the same random prompts by turns, and the tables give medians. ``OMP_NUM_THREADS`` sets
+own; all get the same random prompts in turn, and the tables give medians. ``OMP_NUM_THREADS`` sets
 the threads of all contenders. ``LLAMA_CPP_REPACKS=0`` keeps llama.cpp from laying weights out
 anew for AMX and vectors. Rates per processor second are in parentheses; with one thread, they
 hardly depend on other load. Memory is the highest resident size of a process, and what remains of

@@ -3,7 +3,7 @@
     python -m benchmarks.service --model var/models/smollm2-135m-instruct
 
 The engine alone and a whole installation (web, queue, worker on embedded servers, in a folder that
-is deleted afterwards) run the same prompts by turns; the client shares the machine with them. The
+is deleted afterwards) run the same prompts in turn; the client shares the machine with them. The
 table gives medians; `share` is the service's part of the engine's figure.
 """
 

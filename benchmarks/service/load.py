@@ -3,11 +3,11 @@
     python -m benchmarks.service.load --streams 200,500,1000
     python -m benchmarks.service.load --engine real --streams 200
 
-Nine of ten streams belong to one organization and come first; the tenth belongs to another. The
+Nine in ten streams belong to one organization and start first; the rest belong to another. The
 engines are scripts with a fixed step, `--workers` of them with 64 slots each, or the demo model.
-Every stream is read to its end and must be whole. Then the queue gets room for a tenth of the
-streams, and after that a key for a twentieth: all others must be refused with Retry-After. The
-clients share the machine with the service.
+Every stream is read to its end and must be whole. Then the queue has room for only a tenth of the
+streams, and after that a key has room for a twentieth: all others must be refused with Retry-After.
+The clients share the machine with the service.
 """
 
 import asyncio

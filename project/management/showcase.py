@@ -118,7 +118,7 @@ class _Scenes:
         self._cost(job)
 
     def crowd(self) -> None:
-        self._write(f"\n5. {len(_TOPICS)} requests at once, a prompt of another length in each")
+        self._write(f"\n5. {len(_TOPICS)} requests at once, with prompts of different lengths")
         asked = [
             self._asked(f"Write {index} sentences about {topic}.", max_tokens=CROWD_TOKENS)
             for index, topic in enumerate(_TOPICS, start=1)

@@ -55,7 +55,7 @@ class ThrottledBackend(ModelBackend):
         return user
 
     def user_can_authenticate(self, user: Any) -> bool:
-        """Not a user of the provider, who would keep the roles of groups that the user left."""
+        """Refuse users of the provider: they would keep the roles of groups that they have left."""
         is_ours = not user.username.startswith(USER_PREFIX)
         return is_ours and bool(super().user_can_authenticate(user))
 

@@ -112,7 +112,7 @@ def test_a_batch_that_the_key_does_not_see_is_not_run_twice(service, quire, larg
 
     with (
         Quire("http://quire/v1", "sk-a", httpx.MockTransport(answer)) as again,
-        pytest.raises(QuireError, match=r"batch_1, which this key does not see.*lines.*\.quire"),
+        pytest.raises(QuireError, match=r"batch_1, which this key cannot see.*lines.*\.quire"),
     ):
         again.submit(large)
     assert service.asked.count("POST /batches") == 1

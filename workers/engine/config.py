@@ -45,7 +45,7 @@ class EngineConfig:
     """On a GPU, launch a step before the tokens of the previous one are known, if it depends on
     nothing else."""
     num_threads: int | None = None
-    """A fixed number of threads. By default the engine uses all cores, or one less while other
+    """A fixed number of threads. By default the engine uses all cores, or one fewer while other
     processes need it."""
     grammar_threads: int = 1
     adapters: Mapping[str, Path] = field(default_factory=dict)

@@ -208,7 +208,7 @@ class Engine:
         The thread calls ``on_outputs`` after each step with outputs; it must not block. If a step
         fails, the thread ends every live request with an error, then calls ``on_fatal``.
         """
-        assert self._thread is None, "the engine was started before"
+        assert self._thread is None, "the engine has been started already"
         if self.followers is not None:
             self.followers.watch(partial(self._lose, on_fatal))
         self._thread = threading.Thread(

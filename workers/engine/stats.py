@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass
 class EngineStats:
     """Counters and gauges of one engine. Counters start at zero with the engine.
 
-    No field has a default: a figure that nobody sets would be reported as 0 for ever.
+    No field has a default: a figure that nobody sets would be reported as 0 forever.
     """
 
     forward: str

@@ -13,7 +13,7 @@ from workers import model_preparation
 
 class Command(BaseCommand):
     help = (
-        "Fetch or convert the models of models.toml into QUIRE_HOME/models; nothing when present."
+        "Fetch or convert the models of models.toml into QUIRE_HOME/models, unless they are there."
     )
     requires_system_checks = ()
 

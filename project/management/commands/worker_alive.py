@@ -24,4 +24,4 @@ class Command(BaseCommand):
         except RedisError as error:
             raise CommandError(f"Redis does not answer: {error}") from error
         if host not in {worker.host for worker in workers}:
-            raise CommandError(f"no worker of {host} sends heartbeats")
+            raise CommandError(f"no worker on {host} sends heartbeats")

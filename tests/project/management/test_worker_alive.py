@@ -36,7 +36,7 @@ def test_another_host_does_not_count(beat):
 def test_a_host_whose_name_begins_alike_does_not_count(beat, monkeypatch, other):
     monkeypatch.setattr(socket, "gethostname", lambda: "gpu-1")
     beat(other)
-    with pytest.raises(CommandError, match="no worker of gpu-1 sends"):
+    with pytest.raises(CommandError, match="no worker on gpu-1 sends"):
         call_command("worker_alive")
     beat("gpu-1")
     call_command("worker_alive")

@@ -136,7 +136,7 @@ class Groups:
         return found
 
     def leave(self, scores: Tensor) -> Tensor:
-        """``scores`` [tokens, experts], those of the other groups lower than any."""
+        """``scores`` [tokens, experts], those of groups that are not kept below all others."""
         if self.count == 1:
             return scores
         grouped = scores.view(len(scores), self.count, -1)
@@ -208,7 +208,7 @@ class RouterParts:
         return self.groups.leave(by).topk(self.chosen).indices.sort().values
 
     def weights(self, rows: Tensor, ids: Tensor) -> Tensor:
-        """Those of the experts ``ids`` [tokens, n] for ``rows`` [tokens, hidden]."""
+        """The weights of the experts ``ids`` [tokens, n] for ``rows`` [tokens, hidden]."""
         kept = self._scores(rows).gather(1, ids)
         return (kept / kept.sum(1, keepdim=True) if self.normalizes else kept) * self.scale
 

@@ -91,8 +91,8 @@ def _projected(attention: Any, children: dict[str, Any]) -> AttentionParts:
     if "q_proj" in children:
         projections = tuple(as_packed(children.pop(f"{x}_proj")) for x in "qkv")
         kv_heads = projections[1].out_features // dim
-        expect(projections[0].out_features == num_heads * dim, "queries have another width")
-        expect(projections[2].out_features == kv_heads * dim, "values have another width")
+        expect(projections[0].out_features == num_heads * dim, "queries have an unexpected width")
+        expect(projections[2].out_features == kv_heads * dim, "values have an unexpected width")
         side_by_side = False
     else:
         whole = getattr(attention, "multi_query", True)
@@ -141,7 +141,7 @@ def _with_latents(attention: Any, children: dict[str, Any]) -> AttentionParts:
     if "q_a_proj" in children:
         query_down, projection = (as_packed(children.pop(f"q_{x}_proj")) for x in "ab")
         rank = projection.in_features
-        expect(query_down.out_features == rank, "latents of queries have another width")
+        expect(query_down.out_features == rank, "latents of queries have an unexpected width")
         query = query_down, NormParts.read_row(take_one(children, ("q_a_layernorm",)), rank)
     else:
         projection = as_packed(take_one(children, ("q_proj",)))
@@ -151,9 +151,9 @@ def _with_latents(attention: Any, children: dict[str, Any]) -> AttentionParts:
     expect(
         turned > 0 and plain > 0 and plain % HEAD_MULTIPLE == 0, "keys have no part of their own"
     )
-    expect(projection.out_features == first, "queries have another width")
-    expect(up.out_features == num_heads * step, "keys and values have another width")
-    expect(output.in_features == num_heads * value_dim, "values have another width")
+    expect(projection.out_features == first, "queries have an unexpected width")
+    expect(up.out_features == num_heads * step, "keys and values have an unexpected width")
+    expect(output.in_features == num_heads * value_dim, "values have an unexpected width")
     latent_begin = first + num_heads * step
     query_latent_begin = latent_begin + down.out_features
     query_rank = query[0].out_features if query else 0

@@ -147,7 +147,7 @@ class TiledLinear(nn.Module):
         )
 
     def columns(self, begin: int, end: int) -> LinearStruct:
-        """Of the outputs ``[begin, end)`` alone, both multiples of 16."""
+        """The structure for the outputs ``[begin, end)`` alone, both multiples of 16."""
         struct = self.struct
         block = self._packed.numel() * self._packed.element_size() * _LANES // self._outputs
         struct.packed += begin // _LANES * block
@@ -218,7 +218,7 @@ def _to_nibbles(weight: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     values [out, groups, 32]. Of several ranges for each group, the least-squares best is kept."""
     lowest, highest = weight.amin(2).clamp_max_(0), weight.amax(2).clamp_min_(0)
     levels = (highest - lowest) / _LARGEST_NIBBLE
-    sample = slice(0, _SAMPLED)  # of the outputs, which all had 4 bits or none
+    sample = slice(0, _SAMPLED)  # of the outputs: all of them had 4 bits, or none
     had_4_bits = bool((_spacing(weight[sample], levels[sample]) > levels[sample]).any())
     spacing = _spacing(weight, levels) if had_4_bits else levels
     steps = spacing.amax(1) / _LARGEST_BYTE
@@ -269,7 +269,7 @@ def _spacing(weight: Tensor, levels: Tensor) -> Tensor:
 
 
 def _in_pieces(scales: Tensor, minima: Tensor, values: Tensor) -> Tensor:
-    """As int4.h describes, [out / 16, groups / 2, bytes]."""
+    """The layout that int4.h describes, [out / 16, groups / 2, bytes]."""
     blocks, pieces = scales.shape[0] // _LANES, scales.shape[1] // 2
     fours = values.view(blocks, _LANES, pieces, _GROUP // 8, 2, 4)
     both = fours[..., 0, :] | fours[..., 1, :] << 4

@@ -68,7 +68,7 @@ def _experts(mlp: Any) -> ExpertsParts | None:
     gate = children.pop("shared_expert_gate", None)
     expect(not children, f"experts have {sorted(children)} too")
     is_plain = gate is None or (type(gate) is nn.Linear and gate.bias is None)
-    expect(is_plain, "a shared expert has another gate")
+    expect(is_plain, "a shared expert has an unexpected gate")
     mlps = tuple(
         _halves(both, down, experts.activation)
         for both, down in zip(experts.gate_up, experts.down, strict=True)
@@ -84,7 +84,7 @@ def _experts(mlp: Any) -> ExpertsParts | None:
 
 def _halves(both: TiledLinear, down: TiledLinear, activation: int) -> MlpParts:
     size = down.in_features
-    expect(both.out_features == 2 * size, "an MLP has another width")
+    expect(both.out_features == 2 * size, "an MLP has an unexpected width")
     gate, up = Columns(both, 0, size), Columns(both, size, 2 * size)
     return MlpParts(gate, up, Columns(down, 0, down.out_features), activation)
 

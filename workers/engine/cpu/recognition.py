@@ -148,7 +148,7 @@ def _embedding_scale(decoder: Any, embedding: Any) -> float:
     """The embedding class may scale its output, or the decoder that holds it may."""
     if type(embedding) is nn.Embedding:
         return float(getattr(decoder, "embedding_multiplier", 1.0))
-    rows = embedding.weight[:_TRIED_EMBEDDINGS].detach().float()  # that of padding is zero
+    rows = embedding.weight[:_TRIED_EMBEDDINGS].detach().float()  # the one of padding is zero
     token, place = divmod(int(rows.abs().argmax()), rows.shape[1])
     scale = getattr(embedding, "embed_scale", None)
     if scale is None:
@@ -176,7 +176,7 @@ def _layer(
 ) -> LayerParts:
     children = children_of(layer)
     attention = take_one(children, _ATTENTION)
-    expect(attention is module, "layers attend in another order")
+    expect(attention is module, "layers attend in an unexpected order")
     mlp = read_mlp_of(layer, children)
     places = _NORMS.get(frozenset(children))
     if places is None:
@@ -188,13 +188,13 @@ def _layer(
 
     expect(rule.visible.chunk is None, "attention is cut into chunks")
     parts = read_attention(attention)
-    expect(parts.output.out_features == hidden, "attention has another width")
+    expect(parts.output.out_features == hidden, "attention has an unexpected width")
     size = parts.rotated
     rotation, tables = (None, None) if angles is None else angles.of(attention, size)
     turns_whole = tables is not None and rotation is not None and rotation.dim == size
     expect(parts.latents is None or turns_whole, "a shared part of keys is not rotated")
     is_plain = isinstance(mlp, MlpParts) or not (parallel or places.mlp_out)
-    expect(is_plain, "experts are added otherwise")
+    expect(is_plain, "experts are added in an unknown way")
     return LayerParts(
         module=attention,
         rule=_whole_rule(rule, attention),

@@ -66,9 +66,9 @@ class Rotation:
     def factors(
         self, attention: nn.Module, head_dim: int, tables: Tables
     ) -> tuple[Tensor, Tensor] | None:
-        """Of the number in a result's own place and of its partner at each position, both
-        [positions, dim], from the rotary module's output. None if the rotation does more than
-        multiply."""
+        """What the rotation multiplies the number in a result's own place and its partner by, at
+        each position: both [positions, dim], from the rotary module's output. None if the rotation
+        does more than multiply."""
         first_row = tuple(table[:1] for table in tables)
         is_whole = _turn(attention, torch.zeros(1, head_dim), first_row) is not None
         place = torch.arange(head_dim if is_whole else self.dim)

@@ -1,5 +1,5 @@
-"""What can be fused: norms, gates and rotations, as torch operations that define each one exactly,
-with the places where they round; and recognises them among a model's modules and functions."""
+"""Defines what can be fused (norms, gates, rotations) by torch operations, which also say where
+numbers are rounded, and recognises it among a model's modules and functions."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass

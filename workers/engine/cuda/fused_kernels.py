@@ -3,7 +3,7 @@
 Each kernel rounds where the operations that it replaces do (``fusable``). Tensors have their
 columns side by side; rows may lie anywhere.
 
-Importing this needs triton, which builds of torch for CUDA bring along.
+Importing this needs triton, which builds of torch for CUDA include.
 """
 
 import torch

@@ -46,7 +46,7 @@ def _reason(device: torch.device, errors: Callable[[torch.device], Iterable[floa
     if major < 8:
         return f"it needs compute capability 8.0, this GPU has {major}.{minor}"
     try:
-        error = float(torch.tensor([*errors(device)]).max())  # not a number if one is none
+        error = float(torch.tensor([*errors(device)]).max())  # NaN if one of them is
     except ImportError as missing:
         return f"triton cannot be imported ({missing})"
     except Exception as failure:  # noqa: BLE001 - compilers fail in many ways
@@ -108,7 +108,7 @@ def _gate_errors(draw: Callable[..., Tensor]) -> Iterator[float]:
 def _rotation_errors(
     draw: Callable[..., Tensor], rule: RotationRule, width: int, value_dim: int
 ) -> Iterator[float]:
-    """Of rotation and storage together, with keys kept and not, and of each by itself."""
+    """Errors of rotation and storage together, with keys kept and not, and of each by itself."""
     from workers.engine.cuda import fused_kernels  # needs triton
 
     heads, value = (draw(3, 6, 64), draw(3, 2, 64)), draw(3, 2, value_dim)

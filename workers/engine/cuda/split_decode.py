@@ -5,7 +5,7 @@ keeps a running maximum as in Dao et al., "FlashAttention" (2022). A second kern
 by their log-sum-exp ("Flash-Decoding", Dao, Haziza, Massa and Sizov, 2023). So a single long
 sequence occupies the whole GPU, and pages can be of any size.
 
-Importing this needs triton, which builds of torch for CUDA bring along.
+Importing this needs triton, which builds of torch for CUDA include.
 """
 
 from typing import Any

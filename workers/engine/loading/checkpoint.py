@@ -213,4 +213,4 @@ def _refuse_incomplete(info: Mapping[str, Any]) -> None:
             f"The checkpoint lacks {', '.join(missing[:_NAMED])}{more}: fetch or convert it again"
         )
     if wrong := sorted(info.get("mismatched_keys") or ()):
-        raise UnsupportedModel(f"The checkpoint's {wrong[0][0]} has another shape than its config")
+        raise UnsupportedModel(f"The shape of {wrong[0][0]} contradicts the checkpoint's config")

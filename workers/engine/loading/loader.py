@@ -133,7 +133,7 @@ def wrap_model(
     max_model_len = _max_model_len(model.config.get_text_config(), config)
     eos_token_ids = _eos_token_ids(model, tokenizer) | frozenset(config.stop_token_ids)
     if not eos_token_ids:
-        raise UnsupportedModel("The model names no end-of-sequence token")
+        raise UnsupportedModel("The model has no end-of-sequence token")
     device = torch.device(config.device)
     dtype = model.dtype
     model = model.to(device).eval()

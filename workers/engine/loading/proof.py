@@ -91,7 +91,7 @@ class Proof:
     def _check(self, paged: PagedModel) -> None:
         error = self._error(paged)
         if not error < TOLERANCE[torch.float32]:
-            raise UnsupportedModel(f"{self._name} over pages is off generate by {error:.1%}")
+            raise UnsupportedModel(f"{self._name} over pages differs from generate by {error:.1%}")
 
     def _check_mixers(self, paged: PagedModel, mixers: Mixers) -> bool:
         """Return whether the mixers can continue a sequence with several tokens at once. The others
@@ -119,7 +119,7 @@ class Proof:
             if not native.has_experts:
                 break
         raise UnsupportedModel(
-            f"{self._name} in C is off generate by {error:.1%}, and by {noise:.1%} in torch"
+            f"{self._name} in C differs from generate by {error:.1%}, in torch by {noise:.1%}"
         )
 
     def _native_errors(self, seed: int) -> tuple[NativeDecoder, float, float]:
@@ -140,7 +140,7 @@ class Proof:
         try:
             return make_twin(self._model, self._max_len, self._backend.attention, dtype, seed)
         except Exception as error:
-            raise UnsupportedModel(f"{self._name} cannot be tried in small: {error!r}") from error
+            raise UnsupportedModel(f"{self._name} cannot be made smaller: {error!r}") from error
 
     @torch.inference_mode()
     def _generated(self, twin: Any, has_mixers: bool = False) -> Tensor:

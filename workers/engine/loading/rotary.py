@@ -3,11 +3,11 @@
 from typing import Any
 
 _LENGTH = "original_max_seq_len"
-"""The attribute of transformers' rotary modules up to which they keep their first frequencies."""
+"""The attribute of transformers' rotary modules with the length up to which frequencies stay."""
 
 
 def keep_frequencies(model: Any, max_len: int) -> None:
-    """Have dynamic rotary embeddings keep their first frequencies, if sequences of ``max_len``
+    """Have dynamic rotary embeddings keep their initial frequencies, if sequences of ``max_len``
     tokens do not change them. Otherwise they read the longest position of each batch on the host,
     which has to wait for a GPU."""
     for module in model.modules():

@@ -283,7 +283,7 @@ def refuse_unknown(module: nn.Module, options: dict[str, Any]) -> None:
     if not getattr(module, "is_causal", True) or options.pop("is_causal", True) is False:
         raise UnsupportedModel(f"{name} does not attend causally")
     if options.pop("dropout", 0.0):
-        raise UnsupportedModel(f"{name} drops out at inference")
+        raise UnsupportedModel(f"{name} applies dropout at inference")
     for option, setting in options.items():
         if option not in _HARMLESS and setting is not None and setting is not False:
-            raise UnsupportedModel(f"{name} needs {option}, which paged attention does not do")
+            raise UnsupportedModel(f"{name} needs {option}, which paged attention lacks")

@@ -209,7 +209,7 @@ def _read_folder(folder: Path, dtype: torch.dtype, device: torch.device) -> dict
     for key, tensor in tensors.items():
         match = _KEY.fullmatch(key)
         if match is None or tensor.ndim != 2:
-            raise UnsupportedAdapter(f"{key} is no LoRA weight of a linear layer")
+            raise UnsupportedAdapter(f"{key} is not a LoRA weight of a linear layer")
         parts.setdefault(match["module"], {})[match["part"]] = tensor
     return {
         path: LowRank(*(x.to(device, dtype) for x in _low_rank(path, pair, config)))

@@ -24,8 +24,8 @@ class Save(NamedTuple):
 
 
 class StatePiece(NamedTuple):
-    """Adjacent tokens of a sequence whose states are in row ``row`` of the table. A ``fresh`` piece
-    begins its sequence."""
+    """Adjacent tokens of a sequence whose states are in row ``row`` of the table. A piece that
+    ``is_fresh`` begins its sequence."""
 
     row: int
     start: int
@@ -64,8 +64,8 @@ class StateBatch:
 
 
 def lay_out_states(table: StateTable, pieces: Sequence[StatePiece], continues: bool) -> StateBatch:
-    """Group the pieces of a flat batch. Unless modules can ``continue`` a sequence with several
-    tokens at once, they get them one by one."""
+    """Group the pieces of a flat batch. Modules that cannot continue a sequence with several
+    tokens at once, since ``continues`` is false, get them one by one."""
     groups = []
     for parts in zip_longest(*(list(_cut(piece, continues)) for piece in pieces)):
         alike: dict[tuple[bool, int], list[StatePiece]] = {}

@@ -116,8 +116,8 @@ class PlacedCounts:
         room = self._size + _ROOM * len(rows)
         device = logits.device
         self._places = torch.zeros((2, room), dtype=torch.int64, device=device)
-        """Of each count, where its logit is among all of a step's, and the row's index in
-        ``rows``."""
+        """For each count, the place of its logit among all of the step's, and the index of its row
+        in ``rows``."""
         self._numbers = torch.zeros(room, dtype=torch.int64, device=device)
         self._rows, self._begin, places, counted = to_device(
             [row_ids, starts, np.stack([starts[owners] + token_ids, owners]),

@@ -11,7 +11,7 @@ _SUPPORT = {Support.ALONE: 1.0, Support.ALL: 1.0, Support.MOST: 0.8, Support.SOM
 """What they are multiplied by."""
 
 _WEIGHT = 3.0
-"""Of the share to begin with, in guesses."""
+"""The weight of the share to begin with, in guesses."""
 
 _KEEP = 0.999
 """The weight that a guess keeps from step to step: half of it after 690 steps."""
@@ -50,10 +50,10 @@ class Acceptance:
 
 
 class Luck:
-    """The share of right guesses of some sequences or of one: that of more, times how much more
-    often than expected theirs were right, whatever their kind.
+    """The share of right guesses of some sequences, or of one: the share of a larger group, times
+    how much more often than expected their own guesses were right, whatever their kind.
 
-    So a sequence whose guesses were wrong stops to draft, and tries again later.
+    So a sequence whose guesses were wrong stops drafting, and tries again later.
     """
 
     def __init__(
@@ -74,8 +74,8 @@ class Luck:
 
     @classmethod
     def of_prose(cls, of_all: Acceptance) -> Self:
-        """Of all sequences without a constraint. Prose seldom repeats itself by more than chance,
-        which takes long to learn kind by kind."""
+        """The luck of all sequences without a constraint. Prose seldom repeats itself by more than
+        chance, which takes long to learn kind by kind."""
         return cls(of_all, _KEEP, weight=3.0, first=0.5)
 
     def step(self) -> None:
@@ -96,7 +96,7 @@ class Luck:
 
 
 class _Record:
-    """How many guesses were expected to be right, and were, of late."""
+    """How many recent guesses were expected to be right, and how many were."""
 
     def __init__(self) -> None:
         self.expected = self.right = 0.0

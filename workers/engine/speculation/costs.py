@@ -26,7 +26,7 @@ class StepCosts:
     def __init__(self, forward: Callable[[int], None]) -> None:
         """``forward`` runs a forward pass of the given number of decoding sequences."""
         self.forward_seconds = _curve(_measure(forward))
-        """The seconds of passes of 0 to 128 tokens, never fewer for more tokens."""
+        """The seconds of passes of 0 to 128 tokens, which never decrease."""
         self.row_seconds = 0.0
         """The seconds of masks and sampling per row of logits."""
 

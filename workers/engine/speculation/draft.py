@@ -15,7 +15,7 @@ class Support(IntEnum):
     ALONE = 0
     """There is one."""
     ALL = 1
-    """Several go on alike."""
+    """There are several, and all continue alike."""
     MOST = 2
     """Two thirds of their weight do."""
     SOME = 3

@@ -112,7 +112,7 @@ class Speculation:
             if drafter is not None and sequence.is_ready_to_draft:
                 return drafter.propose(least)
         except Exception:  # the sequence goes on without a draft
-            logger.warning("a sequence drafts no longer", exc_info=True)
+            logger.warning("a sequence no longer drafts", exc_info=True)
             self._drafters[sequence] = None
         return Proposal([])
 

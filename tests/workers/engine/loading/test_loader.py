@@ -51,7 +51,7 @@ GENERAL: dict[str, tuple[dict[str, Any], str]] = {
     "falcon": ({"alibi": True}, "Falcon with ALiBi does not run over pages"),
     "llama4_text": (
         {"num_hidden_layers": 4, "head_dim": 16, "num_local_experts": 2, "floor_scale": 16},
-        "off generate",
+        "differs from generate",
     ),
     "rwkv": ({"max_position_embeddings": 512}, "more than keys and values"),
 }

@@ -170,7 +170,7 @@ Q_PROJ = "base_model.model.model.layers.0.self_attn.q_proj"
 @pytest.mark.parametrize(
     ("tensors", "complaint"),
     [
-        ({EMBEDDING: torch.zeros(4, 400)}, "lora_embedding_A is no LoRA weight"),
+        ({EMBEDDING: torch.zeros(4, 400)}, "lora_embedding_A is not a LoRA weight"),
         ({f"{Q_PROJ}.lora_magnitude_vector": torch.zeros(64)}, "lora_magnitude_vector"),
         ({f"{Q_PROJ}.lora_A.weight": torch.zeros(3, 64)}, "ranks 3 and 4"),
         ({f"{Q_PROJ}.lora_A.weight": torch.zeros(4, 65)}, "65 to 64 features"),
