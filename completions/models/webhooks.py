@@ -1,6 +1,7 @@
 """Webhooks: addresses that an operator registered, and each delivery to them."""
 
 import base64
+import re
 import secrets
 import uuid
 from urllib.parse import urlsplit
@@ -33,15 +34,17 @@ def new_event_id() -> str:
 
 def validate_address(url: str) -> None:
     """Check that an address is https, or http, with a host and without a user."""
-    parts = urlsplit(url)
+    try:
+        parts = urlsplit(url)
+        _ = parts.port
+    except ValueError as error:
+        raise ValidationError(f"{url!r} has no valid host or port.") from error
     if parts.scheme not in ("https", "http") or not parts.hostname:
         raise ValidationError(f"{url!r} is not an address that begins with https:// or http://.")
     if parts.username or parts.password or parts.fragment:
         raise ValidationError("An address must have neither a user nor a fragment.")
-    try:
-        _ = parts.port
-    except ValueError as error:
-        raise ValidationError(f"{url!r} has no valid port.") from error
+    if not re.fullmatch(r"[!-~]*", parts.path + parts.query):
+        raise ValidationError("Percent-encode spaces and characters beyond ASCII in an address.")
 
 
 class WebhookEndpoint(models.Model):

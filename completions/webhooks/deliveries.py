@@ -78,17 +78,21 @@ def _printable(text: str) -> str:
 def _record(delivery: WebhookDelivery, answer: _Answer) -> bool:
     """Store how an attempt went. Returns whether the delivery arrived."""
     now = timezone.now()
-    delivery.status_code, delivery.error = answer
-    delivery.attempts += 1
-    delivery.delivered_at = now if answer.arrived else None
-    delivery.due_at = None if answer.arrived else _next(delivery.attempts, now)
-    delivery.save()
+    attempts = delivery.attempts + 1
+    due_at = None if answer.arrived else _next(attempts, now)
+    # `save` would insert the row again if it was deleted with its endpoint meanwhile.
+    WebhookDelivery.objects.filter(id=delivery.id).update(
+        status_code=answer.status_code,
+        error=answer.error,
+        attempts=attempts,
+        delivered_at=now if answer.arrived else None,
+        due_at=due_at,
+    )
     if not answer.arrived:
         logger.warning(
             "webhook %s to %s: %s; %s", delivery.id, delivery.endpoint.url,
             answer.error or f"status {answer.status_code}",
-            f"next attempt at {delivery.due_at:%Y-%m-%dT%H:%M:%SZ}" if delivery.due_at
-            else "given up",
+            f"next attempt at {due_at:%Y-%m-%dT%H:%M:%SZ}" if due_at else "given up",
         )  # fmt: skip
     return answer.arrived
 

@@ -6,6 +6,7 @@ import time
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from django.utils import timezone
@@ -79,6 +80,30 @@ def test_endpoints_take_turns(owner, stranger, settings) -> None:
         WebhookEndpoint.objects.filter(pk=other.pk).update(url=there.url)
         WebhookDelivery.objects.create(endpoint=other, type=WebhookEvent.BATCH_COMPLETED)
         assert deliveries.send_due(timezone.now()) == 1
+
+
+def test_an_endpoint_that_is_deleted_meanwhile_repeats_no_other_delivery(
+    owner, settings, monkeypatch
+) -> None:
+    settings.WEBHOOKS_TO_PRIVATE_NETWORKS = True
+    with receiver() as there:
+        gone, other = (
+            WebhookEndpoint.objects.create(organization=owner.organization, url=there.url)
+            for _ in range(2)
+        )
+        for endpoint in (gone, other):
+            WebhookDelivery.objects.create(endpoint=endpoint, type=WebhookEvent.BATCH_COMPLETED)
+        record = deliveries._record
+
+        def late(*args: Any) -> bool:
+            WebhookEndpoint.objects.filter(pk=gone.pk).delete()
+            return record(*args)
+
+        monkeypatch.setattr(deliveries, "_record", late)
+        deliveries.send_due(timezone.now())
+        assert deliveries.send_due(timezone.now()) == 0
+    assert len(there.received) == 2
+    assert WebhookDelivery.objects.get().delivered_at
 
 
 def test_a_name_that_is_not_resolved_holds_nobody(monkeypatch) -> None:

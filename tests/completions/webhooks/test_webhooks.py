@@ -169,7 +169,16 @@ def test_old_deliveries_are_deleted_once_they_are_over(owner, endpoint, there) -
     assert pruning.prune(now)["webhook deliveries"] == 1
 
 
-@pytest.mark.parametrize("url", ["ftp://a", "a.example", "https://u:p@a", "https://a#b", "http://"])
+@pytest.mark.parametrize(
+    "url",
+    ["ftp://a", "a.example", "https://u:p@a", "https://a#b", "http://", "https://[::1",
+     "https://a\u2100b", "https://a/\xe4", "https://a/b c", "https://a:99999"],
+)  # fmt: skip
 def test_an_address_that_cannot_be_used_is_refused(owner, url: str) -> None:
     with pytest.raises(ValidationError):
         WebhookEndpoint(organization=owner.organization, url=url).full_clean()
+
+
+def test_an_address_with_a_name_beyond_ascii_is_accepted(owner) -> None:
+    url = "https://b\xfccher.example/?from=quire"
+    WebhookEndpoint(organization=owner.organization, url=url).full_clean()
