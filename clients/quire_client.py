@@ -314,6 +314,12 @@ def _fetched(batch_id: str, stem: Path) -> _Verb[list[Path]]:
     return written
 
 
+def _resubmitted(batch_id: str) -> _Verb[Body]:
+    """Make a batch of another one's failed lines: a single one, also if an answer is lost."""
+    headers = {"Idempotency-Key": str(uuid.uuid4())}
+    return (yield from _sent("POST", f"/batches/{batch_id}/resubmit", headers=headers))
+
+
 def _mapped(
     rows: Sequence[Any], prompt: Callable[[Any], Any], schema: Body | None, body: Body
 ) -> _Verb[None]:
@@ -553,7 +559,7 @@ class Quire:
 
     def resubmit(self, batch_id: str) -> Body:
         """Make a batch of the lines in another batch's error file. Returns the new batch."""
-        return self._run(_sent("POST", f"/batches/{batch_id}/resubmit"))
+        return self._run(_resubmitted(batch_id))
 
     def map(
         self,
@@ -652,7 +658,7 @@ class AsyncQuire:
         return await self._run(_sent("POST", f"/batches/{batch_id}/start"))
 
     async def resubmit(self, batch_id: str) -> Body:
-        return await self._run(_sent("POST", f"/batches/{batch_id}/resubmit"))
+        return await self._run(_resubmitted(batch_id))
 
     async def map(
         self,

@@ -5,7 +5,7 @@ from collections.abc import AsyncIterator
 from typing import Any
 from urllib.parse import urlencode
 
-from asgiref.sync import async_to_sync, sync_to_async
+from asgiref.sync import sync_to_async
 from django.contrib import messages
 from django.http import Http404, HttpRequest, HttpResponseBase, JsonResponse, StreamingHttpResponse
 from django.shortcuts import get_object_or_404, redirect
@@ -123,7 +123,7 @@ def resubmit(request: HttpRequest, batch_id: str) -> HttpResponseBase:
         audit.record(
             Actor.of(request.user), AuditAction.USED, batch.api_key, {"batch": [batch.id, again.id]}
         )
-        async_to_sync(batches.create_again)(again, file, principal)
+        batches.store_again(again, file, principal)
     except APIError as error:
         messages.error(request, f"Nothing was sent. {error.message}")
         return back

@@ -20,16 +20,18 @@ REPLAYED_FOR = 24 * 3600
 """Seconds for which SQL keeps the result of a request with a key."""
 
 
-def key_of(request: APIRequest, route: str) -> IdempotencyKey | None:
-    """The request's key with a digest of its body, or None. Raises APIError."""
+def key_of(request: APIRequest, route: str, content: bytes | None = None) -> IdempotencyKey | None:
+    """The request's key with a digest of what a repetition has to repeat, by default the body; or
+    None. Raises APIError."""
     key = request.META.get("HTTP_IDEMPOTENCY_KEY")  # `request.headers` would copy all headers
     if key is None:
         return None
     if not 1 <= len(key) <= MAX_LENGTH:
         message = f"{HEADER} has {len(key)} characters; it must have 1-{MAX_LENGTH}."
         raise APIError("invalid_value", message, HEADER)
-    body = json.dumps(request.data, sort_keys=True).encode()  # orjson has no large integers
-    return IdempotencyKey(route, key, hashlib.sha256(body).hexdigest())
+    if content is None:
+        content = json.dumps(request.data, sort_keys=True).encode()  # orjson has no large integers
+    return IdempotencyKey(route, key, hashlib.sha256(content).hexdigest())
 
 
 async def first_job(key: IdempotencyKey, api_key_id: int) -> str | None:

@@ -50,6 +50,8 @@ WINDOW_HOURS = range(1, 168 + 1)
 MAX_PAIRS, MAX_NAME, MAX_VALUE = 16, 64, 512
 ON_INVALID_HEADER = "X-On-Invalid"
 MOST_PILOT = 1000
+_ROUTE = "/v1/batches"
+"""The route of the idempotency keys of all requests that make batches."""
 _WINDOW = re.compile(r"(\d{1,3})h")
 
 
@@ -116,11 +118,9 @@ class BatchesView(AsyncAPIView):
     scope = Scope.BATCHES
 
     async def post(self, request: APIRequest) -> JSONResponse:
-        key = idempotency.key_of(request, "/v1/batches")
+        key = idempotency.key_of(request, _ROUTE)
         if key is not None and (first := await _first(key, request.auth)) is not None:
-            response = await _presented(first)
-            response.headers[idempotency.REPLAYED] = "true"
-            return response
+            return await _repeated(first)
         wanted = BatchRequestObject().validate(request.data)
         file = await find_file(wanted["input_file_id"], request.auth, "input_file_id")
         if file.purpose != FilePurpose.BATCH:
@@ -138,9 +138,8 @@ class BatchesView(AsyncAPIView):
         batch.pilot, batch.held = wanted["pilot"], bool(wanted["dry_run"])
         if wanted["dry_run"] and wanted["pilot"] is None:
             return JSONResponse(await _rehearsed(batch, file, request.auth))
-        if key is not None:
-            batch.idempotency_key, batch.body_digest = key.key, key.body_digest
-        return await create(batch, file, request.auth)
+        await sync_to_async(store)(batch, file, request.auth, key)
+        return await _presented(batch)
 
     async def get(self, request: APIRequest) -> JSONResponse:
         owned = Batch.objects.filter(organization_id=request.auth.organization_id)
@@ -193,33 +192,57 @@ class ResubmitBatchView(AsyncAPIView):
     scope = Scope.BATCHES
 
     async def post(self, request: APIRequest, batch_id: str) -> JSONResponse:
-        idempotency.refuse(request)
         batch = await _find(batch_id, request.auth)
+        key = idempotency.key_of(request, _ROUTE, request.path.encode())
+        if key is not None and (first := await _first(key, request.auth)) is not None:
+            return await _repeated(first)
         if not batch.ended or not batch.failed:
             raise APIError("nothing_to_resubmit", param="id")
-        try:
-            again, file = await sync_to_async(resubmission.prepare)(batch, timezone.now())
-        except File.DoesNotExist as error:
-            message = (
-                "The input file or the error file of this batch was deleted, has expired or was "
-                "lost."
-            )
-            raise APIError("file_not_found", message, "id") from error
-        except files.StorageLimitError as error:
-            raise storage_limit("id") from error
-        return await create_again(again, file, request.auth)
+        # To its end, so that a hang-up leaves no file without a batch.
+        making = sync_to_async(_resubmitted)(batch, request.auth, key)
+        return await _presented(await turns.to_its_end(making))
 
 
-async def create(batch: Batch, file: File, principal: Principal) -> JSONResponse:
-    """Store a new batch, unless too many lines or batches of its organization are waiting."""
-    _place(batch, file, principal)
+def _resubmitted(batch: Batch, principal: Principal, key: IdempotencyKey | None) -> Batch:
+    """A new batch of the failed lines. Raises APIError."""
     try:
-        await sync_to_async(_store)(batch)
+        again, file = resubmission.prepare(batch, timezone.now())
+    except File.DoesNotExist as error:
+        message = (
+            "The input file or the error file of this batch was deleted, has expired or was lost."
+        )
+        raise APIError("file_not_found", message, "id") from error
+    except files.StorageLimitError as error:
+        raise storage_limit("id") from error
+    store_again(again, file, principal, key)
+    return again
+
+
+def store(
+    batch: Batch, file: File, principal: Principal, key: IdempotencyKey | None = None
+) -> None:
+    """Store a new batch, unless too many lines or batches of its organization are waiting. Raises
+    APIError."""
+    _place(batch, file, principal)
+    if key is not None:
+        batch.idempotency_key, batch.body_digest = key.key, key.body_digest
+    try:
+        _store(batch)
     except IntegrityError as error:
-        if batch.idempotency_key is None:
+        if key is None:
             raise
         raise idempotency.in_progress() from error
-    return await _presented(batch)
+
+
+def store_again(
+    batch: Batch, file: File, principal: Principal, key: IdempotencyKey | None = None
+) -> None:
+    """Store a new batch of lines of another. A refusal leaves no file behind."""
+    try:
+        store(batch, file, principal, key)
+    except APIError:
+        file.delete()
+        raise
 
 
 def _store(batch: Batch) -> None:
@@ -245,15 +268,6 @@ def _require_room(lines: int, validating: int) -> None:
             f"of {settings.MAX_QUEUED_LINES} and {settings.MAX_VALIDATING_BATCHES} at most. Wait "
             "until some are done.",
         )
-
-
-async def create_again(batch: Batch, file: File, principal: Principal) -> JSONResponse:
-    """Store a new batch of lines of another. A refusal leaves no file behind."""
-    try:
-        return await create(batch, file, principal)
-    except APIError:
-        await file.adelete()
-        raise
 
 
 async def _rehearsed(batch: Batch, file: File, principal: Principal) -> Mapping[str, Any]:
@@ -300,6 +314,13 @@ async def _find(batch_id: str, principal: Principal) -> Batch:
     if batch is None:
         raise APIError("batch_not_found", param="id")
     return batch
+
+
+async def _repeated(first: Batch) -> JSONResponse:
+    """The answer to a request that was sent again."""
+    response = await _presented(first)
+    response.headers[idempotency.REPLAYED] = "true"
+    return response
 
 
 async def _presented(batch: Batch) -> JSONResponse:

@@ -134,6 +134,21 @@ async def test_coroutines_do_the_same(service, large, tmp_path) -> None:
     assert service.bodies[0] == {"part_ids": ["part_2", "part_3", "part_4"]}
 
 
+def test_a_resubmission_whose_answer_was_lost_is_recognised(service) -> None:
+    asked: list[httpx.Request] = []
+
+    def answer(request: httpx.Request) -> httpx.Response:
+        asked.append(request)
+        return service(request)
+
+    service.broken["/batches/batch_1/resubmit"] = 1
+    with Quire("http://quire/v1", "sk-a", httpx.MockTransport(answer)) as quire:
+        quire.resubmit("batch_1")
+        quire.resubmit("batch_1")
+    first, again, other = (request.headers["idempotency-key"] for request in asked)
+    assert first == again != other
+
+
 def test_the_command_reports_what_went_wrong(monkeypatch, capsys, tmp_path) -> None:
     monkeypatch.setenv("QUIRE_API_KEY", "sk-a")
     assert quire_client.main(["submit", str(tmp_path / "none.jsonl")]) == 1

@@ -58,15 +58,16 @@ _INCLUDE_META = _header(
     "x-include-meta", "boolean", "Add `meta` to the response: timings, the worker and warnings."
 )
 _SSE_IDS = _query("sse_ids", "boolean", "Number the events of the stream with `id:` lines.")
+_ONCE = _header(
+    "Idempotency-Key", "string",
+    "A repeated request with the same key and body returns the first response.",
+)  # fmt: skip
 _SUBMIT = (
     _header(
         "Prefer", "string",
         "`respond-async` returns 202 at once; with `, wait=N`, after at most N seconds.",
     ),
-    _header(
-        "Idempotency-Key", "string",
-        "A repeated request with the same key and body returns the first response.",
-    ),
+    _ONCE,
     _INCLUDE_META,
     _SSE_IDS,
 )  # fmt: skip
@@ -233,7 +234,7 @@ OPERATIONS: Mapping[str, Mapping[str, Operation]] = {
     "batches": {
         "POST /v1/batches": Operation(
             "Create a batch of the requests in a file", shapes.BATCH,
-            request=BatchRequestObject, errors=(429,),
+            request=BatchRequestObject, parameters=(_ONCE,), errors=(409, 422, 429),
             example={
                 "input_file_id": "file-1", "endpoint": "/v1/completions",
                 "completion_window": "24h",
@@ -253,7 +254,7 @@ OPERATIONS: Mapping[str, Mapping[str, Operation]] = {
         ),
         "POST /v1/batches/{batch_id}/resubmit": Operation(
             "Create a batch of the failed lines of another", shapes.BATCH,
-            "The other batch must have ended.", errors=(409, 429),
+            "The other batch must have ended.", parameters=(_ONCE,), errors=(409, 422, 429),
         ),
     },
     "health": {

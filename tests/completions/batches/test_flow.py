@@ -201,6 +201,26 @@ def test_lines_without_a_result_expire_with_the_window(bench):
     )
 
 
+def test_a_resubmission_whose_answer_was_lost_is_made_once(bench):
+    failed = bench.run_to_end(bench.create([request("a", max_tokens=0), request("b")]))
+    other = bench.run_to_end(bench.create([request("c", max_tokens=0)]))
+    files = File.objects.count()
+
+    def again(batch, key):
+        path = f"/v1/batches/{batch['id']}/resubmit"
+        return bench.api.post(path, headers={"Idempotency-Key": key})
+
+    first, repeated = (again(failed, "once") for _ in range(2))
+    assert (first.status_code, repeated.status_code) == (200, 200)
+    assert repeated.json() == first.json()
+    assert "Idempotent-Replayed" not in first.headers
+    assert repeated.headers["Idempotent-Replayed"] == "true"
+    assert File.objects.count() == files + 1
+    reused = again(other, "once")
+    assert (reused.status_code, reused.json()["error"]["code"]) == (422, "idempotency_key_reused")
+    assert again(failed, "twice").json()["id"] != first.json()["id"]
+
+
 def test_a_result_that_arrives_twice_counts_once(bench, monkeypatch):
     batch = bench.create([request("a"), request("b")])
     bench.turn()

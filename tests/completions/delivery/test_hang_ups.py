@@ -7,17 +7,20 @@ import threading
 
 import orjson
 import pytest
+from asgiref.sync import sync_to_async
 from django.conf import settings
 from uvicorn.config import Config
 from uvicorn.server import ServerState
 
-from completions.batches import files
+from completions.batches import files, resubmission
 from completions.http import base
 from completions.jobs.execute import StepEvent
 from completions.jobs.store import JobStore
+from completions.models import Batch, File
 from project.server.gateway import Gateway
 from project.server.handler import ASGIHandler
 from project.server.http_protocol import Protocol
+from tests.completions.console.batch_of_results import ended_batch
 from tests.completions.live_api import PATH, PREFIX
 from tests.project.server.transport import Transport, until
 
@@ -213,3 +216,28 @@ async def test_while_its_upload_is_taken_in(connection, monkeypatch, settings, t
         await until(lambda: not list(uploads.iterdir()))
     finally:
         gc.enable()
+
+
+async def test_while_a_batch_is_sent_again(connection, owner, monkeypatch, settings, tmp_path):
+    """Its file has its batch: without one, it would take room that nobody knows of."""
+    backend = {**settings.STORAGES["default"], "OPTIONS": {"location": str(tmp_path / "files")}}
+    settings.STORAGES = {**settings.STORAGES, "default": backend}
+    owner.key.organization = owner.organization
+    batch = await sync_to_async(ended_batch)(owner.key, 10)
+    began, may_go_on, prepare = threading.Event(), threading.Event(), resubmission.prepare
+
+    def slow(*args):
+        began.set()
+        assert may_go_on.wait(60)
+        return prepare(*args)
+
+    monkeypatch.setattr(resubmission, "prepare", slow)
+    connection.post(f"/v1/batches/{batch.id}/resubmit", b"application/json", b"{}")
+    await until(began.is_set)
+    connection.protocol.connection_lost(None)
+    await asyncio.sleep(0.1)
+    may_go_on.set()
+    await until(lambda: not connection.state.tasks)
+    sent = {row.id async for row in File.objects.filter(purpose="batch")}
+    assert len(sent) == 2
+    assert sent == {row.input_file_id async for row in Batch.objects.all()}
