@@ -52,8 +52,9 @@ class CompletionRequestObject(GenerationFields):
     )
     echo = BooleanField("Put the prompt's text before the completion's.", default=False)
     logprobs = IntegerField(
-        "Natural log probabilities, under the unmodified distribution, of each token in the text "
-        "(with echo, of the prompt's too) and of this many of the likeliest ones.",
+        "Natural log probabilities, under the unmodified distribution, of each token (with echo, "
+        "of the prompt's too) and of this many of the likeliest ones. Tokens that a stop string "
+        "cuts off have none.",
         min_value=0,
         max_value=MAX_TOP_LOGPROBS,
     )

@@ -4,7 +4,7 @@ from typing import Any
 
 from completions.jobs.events import ChoiceEvent
 from completions.responses import sglang, token_texts
-from completions.responses.choice_record import Choices
+from completions.responses.choice_record import ABORT, Choices
 from completions.responses.logprobs import CompletionLogprobs, Row, rows
 
 
@@ -50,7 +50,8 @@ class ChoiceWriter:
     def _listed(
         self, logprobs: CompletionLogprobs, event: ChoiceEvent, first: bool
     ) -> dict[str, Any]:
-        """The tokens whose text has arrived; with `echo`, the prompt's tokens come first."""
+        """The tokens whose text has arrived, at the end those without text too; with `echo`, the
+        prompt's tokens come first."""
         view = self._view
         self._text_length += len(event.text)
         echoed = len(view.echo[event.index // view.n]) if view.echo is not None else 0
@@ -60,7 +61,9 @@ class ChoiceWriter:
             offsets = [offset + echoed for offset in scores["offsets"]]
             gained = list(rows(event.token_ids, scores, offsets))
         prompt = self._prompt_rows() if first and view.echo is not None else []
-        return logprobs.push(prompt + gained, echoed + self._text_length)
+        is_cut = event.finish_reason == ABORT or isinstance(event.matched_stop, str)
+        ends = event.finish_reason is not None and not is_cut
+        return logprobs.push(gained, echoed + self._text_length, prompt, ends)
 
     def _prompt_rows(self) -> list[Row]:
         view = self._view

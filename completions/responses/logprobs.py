@@ -35,21 +35,28 @@ def rows(token_ids: Sequence[int], scores: Scores, offsets: Sequence[int]) -> It
 
 class CompletionLogprobs:
     """`choices[].logprobs` of one choice of a completion, as its tokens and text arrive. A token is
-    listed once the text has grown past its offset; tokens that still wait at the end were trimmed.
-    """
+    listed once the text has grown past its offset, or at the end if it has no text. Tokens that a
+    stop string cuts off are not listed."""
 
     def __init__(self, top: int, text_of: TextOf) -> None:
         self._top = top
         self._text_of = text_of
         self._waiting: list[Row] = []
 
-    def push(self, gained: Sequence[Row], text_length: int) -> dict[str, Any]:
-        """Add rows. Returns those that are now within the `text_length` characters of the text."""
+    def push(
+        self,
+        gained: Sequence[Row],
+        text_length: int,
+        echoed: Sequence[Row] = (),
+        ends: bool = False,
+    ) -> dict[str, Any]:
+        """Add rows. Returns those that are now within the `text_length` characters of the text, all
+        of them if it `ends` without being cut; the rows of an echoed prompt come first."""
         self._waiting += gained
-        shown = 0
+        shown = len(self._waiting) if ends else 0
         while shown < len(self._waiting) and self._waiting[shown].offset < text_length:
             shown += 1
-        listed, self._waiting = self._waiting[:shown], self._waiting[shown:]
+        listed, self._waiting = [*echoed, *self._waiting[:shown]], self._waiting[shown:]
         written = {
             "tokens": [self._text_of(row.token_id) for row in listed],
             "token_logprobs": [row.score for row in listed],

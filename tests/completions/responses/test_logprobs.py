@@ -4,6 +4,7 @@ import pytest
 
 from completions.jobs.events import ChoiceEvent
 from completions.responses import token_texts
+from completions.responses.choice_record import ABORT
 from completions.responses.completion import Chunks, Collected, View
 from completions.responses.logprobs import CompletionLogprobs, chat_logprobs, rows
 from completions.responses.sglang import SGLangLogprobs, logprob_arrays
@@ -67,6 +68,13 @@ def test_tokens_wait_for_their_text_and_trimmed_ones_never_show():
     assert listed.push([], 2)["tokens"] == []
 
 
+def test_tokens_without_text_are_listed_at_the_end():
+    listed = CompletionLogprobs(0, letter)
+    gained = list(rows([A, EOS], scores(-1.0, -2.0), [0, 1]))
+    assert listed.push(gained, 1)["tokens"] == ["a"]  # more text may follow
+    assert listed.push([], 1, ends=True)["tokens"] == ["</s>"]
+
+
 def test_sglangs_arrays():
     wish = SGLangLogprobs(True, 1, [C], -1)
     best = [[(B, -0.5), (A, -1.0)], [(A, -0.1), (B, -3.0)]]
@@ -120,11 +128,11 @@ def joined(pieces):
     return together
 
 
-def test_log_probabilities_list_only_tokens_of_the_text():
+def test_log_probabilities_list_the_tokens_of_the_text_and_the_one_that_ends_it():
     choice = whole(view(logprobs=1))
     assert choice["logprobs"] == {
-        "tokens": ["a", "b"], "token_logprobs": [-1.0, -2.0], "text_offset": [0, 1],
-        "top_logprobs": [{"a": -1.0}, {"b": -2.0}],
+        "tokens": ["a", "b", "</s>"], "token_logprobs": [-1.0, -2.0, -3.0],
+        "text_offset": [0, 1, 2], "top_logprobs": [{"a": -1.0}, {"b": -2.0}, {"</s>": -3.0}],
     }  # fmt: skip
     pieces = streamed(view(logprobs=1))
     assert pieces[0]["logprobs"]["tokens"] == []
@@ -135,13 +143,37 @@ def test_an_echo_comes_first_with_its_scores():
     wanted = view(logprobs=1, echo=["bc"])
     choice = whole(wanted)
     assert choice["text"] == "bcab"
-    assert choice["logprobs"]["tokens"] == ["b", "c", "a", "b"]
-    assert choice["logprobs"]["token_logprobs"] == [None, -4.0, -1.0, -2.0]
-    assert choice["logprobs"]["text_offset"] == [0, 1, 2, 3]
+    assert choice["logprobs"]["tokens"] == ["b", "c", "a", "b", "</s>"]
+    assert choice["logprobs"]["token_logprobs"] == [None, -4.0, -1.0, -2.0, -3.0]
+    assert choice["logprobs"]["text_offset"] == [0, 1, 2, 3, 4]
     assert choice["logprobs"]["top_logprobs"][:2] == [None, {"a": -2.0, "c": -4.0}]
     pieces = streamed(wanted)
     assert [piece["text"] for piece in pieces] == ["bc", "ab"]
     assert joined(pieces) == choice["logprobs"]
+
+
+@pytest.mark.parametrize("ends", ["length", ABORT])
+def test_every_token_of_an_echoed_prompt_is_listed(ends: str):
+    """Evaluations cut the list at the length of the prompt, and its last tokens may be special."""
+    asked = {"prompts": [[B, EOS]], "echo": ["b"], "logprobs": 0}
+    first = {"prompt_logprobs": scores(None, -4.0)}
+    collected, chunks = Collected(view(**asked)), Chunks(view(**asked))
+    events = [ChoiceEvent(1, 0, [], "", ends, None, first)]
+    collected.add(events)
+    logprobs = collected.response(None)["choices"][0]["logprobs"]
+    assert (logprobs["tokens"], logprobs["token_logprobs"]) == (["b", "</s>"], [None, -4.0])
+    assert joined([chunk["choices"][0] for _, chunk in chunks.of(events)]) == logprobs
+
+
+@pytest.mark.parametrize(("stop", "tokens"), [("b", ["a"]), (B, ["a", "b"]), (None, ["a", "b"])])
+def test_what_a_stop_string_cuts_off_is_not_listed(stop: str | int | None, tokens: list[str]):
+    scored = {"logprobs": scores(-1.0, -2.0, offsets=[0, 1])}
+    events = [ChoiceEvent(1, 0, [A, B], "a", "stop", stop, scored)]
+    collected = Collected(view(logprobs=0))
+    collected.add(events)
+    assert collected.response(None)["choices"][0]["logprobs"]["tokens"] == tokens
+    (chunk,) = Chunks(view(logprobs=0)).of(events)
+    assert chunk[1]["choices"][0]["logprobs"]["tokens"] == tokens
 
 
 def test_meta_info_lists_every_sampled_token():
