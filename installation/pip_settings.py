@@ -42,15 +42,12 @@ class UvSettings:
     """To add to its command line."""
 
 
-def for_uv(python: Path, environ: Mapping[str, str] = os.environ) -> UvSettings:
-    """Settings with which uv finds what `python -m pip` finds.
-
-    A variable that `environ` sets for uv stays as it is.
-    """
+def for_uv(python: Path) -> UvSettings:
+    """Settings with which uv finds what `python -m pip` finds, beside those of the environment."""
     listed = subprocess.run(  # noqa: S603
         [python, "-m", "pip", "config", "list"], capture_output=True, text=True, check=False
     )
-    return translate(read(listed.stdout), environ)
+    return translate(read(listed.stdout), os.environ)
 
 
 def read(listing: str) -> dict[str, str]:

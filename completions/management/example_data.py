@@ -92,11 +92,11 @@ _PATIENCE_MS = 300_000
 """Timeout of calls and streams."""
 
 
-def fill(requests: int, now: datetime, days: int = 30, seed: int = 1) -> None:
+def fill(requests: int, now: datetime, days: int = 30) -> None:
     """Create the data for the `days` before `now`. Raises ExampleDataExistsError."""
     if Organization.objects.filter(name__startswith=MARK).exists():
         raise ExampleDataExistsError
-    chance = random.Random(seed)  # noqa: S311 - nothing secret is drawn
+    chance = random.Random(1)  # noqa: S311 - nothing secret is drawn
     keys = _keys()
     last_used: dict[int, datetime] = {}
     for group in parts(_records(keys, requests, now, days, chance), _AT_ONCE):
@@ -110,7 +110,7 @@ def fill(requests: int, now: datetime, days: int = 30, seed: int = 1) -> None:
     for samples in parts(_samples(now, days, chance), _AT_ONCE):
         LoadSample.objects.bulk_create(samples)
     with transaction.atomic():
-        _batches(keys, now, chance)
+        _batches(keys, now)
         changes.rotate(keys[0], timedelta(hours=24), ACTOR)
         old, _ = changes.create(keys[-1].organization, "old notebook", ACTOR)
         changes.revoke(old, ACTOR)
@@ -243,7 +243,7 @@ def _samples(now: datetime, days: int, chance: random.Random) -> Iterator[LoadSa
 # Batches -----------------------------------------------------------------------------------------
 
 
-def _batches(keys: list[ApiKey], now: datetime, chance: random.Random) -> None:
+def _batches(keys: list[ApiKey], now: datetime) -> None:
     """Create batches that have ended; the service would run others."""
     nightly = next(key for key, use in zip(keys, _USES, strict=True) if use.kind == "batch")
     stories = (

@@ -59,9 +59,9 @@ class Endpoint:
         )
 
 
-def free_port(host: str = "127.0.0.1") -> int:
+def free_port() -> int:
     """Return a TCP port that is free at the moment."""
     with socket.socket() as probe:
-        probe.bind((host, 0))
+        probe.bind(("127.0.0.1", 0))
         port: int = probe.getsockname()[1]
         return port

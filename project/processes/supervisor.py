@@ -271,15 +271,15 @@ class Supervisor:
         self._pid_file(child.service).unlink(missing_ok=True)
 
 
-def dying_with(parent: int, number: int = signal.SIGKILL) -> Callable[[], None]:
-    """Return a `preexec_fn` that has the kernel send `number` to the child when `parent` ends.
+def dying_with(parent: int) -> Callable[[], None]:
+    """Return a `preexec_fn` that has the kernel kill the child when `parent` ends.
 
     PR_SET_PDEATHSIG follows the parent's thread, prctl(2). It exists on Linux only.
     """
 
     def arrange() -> None:
         if sys.platform == "linux":
-            _LIBC.prctl(_PR_SET_PDEATHSIG, int(number), 0, 0, 0)
+            _LIBC.prctl(_PR_SET_PDEATHSIG, int(signal.SIGKILL), 0, 0, 0)
             if os.getppid() != parent:  # the parent ended before the call
                 os._exit(1)
 

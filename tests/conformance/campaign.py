@@ -41,7 +41,7 @@ def main() -> int:
     stats = engine.stats()
     print(
         f"{len(outcomes)} schemas, {finished} texts finished, {len(wrong)} of them wrong; "
-        f"{stats.generated_tokens} tokens in {seconds:.0f} s, {stats.forced_share:.0%} forced"
+        f"{stats.generated_tokens} tokens in {seconds:.0f} s, {stats.forced_tokens} of them forced"
     )
     return bool(wrong)
 

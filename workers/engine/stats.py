@@ -47,8 +47,3 @@ class EngineStats:
     def counters(self) -> dict[str, int]:
         """All integers by name, for the worker's report."""
         return {name: n for name, n in asdict(self).items() if isinstance(n, int)}
-
-    @property
-    def forced_share(self) -> float:
-        """Forced tokens as a share of generated ones, from 0 to 1."""
-        return self.forced_tokens / self.generated_tokens if self.generated_tokens else 0.0

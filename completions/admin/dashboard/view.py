@@ -48,7 +48,7 @@ def used(period: Period, now: datetime) -> dict[str, Any]:
     live = state.read()
     labels = [period.label(bucket) for bucket in period.buckets(now)]
     return {
-        "tiles": [*_usage_tiles(sums, earlier, period), *_live_tiles(live)],
+        "tiles": [*_usage_tiles(sums, earlier), *_live_tiles(live)],
         "warnings": [*live.warnings, *map(str, BudgetWarning.objects.current(now))],
         "panels": [
             *panels.usage_panels(labels, by_bucket),
@@ -61,7 +61,7 @@ def used(period: Period, now: datetime) -> dict[str, Any]:
     }
 
 
-def _usage_tiles(sums: Sums, earlier: Sums, period: Period) -> list[Tile]:
+def _usage_tiles(sums: Sums, earlier: Sums) -> list[Tile]:
     tokens = sums["prompt_tokens"] + sums["completion_tokens"]
     tokens_earlier = earlier["prompt_tokens"] + earlier["completion_tokens"]
     failed = sums["failed"]

@@ -106,7 +106,6 @@ then finds. If llguidance does not enforce it, `rewriter._WRITTEN_ANEW` has it t
 example that a test runs, is in docs/json-schema.md.
 """
 _ALL_EXACT = 2**53
-KNOWN = {*ENFORCED, *UNSUPPORTED, *ANNOTATIONS, *_ANCHORS}
 _CONSTRAINTS = (*ENFORCED, *sorted(UNSUPPORTED))
 _DRAFTS = re.compile(
     r"https?://json-schema\.org/(draft-0[467]/schema|draft/20(19-09|20-12)/schema)#?"

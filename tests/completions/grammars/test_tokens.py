@@ -13,7 +13,6 @@ from completions.grammars.tokens import TokenTable, load
 DEMO = Path("var/models/smollm2-135m-instruct/tokenizer.json")
 PADDED_TO = 49_200
 ENDS = (2, 0)
-IM_END = 2
 
 
 @pytest.fixture(scope="module")

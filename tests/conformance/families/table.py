@@ -24,7 +24,6 @@ _UNTIED = {"tie_word_embeddings": False}
 _DECODER = {"is_decoder": True}
 _SEQ2SEQ = {"is_decoder": True, "is_encoder_decoder": False, "tie_word_embeddings": False}
 _PER_LAYER = {"vocab_size_per_layer_input": VOCAB_SIZE, "hidden_size_per_layer_input": 8, **_UNTIED}
-_EVERY_OTHER = {"num_hidden_layers": 4, "attn_layer_period": 2, "attn_layer_offset": 1}
 _SPARSE_FOUR = {"num_hidden_layers": 4}
 
 

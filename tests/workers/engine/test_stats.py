@@ -12,8 +12,3 @@ def test_counters_are_plain_numbers_by_name() -> None:
     assert counters["generated_tokens"] == 9
     assert counters["forced_tokens"] == 0
     assert not {"last_step_at", "step_seconds"} & set(counters)
-
-
-def test_the_forced_share_is_of_all_generated_tokens() -> None:
-    assert engine_stats(generated_tokens=8, forced_tokens=6).forced_share == 0.75
-    assert engine_stats().forced_share == 0.0

@@ -9,6 +9,7 @@ from tokenizers import Tokenizer
 from torch import Tensor
 
 from workers.engine.cuda.transfers import floats_to_device, to_device
+from workers.engine.sampling.logits_processors import LogitsProcessor
 from workers.engine.sequence import Sequence
 from workers.engine.speculation.rows import Row
 
@@ -28,7 +29,7 @@ def breaker_ids(tokenizer: Tokenizer, breakers: Iterable[str]) -> frozenset[int]
     )
 
 
-class Dry:
+class Dry(LogitsProcessor):
     """The penalty of p-e-w (text-generation-webui, pull request 5637) in the form of mistral.rs:
 
     z(next) -= multiplier * base ** (length - allowed_length)   where length >= allowed_length
@@ -65,9 +66,6 @@ class Dry:
         placed_rows, placed_ids = to_device([rows, ids], logits.device)
         placed = floats_to_device(penalties.astype(np.float64), logits.device).float()
         logits[placed_rows, placed_ids] -= placed
-
-    def can_launch(self) -> bool:
-        return True
 
     def needs_tokens(self) -> bool:
         return bool(self._rows)  # repetitions are looked for here, up to the last token

@@ -27,16 +27,18 @@ class LogitsProcessor(Protocol):
 
     def can_launch(self) -> bool:
         """Whether :meth:`launch` can change the logits of the rows set last."""
+        return True
 
     def needs_tokens(self) -> bool:
         """Whether :meth:`launch` needs all tokens of the rows set last on the host."""
+        return False
 
     def launch(self, logits: Tensor, pending: Tensor | None) -> None:
         """As :meth:`apply`, without waiting for the device of ``logits``. ``pending`` [rows] holds,
         on that device, the tokens that follow the ones known on the host."""
 
 
-class Penalties:
+class Penalties(LogitsProcessor):
     """Frequency and presence as OpenAI's API defines them, over the tokens of the output so far,
     then repetition as in CTRL (Keskar et al., 2019, section 4.1), over the same tokens and, if the
     engine is configured so, the prompt's tokens too:
@@ -75,9 +77,6 @@ class Penalties:
     def can_launch(self) -> bool:
         return not any(num_drafted for _, _, num_drafted in self._rows)
 
-    def needs_tokens(self) -> bool:
-        return False
-
     def launch(self, logits: Tensor, pending: Tensor | None) -> None:
         if not self._rows:
             return
@@ -106,7 +105,7 @@ class Penalties:
         logits[index] = torch.from_numpy(values).to(logits.device)
 
 
-class LogitBias:
+class LogitBias(LogitsProcessor):
     """OpenAI's ``logit_bias``: z[id] += value."""
 
     def __init__(self) -> None:
@@ -132,17 +131,11 @@ class LogitBias:
         row_ids, token_ids, biases = self._placed
         logits[row_ids, token_ids] += biases
 
-    def can_launch(self) -> bool:
-        return True
-
-    def needs_tokens(self) -> bool:
-        return False
-
     def launch(self, logits: Tensor, pending: Tensor | None) -> None:
         self.apply(logits)  # the pending token makes no difference
 
 
-class MinTokens:
+class MinTokens(LogitsProcessor):
     """Forbids stop ids and ends of sequence before ``min_tokens``.
 
     The grammar mask does this for rows under a grammar, since it must not become empty.
@@ -177,12 +170,6 @@ class MinTokens:
             self._below = [row for row, _ in below]
         rows, ids = self._placed
         logits[rows, ids] = -torch.inf
-
-    def can_launch(self) -> bool:
-        return True
-
-    def needs_tokens(self) -> bool:
-        return False
 
     def launch(self, logits: Tensor, pending: Tensor | None) -> None:
         self.apply(logits)  # a sequence counts its tokens in flight

@@ -116,7 +116,6 @@ class TestForcedText:
         assert stats.steps == 2  # one for each character class
         assert stats.generated_tokens == len(said.token_ids)
         assert stats.forced_tokens == len(said.token_ids) - 2
-        assert stats.forced_share == pytest.approx(1 - 2 / len(said.token_ids))
 
     @pytest.mark.parametrize("resumed", [False, True])
     @pytest.mark.parametrize("scored", [False, True])
