@@ -11,7 +11,7 @@ Newlines are optional. Strings are written without quotes, other values as JSON.
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from completions.chat.events import Arguments, CallBegun, CallParser, Event
+from completions.chat.call_parser import Arguments, CallBegun, CallParser, Part
 from completions.chat.glm_call_values import ArgumentReader
 from completions.chat.markers import split_at
 from completions.chat.tools import Call, Tool, ToolFormat, dump
@@ -71,27 +71,27 @@ class GlmParser(CallParser):
         self._streams = False
         self._separator = "{"
 
-    def _in_header(self, events: list[Event]) -> bool:
+    def _in_header(self, parts: list[Part]) -> bool:
         end = min((i for i in map(self._buffer.find, (_KEY, _CLOSING)) if i >= 0), default=None)
         if end is None:
             return False
         name, self._buffer = self._buffer[:end].strip(), self._buffer[end:]
-        events.append(CallBegun(name))
+        parts.append(CallBegun(name))
         self._arguments = ArgumentReader(self._schemas.get(name, {}))
         self._separator = "{"
         self._step = self._between_arguments
         return True
 
-    def _between_arguments(self, events: list[Event]) -> bool:
+    def _between_arguments(self, parts: list[Part]) -> bool:
         _, mark, self._buffer = split_at(self._buffer, (_KEY, _CLOSING))
         if mark == _CLOSING:
-            events.append(Arguments("{}" if self._separator == "{" else "}"))
+            parts.append(Arguments("{}" if self._separator == "{" else "}"))
             self._end_call()
         elif mark == _KEY:
             self._step = self._in_key
         return mark is not None
 
-    def _in_key(self, events: list[Event]) -> bool:
+    def _in_key(self, parts: list[Part]) -> bool:
         end = self._buffer.find(_VALUE)
         if end < 0:
             return False
@@ -99,19 +99,19 @@ class GlmParser(CallParser):
         self._buffer = self._buffer[end + len(_VALUE) :]
         self._streams = self._arguments.is_string(self._key)
         opened = '"' if self._streams else ""
-        events.append(Arguments(f"{self._separator}{dump(self._key)}:{opened}"))
+        parts.append(Arguments(f"{self._separator}{dump(self._key)}:{opened}"))
         self._separator = ","
         self._step = self._in_value
         return True
 
-    def _in_value(self, events: list[Event]) -> bool:
+    def _in_value(self, parts: list[Part]) -> bool:
         before, mark, rest = split_at(self._buffer, (_VALUE_END,))
         if self._streams:
             piece = dump(before)[1:-1] + ('"' if mark else "")
             if piece:
-                events.append(Arguments(piece))
+                parts.append(Arguments(piece))
         elif mark:
-            events.append(Arguments(self._arguments.as_json(self._key, before)))
+            parts.append(Arguments(self._arguments.as_json(self._key, before)))
         if self._streams or mark:
             self._buffer = rest
         if mark:

@@ -4,7 +4,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from completions.chat.events import Arguments, CallBegun, CallParser, Event
+from completions.chat.call_parser import Arguments, CallBegun, CallParser, Part
 from completions.chat.markers import split_at
 from completions.chat.tools import Call, Tool, ToolFormat, dump
 from completions.contract import strict_json
@@ -51,9 +51,9 @@ class JSONCallParser(CallParser):
         self._closing = closing
         self._scanner = ObjectScanner()
 
-    def _in_header(self, events: list[Event]) -> bool:
+    def _in_header(self, parts: list[Part]) -> bool:
         if header := _HEADER.match(self._buffer):
-            events.append(CallBegun(header[1]))
+            parts.append(CallBegun(header[1]))
             self._buffer = self._buffer[header.end() :]
             self._scanner = ObjectScanner()
             self._step = self._in_arguments
@@ -67,35 +67,35 @@ class JSONCallParser(CallParser):
             if end is None:
                 return False
             length = start + end
-        return self._settle(events, length)
+        return self._settle(parts, length)
 
-    def _settle(self, events: list[Event], length: int) -> bool:
+    def _settle(self, parts: list[Part], length: int) -> bool:
         """Read a complete object without the usual header; `length` 0 means no object."""
         written, self._buffer = self._buffer[:length], self._buffer[length:]
         call = _read(written)
         if call is None:
-            events.append(self._not_a_call(written))
+            parts.append(self._not_a_call(written))
             self._step = self._in_text
             return True
-        events += [CallBegun(call[0]), Arguments(call[1])]
+        parts += [CallBegun(call[0]), Arguments(call[1])]
         if self._kept:
             self._end_call()
         else:
             self._step = self._in_closing
         return True
 
-    def _in_arguments(self, events: list[Event]) -> bool:
+    def _in_arguments(self, parts: list[Part]) -> bool:
         end = self._scanner.feed(self._buffer)
         piece = self._buffer[:end]
         if piece:
-            events.append(Arguments(piece))
+            parts.append(Arguments(piece))
         self._buffer = self._buffer[len(piece) :]
         if end is None:
             return False
         self._step = self._in_closing
         return True
 
-    def _in_closing(self, events: list[Event]) -> bool:
+    def _in_closing(self, parts: list[Part]) -> bool:
         _, mark, self._buffer = split_at(self._buffer, (self._closing,))
         if mark is None:
             return False

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from completions.chat.events import Arguments, CallBegun, CallParser, Event
+from completions.chat.call_parser import Arguments, CallBegun, CallParser, Part
 from completions.chat.markers import MarkFilter
 from completions.chat.thinking import ThinkingParser
 
@@ -80,16 +80,16 @@ class OutputParser:
         elif text:
             self._take(self._calls.push(text), delta)
 
-    def _take(self, events: list[Event], delta: Delta) -> None:
-        for event in events:
-            if isinstance(event, CallBegun):
+    def _take(self, parts: list[Part], delta: Delta) -> None:
+        for part in parts:
+            if isinstance(part, CallBegun):
                 self._whitespace = ""
-                delta.calls.append(CallDelta(self._num_calls, event.name, ""))
+                delta.calls.append(CallDelta(self._num_calls, part.name, ""))
                 self._num_calls += 1
-            elif isinstance(event, Arguments):
-                _extend(delta.calls, CallDelta(self._num_calls - 1, None, event.text))
+            elif isinstance(part, Arguments):
+                _extend(delta.calls, CallDelta(self._num_calls - 1, None, part.text))
             else:
-                text = self._whitespace + event.text
+                text = self._whitespace + part.text
                 shown = text.rstrip()
                 self._whitespace = text[len(shown) :]
                 delta.content += shown

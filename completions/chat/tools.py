@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from completions.chat.events import CallParser
+from completions.chat.call_parser import CallParser
 from completions.grammars.structural_tag.json_nodes import ANY_OBJECT, JSONNode, json_value
 
 AUTO, NONE, REQUIRED = "auto", "none", "required"

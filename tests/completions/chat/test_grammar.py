@@ -9,7 +9,7 @@ import pytest
 from llguidance import LLMatcher
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 
-from completions.chat.events import Arguments
+from completions.chat.call_parser import Arguments
 from completions.chat.grammar import BudgetError, Calls, Thoughts, answer_constraint
 from completions.chat.thinking import Marks
 from completions.chat.tool_formats import TOOL_FORMATS

@@ -1,4 +1,4 @@
-"""Events for text and tool calls, found in generated text as it arrives, in text order."""
+"""Splits generated text into free text and tool calls, in text order, as it arrives."""
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
@@ -27,14 +27,14 @@ class Arguments:
     text: str
 
 
-Event = Text | CallBegun | Arguments
+Part = Text | CallBegun | Arguments
 
 
 class CallParser(ABC):
-    """Finds tool calls. However the text is split, the joined events are the same.
+    """Finds tool calls. However the text is split, the joined parts are the same.
 
     Text that turns out not to be a call becomes Text; nothing raises. Each state is a method that
-    appends events and returns whether there may be more to do.
+    appends parts and returns whether there may be more to do.
     """
 
     def __init__(self, opening: str, kept: str = "", between: str | None = None) -> None:
@@ -52,15 +52,15 @@ class CallParser(ABC):
         """Whether a call has begun and not ended."""
         return self._step != self._in_text
 
-    def push(self, text: str) -> list[Event]:
+    def push(self, text: str) -> list[Part]:
         self._buffer += text
-        events: list[Event] = []
-        while self._step(events):
+        parts: list[Part] = []
+        while self._step(parts):
             pass
-        return events
+        return parts
 
-    def finish(self) -> list[Event]:
-        """The last events; no more text follows."""
+    def finish(self) -> list[Part]:
+        """The last parts; no more text follows."""
         left, self._buffer = self._buffer, ""
         if self._step == self._in_header:
             self._step = self._in_text
@@ -70,13 +70,13 @@ class CallParser(ABC):
     def _not_a_call(self, written: str) -> Text:
         return Text(self._mark.removesuffix(self._kept) + written)
 
-    def _in_text(self, events: list[Event]) -> bool:
+    def _in_text(self, parts: list[Part]) -> bool:
         if self._after_call:
             self._buffer = self._buffer.lstrip(self._between)
             self._after_call = not self._buffer
         before, mark, self._buffer = split_at(self._buffer, (self._mark,))
         if before:
-            events.append(Text(before))
+            parts.append(Text(before))
         if mark is None:
             return False
         self._buffer = self._kept + self._buffer
@@ -84,7 +84,7 @@ class CallParser(ABC):
         return True
 
     @abstractmethod
-    def _in_header(self, events: list[Event]) -> bool:
+    def _in_header(self, parts: list[Part]) -> bool:
         """Read up to the arguments."""
 
     def _end_call(self) -> None:
