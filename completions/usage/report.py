@@ -89,9 +89,9 @@ class Writer(Protocol):
     def write(self, text: str, /) -> Any: ...
 
 
+_COUNTS = SUMMED[: SUMMED.index("cost_nanos")]
 _COLUMNS = (
-    "start", "organization", "api_key", "api_key_name", "model", "adapter", "requests", "failed",
-    "cancelled", "prompt_tokens", "cached_tokens", "completion_tokens", "forced_tokens", "cost",
+    "start", "organization", "api_key", "api_key_name", "model", "adapter", *_COUNTS, "cost",
     "latency_p50_ms", "latency_p95_ms", "first_token_p50_ms", "first_token_p95_ms",
 )  # fmt: skip
 _FORMULA = ("=", "+", "-", "@", "\t", "\r")
@@ -112,7 +112,7 @@ def _lines(hours: QuerySet[UsageHour], width: str) -> Iterator[Iterable[Any]]:
         key = keys[row.group["api_key_id"]]
         names = (organizations[row.group["organization_id"]], f"sk-{key.public_id}", key.name)
         texts = (*names, row.group["model"], row.group["adapter"])
-        counts = [row.sums[name] for name in SUMMED[: SUMMED.index("cost_nanos")]]
+        counts = [row.sums[name] for name in _COUNTS]
         spans = (*row.percentiles(LATENCY).values(), *row.percentiles(FIRST_TOKEN).values())
         yield (
             row.start.isoformat(), *map(_harmless, texts), *counts, f"{row.cost:f}",
