@@ -80,11 +80,11 @@ def _require_room(upload: Upload, part: UploadPart) -> None:
         files.check_room(upload.organization_id, more)
 
 
-def complete(upload: Upload, part_ids: Sequence[str], md5: str | None) -> Upload:
-    """Assemble the file from the parts in this order. Returns the updated upload.
+def complete(upload: Upload, part_ids: Sequence[str], md5: str | None) -> None:
+    """Assemble the file from the parts in this order, unless the upload ends in the meantime.
 
-    Raises FieldError, or NotPendingError if the upload was cancelled in the meantime. Repeated or
-    concurrent calls create only one file.
+    Raises FieldError, or NotPendingError if it had ended. Repeated or concurrent calls create only
+    one file.
     """
     try:
         file = _joined(upload, _in_order(upload, part_ids), md5)
@@ -94,7 +94,6 @@ def complete(upload: Upload, part_ids: Sequence[str], md5: str | None) -> Upload
         raise NotPendingError from error
     if not _end(upload, UploadStatus.COMPLETED, file):
         file.delete()  # another call was first
-    return Upload.objects.select_related("file").get(id=upload.id)
 
 
 def _joined(upload: Upload, parts: Sequence[UploadPart], md5: str | None) -> File:
@@ -115,10 +114,9 @@ def _joined(upload: Upload, parts: Sequence[UploadPart], md5: str | None) -> Fil
         return files.store(file, content, timedelta(seconds=upload.file_seconds))
 
 
-def cancel(upload: Upload) -> Upload:
+def cancel(upload: Upload) -> None:
     """Cancel a pending upload, and delete its parts. Uploads in other states do not change."""
     _end(upload, UploadStatus.CANCELLED)
-    return Upload.objects.select_related("file").get(id=upload.id)
 
 
 def prune(now: datetime) -> int:

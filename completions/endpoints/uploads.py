@@ -153,14 +153,18 @@ class CompleteUploadView(AsyncAPIView):
         wanted = CompleteUploadRequestObject().validate(request.data)
         if upload.status == UploadStatus.COMPLETED:
             return JSONResponse(upload_object(upload))
+        joining = sync_to_async(uploads.complete)
+        checks = turns.current()
+        await checks.uploads.take(upload.organization_id)
         try:
-            made = await turns.to_its_end(
-                sync_to_async(uploads.complete)(_pending(upload), wanted["part_ids"], wanted["md5"])
-            )
+            await turns.to_its_end(joining(_pending(upload), wanted["part_ids"], wanted["md5"]))
         except FieldError as error:
             raise error.api_error() from error
         except uploads.NotPendingError:
-            made = await _find(request, upload_id)
+            pass  # another call was first, or ended it otherwise
+        finally:
+            checks.uploads.give(upload.organization_id)
+        made = await _find(request, upload_id)
         if made.status != UploadStatus.COMPLETED:
             _pending(made)
         return JSONResponse(upload_object(made))
@@ -172,8 +176,8 @@ class CancelUploadView(AsyncAPIView):
     scope = Scope.BATCHES
 
     async def post(self, request: APIRequest, upload_id: str) -> JSONResponse:
-        upload = await _find(request, upload_id)
-        return JSONResponse(upload_object(await sync_to_async(uploads.cancel)(upload)))
+        await sync_to_async(uploads.cancel)(await _find(request, upload_id))
+        return JSONResponse(upload_object(await _find(request, upload_id)))
 
 
 def _part_object(part: UploadPart) -> dict[str, Any]:

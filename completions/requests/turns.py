@@ -21,6 +21,9 @@ LARGE_AT_ONCE = 3
 FILES_AT_ONCE = 2
 """Whole files that may be checked at the same time, which takes minutes; at most one of each
 organization."""
+UPLOADS_AT_ONCE = 4
+"""Uploads whose parts may be joined at the same time, which takes twice the file's size on disk; at
+most one of each organization."""
 NOBODY = 0
 """The owner of requests without an API key."""
 
@@ -86,6 +89,7 @@ class Checks:
     def __init__(self) -> None:
         self.large = Turns(LARGE_AT_ONCE, 1)
         self.files = Turns(FILES_AT_ONCE, 1)
+        self.uploads = Turns(UPLOADS_AT_ONCE, 1)
         self._threads = Turns(THREADS, THREADS - 1)
         self._pool = ThreadPoolExecutor(THREADS, "checks")
 

@@ -1,11 +1,15 @@
 """/v1/uploads: a file in parts, and the rest of a file that was read in part."""
 
+import asyncio
 import hashlib
+import time
 from datetime import timedelta
 
 import pytest
+from asgiref.sync import ThreadSensitiveContext, sync_to_async
 from django.core.files.storage import FileSystemStorage
 from django.core.files.uploadedfile import SimpleUploadedFile
+from django.test import AsyncClient
 from django.utils import timezone
 
 from completions.batches import uploads
@@ -63,12 +67,14 @@ def test_a_call_that_comes_second_makes_no_second_file(api, folder, monkeypatch)
     begun = begin(api).json()
     part = add(api, begun["id"], CONTENT).json()
     late = Upload.objects.get(id=begun["id"])
-    first = uploads.complete(Upload.objects.get(id=begun["id"]), [part["id"]], None)
+    uploads.complete(Upload.objects.get(id=begun["id"]), [part["id"]], None)
+    first = Upload.objects.get(id=begun["id"]).file
     with pytest.raises(uploads.NotPendingError):
         uploads.complete(late, [part["id"]], None)
     monkeypatch.setattr(uploads, "_in_order", lambda upload, ids: [])
     late.bytes = 0
-    assert uploads.complete(late, [], None).file == first.file
+    uploads.complete(late, [], None)
+    assert Upload.objects.get(id=begun["id"]).file == first
     assert File.objects.count() == 1
 
 
@@ -180,6 +186,53 @@ def test_an_upload_cancelled_while_it_completes_is_no_error(
     monkeypatch.setattr(uploads, "_in_order", late)
     assert code(complete(api, begun["id"], part["id"]), 409) == ("upload_not_pending", "id")
     assert not File.objects.exists()
+
+
+@pytest.mark.parametrize("verb", ["complete", "cancel"])
+def test_an_upload_that_is_pruned_meanwhile_is_gone(api, folder, monkeypatch, verb):  # noqa: F811
+    """Its day ended while it was completed or cancelled."""
+    begun = begin(api).json()
+    part = add(api, begun["id"], CONTENT).json()
+    end = uploads._end
+
+    def late(*args):
+        uploads.prune(timezone.now() + timedelta(days=2))
+        return end(*args)
+
+    monkeypatch.setattr(uploads, "_end", late)
+    body = {"part_ids": [part["id"]]} if verb == "complete" else {}
+    answer = api.post(f"/v1/uploads/{begun['id']}/{verb}", body, content_type="application/json")
+    assert code(answer, 404) == ("upload_not_found", "id")
+    assert not File.objects.exists()
+    assert not [path for path in folder.rglob("*") if path.is_file()]
+
+
+async def test_calls_that_come_together_join_one_file_at_a_time(api, owner, folder, monkeypatch):  # noqa: F811
+    """Each writes the whole file twice: any number of them would fill the disk."""
+    begun = (await sync_to_async(begin)(api)).json()
+    part = (await sync_to_async(add)(api, begun["id"], CONTENT)).json()
+    joined, running, most = uploads._joined, [], []
+
+    def slow(*args):
+        running.append(1)
+        most.append(len(running))
+        time.sleep(0.2)
+        running.pop()
+        return joined(*args)
+
+    async def call():
+        async with ThreadSensitiveContext():  # a thread for each request, as in the server
+            return await AsyncClient().post(
+                f"/v1/uploads/{begun['id']}/complete", {"part_ids": [part["id"]]},
+                content_type="application/json", headers=owner.headers,
+            )  # fmt: skip
+
+    monkeypatch.setattr(uploads, "_joined", slow)
+    answers = await asyncio.gather(*(call() for _ in range(4)))
+    assert most == [1]
+    assert {answer.status_code for answer in answers} == {200}
+    assert len({answer.json()["file"]["id"] for answer in answers}) == 1
+    assert await File.objects.acount() == 1
 
 
 def test_the_rest_of_a_file_can_be_read(api, folder):  # noqa: F811
