@@ -35,22 +35,26 @@ def receipted(output: Path, requests: Path | None) -> Iterator[Receipted]:
     if not answers:
         raise SourceError(f"{output} has no line with a receipt; run the batch with receipts")
     with _opened(requests, output, answers) as lines:
-        for text in lines_of(lines):
+        for number, text in enumerate(lines_of(lines), 1):
             if not text.strip():
                 continue
-            line = json.loads(as_text(text))
-            found = answers.pop(line["custom_id"], None)
+            custom_id, url, body = _request(number, text)
+            found = answers.pop(custom_id, None)
             if found is not None:
-                yield Receipted(
-                    line["custom_id"],
-                    line["url"],
-                    line["body"],
-                    found["receipt"],
-                    found["response"]["body"],
-                )
+                yield Receipted(custom_id, url, body, found["receipt"], found["response"]["body"])
     if answers:
         missing = ", ".join(sorted(answers)[:3])
         raise SourceError(f"the requests of {len(answers)} lines are missing: {missing}")
+
+
+def _request(number: int, text: bytes) -> tuple[str, str, dict[str, Any]]:
+    """The custom_id, the url and the body of a line."""
+    try:
+        line = json.loads(as_text(text))
+        return str(line["custom_id"]), line["url"], line["body"]
+    except (ValueError, LookupError, TypeError) as error:
+        message = f"line {number} of the requests is not a request of a batch"
+        raise SourceError(message) from error
 
 
 def _answers(output: Path) -> dict[str, Any]:

@@ -83,7 +83,7 @@ class Command(BaseCommand):
             raise CommandError(f"{file} is larger than {settings.MAX_FILE_BYTES} bytes; split it")
         with file.open("rb") as content:
             digest = hashlib.file_digest(content, "sha256").hexdigest()
-        origin = {"submitted_from": str(file.resolve())[-512:], "sha256": digest}
+        origin = {"submitted_from": _as_utf8(file.resolve())[-512:], "sha256": digest}
         if dry_run and options["pilot"] is None:
             self._rehearse(file, origin, options)
             return
@@ -100,9 +100,10 @@ class Command(BaseCommand):
         elif states.start(batch.id):
             self.stdout.write(f"{batch.id} continues after its pilot with all other lines")
         else:
-            self.stdout.write(f"{file} was already submitted as {batch.id}")
+            self.stdout.write(f"{_as_utf8(file)} was already submitted as {batch.id}")
         if not wait and target is None:
-            self.stdout.write(f"to wait for the results, run: manage.py submit --wait {file}")
+            again = f"manage.py submit --wait {_as_utf8(file)}"
+            self.stdout.write(f"to wait for the results, run: {again}")
             return
         try:
             batch = self._follow(batch)
@@ -162,14 +163,14 @@ class Command(BaseCommand):
             if found is not None:
                 path = file.with_name(f"{file.stem}.{what}.jsonl")
                 _copy(found, path)
-                self.stdout.write(f"{what}: {path}")
+                self.stdout.write(f"{what}: {_as_utf8(path)}")
         if target is not None and batch.status != BatchStatus.FAILED:
             try:
                 report = target.write(source_of(batch))
             except ExportError as error:
                 message = f"{error}\nrun the same command again to export {batch.id}"
                 raise CommandError(message) from error
-            self.stdout.write(str(report))
+            self.stdout.write(_as_utf8(report))
         metadata = {**(batch.metadata or {}), "delivered": "yes"}
         Batch.objects.filter(id=batch.id).update(metadata=metadata)
         if batch.status == BatchStatus.FAILED:
@@ -188,6 +189,11 @@ def _target(to: str | None) -> Target | None:
     except ExportError as error:
         raise CommandError(str(error)) from error
     return target
+
+
+def _as_utf8(path: Any) -> str:
+    """A path, which need not be UTF-8, as SQL, JSON and a terminal take it."""
+    return str(path).encode(errors="replace").decode()
 
 
 def store_batch(file: Path, origin: dict[str, str], options: dict[str, Any]) -> Batch:
@@ -210,7 +216,8 @@ def _unsaved(file: Path, origin: dict[str, str], options: dict[str, Any]) -> Bat
     ids = owner.pk, key.pk
     try:
         with file.open("rb") as content:
-            stored = files.store_upload(Content(content), file.name[:255], ids, DEFAULT_KEEP)
+            name = _as_utf8(file.name)[:255]
+            stored = files.store_upload(Content(content), name, ids, DEFAULT_KEEP)
     except files.StorageLimitError as error:
         raise CommandError(
             f"the files of {organization} exceed {settings.MAX_STORED_BYTES} bytes in all"

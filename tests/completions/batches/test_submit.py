@@ -2,7 +2,9 @@
 
 import io
 import json
+import os
 import time
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -38,9 +40,10 @@ def run(bench, monkeypatch):
     monkeypatch.setattr(submit, "time", clock)
 
     def call(*args):
-        printed = io.StringIO()
-        call_command("submit", *map(str, args), stdout=printed)
-        return printed.getvalue()
+        printed = io.BytesIO()  # a terminal refuses what is not UTF-8
+        stdout = io.TextIOWrapper(printed, encoding="utf-8", write_through=True)
+        call_command("submit", *map(str, args), stdout=stdout)
+        return printed.getvalue().decode()
 
     return call
 
@@ -75,6 +78,17 @@ def test_a_batch_is_submitted_once_and_waited_for_later(run, file, bench):
     assert Batch.objects.count() == 2
     file.write_bytes(jsonl([request("c")]))
     assert "submitted as" in run(file)
+
+
+def test_a_name_that_is_not_utf8_is_accepted(run, tmp_path, bench):
+    """Archives of other systems contain such names."""
+    path = Path(os.fsdecode(os.fsencode(tmp_path) + b"/n\xffght.jsonl"))
+    path.write_bytes(jsonl([request("a")]))
+    assert "submit --wait" in run(path)
+    assert "n?ght.jsonl was already submitted" in run(path, "--wait")
+    assert custom_ids(path.with_name(f"{path.stem}.output.jsonl")) == ["a"]
+    assert File.objects.get(purpose="batch").filename == "n?ght.jsonl"
+    assert Batch.objects.get().metadata["submitted_from"].endswith("/n?ght.jsonl")
 
 
 def test_ctrl_c_leaves_the_batch_running(run, file, bench, monkeypatch):

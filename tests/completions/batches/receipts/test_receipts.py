@@ -160,3 +160,11 @@ def test_a_replay_compares_tokens(bench, output, monkeypatch, tokens, differ):
     seeds = [json.loads(t)["receipt"]["seed"] for t in output.read_text().splitlines()]
     with File.objects.get(id=again.output_file_id).content.open("rb") as content:
         assert [json.loads(text)["receipt"]["seed"] for text in content] == seeds
+
+
+@pytest.mark.parametrize("line", [b"{", b"[]", b"{}", b"\xff", b'{"custom_id": "plain"}'])
+def test_a_file_of_something_else_has_no_requests(output, tmp_path, line):
+    requests = tmp_path / "in.jsonl"
+    requests.write_bytes(b"\n" + line + b"\n")
+    with pytest.raises(CommandError, match="line 2 of the requests is not a request"):
+        verified(output, "--requests", requests)
