@@ -4,6 +4,7 @@ No page here names a cause that only an operator can mend: the log and the audit
 """
 
 import logging
+from datetime import timedelta
 from typing import Any
 
 from django.conf import settings
@@ -11,6 +12,7 @@ from django.contrib import admin, auth
 from django.http import Http404, HttpRequest, HttpResponseRedirect
 from django.http.response import HttpResponseBase
 from django.urls import reverse
+from django.utils import timezone
 from django.utils.http import url_has_allowed_host_and_scheme
 from django.views.decorators.cache import never_cache
 from django.views.decorators.http import require_GET, require_POST
@@ -33,8 +35,8 @@ def login(request: HttpRequest) -> HttpResponseBase:
     configuration = _configuration()
     extra = {"provider": configuration.name} if configuration else {}
     response = admin.site.login(request, extra)
-    if request.user.is_authenticated:
-        request.session.set_expiry(None)  # after an unfinished sign-in by the provider
+    if request.method == "POST" and isinstance(response, HttpResponseRedirect):
+        _begin_session(request)
     return response
 
 
@@ -77,7 +79,7 @@ def callback(request: HttpRequest) -> HttpResponseBase:
         logger.warning("a sign-in was refused: %s", refusal, extra={"address": address})
         return _refused(request, str(refusal), refusal.advice, 403)
     auth.login(request, user, backend=backend.PATH)
-    request.session.set_expiry(None)
+    _begin_session(request)
     request.session[ID_TOKEN] = identity.id_token
     return HttpResponseRedirect(identity.next)
 
@@ -94,6 +96,12 @@ def logout(request: HttpRequest) -> HttpResponseBase:
         if url := provider.of(configuration).end_session_url(id_token, then):
             return HttpResponseRedirect(url)
     return response
+
+
+def _begin_session(request: HttpRequest) -> None:
+    """Fix the end of the session. By itself, Django moves it with every change of the session."""
+    ends = timezone.now() + timedelta(seconds=settings.SESSION_COOKIE_AGE)
+    request.session.set_expiry(ends)
 
 
 def _configuration() -> Configuration | None:
