@@ -31,10 +31,12 @@ Application = Callable[[Scope, Receive, Send], Awaitable[None]]
 MULTIPART_OVERHEAD = 64 * 1024
 """Bytes of an upload in addition to its file."""
 STRANGERS_BYTES = 128 * 1024
-"""Maximum bytes of a body from a client without a valid key."""
+"""Maximum bytes of a body from a client without a valid key, and of any body for a page."""
 BODY_SECONDS = 60.0
 SLOWEST = 1024
 """Bytes per second. A body may take BODY_SECONDS plus its bytes so far divided by SLOWEST."""
+_PAGES = "/admin/"
+"""Paths of pages, whose users have sessions and no keys."""
 _TURNSTILE_PATHS = "/v1/"
 """Paths that pass the turnstile. Probes and metrics do not."""
 GARBAGE = 10_000
@@ -169,6 +171,8 @@ class _Body:
 
 async def _require_key(scope: Scope) -> None:
     """Check the API key. Raises APIError."""
+    if scope["path"].startswith(_PAGES):
+        raise payload_too_large(STRANGERS_BYTES)
     try:
         await authenticate(_header(scope, b"authorization").decode("latin-1"))
     except Exception as exc:

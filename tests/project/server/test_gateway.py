@@ -167,6 +167,16 @@ async def test_only_holders_of_a_key_may_send_a_large_body(good_key, monkeypatch
         assert headers[b"connection"] == b"close"
 
 
+async def test_pages_take_no_large_body_and_ask_for_no_key(monkeypatch):
+    """A user of the playground has a session, and could not send a key."""
+    monkeypatch.setattr(gateway, "STRANGERS_BYTES", 6)
+    path = "/admin/playground/v1/completions"
+    assert (await call([b"123456"], path=path))[0] == 200
+    status, _, body = await call([b"1234567"], path=path)
+    assert (status, orjson.loads(body)["error"]["code"]) == (413, "payload_too_large")
+    assert "6 bytes" in orjson.loads(body)["error"]["message"]
+
+
 async def test_a_slow_body_is_refused(monkeypatch):
     monkeypatch.setattr(gateway, "BODY_SECONDS", 0.05)
     parts = [{"type": "http.request", "body": b"x", "more_body": True}]
