@@ -234,6 +234,21 @@ def test_an_abort_or_an_arrival_finds_a_step_under_way(
     assert engine.stats().kv_blocks_used == 0
 
 
+def test_a_request_of_a_higher_priority_takes_a_slot_within_a_few_steps(
+    tiny_llama: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine = make_engine(tiny_llama, max_num_seqs=2)
+    launched = watch(engine, monkeypatch)
+    for index in (1, 2):
+        engine.submit(ask(index, max_tokens=60, ignore_eos=True))
+    for _ in range(4):
+        engine.turn(wait=False)
+    assert launched
+    engine.submit(replace(ask(3, max_tokens=1), priority=1))
+    outputs = [output for _ in range(4) for output in engine.turn(wait=False)]
+    assert [output.request_id for output in outputs if output.finished] == ["3"]
+
+
 def test_pending_tokens_say_which_rows_were_invalid() -> None:
     pending = PendingTokens.send(
         Launched(torch.tensor([5, 6, 7]), torch.tensor([True, False, True]), PendingScores())

@@ -127,10 +127,11 @@ class Scheduler:
         """Decide the step after the one ``flying``, which adds a token to each of ``rows``. In the
         new step, every running sequence computes that token, whatever it turns out to be.
 
-        Returns None if the step needs a real decision: a sequence could be admitted, is at its
-        last token, has more to compute, or needs a block that is not free.
+        Returns None if the step needs a real decision: a sequence could be admitted, must make way,
+        is at its last token, has more to compute, or needs a block that is not free.
         """
-        if len(rows) != len(self.running) or (self._queue and self.free_slots):
+        may_start = self._queue and (self.free_slots or self._is_outranked)
+        if len(rows) != len(self.running) or may_start:
             return None
         short = []
         for sequence, size in flying.chunks:
@@ -257,11 +258,15 @@ class Scheduler:
         output.tainted += self._pool.take_tainted(blocks)
         return True
 
+    @property
+    def _is_outranked(self) -> bool:
+        """Whether a waiting sequence has a higher priority than the most junior running one."""
+        top = self._queue.top_priority
+        return top is not None and bool(self.running) and self.running[-1].rank < top
+
     def _make_way(self) -> None:
         """Preempt sequences whose slot or blocks a waiting sequence of a higher priority needs."""
-        while self.running and (top := self._queue.top_priority) is not None:
-            if self.running[-1].rank >= top:
-                return
+        while self._is_outranked:
             head = self._queue.peek()
             assert head is not None
             if self.free_slots and self._has_room(head, self._match(head)):

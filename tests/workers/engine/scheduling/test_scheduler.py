@@ -1,4 +1,5 @@
 from tests.workers.engine.scheduling.scheduler_bench import MAX_NUM_SEQS, Bench, sequence, sizes
+from workers.engine.scheduling.scheduler import SchedulerOutput
 from workers.engine.speculation.draft import Draft
 
 
@@ -144,6 +145,17 @@ class TestPriorities:
         output = bench.step()
         assert (output.admitted, output.grown) == ([high], [])
         assert low.slot < 0
+
+    def test_no_step_is_decided_ahead_while_a_higher_priority_waits(self) -> None:
+        bench = Bench(slots=2)
+        running = [sequence(3, 30), sequence(3, 30)]
+        bench.add(*running)
+        bench.step()
+        flying = SchedulerOutput(chunks=[(seq, 1) for seq in running])
+        bench.add(sequence(3, 2))
+        assert bench.scheduler.look_ahead(flying, running) is not None
+        bench.add(sequence(3, 2, priority=1))
+        assert bench.scheduler.look_ahead(flying, running) is None
 
     def test_a_higher_priority_takes_the_blocks_of_lower_ones(self) -> None:
         bench = Bench(num_blocks=8, budget=40)
