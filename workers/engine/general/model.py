@@ -4,6 +4,7 @@ Nothing here knows an architecture. ``generate`` prepares a sequence, and passes
 decoding loop would begin. The body of that loop runs whenever a step of the engine adds tokens.
 """
 
+import inspect
 from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
@@ -37,6 +38,7 @@ class GeneralModel:
         self.adapters = adapters
         self.max_len = max_len
         model.generation_config = _plain_generation(model.generation_config)
+        self._takes_mask = "attention_mask" in inspect.signature(model.forward).parameters
         self._dynamic_ropes = [m for m in model.modules() if _has_dynamic_rope(m)]
         self._own_state: list[_Place] = []
         """Attributes of modules that a forward changes: state that the cache does not hold."""
@@ -108,8 +110,11 @@ class GeneralModel:
             handed.update(given)
             return input_ids
 
+        # Without a mask, `generate` takes tokens with the id of padding for padding.
+        mask = {"attention_mask": torch.ones_like(ids)} if self._takes_mask else {}
         self.model.generate(
             ids,
+            **mask,
             custom_generate=decoding_loop,
             max_length=max(self.max_len, ids.shape[1] + 1),
             do_sample=False,

@@ -160,7 +160,11 @@ def wrap_model(
         device=device,
         backend=backend,
         adapters=forward.adapters,
-        recorder=Recorder(model.get_output_embeddings(), forward.routed),
+        recorder=Recorder(
+            model.get_output_embeddings(),
+            forward.routed,
+            isinstance(forward.model, PagedModel) and forward.model.selects_rows,
+        ),
         ranks=ranks,
     )
 

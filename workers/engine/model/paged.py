@@ -28,7 +28,7 @@ class PagedModel:
         self.mixers: Mixers | None = None
         self.fusion: Fusion | None = None
         # Most models can leave rows out of their output layer, the largest product of a step.
-        self._selects_rows = "logits_to_keep" in inspect.signature(model.forward).parameters
+        self.selects_rows = "logits_to_keep" in inspect.signature(model.forward).parameters
 
     def __call__(
         self,
@@ -57,10 +57,10 @@ class PagedModel:
     ) -> Tensor:
         """The same through the model's modules, with more ``options`` of its forward."""
         options["use_cache"] = False
-        if self._selects_rows:
+        if self.selects_rows:
             options["logits_to_keep"] = logits_rows
         ids, positions = input_ids[None], position_ids[None]
         with attending(metadata), self.fusion or nullcontext():
             output = self.model(input_ids=ids, position_ids=positions, **options)
         logits: Tensor = output.logits[0]
-        return logits if self._selects_rows else logits[logits_rows]
+        return logits if self.selects_rows else logits[logits_rows]

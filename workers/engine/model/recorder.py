@@ -46,11 +46,13 @@ def finding_routed_modules(model: nn.Module) -> Iterator[list[nn.Module]]:
 
 
 class Recorder:
-    """Fills the records of a step's sequences. ``routed`` are the model's routed modules."""
+    """Fills the records of a step's sequences. ``routed`` are the model's routed modules, and
+    ``selects_rows`` is whether ``head`` gets the rows of the logits instead of the whole batch."""
 
-    def __init__(self, head: nn.Module, routed: list[nn.Module]) -> None:
+    def __init__(self, head: nn.Module, routed: list[nn.Module], selects_rows: bool) -> None:
         self._head = head
         self._routed = routed
+        self._selects_rows = selects_rows
 
     @property
     def sees_experts(self) -> bool:
@@ -86,17 +88,15 @@ class Recorder:
                 hook.remove()
         if not hidden:
             return  # no forward: all chunks of the step are prompts that are computed later
-        _store_hidden(batch, torch.cat(hidden))
+        rows = torch.cat(hidden)
+        _store_hidden(batch, rows if self._selects_rows else rows[batch.logits_rows])
         if experts:
             layers = [torch.cat(parts) for parts in experts.values()]
             _store_experts(batch, torch.stack(layers, dim=1))
 
 
 def _store_hidden(batch: ModelInput, hidden: Tensor) -> None:
-    """``hidden`` has the rows of the logits, or of the whole batch where the model cannot leave
-    rows out of its head."""
-    if len(hidden) != len(batch.logits_rows):
-        hidden = hidden[batch.logits_rows]
+    """``hidden`` has the rows of the logits."""
     for row, seq in enumerate(batch.sampled):
         if seq.record is not None and seq.record.hidden_states:
             seq.record.note_hidden(hidden[row].float().cpu().numpy())

@@ -16,7 +16,7 @@ from workers.engine.engine import Engine
 from workers.engine.exceptions import UnsupportedModel
 from workers.engine.general.model import GeneralModel
 from workers.engine.loading.own_attention import OwnAttention
-from workers.engine.request import LogprobParams, Request
+from workers.engine.request import Completion, LogprobParams, Request
 from workers.engine.sampling.params import SamplingParams
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # transformers on kernels that it would like
@@ -74,6 +74,15 @@ def test_a_batch_of_unequal_prompts_equals_generate(family: Path) -> None:
         [request(str(i), prompt, max_tokens=12) for i, prompt in enumerate(prompts)]
     )
     assert tokens(completions) == [greedy.generate(family, prompt, 12) for prompt in prompts]
+
+
+def test_a_prompt_may_contain_the_padding_token(tmp_path: Path) -> None:
+    """`generate` takes it for padding unless it is told otherwise."""
+    path = save_model(tmp_path, {**SHAPE, "model_type": "bloom", "pad_token_id": 9})
+    engine = Engine.from_pretrained(path, EngineConfig(**SETTINGS, max_model_len=512))
+    prompt = (9, 9, 20, 30, 9, 40, 50, 60)
+    completions = engine.generate([request("r", prompt, max_tokens=8)])
+    assert tokens(completions) == [greedy.generate(path, prompt, 8)]
 
 
 def test_a_preempted_sequence_is_computed_again(tiny_llama: Path) -> None:
@@ -140,11 +149,24 @@ def test_log_probabilities_and_hidden_states_equal_those_over_pages(tiny_llama: 
         np.testing.assert_allclose(
             mine.prompt_logprobs.chosen, other.prompt_logprobs.chosen, atol=1e-4
         )
-    np.testing.assert_allclose(
-        np.array(ours[2].choices[0].hidden_states),
-        np.array(theirs[2].choices[0].hidden_states),
-        atol=1e-3,
+    assert_same_hidden_states(ours[2], theirs[2])
+
+
+def test_the_hidden_state_beside_a_wholly_scored_prompt_is_the_last_one(tiny_llama: Path) -> None:
+    """The step then has as many rows of logits as tokens, in another order."""
+    ask = Request(
+        "r", (greedy.prompt(9),), SamplingParams(temperature=0, max_tokens=1),
+        return_hidden_states=True, logprobs=(LogprobParams(1, logprob_start_len=0),),
+    )  # fmt: skip
+    [ours], [theirs] = (
+        engine.generate([ask]) for engine in (general(tiny_llama), paged(tiny_llama))
     )
+    assert_same_hidden_states(ours, theirs)
+
+
+def assert_same_hidden_states(ours: Completion, theirs: Completion) -> None:
+    mine, other = (np.array(each.choices[0].hidden_states) for each in (ours, theirs))
+    np.testing.assert_allclose(mine, other, atol=1e-3)
 
 
 def test_experts_equal_those_over_pages(tmp_path: Path) -> None:
