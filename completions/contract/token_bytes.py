@@ -37,6 +37,13 @@ class TokenBytes:
         """The bytes of one token; empty for an id without a token."""
         return self._read(self.tokenizer.id_to_token(token_id) or "")
 
+    def byte_ids(self) -> frozenset[int]:
+        """The ids of tokens that stand for a byte that no other token covers."""
+        if not self._has_byte_tokens:
+            return frozenset()
+        vocabulary = self.tokenizer.get_vocab(with_added_tokens=True)
+        return frozenset(i for token, i in vocabulary.items() if _BYTE_TOKEN.fullmatch(token))
+
     def table(self, size: int) -> list[bytes]:
         """The bytes of tokens 0 to `size` - 1; empty for ids without a token."""
         table = [b""] * size

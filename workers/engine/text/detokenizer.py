@@ -5,28 +5,32 @@ bytes; any other decoder through the tokenizer itself, over a window of recent t
 """
 
 import codecs
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from itertools import islice
 from typing import Protocol, Self
 
 from tokenizers import Tokenizer
 
 from completions.contract.token_bytes import TokenBytes, num_ids
+from workers.engine.text.windowed_detokenizers import (
+    CONTEXT_TOKENS,
+    REPLACEMENT,
+    ByteFallbackDetokenizer,
+    WindowedDetokenizer,
+    unfinished,
+)
 
-_REPLACEMENT = "\ufffd"
-_CONTEXT_TOKENS = 6
-"""Prompt tokens that a windowed decoder sees before the output, for a word boundary in front."""
-_MOST_BYTES = 4
-"""Of a character, each of which may be a token."""
-_MOST_KEPT = _CONTEXT_TOKENS + _MOST_BYTES + 1
-"""Tokens of a window after which no more is read from it."""
+_MOST_UNFINISHED = 3
+"""Bytes, and so tokens, of a character that is not whole."""
 
 
 class Detokenizer(Protocol):
     """The text of one choice.
 
-    The pieces together equal the decoding of all tokens at once; a character that stays
-    incomplete becomes U+FFFD. Byte fallback is the exception: there, a later token can turn
-    earlier bytes into U+FFFD, but characters that were already returned stay as they are.
+    The pieces together equal what the output adds to the decoding of the prompt; a character that
+    begins in the prompt is shown whole, and one that stays incomplete becomes U+FFFD. Byte fallback
+    is the exception: there, a later token can turn earlier bytes into U+FFFD, but characters that
+    were already returned stay as they are.
     """
 
     def push(self, token_id: int) -> str:
@@ -54,6 +58,7 @@ class Vocabulary:
         self._visible_bytes = [
             b"" if i in special else text for i, text in enumerate(self.token_bytes)
         ]
+        self._byte_ids = self.bytes.byte_ids()
 
     def detokenizer(
         self,
@@ -66,106 +71,54 @@ class Vocabulary:
         Some decoders put a space between any two tokens. With ``spaces_between_special_tokens``
         False, no space separates two special tokens, as in vLLM.
         """
+        table = self._visible_bytes if skip_special_tokens else self.token_bytes
+        shown = (token_id for token_id in reversed(prompt) if table[token_id])
         if self.bytes.is_byte_level:
-            table = self._visible_bytes if skip_special_tokens else self.token_bytes
-            return ByteLevelDetokenizer(table)
-        special = self.bytes.special_ids
+            return ByteLevelDetokenizer(table, _last(_MOST_UNFINISHED, shown))
         joined = not (skip_special_tokens or spaces_between_special_tokens)
-        return WindowedDetokenizer(
-            self.tokenizer,
-            prompt[-_CONTEXT_TOKENS:],
-            skipped_ids=special if skip_special_tokens else frozenset(),
-            joined_ids=special if joined else frozenset(),
+        window = WindowedDetokenizer(
+            self.tokenizer, table, self.bytes.special_ids if joined else frozenset()
         )
+        context = _last(CONTEXT_TOKENS + _MOST_UNFINISHED, shown)
+        if not self._byte_ids:
+            window.restart(context, unfinished(b"".join(table[i] for i in context)))
+            return window
+        return ByteFallbackDetokenizer(window, self._byte_ids, context)
 
 
 class ByteLevelDetokenizer:
-    """Concatenates the bytes of tokens and releases whole UTF-8 characters."""
+    """Concatenates the bytes of tokens and releases whole UTF-8 characters.
 
-    def __init__(self, table: Sequence[bytes]) -> None:
+    ``context``: the last tokens of the prompt, which may end within a character.
+    """
+
+    def __init__(self, table: Sequence[bytes], context: Iterable[int] = ()) -> None:
         self._table = table
         self._utf8 = codecs.getincrementaldecoder("utf-8")(errors="replace")
+        self._utf8.decode(b"".join(table[token_id] for token_id in context))
+        self._continues = bool(self._utf8.getstate()[0])
+        """Whether the first character begins in the prompt."""
 
     def push(self, token_id: int) -> str:
-        return self._utf8.decode(self._table[token_id])
+        text = self._utf8.decode(self._table[token_id])
+        return self._first(text) if self._continues else text
 
     def flush(self) -> str:
-        return self._utf8.decode(b"", final=True)
+        text = self._utf8.decode(b"", final=True)
+        return self._first(text) if self._continues else text
 
     def copy(self) -> Self:
         clone = type(self)(self._table)
         clone._utf8.setstate(self._utf8.getstate())
+        clone._continues = self._continues
         return clone
 
+    def _first(self, text: str) -> str:
+        """The first text. If the prompt's bytes make no character, the prompt's text replaces
+        them already."""
+        self._continues = not text
+        return text.removeprefix(REPLACEMENT)
 
-class WindowedDetokenizer:
-    """Decodes a window of recent tokens with and without the newest and takes the difference.
 
-    The window exists because decoders such as SentencePiece's drop a space before their first
-    token. A token of ``skipped_ids`` has no text, and one of ``joined_ids`` follows another one
-    without a space.
-    """
-
-    def __init__(
-        self,
-        tokenizer: Tokenizer,
-        context: Sequence[int],
-        skipped_ids: frozenset[int] = frozenset(),
-        joined_ids: frozenset[int] = frozenset(),
-    ) -> None:
-        self._tokenizer = tokenizer
-        self._skipped_ids = skipped_ids
-        self._joined_ids = joined_ids
-        self._window = [token_id for token_id in context if token_id not in skipped_ids]
-        self._num_read = len(self._window)
-
-    def push(self, token_id: int) -> str:
-        if token_id in self._skipped_ids or self._tokenizer.id_to_token(token_id) is None:
-            return ""
-        joined = token_id in self._joined_ids and self._joined_ids.issuperset(self._window[-1:])
-        self._window.append(token_id)
-        text = self._unread()
-        if text and not text.endswith(_REPLACEMENT):
-            self._advance()
-            return text.removeprefix(" ") if joined else text
-        if len(self._window) - self._num_read <= _MOST_BYTES:
-            return ""
-        # These bytes will never be a character. The window keeps the first of them: decoders with
-        # byte fallback replace all bytes up to the next other token.
-        del self._window[_MOST_KEPT:]
-        self._num_read = len(self._window)
-        return text
-
-    def flush(self) -> str:
-        text = self._unread()
-        self._advance()
-        return text
-
-    def copy(self) -> Self:
-        clone = type(self)(self._tokenizer, self._window, self._skipped_ids, self._joined_ids)
-        clone._num_read = self._num_read
-        return clone
-
-    def _unread(self) -> str:
-        read = self._decode(self._window[: self._num_read])
-        text = self._decode(self._window)
-        if read.endswith(_REPLACEMENT) and not text.startswith(read):
-            read = self._without_its_end(text) or read.rstrip(_REPLACEMENT)
-        return text[len(read) :]
-
-    def _without_its_end(self, text: str) -> str:
-        """The text before a character in whose middle the prompt ends. All bytes beside it are
-        replaced too as long as it is incomplete."""
-        for missing in range(1, _MOST_BYTES):
-            whole = self._decode(self._window[: max(0, self._num_read - missing)])
-            if not whole.endswith(_REPLACEMENT) and text.startswith(whole):
-                return whole
-        return ""
-
-    def _advance(self) -> None:
-        del self._window[: self._num_read]
-        self._num_read = len(self._window)
-
-    def _decode(self, token_ids: list[int]) -> str:
-        text: str = self._tokenizer.decode(token_ids, skip_special_tokens=False)
-        return text
+def _last(count: int, reversed_ids: Iterable[int]) -> list[int]:
+    return list(islice(reversed_ids, count))[::-1]

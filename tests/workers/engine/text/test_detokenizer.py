@@ -1,14 +1,19 @@
+from itertools import takewhile
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from tokenizers import Tokenizer, decoders, models
 
 from tests.workers.engine import tiny_models
-from workers.engine.text.detokenizer import Vocabulary, WindowedDetokenizer
+from workers.engine.text.detokenizer import Vocabulary
+from workers.engine.text.windowed_detokenizers import ByteFallbackDetokenizer
 
 BYTE_LEVEL = tiny_models.byte_level_tokenizer()
 SENTENCEPIECE = tiny_models.sentencepiece_tokenizer()
-TOKENIZERS = {"byte-level": BYTE_LEVEL, "sentencepiece": SENTENCEPIECE}
+STRIPPED = tiny_models.byte_level_tokenizer()  # only its own decoder knows what is stripped
+STRIPPED.decoder = decoders.Sequence([decoders.ByteLevel(), decoders.Strip(" ", 1, 0)])
+TOKENIZERS = {"byte-level": BYTE_LEVEL, "sentencepiece": SENTENCEPIECE, "stripped": STRIPPED}
 VOCABULARIES = {
     name: Vocabulary(tokenizer, tokenizer.get_vocab_size() + 8)
     for name, tokenizer in TOKENIZERS.items()
@@ -24,10 +29,16 @@ def increments(
     return [*(detokenizer.push(i) for i in ids), detokenizer.flush()]
 
 
-@given(st.lists(st.integers(0, BYTE_LEVEL.get_vocab_size() - 1), max_size=24), st.booleans())
-def test_increments_of_any_tokens_make_the_whole_decoding(ids: list[int], skip: bool) -> None:
-    expected = BYTE_LEVEL.decode(ids, skip_special_tokens=skip)
-    assert "".join(increments(VOCABULARIES["byte-level"], ids, skip)) == expected
+@given(
+    st.sampled_from(["byte-level", "stripped"]),
+    st.lists(st.integers(0, BYTE_LEVEL.get_vocab_size() - 1), max_size=24),
+    st.booleans(),
+)
+def test_increments_of_any_tokens_make_the_whole_decoding(
+    name: str, ids: list[int], skip: bool
+) -> None:
+    expected = TOKENIZERS[name].decode(ids, skip_special_tokens=skip)
+    assert "".join(increments(VOCABULARIES[name], ids, skip)) == expected
 
 
 @given(st.lists(st.sampled_from([0, 1, *range(258, 287)]), max_size=24), st.booleans())
@@ -45,9 +56,53 @@ def test_text_comes_back_in_whole_characters(name: str, text: str) -> None:
     assert not any("\ufffd" in part for part in parts) or "\ufffd" in tokenizer.decode(ids)
 
 
+@given(names, st.text("a \n\u20ac\u6771\ufffd\U0001f600"))
+def test_a_text_may_hold_replacement_characters(name: str, text: str) -> None:
+    ids = TOKENIZERS[name].encode(text, add_special_tokens=False).ids
+    assert "".join(increments(VOCABULARIES[name], ids)) == TOKENIZERS[name].decode(ids)
+
+
+@given(names, st.text("a \n\u00e9\u20ac\u6771\U0001f600", min_size=1), st.integers(0, 60))
+def test_a_prompt_may_end_anywhere_in_a_text(name: str, text: str, at: int) -> None:
+    tokenizer = TOKENIZERS[name]
+    ids = tokenizer.encode(text, add_special_tokens=False).ids
+    at = min(at, len(ids))
+    whole = tokenizer.decode(ids)
+    # With byte fallback, a character that is not whole replaces those before it.
+    shown = max(num_common(whole, tokenizer.decode(ids[:n])) for n in range(at + 1))
+    parts = increments(VOCABULARIES[name], ids[at:], prompt=tuple(ids[:at]))
+    assert "".join(parts) == whole[shown:]
+
+
+def num_common(one: str, other: str) -> int:
+    """The length of the beginning that two texts share."""
+    pairs = zip(one, other, strict=False)
+    return len(list(takewhile(lambda pair: pair[0] == pair[1], pairs)))
+
+
+@pytest.mark.parametrize("name", TOKENIZERS)
+@pytest.mark.parametrize("text", ["\U0001f600" * 4, "\u6771\u4eac" * 3, "the \u20ac\n\u20ac"])
+def test_the_output_goes_on_in_characters_of_bytes(name: str, text: str) -> None:
+    tokenizer = TOKENIZERS[name]
+    before = tuple(tokenizer.encode(text, add_special_tokens=False).ids)
+    after = tokenizer.encode("\U0001f600\u20ac", add_special_tokens=False).ids
+    after = after[1:] if name == "sentencepiece" else after  # without the word mark
+    assert "".join(increments(VOCABULARIES[name], after, prompt=before)) == "\U0001f600\u20ac"
+
+
+@pytest.mark.parametrize("name", TOKENIZERS)
+def test_a_character_that_the_prompt_began_and_the_output_does_not_end(name: str) -> None:
+    """The prompt's own text already shows U+FFFD for it."""
+    tokenizer = TOKENIZERS[name]
+    euro = tokenizer.encode("x\u20ac", add_special_tokens=False).ids[-3:]
+    letter = tokenizer.encode("x", add_special_tokens=False).ids[-1:]
+    for prompt, ids, expected in ((euro[:2], letter, "x"), (euro[:2], [], ""), (euro, [], "")):
+        assert "".join(increments(VOCABULARIES[name], ids, prompt=tuple(prompt))) == expected
+
+
 @given(names, st.lists(st.integers(0, 280), max_size=12), st.integers(0, 12))
 def test_a_copy_goes_on_like_the_original(name: str, ids: list[int], at: int) -> None:
-    detokenizer = VOCABULARIES[name].detokenizer((), True)
+    detokenizer = VOCABULARIES[name].detokenizer(tuple(ids[:at]), True)
     for token_id in ids[:at]:
         detokenizer.push(token_id)
     copy = detokenizer.copy()
@@ -82,10 +137,11 @@ def test_the_prompt_keeps_the_space_in_front_of_the_first_word() -> None:
 
 
 def test_the_window_does_not_grow_with_the_text() -> None:
-    detokenizer = WindowedDetokenizer(SENTENCEPIECE, ())
+    detokenizer = VOCABULARIES["sentencepiece"].detokenizer((), True)
+    assert isinstance(detokenizer, ByteFallbackDetokenizer)
     for token_id in SENTENCEPIECE.encode("the of " * 50, add_special_tokens=False).ids:
         detokenizer.push(token_id)
-    assert len(detokenizer._window) <= 2  # its size shows nowhere else
+    assert len(detokenizer.window._window) <= 2  # its size shows nowhere else
 
 
 def byte_ids(data: bytes) -> list[int]:
@@ -107,11 +163,11 @@ def test_the_window_does_not_grow_while_no_character_is_complete(run: list[int])
     vocabulary = VOCABULARIES["sentencepiece"]
     words = SENTENCEPIECE.encode("the of", add_special_tokens=False).ids
     detokenizer = vocabulary.detokenizer((), True)
-    assert isinstance(detokenizer, WindowedDetokenizer)
+    assert isinstance(detokenizer, ByteFallbackDetokenizer)
     parts = []
     for token_id in [*words, *run, *words]:
         parts.append(detokenizer.push(token_id))
-        assert len(detokenizer._window) <= 16
+        assert len(detokenizer.window._window) + len(detokenizer._character) <= 16
     parts.append(detokenizer.flush())
     whole = SENTENCEPIECE.decode([*words, *run, *words], skip_special_tokens=True)
     assert "".join(parts) == whole
