@@ -162,7 +162,7 @@ def test_a_probe_learns_the_shapes() -> None:
     [
         ({"position_bias": torch.zeros(2)}, "position_bias"),
         ({"is_causal": False}, "causally"),
-        ({"dropout": 0.1}, "drops out"),
+        ({"dropout": 0.1}, "applies dropout"),
         ({"mask": torch.zeros(2, 2)}, "mask"),
     ],
 )
