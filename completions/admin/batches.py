@@ -12,17 +12,7 @@ from django.utils.html import format_html
 from django.utils.safestring import SafeString
 
 from completions.admin.base import ReadOnlyAdmin, acts, column, owner, page
-from completions.admin.display import (
-    NONE,
-    ago,
-    code,
-    compact,
-    exact,
-    label,
-    money,
-    seconds,
-    size,
-)  # fmt: skip
+from completions.admin.display import NONE, ago, code, compact, exact, label, money, seconds, size
 from completions.batches import lines, progress, states
 from completions.batches.progress import Progress
 from completions.batches.summary import Summary

@@ -13,13 +13,7 @@ from django.db.models import QuerySet, Sum
 from django.db.models.functions import Coalesce, Greatest
 from django.utils import timezone
 
-from completions.models import (
-    File,
-    FilePurpose,
-    Upload,
-    UploadStatus,
-    path_in_storage,
-)
+from completions.models import File, FilePurpose, Upload, UploadStatus, path_in_storage
 from completions.models.organizations import one_at_a_time
 
 logger = logging.getLogger(__name__)

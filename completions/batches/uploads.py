@@ -12,13 +12,7 @@ from django.db.models import Count, Sum
 
 from completions.batches import files
 from completions.exceptions import FieldError
-from completions.models import (
-    File,
-    Upload,
-    UploadPart,
-    UploadStatus,
-    path_of_part,
-)
+from completions.models import File, Upload, UploadPart, UploadStatus, path_of_part
 from completions.models.organizations import one_at_a_time
 
 OPEN_FOR = timedelta(hours=24)

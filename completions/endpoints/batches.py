@@ -24,15 +24,7 @@ from completions.http.base import APIRequest, AsyncAPIView
 from completions.http.bodies import JSONResponse
 from completions.http.pages import Page
 from completions.jobs.record import IdempotencyKey
-from completions.models import (
-    UNFINISHED,
-    Batch,
-    BatchStatus,
-    File,
-    FilePurpose,
-    OnInvalid,
-    Scope,
-)
+from completions.models import UNFINISHED, Batch, BatchStatus, File, FilePurpose, OnInvalid, Scope
 from completions.models.organizations import one_at_a_time
 from completions.requests import turns
 from completions.requests.fields.base import (

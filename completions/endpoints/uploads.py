@@ -9,12 +9,7 @@ from django.utils import timezone
 
 from completions.batches import files, uploads
 from completions.delivery import idempotency
-from completions.endpoints.files import (
-    DEFAULT_KEEP,
-    ExpiresAfterObject,
-    file_object,
-    storage_limit,
-)
+from completions.endpoints.files import DEFAULT_KEEP, ExpiresAfterObject, file_object, storage_limit
 from completions.exceptions import APIError, FieldError, payload_too_large
 from completions.http.base import APIRequest, AsyncAPIView, MultiPartAPIView
 from completions.http.bodies import JSONResponse

@@ -5,12 +5,7 @@ import re
 
 from llguidance import LLMatcher
 
-from completions.grammars.compiler import (
-    DEFAULT_COMPILER,
-    Compiler,
-    Translated,
-    accepts_nothing,
-)
+from completions.grammars.compiler import DEFAULT_COMPILER, Compiler, Translated, accepts_nothing
 from completions.grammars.complaints import brief, pattern_problem
 from completions.grammars.exceptions import GrammarError
 from completions.grammars.limits import Limits, check_bytes, check_shape, pieces

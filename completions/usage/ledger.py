@@ -12,14 +12,7 @@ from django.db import transaction
 from django.db.models import F
 
 from completions.jobs.ended import EndedJob
-from completions.models import (
-    ApiKey,
-    JobStatus,
-    Organization,
-    StoredPrompt,
-    UsageHour,
-    UsageRecord,
-)
+from completions.models import ApiKey, JobStatus, Organization, StoredPrompt, UsageHour, UsageRecord
 from completions.models.storable import without_nul
 from completions.models.usage import BOUNDS_MS, COUNTED
 

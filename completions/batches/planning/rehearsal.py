@@ -12,13 +12,7 @@ from django.utils import timezone
 from completions.batches.input_lines import LineError
 from completions.batches.planning.forecast import Tally, forecast
 from completions.batches.planning.order import Plan
-from completions.batches.validation import (
-    SHOWN_ERRORS,
-    CacheOf,
-    Check,
-    RefusedLine,
-    require_room,
-)
+from completions.batches.validation import SHOWN_ERRORS, CacheOf, Check, RefusedLine, require_room
 from completions.batches.writing import Alive
 from completions.models import Batch, BatchLine
 

@@ -14,11 +14,7 @@ from pathlib import Path
 from queue import Empty, SimpleQueue
 
 from completions.contract.llguidance_threads import step_back
-from completions.grammars.exceptions import (
-    GrammarError,
-    GrammarOverloadError,
-    GrammarTimeoutError,
-)
+from completions.grammars.exceptions import GrammarError, GrammarOverloadError, GrammarTimeoutError
 from completions.grammars.judging.examination import Question, Verdict
 from completions.grammars.limits import Limits
 

@@ -16,17 +16,8 @@ from typing import Any, TypeVar
 
 from completions.contract.llguidance_threads import big_stack_threads
 from completions.grammars.constraint import Constraint
-from completions.grammars.exceptions import (
-    GrammarError,
-    GrammarOverloadError,
-    GrammarTimeoutError,
-)
-from completions.grammars.judging.children import (
-    START_SECONDS,
-    Children,
-    too_busy,
-    too_slow,
-)
+from completions.grammars.exceptions import GrammarError, GrammarOverloadError, GrammarTimeoutError
+from completions.grammars.judging.children import START_SECONDS, Children, too_busy, too_slow
 from completions.grammars.judging.examination import Question, Verdict, examine, screened
 from completions.grammars.judging.ordinary import is_ordinary
 from completions.grammars.limits import DEFAULT_LIMITS, Limits, too_deep, too_long

@@ -9,13 +9,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from completions.exceptions import FieldError
-from completions.requests.fields.base import (
-    BooleanField,
-    Field,
-    ListField,
-    SchemaField,
-    TextField,
-)
+from completions.requests.fields.base import BooleanField, Field, ListField, SchemaField, TextField
 from completions.requests.fields.objects import StrictObject, Values
 
 MAX_CHOICES_LISTED = 1024

@@ -13,13 +13,7 @@ from torch import Tensor, nn
 from workers.engine.cpu.heads import AttentionParts, read_attention
 from workers.engine.cpu.linear import TiledLinear
 from workers.engine.cpu.mlps import ExpertsParts, MlpParts, read_mlp_of
-from workers.engine.cpu.parts import (
-    NormParts,
-    Unrecognised,
-    children_of,
-    expect,
-    take_one,
-)
+from workers.engine.cpu.parts import NormParts, Unrecognised, children_of, expect, take_one
 from workers.engine.cpu.rotary import Angles, Rotation
 from workers.engine.model.kv_cache import AttentionRule
 

@@ -12,11 +12,7 @@ import torch
 from numpy.typing import NDArray
 
 from completions.contract import llguidance_tokenizer
-from completions.contract.llguidance_limits import (
-    ENGINE_LIMITS,
-    TOO_MANY_ITEMS,
-    TOO_MANY_STATES,
-)
+from completions.contract.llguidance_limits import ENGINE_LIMITS, TOO_MANY_ITEMS, TOO_MANY_STATES
 from completions.contract.llguidance_threads import big_stack_threads
 from workers.engine.exceptions import EngineError, GrammarError
 from workers.engine.grammar.mask import Bits, GrammarMask, allow_only, forbid

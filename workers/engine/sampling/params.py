@@ -4,13 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from completions.contract.sampling import (
-    DRY_SEQUENCE_BREAKERS,
-    FLOATS,
-    INTEGERS,
-    LOGIT_BIAS,
-    Range,
-)
+from completions.contract.sampling import DRY_SEQUENCE_BREAKERS, FLOATS, INTEGERS, LOGIT_BIAS, Range
 from completions.contract.stop_regex.automaton import MAX_PATTERN_BYTES, MAX_PATTERNS
 
 GREEDY_TEMPERATURE = 1e-5

@@ -14,12 +14,7 @@ from completions.grammars.json_schema.rewriting.plain_keyword_readings import (
     Reading,
     plain_readings,
 )
-from completions.grammars.json_schema.rewriting.schema_algebra import (
-    Node,
-    both,
-    negated,
-    values_of,
-)
+from completions.grammars.json_schema.rewriting.schema_algebra import Node, both, negated, values_of
 from completions.grammars.json_schema.rewriting.shapes import (
     Array,
     Boolean,
