@@ -3,7 +3,7 @@
 import copy
 import json
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence, Set
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
@@ -33,7 +33,12 @@ _SPACES = {COMPACT: 0, FLEXIBLE: 32}
 """Most white space characters in a row. Bounded, so that a model cannot write them forever."""
 _ROOT = "root"
 _INSIDE = f"#/$defs/{_ROOT}"
-_CONTROL = re.compile(r"[\x00-\x1f\x7f]|\\[xuc0]")
+_CONTROL = re.compile(r"[\x00-\x07\x0b\x0e-\x1f\x7f]")
+"""A character that JSON writes with digits only, unlike a newline or a tab."""
+_CONTROL_ESCAPE = re.compile(
+    r"\\(?:x(?:[01]|7[fF])|u00(?:[01]|7[fF])|[xu]\{0*(?:[01]?[0-9a-fA-F]|7[fF])\}|[cv0])"
+)
+"""Such a character in a pattern."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +68,8 @@ class Schema:
         if '"$ref":' in dump(alone):
             reference: dict[str, Any] = {"$ref": _INSIDE + quote(pointer)}
             narrowed = {"allOf": [reference, {"type": list(types)}]} if types else reference
-            narrowed["$defs"] = {_ROOT: _moved(_without_options(self.compiled))}
+            schemas = {id(each) for each in self.survey.schemas.values()}
+            narrowed["$defs"] = {_ROOT: _moved(self.survey.schemas[""], schemas)}
         return {**narrowed, OPTIONS: self.compiled[OPTIONS]}
 
 
@@ -166,15 +172,25 @@ def _options(seen: Survey, whitespace: str | int) -> dict[str, Any]:
         options = {"whitespace_pattern": rf"[ \t\n\r]{{1,{spaces}}}"}
     # llguidance does not compare an escape such as \u0061 with the declared names, so numeric
     # escapes are left out, unless a text must hold control characters.
-    texts = _texts(seen.schemas.get("", {}))
-    if any(map(_has_open_names, seen.schemas.values())) and not any(map(_CONTROL.search, texts)):
+    schemas = seen.schemas.values()
+    if any(map(_has_open_names, schemas)) and not any(map(_has_control_characters, schemas)):
         options["json_allowed_escapes"] = 'nrbtf\\"'
     return options
 
 
 def _has_open_names(schema: dict[str, Any]) -> bool:
-    declares = bool(schema.get("properties")) or bool(schema.get("patternProperties"))
+    declares = any(schema.get(each) for each in ("properties", "patternProperties", "required"))
     return declares and schema.get("additionalProperties") is not False
+
+
+def _has_control_characters(schema: dict[str, Any]) -> bool:
+    """Whether a value, a name or a pattern has them; in a description they do not count."""
+    names = [*schema.get("properties", ()), *schema.get("required", ())]
+    patterns = [*schema.get("patternProperties", ()), schema.get("pattern", "")]
+    texts = _texts([names, schema.get("enum"), schema.get("const")])
+    return any(map(_CONTROL.search, (*texts, *patterns))) or any(
+        map(_CONTROL_ESCAPE.search, patterns)
+    )
 
 
 def _texts(value: Any) -> list[str]:
@@ -227,14 +243,15 @@ def errors_inside(pointer: str) -> Iterator[None]:
         raise
 
 
-def _moved(value: Any) -> Any:
-    """The schema with references to the place where `Schema.part` puts it."""
+def _moved(value: Any, schemas: Set[int]) -> Any:
+    """The schema with references to the place where `Schema.part` puts it. `schemas` has the ids of
+    all schemas: in any other object, such as one in an `enum`, `$ref` is data."""
     if isinstance(value, list):
-        return [_moved(item) for item in value]
+        return [_moved(item, schemas) for item in value]
     if not isinstance(value, dict):
         return value
-    moved = {key: _moved(inner) for key, inner in value.items()}
+    moved = {key: _moved(inner, schemas) for key, inner in value.items()}
     reference = value.get("$ref")
-    if isinstance(reference, str) and reference[:2] in ("#", "#/"):
+    if id(value) in schemas and isinstance(reference, str) and reference[:2] in ("#", "#/"):
         moved["$ref"] = _INSIDE + reference[1:]
     return moved

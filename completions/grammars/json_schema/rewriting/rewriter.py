@@ -9,7 +9,7 @@ from itertools import count
 from typing import Any
 from urllib.parse import quote
 
-from completions.grammars.json_schema.pointers import at
+from completions.grammars.json_schema.pointers import at, resolve
 from completions.grammars.json_schema.rewriting import disjointness, formats, overlaps
 from completions.grammars.json_schema.rewriting.automata import TooManyStatesError
 from completions.grammars.json_schema.rewriting.keyword_readings import CircularError, Reader
@@ -316,7 +316,10 @@ def _free_names(root: Mapping[str, Any], stem: str) -> Iterator[str]:
 
 
 def _reach(root: dict[str, Any], targets: Mapping[str, tuple[str, Any]]) -> None:
-    """Define the targets of references that are no longer in their places."""
+    """Define the targets of references that are no longer in their places.
+
+    Only schemas refer: `$ref` in a `const` or an `enum` is data.
+    """
     moved: dict[str, str] = {}
     free_names = _free_names(root, "moved")
     for reference, (pointer, node) in targets.items():
@@ -328,13 +331,12 @@ def _reach(root: dict[str, Any], targets: Mapping[str, tuple[str, Any]]) -> None
     waiting: list[Any] = [root] if moved else []
     seen: set[int] = set()
     while waiting:
-        value = waiting.pop()
-        if id(value) in seen:
+        node = waiting.pop()
+        if not isinstance(node, dict) or id(node) in seen:
             continue
-        seen.add(id(value))
-        if isinstance(value, dict):
-            if isinstance(value.get("$ref"), str):
-                value["$ref"] = moved.get(value["$ref"], value["$ref"])
-            waiting += value.values()
-        elif isinstance(value, list):
-            waiting += value
+        seen.add(id(node))
+        waiting += _inside(node)
+        if isinstance(given := node.get("$ref"), str):
+            found = targets.get(given) or resolve(root, given)
+            waiting += [found[1]] if found else []
+            node["$ref"] = moved.get(given, given)

@@ -201,6 +201,15 @@ def test_escapes_do_not_slip_past_declared_names() -> None:
     grammar = json_schema.translate(schema).grammar
     assert accepts(grammar, '{"a":1,"b":2}')
     assert not accepts(grammar, r'{"\u0061":2}')
+    for more in (
+        {"description": "two\nlines"}, {"default": "\x01"}, {"not": {"required": ["\n"]}},
+        {"patternProperties": {"^[\\u4e00-\\u9fa5]+$": {"enum": ["a\tb", "\\u0041"]}}},
+    ):  # fmt: skip
+        grammar = json_schema.translate(schema | more).grammar
+        assert accepts(grammar, '{"a":1,"b":2}')
+        assert not accepts(grammar, r'{"\u0061":2}')
+    counted = json_schema.translate({"type": "object", "required": ["a"], "minProperties": 2})
+    assert not accepts(counted.grammar, r'{"a":1,"\u0061":1}')
     control = json_schema.translate({"type": "object", "properties": {"a": {"const": "\x01"}}})
     assert accepts(control.grammar, r'{"a":"\u0001"}')
 

@@ -174,3 +174,14 @@ def test_bad_json_text_has_a_place() -> None:
 def test_constraints_within_the_caps_are_accepted() -> None:
     assert json_schema.translate(chain(400))
     assert json_schema.translate(nested(63))
+
+
+def test_a_part_keeps_what_looks_like_a_reference_in_a_value() -> None:
+    value = {"$ref": "#/$defs/d"}
+    properties = {"x": {"$ref": "#/$defs/d"}, "enum": {"enum": [value]}}
+    inner = {"type": ["object", "null"], "properties": properties, "additionalProperties": False}
+    schema = {"properties": {"a": inner}, "$defs": {"d": {"type": "boolean"}}}
+    part = prepare(schema).part("/properties/a", ["object"])
+    grammar = json.dumps({"grammars": [{"json_schema": part}]})
+    assert accepts(grammar, '{"x":true,"enum":{"$ref":"#/$defs/d"}}')
+    assert not accepts(grammar, '{"x":1}')

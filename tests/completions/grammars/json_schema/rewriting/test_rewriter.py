@@ -84,6 +84,24 @@ def test_references_into_what_was_rewritten() -> None:
     assert not accepts(grammar, '{"a":1,"b":1}')
 
 
+def test_what_looks_like_a_reference_in_a_value_stays_as_it_is() -> None:
+    value = {"$ref": "#/properties/a"}
+    schema = {
+        "type": "object",
+        "properties": {
+            "a": {"type": "integer"}, "b": {"$ref": "#/properties/a"},
+            "const": {"const": value}, "enum": {"items": {"enum": [value, [value]]}},
+        },
+        "oneOf": [{"required": ["a"]}, {"required": ["b"]}],
+        "additionalProperties": False,
+    }  # fmt: skip
+    grammar = json_schema.translate(schema).grammar
+    reference = json.dumps(value, separators=(",", ":"))
+    assert accepts(grammar, f'{{"b":1,"const":{reference}}}')
+    assert accepts(grammar, f'{{"b":1,"enum":[{reference},[{reference}]]}}')
+    assert not accepts(grammar, '{"b":"x"}')
+
+
 def test_negations_of_recursive_schemas() -> None:
     """No tree of booleans: somewhere is another leaf."""
     leaf = {"anyOf": [{"type": "boolean"}, {"$ref": "#/$defs/tree"}]}
