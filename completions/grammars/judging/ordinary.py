@@ -1,15 +1,22 @@
 """Which constraints a thread may judge; others need a process that can be stopped."""
 
 import re
+from bisect import bisect_left
+from collections.abc import Iterator
 
+from completions.grammars.constraint import Constraint
 from completions.grammars.judging.examination import Question
 from completions.grammars.limits import depth
+from completions.grammars.structural_tag import ANSWER
 
 # A constraint above one of these is costly, and judged in a child process.
 ORDINARY_BYTES = 16 * 1024
 ORDINARY_DEPTH = 24
 ORDINARY_COUNT = 500
 """A count in braces, as in `x{500}`."""
+ORDINARY_FORCED = 200_000
+"""Characters that repetitions may write out. llguidance follows a text that it forces to the end of
+that text, and 1 MB takes it some 3 s."""
 ORDINARY_OCCURRENCES = {"$ref": 50, "(": 200, "multipleOf": 1}
 """llguidance multiplies several `multipleOf`, beyond its own limits on time and memory."""
 ORDINARY_PATTERNS_BYTES = 1_000
@@ -27,6 +34,12 @@ _COMMENT = "#"
 """In EBNF and in patterns with the flag `x`, a count may hold a comment."""
 _COUNTS_OF_TAGS = re.compile(rf'\\*"(?:min|max)\\*"{_SPACE}:{_SPACE}(\d+)')
 """In structural tags, which may be text that holds JSON."""
+_MIN_ITEMS, _MIN_LENGTH = (
+    re.compile(rf'\\*"{name}\\*"{_SPACE}:{_SPACE}([^\s,}}\\]*)')
+    for name in ("minItems", "minLength")
+)
+_QUOTE = re.compile(r'(?<!\\)"')
+"""Where a string of the JSON begins or ends."""
 _SPACED = re.compile(r"\(\?[a-zA-Z-]*x")
 """The flag with which white space may stand between a group and its count."""
 
@@ -35,8 +48,9 @@ def is_ordinary(question: Question, written: str) -> bool:
     """Whether a constraint is small and plain enough for a thread to judge it."""
     if len(written) > ORDINARY_BYTES:
         return False
+    kinds = set(_kinds(question.constraint))
     # llguidance computes a mask of `start: /a+/ "a"` forever, and only a process can be stopped.
-    if question.constraint.plain()[0] == "llguidance":
+    if "llguidance" in kinds:
         return False
     if any(written.count(text) > most for text, most in ORDINARY_OCCURRENCES.items()):
         return False
@@ -45,31 +59,61 @@ def is_ordinary(question: Question, written: str) -> bool:
     is_pattern = question.constraint.field in ("ebnf", "regex")
     if not is_pattern and any(sign in written for sign in _HIDDEN):
         return False
-    nesting = depth(question.constraint.value, ORDINARY_DEPTH)
-    return _most_repeated(question, written) <= ORDINARY_COUNT and nesting <= ORDINARY_DEPTH
+    if depth(question.constraint.value, ORDINARY_DEPTH) > ORDINARY_DEPTH:
+        return False
+    return _is_repeated_little(kinds, written) and _has_short_minima(written)
 
 
-def _most_repeated(question: Question, written: str) -> int:
-    """An upper bound on the product of nested counts. llguidance computes the first mask of
-    `(((ab){40,46}){40,46}){40,46}` forever."""
-    kind = question.constraint.plain()[0]
-    nests_anywhere = kind in ("ebnf", "structural_tag") or _SPACED.search(written) is not None
+def _kinds(constraint: Constraint) -> Iterator[str]:
+    """The kind of a constraint, and in a chat's answer also that of the client's own."""
+    kind, value = constraint.plain()
+    yield kind
+    if kind == ANSWER and value["constraint"]:
+        yield Constraint(*value["constraint"]).plain()[0]
+
+
+def _is_repeated_little(kinds: set[str], written: str) -> bool:
+    """Whether an upper bound on the product of nested counts is small, and so is what they write
+    out. llguidance computes the first mask of `(((ab){40,46}){40,46}){40,46}` forever."""
+    nests_anywhere = bool(kinds & {"ebnf", "structural_tag"}) or bool(_SPACED.search(written))
+    quotes = [found.start() for found in _QUOTE.finditer(written)]
     most, product = 1, 1
+    longest = len(written) if nests_anywhere else 1
+    """Of the texts that are repeated. What is repeated is in the same string."""
     for found in _BRACES.finditer(written):
         inside = found["inside"]
         if _COMMENT in inside:
-            return ORDINARY_COUNT + 1
+            return False
         count = max(map(_capped, _NUMBER.findall(inside)), default=1)
         if nests_anywhere or found["before"]:
             product = min(product * count, ORDINARY_COUNT + 1)
+            before = bisect_left(quotes, found.start())
+            longest = max(longest, found.start() - (quotes[before - 1] if before else 0))
         else:
             most = max(most, count)
-    if kind == "structural_tag":
+    if "structural_tag" in kinds:
         for digits in _COUNTS_OF_TAGS.findall(written):
             product = min(product * _capped(digits), ORDINARY_COUNT + 1)
-    return most * product
+    return most * product <= ORDINARY_COUNT and product * longest <= ORDINARY_FORCED
+
+
+def _has_short_minima(written: str) -> bool:
+    """Whether the least items and characters of a schema's texts are few. llguidance takes a minute
+    for the first mask of `{"pattern": "^a*$", "minLength": 1000000}`."""
+    items = 1
+    for number in _MIN_ITEMS.findall(written):
+        items = min(items * _capped(number), ORDINARY_FORCED)
+    if items > 1 and items * len(written) > ORDINARY_FORCED:
+        return False
+    if "pattern" not in written and "format" not in written:
+        return True
+    return all(_capped(number) <= ORDINARY_COUNT for number in _MIN_LENGTH.findall(written))
 
 
 def _capped(digits: str) -> int:
-    """The number, but at least 1 and at most one more than an ordinary count."""
-    return min(int(digits.lstrip("0")[:9] or 1), ORDINARY_COUNT + 1)
+    """The number, but at least 1 and at most one more than an ordinary count. One that is not
+    written as plain digits, such as 1e6, counts as too large."""
+    whole = digits.removesuffix(".0")
+    if not whole.isdecimal():
+        return ORDINARY_COUNT + 1
+    return min(int(whole.lstrip("0")[:9] or 1), ORDINARY_COUNT + 1)

@@ -5,12 +5,16 @@ from typing import Any
 
 import pytest
 
+from completions.chat.grammar import Calls, answer_constraint
+from completions.chat.json_calls import HERMES
+from completions.chat.tools import Tool, ToolChoice
 from completions.grammars import Constraint, Question
 from completions.grammars.judging.judge import canonical
 from completions.grammars.judging.ordinary import is_ordinary
 from tests.completions.grammars.hostile import repeated
 from tests.completions.grammars.json_schema.test_schema import chain
 
+CALLS = Calls(HERMES, [Tool("f")], ToolChoice())
 AB = {"type": "const_string", "value": "ab"}
 
 
@@ -57,8 +61,35 @@ AB = {"type": "const_string", "value": "ab"}
         ("structural_tag", {"format": repeated(AB, 2)}, False),
         ("structural_tag", json.dumps({"format": repeated(AB, 2)}), False),
         ("structural_tag", {"format": repeated(AB, 0)}, True),
+        ("regex", f"({'a' * 1500}){{500}}", False),
+        ("ebnf", f'root ::= ("{"a" * 1500}"){{500}}', False),
+        ("json_schema", {"pattern": f"^({'a' * 1500}){{500}}$"}, False),
+        ("json_schema", {"pattern": "^([a-z]+-){1,20}$", "description": "long " * 3000}, True),
+        ("json_schema", {"minItems": 400, "items": {"const": "a" * 1500}}, False),
+        ("json_schema", '{"minItems":\n3\n,"items": {"minItems" : 2\n}}', True),
+        ("json_schema", {"minLength": 10**6}, True),
+        ("json_schema", {"minLength": 10**6, "pattern": "^a*$"}, False),
+        ("json_schema", '{"pattern": "^a*$", "minLength": 1e6}', False),
+        ("json_schema", {"minLength": 500, "pattern": "^a*$"}, True),
     ],
 )
 def test_what_is_ordinary(field: str, value: Any, expected: bool) -> None:
     question = Question(Constraint(field, value))
+    assert is_ordinary(question, canonical(question)) is expected
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "expected"),
+    [
+        ("ebnf", 'root ::= "a"', True),
+        ("ebnf", 'root ::= a{9}\na ::= b{9}\nb ::= "a"{9}', False),
+        ("grammar", {"type": "lark", "value": 'start: /a+/ "a"'}, False),
+    ],
+)
+def test_a_constraint_beside_tools_is_judged_as_it_is_alone(
+    field: str, value: Any, expected: bool
+) -> None:
+    constraint = answer_constraint(None, CALLS, Constraint(field, value))
+    assert constraint is not None
+    question = Question(constraint)
     assert is_ordinary(question, canonical(question)) is expected
