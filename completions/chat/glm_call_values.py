@@ -23,8 +23,8 @@ _BOUNDS = {
     "maximum": operator.le, "exclusiveMaximum": operator.lt,
 }  # fmt: skip
 _CHECKED = {
-    "type", "enum", "const", "items", "minItems", "maxItems", "properties", "required",
-    "additionalProperties", *_BOUNDS,
+    "type", "enum", "const", "minLength", "maxLength", "items", "minItems", "maxItems",
+    "properties", "required", "additionalProperties", *_BOUNDS,
 }  # fmt: skip
 """Keywords that are checked; with any other, it is undecided whether a value is an instance."""
 _JOINING = ("$ref", "anyOf", "oneOf", "allOf")
@@ -48,17 +48,18 @@ class ArgumentReader:
     def as_json(self, name: str, text: str) -> str:
         """The JSON of an argument.
 
-        A text that is valid JSON is read as a string only if the schema allows strings and the
-        value is not certainly an instance of the schema.
+        A text that is valid JSON is read as a string only if the schema may allow this string and
+        the value is not certainly an instance of the schema.
         """
         try:
             value = strict_json.loads(text)
         except strict_json.StrictJSONError:
             return dump(text)
         schemas = self._schemas(name)
-        allows_strings = any("string" in (_kinds(schema) or ()) for schema in schemas)
+        names_strings = any("string" in (_kinds(schema) or ()) for schema in schemas)
+        may_be_text = names_strings and not all(_excludes(text, schema) for schema in schemas)
         self._left = _MOST_PARTS
-        if allows_strings and (isinstance(value, str) or not self._fits(value, schemas)):
+        if may_be_text and (isinstance(value, str) or not self._fits(value, schemas)):
             return dump(text)
         return text.strip()
 
@@ -79,7 +80,10 @@ class ArgumentReader:
         A reference is followed once on each way."""
         if schema is True:
             schema = {}
-        if not isinstance(schema, Mapping) or depth > _MAX_DEPTH:
+        if not isinstance(schema, Mapping):
+            return
+        if depth > _MAX_DEPTH:
+            yield {**beside, _OTHER: True}
             return
         seen = set(seen or ())
         merged, unions, waiting = dict(beside), list[list[Any]](), [schema]
@@ -133,6 +137,9 @@ class ArgumentReader:
         kinds = _kinds(schema)
         if kinds is not None and kinds.isdisjoint(_kinds_of_value(value)):
             return False
+        if isinstance(value, str):
+            length = len(value)
+            return bool(schema.get("minLength", 0) <= length <= schema.get("maxLength", length))
         if isinstance(value, list):
             return self._fits_items(value, schema)
         if isinstance(value, dict):
@@ -188,6 +195,14 @@ def _common_kinds(one: set[str], other: set[str]) -> set[str]:
         if "integer" in kinds and "number" in others:
             common.add("integer")
     return common
+
+
+def _excludes(text: str, schema: Schema) -> bool:
+    """Whether a string is certainly no instance of the schema."""
+    kinds, listed = _kinds(schema), _listed(schema)
+    return (kinds is not None and "string" not in kinds) or (
+        listed is not None and text not in listed
+    )
 
 
 def _list(value: Any) -> list[Any]:

@@ -16,6 +16,11 @@ POINT = {
 }
 
 
+def nested(schema: Any, levels: int) -> Any:
+    """The schema in as many unions of one."""
+    return nested({"anyOf": [schema]}, levels - 1) if levels else schema
+
+
 def read(schema: Any, text: str, **root: Any) -> Any:
     """The value of the argument `a`, whose schema is given."""
     reader = ArgumentReader({"type": "object", "properties": {"a": schema}, **root})
@@ -41,9 +46,34 @@ def read(schema: Any, text: str, **root: Any) -> Any:
         ({"type": ["string", "array"], "items": {"enum": ["b"]}}, '["c"]', '["c"]'),
         ({"type": ["string", "array"], "items": {"type": "string", "minLength": 9}}, '["c"]',
          '["c"]'),
+        ({"anyOf": [STRING, {"type": "array", "items": {"type": "string", "minLength": 1}}]},
+         '["b", "c"]', ["b", "c"]),
+        ({"anyOf": [STRING, {"type": "array", "items": {"type": "string", "pattern": "b"}}]},
+         '["b", "c"]', '["b", "c"]'),
+        ({"type": ["string", "integer"], "minLength": 3}, "5", 5),
     ],
 )  # fmt: skip
 def test_a_value_that_certainly_matches_is_not_a_string(schema: Any, text: str, value: Any) -> None:
+    assert read(schema, text) == value
+
+
+WORDS = {"type": "array", "items": {"type": "string", "pattern": "^[a-z]+$"}}
+
+
+@pytest.mark.parametrize(
+    ("schema", "text", "value"),
+    [
+        ({"anyOf": [{"enum": ["all"]}, WORDS]}, '["b", "c"]', ["b", "c"]),
+        ({"anyOf": [{"enum": ["all"]}, WORDS]}, "all", "all"),
+        ({"anyOf": [{"enum": ['["b"]']}, WORDS]}, '["b"]', '["b"]'),
+        ({"anyOf": [{"const": "0"}, {"type": "integer", "multipleOf": 5}]}, "5", 5),
+        ({"anyOf": [{"const": "all"}, {"type": "null"}]}, '"all"', "all"),
+        ({"anyOf": [{"const": "all"}, nested(STRING, 20)]}, "[5]", "[5]"),
+    ],
+)
+def test_a_text_that_is_none_of_the_listed_strings_is_no_string(
+    schema: Any, text: str, value: Any
+) -> None:
     assert read(schema, text) == value
 
 
