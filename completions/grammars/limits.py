@@ -60,7 +60,11 @@ DEFAULT_LIMITS = Limits()
 
 
 def check_bytes(text: str, limits: Limits) -> None:
-    size = len(text.encode(errors="surrogatepass"))  # half a surrogate pair is another error
+    try:
+        size = len(text.encode())
+    except UnicodeEncodeError as error:
+        message = r"a \u escape is half of a surrogate pair; write both halves"
+        raise GrammarError(message) from error
     if size > limits.max_bytes:
         raise too_long(size, limits)
 

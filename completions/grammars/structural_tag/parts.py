@@ -145,8 +145,8 @@ def literal(text: str) -> Part:
 
 
 def quoted(text: str) -> str:
-    """A Lark literal."""
-    return json.dumps(text, ensure_ascii=False)
+    """A Lark literal. Lark holds no bare DEL."""
+    return json.dumps(text, ensure_ascii=False).replace("\x7f", "\\u007f")
 
 
 def is_nullable(part: Part) -> bool:

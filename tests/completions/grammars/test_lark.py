@@ -134,6 +134,13 @@ def test_what_is_no_schema_inside_lark_is_refused() -> None:
             translate(Constraint("grammar", wrapped("lark", f"start: %json {inside}")))
 
 
+def test_half_a_surrogate_pair_inside_lark_is_refused_with_its_place() -> None:
+    with pytest.raises(GrammarError, match="half of a surrogate pair; write both") as caught:
+        translated('start: "a"\n | %json {"const": "\\ud800"}')
+    assert (caught.value.line, caught.value.column) == (2, 10)
+    assert accepts(translated('start: %json {"const": "\\ud83d\\ude00"}'), '"\U0001f600"')
+
+
 def test_warnings_have_the_place_of_their_grammar() -> None:
     value = {"grammars": [{"json_schema": {"items": {"x-order": 1}}}]}
     (finding,) = translate(Constraint("grammar", wrapped("llguidance", value))).warnings

@@ -43,6 +43,7 @@ def dispatch(**options: Any) -> dict[str, Any]:
     ("node", "accepted", "refused"),
     [
         (const('a"\n\\<é'), ['a"\n\\<é'], ["", "a"]),
+        (const("\0\x7f\u2028\ufeff"), ["\0\x7f\u2028\ufeff"], ["", "\0"]),
         (const(""), [""], ["a"]),
         (free(), ["", "a\nb", "<é>"], []),
         (free("BAD", "x"), ["BA", "BDA"], ["aBADb", "x"]),
