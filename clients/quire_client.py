@@ -479,14 +479,21 @@ def _settings(base_url: str | None, api_key: str | None) -> dict[str, Any]:
 
 
 def _base_url(text: str) -> httpx.URL:
-    with suppress(httpx.InvalidURL):
+    with suppress(httpx.InvalidURL, UnicodeError):  # UnicodeError: a host that DNS cannot have
         url = httpx.URL(text.strip().rstrip("/"))
-        if url.scheme in ("http", "https") and url.host:
+        has_host = bool(url.host.encode("idna"))
+        has_port = url.port is None or 0 < url.port < 2**16
+        if url.scheme in ("http", "https") and has_host and has_port and not _more_than_path(url):
             return url
     raise QuireError(
         f"{text!r} is not a base URL; it is like https://quire.example.com/v1 or "
         "http://[::1]:8000/v1"
     )
+
+
+def _more_than_path(url: httpx.URL) -> bool:
+    """Whether a URL has a query or a fragment, before which no path can be put."""
+    return bool(url.query or url.fragment)
 
 
 def _request(client: httpx.Client | httpx.AsyncClient, step: _Send | _Save) -> httpx.Request:

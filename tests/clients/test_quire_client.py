@@ -173,8 +173,14 @@ def test_a_wait_that_is_no_number_of_seconds_does_no_harm(service, wait) -> None
 
 
 @pytest.mark.parametrize(
-    "url", ["quire.example.com/v1", "ftp://quire/v1", "http:///v1", "http://::1:8000/v1", "//a"]
-)
+    "url",
+    [
+        "quire.example.com/v1", "ftp://quire/v1", "http:///v1", "http://::1:8000/v1", "//a",
+        "http://xn--a/v1", "http://quire..example.com/v1", f"http://{'a' * 64}/v1",
+        "http://quire:65536/v1", "http://quire:0/v1", "http://quire:-1/v1",
+        "http://quire/v1?key=a", "http://quire/v1#a",
+    ],
+)  # fmt: skip
 def test_a_base_url_that_is_none_is_refused_at_once(url: str) -> None:
     with pytest.raises(QuireError, match=r"http://\[::1\]:8000/v1"):
         Quire(url, "sk-a")
