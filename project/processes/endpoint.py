@@ -53,7 +53,7 @@ class Endpoint:
             "ebnf": 'root ::= "A" | "B"',
         }
         return (
-            f"curl {self.url}/v1/completions -H 'Content-Type: application/json' \\\n"
+            f"curl '{self.url}/v1/completions' -H 'Content-Type: application/json' \\\n"
             f'  -H "Authorization: Bearer {key}" \\\n'
             f"  -d '{json.dumps(body)}'"
         )

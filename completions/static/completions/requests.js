@@ -5,7 +5,7 @@ const OPENAI = new Set(["model", "messages", "prompt", "max_tokens", "temperatur
 export function asCurl(base, path, body) {
   const json = JSON.stringify(body, null, 2).replaceAll("'", "'\\''");
   return [
-    `curl -N ${base}${path} \\`,
+    `curl -N '${base}${path}' \\`,
     `  -H "Authorization: Bearer $QUIRE_API_KEY" \\`,
     `  -H 'Content-Type: application/json' \\`,
     `  -d '${json}'`,

@@ -65,3 +65,8 @@ def test_the_curl_line_survives_a_shell():
     assert words[:2] == ["curl", "http://127.0.0.1:8000/v1/completions"]
     assert "Authorization: Bearer sk-1" in words
     assert json.loads(words[-1])["ebnf"] == 'root ::= "A" | "B"'
+
+
+def test_the_brackets_of_an_ipv6_address_are_no_pattern_of_the_shell():
+    """zsh and `shopt -s failglob` refuse a bare pattern that no file matches."""
+    assert " 'http://[::1]:8000/v1/completions' " in Endpoint("::1", 8000).curl("sk-1", "tiny")
