@@ -108,6 +108,13 @@ async def find(view_type: type[View], job_id: str, principal: Principal) -> JobR
     return job
 
 
+async def is_admitted(job: JobRecord) -> bool:
+    """Whether the job is in the queue, runs or has ended. A job that only SQL knows may still be
+    refused, or waits to be restored to Redis. Raises RedisError or OSError."""
+    here = await runtime.current()
+    return job.ended or (await here.submission.states([job.id]))[0] is not None
+
+
 async def polled(
     view: View, principal: Principal, wait: float, known: str | None = None, meta: bool = False
 ) -> JSONResponse:

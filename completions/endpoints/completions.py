@@ -64,7 +64,7 @@ class CompletionsView(AsyncAPIView):
         view = self.view_type(**job.view)
         body: Any = request.data
         streams, in_background = body.get("stream"), job.kind == "background"
-        if not (streams or in_background or job.ended):
+        if not (streams or in_background or job.ended) or not await answers.is_admitted(job):
             raise idempotency.in_progress()
         self._name_ignored(view)
         self.headers[idempotency.REPLAYED] = "true"

@@ -5,7 +5,9 @@ import json
 
 import pytest
 
+from completions.delivery import enqueueing
 from completions.http.base import LARGE_BODY
+from completions.jobs.submit import QueueFullError
 from completions.models import Job, UsageRecord
 from tests.completions.live_api import PATH, Caller
 
@@ -144,6 +146,31 @@ async def test_streams_and_background_jobs_are_sent_again(live):
     again = await live.post(key="b", background=True)
     assert (again.status_code, (await body_of(again))["status"]) == (200, "completed")
     assert len(live.sent) == 2
+
+
+@pytest.mark.parametrize("form", ["background", "stream"])
+async def test_nothing_is_accepted_before_the_first_request_is(live, monkeypatch, form):
+    """The first one may still be refused, and its job is withdrawn."""
+    admitting, decided = asyncio.Event(), asyncio.Event()
+
+    async def full(here, job):
+        admitting.set()
+        await decided.wait()
+        raise QueueFullError
+
+    with monkeypatch.context() as patch:
+        patch.setattr(enqueueing, "_admit", full)
+        first = asyncio.create_task(live.post(key="k", **{form: True}))
+        async with asyncio.timeout(60):
+            await admitting.wait()
+        again = await live.post(key="k", **{form: True})
+        assert code(again, 409) == "idempotency_in_progress"
+        decided.set()
+        assert code(await first, 503) == "server_overloaded"
+    async with asyncio.timeout(60):
+        while await Job.objects.aexists():
+            pass
+    assert "Idempotent-Replayed" not in (await live.post(key="k", **{form: True})).headers
 
 
 async def test_a_failure_is_repeated_and_a_refusal_is_not(live):
