@@ -8,6 +8,7 @@ import secrets
 import tempfile
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 import environ
 from django.core.exceptions import ImproperlyConfigured
@@ -78,7 +79,7 @@ def _socket_path() -> Path:
 
 _redis_url = env.str("REDIS_URL", default="")
 VALKEY_SOCKET: Path | None = None if _redis_url else _socket_path()
-REDIS_URL = _redis_url or f"unix://{VALKEY_SOCKET}?db=0"
+REDIS_URL = _redis_url or f"unix://{quote(str(VALKEY_SOCKET))}?db=0"
 REDIS_PREFIX = env.str("QUIRE_REDIS_PREFIX", default="quire:")
 
 
@@ -86,7 +87,8 @@ REDIS_PREFIX = env.str("QUIRE_REDIS_PREFIX", default="quire:")
 
 
 def _database() -> dict[str, Any]:
-    config: dict[str, Any] = env.db("DATABASE_URL", default=f"sqlite:///{QUIRE_HOME}/quire.sqlite3")
+    embedded = f"sqlite:///{quote(str(QUIRE_HOME))}/quire.sqlite3"
+    config: dict[str, Any] = env.db("DATABASE_URL", default=embedded)
     if config["ENGINE"].endswith("sqlite3"):
         config["OPTIONS"] = {
             # A deferred transaction fails when it writes after a read and another has written.

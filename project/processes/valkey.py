@@ -4,6 +4,7 @@ import json
 import os
 import shutil
 from pathlib import Path
+from urllib.parse import quote
 
 from redis.exceptions import RedisError
 
@@ -66,7 +67,7 @@ def service(folder: Path, socket_path: Path) -> Service:
 
 def answers(socket_path: Path) -> bool:
     """Return whether the server accepts commands; False while it loads its append-only file."""
-    with connect(f"unix://{socket_path}", timeout=1.0) as client:
+    with connect(f"unix://{quote(str(socket_path))}", timeout=1.0) as client:
         try:
             return bool(client.ping())
         except RedisError:

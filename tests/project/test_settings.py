@@ -2,12 +2,17 @@
 
 import json
 import os
+import re
 import stat
 import subprocess
 import sys
 
 import pytest
+from kombu import Connection
+from redis.exceptions import ConnectionError
 
+from completions.jobs.connection import connect
+from project.celeryconfig import redis_broker_url
 from tests.acceptance.service import ROOT
 
 
@@ -53,6 +58,17 @@ def test_the_embedded_default_touches_nothing_outside_its_home(tmp_path):
     again = read(tmp_path, "SECRET_KEY", "KEY_PEPPER")
     assert again == {name: found[name] for name in again}
     assert again["SECRET_KEY"] != again["KEY_PEPPER"]
+
+
+def test_a_home_may_have_any_name(tmp_path):
+    """Some characters mean something in the URLs of its servers."""
+    home = tmp_path / "a b?c#d%41é"
+    found = read(home, "REDIS_URL", "DATABASES")
+    assert f"{home}/quire.sqlite3" in found["DATABASES"]
+    opened = connect(found["REDIS_URL"]).connection_pool.connection_kwargs
+    assert (opened["path"], opened["db"]) == (f"{home}/run/valkey.sock", 0)
+    with pytest.raises(ConnectionError, match=re.escape(f"{home}/run/valkey.sock")):
+        Connection(redis_broker_url(found["REDIS_URL"])).connect()
 
 
 def test_a_deep_home_gets_a_short_socket_of_its_own(tmp_path):
