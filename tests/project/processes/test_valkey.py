@@ -14,7 +14,7 @@ from project.processes.supervisor import Supervisor
 
 @pytest.fixture
 def home(tmp_path) -> Path:
-    return tmp_path / "a home"
+    return tmp_path / "a home%41#1"
 
 
 @pytest.fixture
