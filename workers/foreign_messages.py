@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from celery import bootsteps
+from celery.worker import state
 
 logger = logging.getLogger(__name__)
 
@@ -53,6 +54,14 @@ def _handling(handle: Callable[[Any], Any]) -> Callable[[Any], Any]:
             logger.exception("dropped a message that is not a task: %.200r", message.body)
             if not message.acknowledged:
                 message.ack()
+            _forget(message)
             return None
 
     return guarded
+
+
+def _forget(message: Any) -> None:
+    """Drop the request that Celery may have made of a message: it would keep it while it runs."""
+    for request in list(state.reserved_requests):
+        if request.message is message:
+            state.task_ready(request)

@@ -1,8 +1,12 @@
 """The guards around a consumer. tests/faults/test_messages.py sends messages to a real worker."""
 
 from types import SimpleNamespace
+from unittest.mock import Mock
 
 import pytest
+from celery import Celery
+from celery.worker import state, strategy
+from kombu import Message as ReceivedMessage
 from kombu.exceptions import OperationalError
 from redis.exceptions import OutOfMemoryError
 
@@ -79,3 +83,31 @@ def test_another_transport_has_no_reader_to_guard():
     consumer = Consumer()
     consumer.task_consumer.channel = SimpleNamespace()
     assert started(consumer).create_task_handler()("read") == "read"
+
+
+class ReservingConsumer(Consumer):
+    """Hands messages to Celery's own strategy, which passes them to a pool."""
+
+    def create_task_handler(self):
+        app = Celery(set_as_current=False)
+
+        @app.task(name="a task")
+        def task(job_id): ...
+
+        consumer = Mock(disable_rate_limits=True, event_dispatcher=None, task_buckets={})
+        consumer.controller.state = state
+        consumer.on_task_request = lambda request: request.execute_using_pool(Mock())
+        take = strategy.default(task, app, consumer)
+        return lambda message: take(message, None, Mock(), Mock(), [])
+
+
+def test_a_message_that_celery_has_reserved_is_forgotten():
+    """Celery notices that a time limit is no pair when it passes the task to the pool."""
+    message = ReceivedMessage(
+        body='[["cmpl-1"], {}, {}]', content_type="application/json", content_encoding="utf-8",
+        headers={"task": "a task", "id": "an id", "timelimit": 7},
+        channel=Mock(), delivery_tag="a tag",
+    )  # fmt: skip
+    started(ReservingConsumer()).create_task_handler()(message)
+    assert message.acknowledged
+    assert (dict(state.requests), set(state.reserved_requests)) == ({}, set())
