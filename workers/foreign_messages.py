@@ -62,6 +62,6 @@ def _handling(handle: Callable[[Any], Any]) -> Callable[[Any], Any]:
 
 def _forget(message: Any) -> None:
     """Drop the request that Celery may have made of a message: it would keep it while it runs."""
-    for request in list(state.reserved_requests):
+    for request in list(state.requests.values()):
         if request.message is message:
             state.task_ready(request)

@@ -123,9 +123,10 @@ class RefreshVisibility(_Periodic):
 
     def act(self, consumer: Any) -> None:
         now = time.time()
+        # Its `reserved_requests` cannot be read while the relay's thread ends requests.
         tags = {
             request.message.delivery_tag: now
-            for request in list(state.reserved_requests)
+            for request in list(state.requests.values())
             if not request.acknowledged
         }
         if tags:

@@ -1,10 +1,13 @@
 """The pool as Celery drives it, over a relay that only remembers."""
 
+from contextlib import contextmanager
 from types import SimpleNamespace
+from unittest.mock import Mock
 
 import pytest
+from celery.worker import state
 
-from workers.pool import GENERATE, EnginePool, FollowDrain
+from workers.pool import GENERATE, EnginePool, FollowDrain, RefreshVisibility
 
 
 class RememberingRelay:
@@ -122,3 +125,30 @@ def test_a_message_that_is_not_a_job_id_is_dropped(pool, arguments):
     _, accepted, finished = deliver(pool, *arguments)
     assert len(accepted) == len(finished) == 1
     assert pool.relay.jobs == {}
+
+
+class ChangingSet(set):
+    """Changes whenever it is read, as if another thread had won the race."""
+
+    def __iter__(self):
+        raise RuntimeError("Set changed size during iteration")
+
+
+def test_unacknowledged_messages_stay_invisible_while_requests_end(monkeypatch):
+    requests = [
+        Mock(acknowledged=acknowledged, message=SimpleNamespace(delivery_tag=tag))
+        for tag, acknowledged in (("runs", False), ("ended", True))
+    ]
+    monkeypatch.setattr(state, "requests", {str(i): each for i, each in enumerate(requests)})
+    monkeypatch.setattr(state, "reserved_requests", ChangingSet(requests))
+    client = Mock()
+
+    @contextmanager
+    def connected():
+        yield client
+
+    channel = SimpleNamespace(conn_or_acquire=connected, unacked_index_key="index")
+    consumer = SimpleNamespace(task_consumer=SimpleNamespace(channel=channel))
+    RefreshVisibility(SimpleNamespace(timer=None)).act(consumer)
+    ((key, tags), options) = client.zadd.call_args
+    assert (key, list(tags), options) == ("index", ["runs"], {"xx": True})
