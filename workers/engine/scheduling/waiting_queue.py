@@ -89,10 +89,14 @@ class WaitingQueue:
         self._insert(level, tenant, sequence)
 
     def put_back(self, sequence: Sequence) -> None:
-        """Add a removed sequence again, at the head of its organization's queue."""
+        """Add a removed sequence again, at the head of its organization's queue. A promoted one
+        gives its turn back to its priority."""
         level, tenant = self._find(sequence)
         self._insert(level, tenant, sequence)
         tenant.waiting.move_to_end(sequence, last=False)
+        if sequence is self._promoted:
+            sequence.promoted, self._promoted = False, None
+            level.passed_over = MAX_PASSED_OVER
 
     def remove(self, sequence: Sequence) -> bool:
         """Remove a sequence. Return False if it is not waiting."""

@@ -22,6 +22,19 @@ class TestNoStarvation:
         assert self.steps_until(bench, lambda: low.finished) <= low.sampling.max_tokens + 1
         assert started < 200
 
+    def test_one_that_must_compute_its_tokens_again_keeps_its_turn(self) -> None:
+        """As after a draft whose logits were not finite."""
+        bench = Bench(slots=1)
+        bench.add(low := sequence(3, max_tokens=30))
+        self.steps_until(bench, lambda: low.promoted)
+        bench.scheduler.settle(low, spoilt=True)
+        assert low.slot == -1
+        bench.add(sequence(3, priority=1))
+        bench.step()
+        assert low.slot != -1
+        assert low.promoted
+        self.steps_until(bench, lambda: low.finished)
+
     def test_all_of_all_priorities_end_and_one_at_a_time_holds_up_the_higher(self) -> None:
         bench = Bench()
         lows = [sequence(5, max_tokens=9, priority=p) for p in (-2, -1, 0) for _ in range(5)]
