@@ -142,6 +142,8 @@ def test_unknown_keywords_are_annotations_but_misspelt_ones_are_not() -> None:
         ({"type": ["string", "text"]}, "/type", "unknown type text"),
         ({"type": {}}, "/type", "not {}; use array"),
         ({"minLength": 10**12}, "/minLength", "is 1000000000000; it may be at most"),
+        ({"items": {"pattern": "^a*$", "minLength": 10**6}}, "/items/minLength",
+         "minLength is 1000000; beside a pattern it may be at most 100000"),
         ({"nullable": True}, "/nullable", 'add "null" to type'),
         ({"not": {"type": "object", "propertyNames": {"pattern": "^a"}}}, "/not/propertyNames",
          "list the allowed names in properties"),
