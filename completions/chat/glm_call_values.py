@@ -57,7 +57,7 @@ class ArgumentReader:
             return dump(text)
         schemas = self._schemas(name)
         names_strings = any("string" in (_kinds(schema) or ()) for schema in schemas)
-        may_be_text = names_strings and not all(_excludes(text, schema) for schema in schemas)
+        may_be_text = names_strings and any(self._may_hold(text, schema) for schema in schemas)
         self._left = _MOST_PARTS
         if may_be_text and (isinstance(value, str) or not self._fits(value, schemas)):
             return dump(text)
@@ -128,6 +128,13 @@ class ArgumentReader:
                 continue
         return False
 
+    def _may_hold(self, text: str, schema: Schema) -> bool:
+        """Whether a string may be an instance of the schema, as far as keywords are checked."""
+        try:
+            return self._holds(text, schema)
+        except TypeError:  # such as a length that is not a number
+            return True
+
     def _holds(self, value: Any, schema: Schema) -> bool:
         listed = _listed(schema)
         # JSON's true is not 1.
@@ -195,14 +202,6 @@ def _common_kinds(one: set[str], other: set[str]) -> set[str]:
         if "integer" in kinds and "number" in others:
             common.add("integer")
     return common
-
-
-def _excludes(text: str, schema: Schema) -> bool:
-    """Whether a string is certainly no instance of the schema."""
-    kinds, listed = _kinds(schema), _listed(schema)
-    return (kinds is not None and "string" not in kinds) or (
-        listed is not None and text not in listed
-    )
 
 
 def _list(value: Any) -> list[Any]:
