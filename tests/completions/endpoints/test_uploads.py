@@ -9,6 +9,7 @@ import pytest
 from asgiref.sync import ThreadSensitiveContext, sync_to_async
 from django.core.files.storage import FileSystemStorage
 from django.core.files.uploadedfile import SimpleUploadedFile
+from django.db import connections
 from django.test import AsyncClient
 from django.utils import timezone
 
@@ -222,10 +223,12 @@ async def test_calls_that_come_together_join_one_file_at_a_time(api, owner, fold
 
     async def call():
         async with ThreadSensitiveContext():  # a thread for each request, as in the server
-            return await AsyncClient().post(
+            answer = await AsyncClient().post(
                 f"/v1/uploads/{begun['id']}/complete", {"part_ids": [part["id"]]},
                 content_type="application/json", headers=owner.headers,
             )  # fmt: skip
+            await sync_to_async(connections.close_all)()  # this thread's
+            return answer
 
     monkeypatch.setattr(uploads, "_joined", slow)
     answers = await asyncio.gather(*(call() for _ in range(4)))
