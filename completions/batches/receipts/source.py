@@ -1,14 +1,20 @@
 """Finds the request for each line of an output file."""
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Any, NamedTuple
 
 from completions.batches import files
 from completions.batches.input_lines import as_text, lines_of
+from completions.batches.lines import text_of
 from completions.models import Batch, File
+
+_OF_A_RECEIPT = (
+    "model", "weights", "dtype", "tokenizer", "grammar", "prompt", "seed", "engine", "output_ids",
+)  # fmt: skip
+_MOST_ID = 2**32 - 1
 
 
 class SourceError(Exception):
@@ -66,12 +72,26 @@ def _answers(output: Path) -> dict[str, Any]:
                 number += 1
                 line = json.loads(text)
                 if line.get("receipt"):
-                    found[line["custom_id"]] = line
+                    _check(line["receipt"], line["response"]["body"]["choices"])
+                    found[str(line["custom_id"])] = line
     except OSError as error:
         raise SourceError(f"{output} cannot be read: {error}") from error
     except (ValueError, TypeError, KeyError) as error:
         raise SourceError(f"{output}, line {number}: not a line of an output file") from error
     return found
+
+
+def _check(receipt: Mapping[str, Any], choices: Sequence[Mapping[str, Any]]) -> None:
+    """Check the form of a receipt and of the choices beside it. Raises ValueError, TypeError and
+    KeyError."""
+    _ = [receipt[name] for name in _OF_A_RECEIPT]
+    for ids in receipt["output_ids"]:
+        if not all(type(id) is int and 0 <= id <= _MOST_ID for id in ids):
+            raise ValueError("its output is not made of token ids")
+    for choice in choices:
+        _ = choice["finish_reason"]
+        if not isinstance(text_of(choice), str | None):
+            raise TypeError("its text is another value")
 
 
 @contextmanager
@@ -82,7 +102,7 @@ def _opened(requests: Path | None, output: Path, answers: Mapping[str, Any]) -> 
         with requests.open("rb") as lines:
             yield lines
         return
-    name = next(iter(answers.values()))["id"]
+    name = str(next(iter(answers.values()))["id"])
     batch_id = f"batch_{name.removeprefix('batch_req_').rpartition('-')[0]}"
     sent = Batch.objects.filter(id=batch_id).values("input_file_id")
     try:

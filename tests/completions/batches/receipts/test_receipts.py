@@ -168,3 +168,20 @@ def test_a_file_of_something_else_has_no_requests(output, tmp_path, line):
     requests.write_bytes(b"\n" + line + b"\n")
     with pytest.raises(CommandError, match="line 2 of the requests is not a request"):
         verified(output, "--requests", requests)
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        lambda line: line.update(receipt=1),
+        lambda line: line["receipt"].pop("prompt"),
+        lambda line: line["receipt"].update(output_ids=[[-1]]),
+        lambda line: line["receipt"].update(output_ids=[[1.5]]),
+        lambda line: line["receipt"].update(output_ids=None),
+        lambda line: line.update(response=None),
+        lambda line: line["response"]["body"].update(choices=[{}]),
+    ],
+)
+def test_a_damaged_line_is_named(output, damage):
+    with pytest.raises(CommandError, match="line 2: not a line of an output file"):
+        verified(changed(output, "letters", damage))
