@@ -60,7 +60,8 @@ class BatchRids:
         self._keys = store.keys
         self._api_key_id = api_key_id
         self._former = former
-        self._taken: list[str] = []
+        self._taken: dict[str, str] = {}
+        """Keys, each with the job that had it before; empty if it was free."""
 
     def take(self, lines: Sequence[tuple[str, Sequence[str]]]) -> list[str | None]:
         """Take the ids of lines, given as (job id, ids). Returns for each line the first id that
@@ -71,24 +72,30 @@ class BatchRids:
             key = self._keys.rid(self._api_key_id, rid)
             pipeline.set(key, job_id, nx=True, ex=TTL)
             pipeline.get(key)
-        replies = iter(pipeline.execute())
+        owners = pipeline.execute()[1::2]
         refused: dict[str, str] = {}
-        for (job_id, rid), fresh, owner in zip(asked, replies, replies, strict=True):
-            if not self._takes(job_id, rid, fresh, (owner or b"").decode()):
+        for (job_id, rid), owner in zip(asked, owners, strict=True):
+            if not self._takes(job_id, rid, (owner or b"").decode()):
                 refused.setdefault(job_id, rid)
         return [refused.get(job_id) for job_id, _ in lines]
 
-    def _takes(self, job_id: str, rid: str, fresh: bool, owner: str) -> bool:
+    def _takes(self, job_id: str, rid: str, owner: str) -> bool:
         key = self._keys.rid(self._api_key_id, rid)
-        if fresh:
-            self._taken.append(key)
+        if owner == job_id:  # it was free, or an interrupted check has taken it
+            self._taken.setdefault(key, "")
             return True
         if self._former and owner.startswith(self._former):
             self._client.set(key, job_id, ex=TTL)
+            self._taken[key] = owner
             return True
-        return owner == job_id
+        return False
 
     def free(self) -> None:
-        """Free all ids, so that a refused batch can be sent again."""
-        if self._taken:
-            self._client.delete(*self._taken)
+        """Give all ids back, so that a refused batch can be sent again."""
+        pipeline = self._client.pipeline(transaction=False)
+        for key, owner in self._taken.items():
+            if owner:
+                pipeline.set(key, owner, ex=TTL)
+            else:
+                pipeline.delete(key)
+        pipeline.execute()

@@ -204,6 +204,31 @@ def test_ids_of_a_refused_file_are_free_again(bench):
     assert done["request_counts"]["completed"] == 1
 
 
+def test_ids_are_free_after_an_interrupted_and_then_refused_validation(bench, monkeypatch):
+    lines = [request("a", rid="mine"), request("b", rid="mine")]
+    batch = bench.create(lines, on_invalid="fail")
+    with monkeypatch.context() as patch:
+        patch.setattr(BatchRids, "free", lambda _: 1 / 0)  # it is killed before
+        bench.turn()
+    assert bench.get(batch)["status"] == "validating"
+    bench.turn()
+    assert bench.get(batch)["status"] == "failed"
+    done = bench.run_to_end(bench.create(lines[:1]))
+    assert done["request_counts"]["completed"] == 1
+
+
+def test_ids_are_free_after_a_resubmission_that_found_no_room(bench, owner):
+    batch = bench.create([request("x", rid="once")])
+    bench.run_to_end(batch, state="failed", error="worker_error")
+    path = f"/v1/batches/{batch['id']}/resubmit"
+    type(owner.key).objects.update(max_enqueued_tokens=0)
+    refused = bench.run_to_end(bench.post(path).json())
+    assert refused["errors"]["data"][0]["code"] == "token_limit_exceeded"
+    assert fault(bench, request("z", rid="once"), on_invalid="fail")[1] == "body.rid"
+    type(owner.key).objects.update(max_enqueued_tokens=None)
+    assert bench.run_to_end(bench.post(path).json())["request_counts"]["completed"] == 1
+
+
 def test_an_input_file_that_is_gone(bench):
     batch = bench.create([request("a")])
     File.objects.all().delete()
