@@ -6,11 +6,14 @@ may use the secret. The requests come from a browser with cookies, so Django's C
 unlike in the API.
 """
 
+import asyncio
+from collections.abc import AsyncIterator
 from dataclasses import replace
+from typing import Any, cast
 
 from asgiref.sync import sync_to_async
 from django.contrib.auth.models import AnonymousUser, User
-from django.http import HttpRequest
+from django.http import HttpRequest, StreamingHttpResponse
 from django.http.response import HttpResponseBase
 from django.utils import timezone
 
@@ -20,7 +23,7 @@ from completions.accounts.keys import Principal, principal_of
 from completions.endpoints.completions import CancelView, CompletionsView
 from completions.endpoints.grammars import ValidateView
 from completions.exceptions import APIError, invalid_parameter
-from completions.http import access_log
+from completions.http import access_log, runtime
 from completions.http.authentication import permit
 from completions.http.base import APIRequest, AsyncAPIView
 from completions.models import ApiKey, AuditAction
@@ -65,7 +68,10 @@ class RunView(ActingView, CompletionsView):
         # Before the job is queued: a hang-up while this waits must not leave a job behind.
         used = {"request": [None, access_log.current_request_id()]}
         await sync_to_async(audit.record)(Actor.of(self.user), AuditAction.USED, self.key, used)
-        return await super().post(request)
+        response = await super().post(request)
+        if isinstance(response, StreamingHttpResponse):
+            response.streaming_content = await _started(response.streaming_content)
+        return response
 
 
 class StopView(ActingView, CancelView):
@@ -76,6 +82,22 @@ class JudgeView(ActingView, ValidateView):
     """Validate a constraint for the key's models. It changes nothing, so a Viewer may."""
 
     permission = LOOKS
+
+
+async def _started(frames: Any) -> AsyncIterator[bytes]:
+    """A stream that has begun, and is closed at the end of the task that answers the request: a
+    client may hang up while the response passes the middleware, and nothing would read it. Only a
+    stream that has begun ends its job."""
+    first, here = await anext(frames), await runtime.current()
+    answering = cast("asyncio.Task[Any]", asyncio.current_task())
+    answering.add_done_callback(lambda _: here.spawn(frames.aclose()))
+
+    async def all_of_it() -> AsyncIterator[bytes]:
+        yield first
+        async for frame in frames:
+            yield frame
+
+    return all_of_it()
 
 
 async def _key(number: str) -> ApiKey:

@@ -9,6 +9,9 @@ import orjson
 import pytest
 from asgiref.sync import sync_to_async
 from django.conf import settings
+from django.contrib.auth.models import User
+from django.contrib.sessions.middleware import SessionMiddleware
+from django.test import AsyncClient
 from uvicorn.config import Config
 from uvicorn.server import ServerState
 
@@ -45,11 +48,11 @@ class Connection:
         content = json.dumps({"model": "tiny", "prompt": [65], "max_tokens": 2, **body}).encode()
         self.post(PATH, b"application/json", content)
 
-    def post(self, path, content_type, content):
+    def post(self, path, content_type, content, headers=b""):
         self.protocol.data_received(
-            b"POST %b HTTP/1.1\r\nHost: a\r\nContent-Type: %b\r\n"
+            b"POST %b HTTP/1.1\r\nHost: localhost\r\nContent-Type: %b\r\n%b"
             b"Authorization: Bearer %b\r\nContent-Length: %d\r\n\r\n%b"
-            % (path.encode(), content_type, self._key.encode(), len(content), content)
+            % (path.encode(), content_type, headers, self._key.encode(), len(content), content)
         )
 
     async def until_sent(self, number=1):
@@ -155,6 +158,38 @@ async def test_before_the_head_of_its_stream_could_be_written(connection, monkey
     assert not connection.transport.written
     await connection.hang_up()
     await connection.until_cancelled()
+
+
+async def test_while_the_playgrounds_stream_passes_the_middleware(
+    live, connection, owner, monkeypatch
+):
+    """The API has no middleware."""
+    began, may_go_on = threading.Event(), threading.Event()
+    process_response = SessionMiddleware.process_response
+
+    def slow(middleware, request, response):
+        began.set()
+        may_go_on.wait(30)
+        return process_response(middleware, request, response)
+
+    user, token = await sync_to_async(User.objects.create_superuser)("root"), b"t" * 32
+    client = AsyncClient()
+    await client.aforce_login(user)
+    monkeypatch.setattr(SessionMiddleware, "process_response", slow)
+    headers = b"Cookie: csrftoken=%b; sessionid=%b\r\nX-CSRFToken: %b\r\nX-Quire-Key: %d\r\n" % (
+        token, client.cookies["sessionid"].value.encode(), token, owner.key.pk,
+    )  # fmt: skip
+    body = orjson.dumps({"model": "tiny", "prompt": [65], "max_tokens": 2, "stream": True})
+    connection.post(f"/admin/playground{PATH}", b"application/json", body, headers)
+    await connection.until_sent()
+    claim = await asyncio.to_thread(live.worker.claim, live.sent[0])
+    step = StepEvent(claim.job_id, claim.attempt, 1, [(0, [65], "A", None, None)])
+    live.worker.execution.publish([step], [])
+    await until(began.is_set)
+    connection.protocol.connection_lost(None)
+    may_go_on.set()
+    await until(lambda: not connection.state.tasks)
+    await until(lambda: live.redis.hget(f"{PREFIX}job:{claim.job_id}", "cancel") == b"1")
 
 
 async def test_a_stream_whose_head_cannot_be_written_yet_is_not_given_up(live, connection):
