@@ -73,6 +73,15 @@ class Unruly:
     def answer(self, token_ids: Rows[int], logits: Tensor) -> Tensor:
         return logits + 1
 
+    def view(self, token_ids: Rows[int], logits: Tensor) -> Tensor:
+        return logits[:]
+
+    def give_back(self, token_ids: Rows[int], logits: Tensor) -> Tensor:
+        return logits.neg_()
+
+    def negate(self, token_ids: Rows[int], logits: Tensor) -> None:
+        torch.neg(logits, out=logits)
+
     def reshape(self, token_ids: Rows[int], logits: Tensor) -> None:
         logits.resize_(3)
 
@@ -204,14 +213,22 @@ class TestFaults:
         assert [c.choices for c in others] == [c.choices for c in alone]
 
     @pytest.mark.parametrize(
-        "act", ["recurse", "starve", "leave", "give_up", "answer", "reshape", "reach_out"]
+        "act", ["recurse", "starve", "leave", "give_up", "answer", "view", "reshape", "reach_out"]
     )
     def test_whatever_one_does_ends_its_request_alone(self, custom: Engine, act: str) -> None:
         neighbour = ask(None, "n")
         alone = said(custom, neighbour)
         first, *others = said(custom, ask("unruly", act=act), neighbour)
         assert type(first.error) is ProcessorError
+        assert "'unruly'" in str(first.error)
         assert [c.choices for c in others] == [c.choices for c in alone]
+
+    def test_one_may_return_the_tensor_that_it_has_changed(self, custom: Engine) -> None:
+        [given, kept] = said(
+            custom, ask("unruly", act="give_back"), ask("unruly", "k", act="negate")
+        )
+        assert given.error is None
+        assert given.choices == kept.choices
 
     def test_the_tokens_that_one_gets_are_not_the_choices(self, custom: Engine) -> None:
         [plain, changed] = said(custom, ask(None), ask("unruly", "u", act="lengthen"))
