@@ -20,7 +20,7 @@ from workers.engine.exceptions import UnsupportedModel
 from workers.engine.loading.packing import PackedConfig
 from workers.engine.model.memory import available_memory
 from workers.engine.quantized.formats import Format, format_of, without_format
-from workers.engine.quantized.stored import divisible, open_tensors
+from workers.engine.quantized.stored import UnreadableWeightsError, divisible, open_tensors
 from workers.engine.ranks.group import Ranks
 from workers.engine.ranks.sharding import Sharding, plan_sharding
 
@@ -62,10 +62,6 @@ def read_model(
 
         register_falcon(attention)
     try:
-        if form is not None and form.is_read_here:
-            source = _composed(path, config, form, device, is_divided=sharding is not None)
-        else:
-            source = partial(_unquantized, path)
         options: dict[str, Any] = {"dtype": dtype, "output_loading_info": True}
         if sharding is not None:
             options["distributed_config"] = sharding.config
@@ -73,11 +69,11 @@ def read_model(
             options["device_map"] = {"": device}
         if packed is not None:
             options["quantization_config"] = PackedConfig(packed)
-        try:
-            model, info = source(attn_implementation=attention, **options)
-        except (ValueError, KeyError) as error:  # an architecture without the attention interface
-            logger.info("%s does not take an attention function: %s", config.model_type, error)
-            model, info = source(**options)
+        if form is not None and form.is_read_here:
+            source = _composed(path, config, form, options, device, is_divided=sharding is not None)
+        else:
+            source = partial(_unquantized, path)
+        model, info = _read_with(attention, source, options, config.model_type)
     except (OSError, ValueError, KeyError, ImportError, AttributeError, RuntimeError) as error:
         how = f", quantized by {str(form)!r}," if form else ""
         raise UnsupportedModel(
@@ -89,13 +85,27 @@ def read_model(
     return model
 
 
+def _read_with(
+    attention: str, source: Callable[..., Any], options: Mapping[str, Any], model_type: str
+) -> Any:
+    """What ``source`` reads, with this attention function if the architecture takes one."""
+    try:
+        return source(attn_implementation=attention, **options)
+    except UnreadableWeightsError:
+        raise
+    except (ValueError, KeyError) as error:  # an architecture without the attention interface
+        logger.info("%s does not take an attention function: %s", model_type, error)
+        return source(**options)
+
+
 def _unquantized(path: str | Path, **options: Any) -> Any:
-    """What transformers reads. Raises ValueError with the name of a file that is cut off."""
+    """What transformers reads. Raises UnreadableWeightsError, with the name of a file that is cut
+    off."""
     try:
         return AutoModelForCausalLM.from_pretrained(path, **options)
     except SafetensorError as error:  # does not name it
         open_tensors(path)
-        raise ValueError(str(error)) from error
+        raise UnreadableWeightsError(str(error)) from error
 
 
 def _sharding(config: Any, form: Format | None, ranks: Ranks) -> Sharding:
@@ -149,29 +159,37 @@ def weight_bytes(config: Any, dtype: torch.dtype | str) -> tuple[int, torch.dtyp
 
 
 def _composed(
-    path: str | Path, config: Any, form: Format, device: torch.device, *, is_divided: bool
+    path: str | Path,
+    config: Any,
+    form: Format,
+    options: Mapping[str, Any],
+    device: torch.device,
+    *,
+    is_divided: bool,
 ) -> Callable[..., Any]:
     """A function like ``from_pretrained``, for weights that are composed as they are read, or only
-    parts of which are kept."""
+    parts of which are kept. ``options`` are those that it will be called with."""
     without_format(config)
     skeleton = _skeleton(config)
+    dtype, packed = options["dtype"], options.get("quantization_config")
+    if dtype == "auto":
+        dtype = skeleton.config.dtype or torch.bfloat16
+    if device.type == "cpu" or not is_divided:  # else each weight goes straight to its GPU
+        _check_size(skeleton, form, dtype, packed.dtype if packed else None)
+    weights = form.weights(path)
+    weights = divisible(weights) if is_divided else weights
 
     def read(**options: Any) -> Any:
-        if options["dtype"] == "auto":
-            options["dtype"] = skeleton.config.dtype or torch.bfloat16
-        packed = options.get("quantization_config")
-        if device.type == "cpu" or not is_divided:  # else each weight goes straight to its GPU
-            _check_size(skeleton, form, options["dtype"], packed.dtype if packed else None)
-        weights = form.weights(path)
-        weights = divisible(weights) if is_divided else weights
         model, info = type(skeleton).from_pretrained(
-            None, config=skeleton.config, state_dict=weights, **options
+            None, config=skeleton.config, state_dict=dict(weights), **{**options, "dtype": dtype}
         )
         unexpected = sorted(info["unexpected_keys"])
         if unexpected and form.is_complete:
-            raise ValueError(f"it has {unexpected[0]}, which no module of the model takes")
+            raise UnreadableWeightsError(
+                f"it has {unexpected[0]}, which no module of the model takes"
+            )
         if left := list(filter(_LEFT_OVER.search, unexpected)):
-            raise ValueError(f"it has {left[0]}, which its format does not explain")
+            raise UnreadableWeightsError(f"it has {left[0]}, which its format does not explain")
         with suppress(OSError):  # few quantized checkpoints lack it
             model.generation_config = GenerationConfig.from_pretrained(path)
         return model, info

@@ -18,6 +18,10 @@ Parts = Mapping[str, Tensor]
 """The tensors that a weight is stored as, by their names below its module."""
 
 
+class UnreadableWeightsError(ValueError):
+    """A checkpoint's files are damaged or not understood: no other way of reading them helps."""
+
+
 class Stored(Protocol):
     """A tensor that is read from its file by ``stored[...]``."""
 
@@ -35,13 +39,15 @@ class Composed:
 
     @torch.no_grad()
     def __getitem__(self, index: EllipsisType) -> Tensor:
-        """Raises ValueError for parts that are missing or do not fit together."""
+        """Raises UnreadableWeightsError for parts that are missing or do not fit together."""
         parts = {name: part[...] for name, part in self._parts.items()}
         try:
             return self._make(parts)
         except (KeyError, IndexError, ValueError, RuntimeError) as error:
             shapes = ", ".join(f"{name} {list(part.shape)}" for name, part in parts.items())
-            raise ValueError(f"{self._name} of {shapes} cannot be read: {error}") from error
+            raise UnreadableWeightsError(
+                f"{self._name} of {shapes} cannot be read: {error}"
+            ) from error
 
 
 class _Latest(threading.local):
@@ -83,7 +89,7 @@ def divisible(tensors: Mapping[str, Stored]) -> dict[str, Stored]:
 def open_tensors(path: str | Path) -> dict[str, Stored]:
     """All tensors of a folder or a hub repository, not read yet.
 
-    Raises OSError and ValueError where there are none, or for a file that is cut off.
+    Raises OSError and UnreadableWeightsError where there are none, or for a file that is cut off.
     """
     folder = Path(path)
     if not folder.is_dir():
@@ -94,12 +100,12 @@ def open_tensors(path: str | Path) -> dict[str, Stored]:
         try:
             opened = safe_open(file, framework="pt")
         except SafetensorError as error:
-            raise ValueError(
+            raise UnreadableWeightsError(
                 f"{file.name} is not a whole safetensors file: fetch it again ({error})"
             ) from error
         tensors.update({name: opened.get_slice(name) for name in opened.keys()})  # noqa: SIM118
     if not tensors:
-        raise ValueError(f"{folder} holds no *.safetensors")
+        raise UnreadableWeightsError(f"{folder} holds no *.safetensors")
     return tensors
 
 

@@ -113,8 +113,9 @@ def test_a_checkpoint_without_some_tensors_is_refused(tmp_path: Path) -> None:
 @pytest.mark.parametrize("length", [5, 5000])
 @pytest.mark.parametrize("settings", [{}, {"quantization_config": {"quant_method": "fp8"}}])
 def test_a_file_that_is_cut_off_is_refused_by_name(
-    tmp_path: Path, length: int, settings: dict[str, Any]
+    tmp_path: Path, length: int, settings: dict[str, Any], caplog: pytest.LogCaptureFixture
 ) -> None:
+    caplog.set_level("INFO")
     path = save_model(tmp_path)
     config = json.loads((path / "config.json").read_text())
     (path / "config.json").write_text(json.dumps(config | settings))
@@ -124,6 +125,7 @@ def test_a_file_that_is_cut_off_is_refused_by_name(
         UnsupportedModel, match=r"model\.safetensors is not a whole safetensors file"
     ):
         read_model(path, torch.float32, "eager")
+    assert "attention function" not in caplog.text, "it was read a second time"
 
 
 def test_a_type_that_generates_no_text_is_refused(tmp_path: Path) -> None:

@@ -207,8 +207,9 @@ def test_settings_of_positions_that_are_not_read_are_refused(
     [("phi3", "blk.0.attn_qkv.bias"), ("llama", "blk.1.attn_norm.bias"), ("qwen2", "output.bias")],
 )
 def test_a_tensor_that_the_model_does_not_take_is_refused(
-    tmp_path: Path, name: str, extra: str
+    tmp_path: Path, name: str, extra: str, caplog: pytest.LogCaptureFixture
 ) -> None:
+    caplog.set_level("INFO")
     model_type, options, metadata = ARCHITECTURES[name]
     source = write_gguf(
         tmp_path / "a.gguf", name, tiny_model(model_type, **options), metadata=metadata,
@@ -216,6 +217,7 @@ def test_a_tensor_that_the_model_does_not_take_is_refused(
     )  # fmt: skip
     with pytest.raises(UnsupportedModel, match=r"bias, which no module of the model takes"):
         read_model(describe(source, tmp_path / "made"), torch.float32, "eager")
+    assert "attention function" not in caplog.text, "it was read a second time"
 
 
 def test_a_bias_of_experts_is_refused(tmp_path: Path) -> None:
