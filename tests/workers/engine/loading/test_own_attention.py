@@ -1,6 +1,7 @@
 """The model's own check at load, of its forward over pages."""
 
 from contextlib import nullcontext
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from unittest.mock import Mock
@@ -9,6 +10,7 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM
 
+from tests.workers.engine.tiny_models import LLAMA, save_model
 from workers.engine.config import EngineConfig
 from workers.engine.engine import Engine
 from workers.engine.exceptions import UnsupportedModel
@@ -37,6 +39,53 @@ def test_a_model_whose_own_check_fails_runs_the_general_way(
     monkeypatch.setattr(Batches, "run", fails)
     with nullcontext() if way else pytest.raises(torch.OutOfMemoryError):
         assert Engine.from_pretrained(tiny_llama, CONFIG).forward == way
+
+
+SPARSE = {
+    **LLAMA, "model_type": "qwen3_moe", "num_experts": 4, "num_experts_per_tok": 2,
+    "moe_intermediate_size": 32, "head_dim": 16,
+}  # fmt: skip
+WITHOUT_SDPA = {
+    **LLAMA, "model_type": "gpt_oss", "num_local_experts": 4, "num_experts_per_tok": 2,
+    "head_dim": 16,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("options", "dtype", "wrong", "is_refused"),
+    [
+        (SPARSE, "float32", 2, False),
+        (SPARSE, "float32", 3, True),
+        (LLAMA, "float32", 1, True),
+        (WITHOUT_SDPA, "bfloat16", 2, False),
+        (WITHOUT_SDPA, "bfloat16", 3, True),
+    ],
+)
+def test_a_mixture_that_fails_is_tried_with_other_tokens(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    options: dict[str, Any],
+    dtype: str,
+    wrong: int,
+    is_refused: bool,
+) -> None:
+    """The first ``wrong`` forwards are off, as rounding makes them that sends tokens to other
+    experts."""
+    run = Batches.run
+    left = [wrong]
+
+    def rounds(self: Any, texts: Any, *args: Any) -> Any:
+        logits = run(self, texts, *args)
+        if len(texts) > 1 or not left[0]:
+            return logits
+        left[0] -= 1
+        return logits.roll(1, 0)
+
+    monkeypatch.setattr(Batches, "run", rounds)
+    engine = Engine.from_pretrained(save_model(tmp_path, options), replace(CONFIG, dtype=dtype))
+    assert (engine.forward == "general") == is_refused
+    assert ("differs from its own attention by" in caplog.text) == is_refused
 
 
 def test_a_rank_that_fails_amid_a_forward_of_all_ranks_does_not_try_another_way(
