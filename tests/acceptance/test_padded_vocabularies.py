@@ -19,6 +19,11 @@ SHAPES: dict[str, dict[str, Any]] = {
     "glm-4": {"model_type": "glm4", "vocab_size": TOKENS + 209, "head_dim": 16},
     "gemma-3": {"model_type": "gemma3_text", "vocab_size": TOKENS + 63, "head_dim": 32,
                 "sliding_window": 16},
+    "deepseek-v3": {"model_type": "deepseek_v3", "vocab_size": TOKENS + 465, "kv_lora_rank": 32,
+                    "q_lora_rank": 32, "qk_nope_head_dim": 16, "qk_rope_head_dim": 32,
+                    "v_head_dim": 16, "num_key_value_heads": 4, "n_routed_experts": 4,
+                    "num_experts_per_tok": 2, "moe_intermediate_size": 32, "n_group": 2,
+                    "topk_group": 1, "first_k_dense_replace": 1},
 }  # fmt: skip
 """The model type and the extra ids of each family's usual checkpoint."""
 SCHEMA = {
