@@ -125,6 +125,10 @@ FILE_UPLOAD_PERMISSIONS = 0o600
 # On the same file system as the files, so that an upload is moved instead of copied.
 FILE_UPLOAD_TEMP_DIR = QUIRE_HOME / "tmp"
 FILE_UPLOAD_TEMP_DIR.mkdir(mode=0o700, exist_ok=True)
+FILE_UPLOAD_HANDLERS = [
+    "django.core.files.uploadhandler.MemoryFileUploadHandler",
+    "completions.http.uploads.UploadHandler",
+]
 
 
 # Limits of the service ---------------------------------------------------------------------------

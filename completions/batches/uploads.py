@@ -3,7 +3,9 @@
 import hashlib
 import tempfile
 from collections.abc import Sequence
+from contextlib import suppress
 from datetime import datetime, timedelta
+from pathlib import Path
 from typing import Any
 
 from django.conf import settings
@@ -18,6 +20,8 @@ from completions.models.organizations import one_at_a_time
 OPEN_FOR = timedelta(hours=24)
 """Long enough to continue after a break of one night."""
 MAX_PARTS = 10_000
+_LEFT_AFTER = timedelta(days=1)
+"""The age of a body that no request can have any more."""
 _CHUNK = 1024 * 1024
 
 
@@ -116,6 +120,17 @@ def cancel(upload: Upload) -> None:
 def prune(now: datetime) -> int:
     """Delete expired uploads, with the parts of those never completed."""
     return Upload.objects.filter(expires_at__lte=now).delete()[0]
+
+
+def prune_left(now: datetime) -> int:
+    """Delete the bodies that a killed web process was parsing. Returns their number."""
+    last, pruned = (now - _LEFT_AFTER).timestamp(), 0
+    for path in Path(settings.FILE_UPLOAD_TEMP_DIR).glob("*.upload"):
+        with suppress(FileNotFoundError):  # its request has ended meanwhile
+            if path.stat().st_mtime < last:
+                path.unlink()
+                pruned += 1
+    return pruned
 
 
 def _end(upload: Upload, status: UploadStatus, file: File | None = None) -> bool:

@@ -29,6 +29,7 @@ def prune(now: datetime) -> Counter[str]:
         {
             "files": files.prune(now),
             "uploads": uploads.prune(now),
+            "left bodies of uploads": uploads.prune_left(now),
             "jobs": kept.prune(now),
             "usage records": _delete(UsageRecord.objects.filter(finished_at__lt=records)),
             "stored prompts": _delete(StoredPrompt.objects.filter(created_at__lt=prompts)),

@@ -245,3 +245,20 @@ def test_a_file_whose_row_ended_while_it_was_written_leaves_nothing(api, folder,
     message = refused.json()["error"]["message"]
     assert "was not stored: writing it took longer than 1 h, or it was deleted" in message
     assert not [path for path in folder.rglob("*") if path.is_file()]
+
+
+@pytest.mark.parametrize("size", [1, 1000])
+@pytest.mark.parametrize("name", ["a." + "x" * 300, "7. " + "\N{SNOWMAN}" * 100, "n\x00\n.jsonl"])
+def test_any_name_is_taken(api, settings, folder, name, size):
+    """The system limits names of files to 255 bytes, also of what is uploaded to a disk."""
+    settings.FILE_UPLOAD_MAX_MEMORY_SIZE = 100
+    boundary, head = b"--b", b'\r\nContent-Disposition: form-data; name="'
+    content = b"%b%bpurpose\"\r\n\r\nbatch\r\n%b%bfile\"; filename=\"%b\"\r\n\r\n%b\r\n%b--\r\n" % (
+        boundary, head, boundary, head, name.encode(), b"x" * size, boundary,
+    )  # fmt: skip
+    answer = api.generic("POST", "/v1/files", content, "multipart/form-data; boundary=b")
+    assert answer.status_code == 200, answer.content
+    kept = answer.json()["filename"]
+    assert kept
+    assert kept in (name.replace("\0", "").replace("\n", ""), name[1:256])
+    assert content_of(api.get(f"/v1/files/{answer.json()['id']}/content")) == b"x" * size

@@ -1,8 +1,11 @@
 """What is old goes; the sums stay."""
 
 import io
+import os
 from datetime import timedelta
+from pathlib import Path
 
+from django.core.files.uploadedfile import TemporaryUploadedFile
 from django.core.management import call_command
 from django.utils import timezone
 from pytest_django.fixtures import Settings
@@ -32,6 +35,19 @@ def test_records_go_and_hours_stay(owner: Tenant, settings: Settings) -> None:
     assert set(UsageRecord.objects.values_list("job_id", flat=True)) == {"j1", "j6"}
     assert UsageHour.objects.count() == 3
     assert pruning.prune(now).total() == 0
+
+
+def test_what_a_killed_web_process_left_of_an_upload_goes(
+    db: None, settings: Settings, tmp_path: Path
+) -> None:
+    settings.FILE_UPLOAD_TEMP_DIR = tmp_path
+    running, left = (TemporaryUploadedFile("file", "text/plain", 0, None) for _ in range(2))
+    days_ago = (timezone.now() - timedelta(days=2)).timestamp()
+    os.utime(left.temporary_file_path(), (days_ago, days_ago))
+    assert pruning.prune(timezone.now())["left bodies of uploads"] == 1
+    assert [str(path) for path in tmp_path.iterdir()] == [running.temporary_file_path()]
+    running.close()
+    left.close()
 
 
 def test_the_command_says_what_went(db: None) -> None:
