@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
+from urllib.parse import urlencode
 
 from django.http import HttpRequest
 from django.urls import reverse
@@ -152,7 +153,7 @@ def _top_models(period: Period, now: datetime, sums: Sums) -> list[dict[str, Any
             **_ranking(row, sums),
             "name": row["model"],
             "note": row["adapter"] and f"adapter {row['adapter']}",
-            "link": f"{requests}?model={row['model']}",
+            "link": f"{requests}?{urlencode({'model': row['model']})}",
         }
         for row in figures.ranked(period, now, "model", "adapter")
     ]

@@ -139,6 +139,13 @@ def test_the_charts_hold_what_was_used(admin: Client, unreachable: None) -> None
     assert "example-large" in page
 
 
+def test_a_models_link_finds_its_requests(admin: Client, unreachable: None, owner: Tenant) -> None:
+    record(owner, 1, model="org/a+b&c")
+    page = admin.get("/admin/?period=1h").content.decode()
+    (link,) = re.findall(r'href="([^"]*usagerecord/\?model=[^"]*)"', page)
+    assert "cmpl-1" in admin.get(unescape(link)).content.decode()
+
+
 def test_nothing_is_the_neutral_element() -> None:
     assert figures.total([]) == dict(NOTHING)
 
