@@ -83,7 +83,9 @@ class Vocabulary:
         if not self._byte_ids:
             window.restart(context, unfinished(b"".join(table[i] for i in context)))
             return window
-        return ByteFallbackDetokenizer(window, self._byte_ids, context)
+        by_bytes = ByteFallbackDetokenizer(window, self._byte_ids)
+        by_bytes.begin(context)
+        return by_bytes
 
 
 class ByteLevelDetokenizer:

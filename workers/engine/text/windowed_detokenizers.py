@@ -108,19 +108,16 @@ class ByteFallbackDetokenizer:
     other token.
     """
 
-    def __init__(
-        self, window: WindowedDetokenizer, byte_ids: frozenset[int], context: Sequence[int] = ()
-    ) -> None:
-        """``byte_ids`` are tokens of one byte; ``context`` are the last tokens of the prompt, a few
-        more than ``CONTEXT_TOKENS``."""
+    def __init__(self, window: WindowedDetokenizer, byte_ids: frozenset[int]) -> None:
+        """``byte_ids`` are tokens of one byte."""
         self.window = window
         self._byte_ids = byte_ids
         self._character: list[int] = []
         self._num_shown = 0  # tokens of the character that the prompt's text shows
         self._is_broken = False
-        self._start(context)
 
-    def _start(self, context: Sequence[int]) -> None:
+    def begin(self, context: Sequence[int]) -> None:
+        """Follow the last tokens of a prompt, a few more than ``CONTEXT_TOKENS``."""
         first = max(0, len(context) - CONTEXT_TOKENS)
         while first > 0 and self._continues(context[first]):
             first -= 1
@@ -157,7 +154,6 @@ class ByteFallbackDetokenizer:
 
     def copy(self) -> Self:
         clone = type(self)(self.window.copy(), self._byte_ids)
-        clone.window = self.window.copy()
         clone._character, clone._num_shown = self._character.copy(), self._num_shown
         clone._is_broken = self._is_broken
         return clone
