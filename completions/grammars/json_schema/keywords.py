@@ -238,9 +238,6 @@ class _Walk:
             return f"{keyword} holds {len(value)} values, more than {caps[keyword]}; give fewer"
         if ENFORCED[keyword] == _COUNT and value > self._limits.max_length:
             return f"{keyword} is {value}; it may be at most {self._limits.max_length}"
-        bound = self._limits.max_repetition
-        if keyword == "minLength" and "pattern" in schema and value > bound:
-            return f"minLength is {value}; beside a pattern it may be at most {bound}"
         if keyword == "multipleOf" or keyword in BOUNDS:
             return self._number_problem(keyword, value)
         if keyword in ("enum", "const") and (number := _inexact(value)) is not None:

@@ -153,6 +153,10 @@ def _finding(error: rewriting.CannotWriteError) -> Finding:
 
 def _check_patterns(seen: Survey, limits: Limits) -> None:
     for pointer, schema in seen.schemas.items():
+        least, bound = schema.get("minLength", 0), limits.max_repetition
+        if "pattern" in schema and least > bound:
+            message = f"minLength is {least}; beside a pattern it may be at most {bound}"
+            raise GrammarError(message, pointer=f"{pointer}/minLength")
         patterns = [(f"{pointer}/pattern", schema.get("pattern"))]
         names = schema.get("patternProperties", ())
         patterns += [(f"{pointer}/patternProperties", name) for name in names]

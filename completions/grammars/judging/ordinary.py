@@ -17,8 +17,11 @@ ORDINARY_COUNT = 500
 ORDINARY_FORCED = 200_000
 """Characters that repetitions may write out. llguidance follows a text that it forces to the end of
 that text, and 1 MB takes it some 3 s."""
-ORDINARY_OCCURRENCES = {"$ref": 50, "(": 200, "multipleOf": 1}
-"""llguidance multiplies several `multipleOf`, beyond its own limits on time and memory."""
+ORDINARY_OCCURRENCES = {
+    "$ref": 50, "(": 200, "multipleOf": 1, '"not': 20, '"oneOf': 20, '"if': 20,
+}  # fmt: skip
+"""llguidance multiplies several `multipleOf`, beyond its own limits on time and memory. Schemas are
+rewritten in Python, so 150 negations of patterns would slow the event loop for two seconds."""
 ORDINARY_PATTERNS_BYTES = 1_000
 """Bytes of a schema with `patternProperties`, all of which llguidance compares with one
 another."""

@@ -165,6 +165,11 @@ def test_each_name_of_pattern_properties_is_bounded(names: tuple[str, str]) -> N
     assert caught.value.pointer == "/patternProperties"
 
 
+def test_a_negated_length_may_be_larger_than_a_length_beside_a_pattern() -> None:
+    schema = {"type": "string", "pattern": "^[a-z]*$", "not": {"maxLength": 100_000}}
+    assert not prepare(schema).warnings
+
+
 def test_bad_json_text_has_a_place() -> None:
     with pytest.raises(GrammarError) as caught:
         json_schema.translate('{\n "type" "string"}')
