@@ -3,10 +3,14 @@
 import re
 from bisect import bisect_left
 from collections.abc import Iterator
+from contextlib import suppress
+from typing import Any
 
+from completions.contract import strict_json
+from completions.contract.strict_json import StrictJSONError
 from completions.grammars.constraint import Constraint
 from completions.grammars.judging.examination import Question
-from completions.grammars.limits import depth
+from completions.grammars.limits import children, depth
 from completions.grammars.structural_tag import ANSWER
 
 # A constraint above one of these is costly, and judged in a child process.
@@ -22,6 +26,10 @@ ORDINARY_OCCURRENCES = {
 }  # fmt: skip
 """llguidance multiplies several `multipleOf`, beyond its own limits on time and memory. Schemas are
 rewritten in Python, so 150 negations of patterns would slow the event loop for two seconds."""
+ORDINARY_PAIRS = 2_500
+"""Pairs of values of two enums. Where both hold, llguidance compares all of them: 40,000 take it
+two seconds."""
+_COMBINING = ('"$ref', '"allOf', '"anyOf', '"oneOf')
 ORDINARY_PATTERNS_BYTES = 1_000
 """Bytes of a schema with `patternProperties`, all of which llguidance compares with one
 another."""
@@ -64,7 +72,10 @@ def is_ordinary(question: Question, written: str) -> bool:
         return False
     if depth(question.constraint.value, ORDINARY_DEPTH) > ORDINARY_DEPTH:
         return False
-    return _is_repeated_little(kinds, written) and _has_short_minima(written)
+    if not (_is_repeated_little(kinds, written) and _has_short_minima(written)):
+        return False
+    combines = any(keyword in written for keyword in _COMBINING)
+    return not combines or _pairs(question.constraint.plain()[1]) <= ORDINARY_PAIRS
 
 
 def _kinds(constraint: Constraint) -> Iterator[str]:
@@ -111,6 +122,22 @@ def _has_short_minima(written: str) -> bool:
     if "pattern" not in written and "format" not in written:
         return True
     return all(_capped(number) <= ORDINARY_COUNT for number in _MIN_LENGTH.findall(written))
+
+
+def _pairs(value: Any) -> int:
+    """How many pairs the values of the two largest enums make; a set of `const` is one, too."""
+    if isinstance(value, str):
+        with suppress(StrictJSONError):
+            value = strict_json.loads(value)
+    sizes, constants, waiting = [1, 1], 0, [value]
+    while waiting:
+        item = waiting.pop()
+        if isinstance(item, dict):
+            constants += "const" in item
+            sizes += [len(item["enum"])] if isinstance(item.get("enum"), list) else []
+        waiting += children(item)
+    largest, second = sorted((*sizes, constants), reverse=True)[:2]
+    return largest * second
 
 
 def _capped(digits: str) -> int:
