@@ -11,6 +11,8 @@ prometheus_client.disable_created_metrics()  # type: ignore[no-untyped-call]
 registry = CollectorRegistry()
 ProcessCollector(namespace="quire_web", registry=registry)
 
+_MOST_PATH = 500
+"""Characters of a path that are kept; anyone may send paths of 64 KiB."""
 _METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"})
 
 requests = Counter(
@@ -39,9 +41,14 @@ open_requests = Gauge(
 )
 
 
-@lru_cache(maxsize=1024)
 def route_of(path: str) -> str:
-    """The URL pattern of a path, so that ids and unknown paths add no time series."""
+    """The URL pattern of a path, so that ids and unknown paths add no time series. Only the
+    beginning of a long path counts."""
+    return _route_of(path[:_MOST_PATH])
+
+
+@lru_cache(maxsize=1024)
+def _route_of(path: str) -> str:
     try:
         return f"/{resolve(path).route}"
     except Resolver404:

@@ -1,5 +1,7 @@
 """GET /metrics: its token, and the merged pages of workers."""
 
+import tracemalloc
+
 import pytest
 from django.test import Client
 from prometheus_client import generate_latest
@@ -55,6 +57,19 @@ def test_unknown_paths_and_methods_add_no_time_series() -> None:
         sample.labels for family in web_metrics.requests.collect() for sample in family.samples
     ]
     assert {"method": "other", "route": "none", "status": "404"} in labels
+
+
+def test_long_paths_are_not_kept() -> None:
+    """A stranger can send many, of 64 KiB each."""
+    tracemalloc.start()
+    try:
+        for number in range(100):
+            web_metrics.route_of(f"/v1/models/{number}{'x' * 60_000}")
+        kept, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert kept < 1_000_000
+    assert web_metrics.route_of(f"/v1/models/{'x' * 60_000}") == "/v1/models/<path:model_id>"
 
 
 def test_the_pages_of_workers_are_merged() -> None:
