@@ -16,6 +16,7 @@ from asgiref.sync import SyncToAsync, ThreadSensitiveContext, sync_to_async
 from django.core.exceptions import RequestAborted
 from django.core.handlers import asgi
 from django.core.handlers.exception import convert_exception_to_response
+from django.core.signals import request_finished
 from django.http.response import HttpResponseBase
 from django.utils.http import parse_header_parameters
 
@@ -79,15 +80,23 @@ class _APIHandler(_Handler):
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
         async with ThreadSensitiveContext() as context:
-            response = await self._serve(scope, receive, send)
-            if response is None:
-                return
-            if context in SyncToAsync.context_to_thread_executor:
-                # Sends request_finished, which closes the thread's database connection.
-                await sync_to_async(response.close)()
-            else:
-                for close in response._resource_closers:  # type: ignore[attr-defined]
-                    close()
+            response: HttpResponseBase | None = None
+            try:
+                response = await self._serve(scope, receive, send)
+            finally:  # also after a hang-up, and when a stream fails
+                if context in SyncToAsync.context_to_thread_executor:
+                    await sync_to_async(self._finish)(response)
+                elif response is not None:
+                    for close in response._resource_closers:  # type: ignore[attr-defined]
+                        close()
+
+    def _finish(self, response: HttpResponseBase | None) -> None:
+        """Send request_finished, which closes the database connection of this thread: on
+        PostgreSQL, it is one of a pool."""
+        if response is None:
+            request_finished.send(sender=type(self))
+        else:
+            response.close()
 
     async def _serve(self, scope: Any, receive: Any, send: Any) -> HttpResponseBase | None:
         """Send a response and return it; None if the client hung up. The caller closes it."""

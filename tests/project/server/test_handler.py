@@ -6,8 +6,10 @@ import threading
 import orjson
 import pytest
 from asgiref import sync
+from asgiref.sync import sync_to_async
 from asgiref.testing import ApplicationCommunicator
 from django.core.signals import request_finished
+from django.http import StreamingHttpResponse
 
 from completions.accounts.keys import KeyRing, Principal
 from completions.endpoints.health import HealthView
@@ -98,21 +100,69 @@ async def test_a_body_in_chunks_is_read(tenants_key):
     assert (status, refused(text)) == (404, "model_not_found")
 
 
-@pytest.mark.django_db(transaction=True)
-async def test_a_thread_that_used_the_database_closes_its_connection():
-    finished_in = []
+@pytest.fixture
+def finished_in():
+    """The threads that were told that their request is over, and closed their connection."""
+    threads = []
 
     def note(**_):
-        finished_in.append(threading.current_thread())
+        threads.append(threading.current_thread())
 
     request_finished.connect(note)
-    try:
-        assert (await answer("/readyz"))[0] in (200, 503)  # which asks for migrations
-        assert (await answer("/healthz"))[0] == 200
-    finally:
-        request_finished.disconnect(note)
+    yield threads
+    request_finished.disconnect(note)
+
+
+@pytest.mark.django_db(transaction=True)
+async def test_a_thread_that_used_the_database_closes_its_connection(finished_in):
+    assert (await answer("/readyz"))[0] in (200, 503)  # which asks for migrations
+    assert (await answer("/healthz"))[0] == 200
     (of_database,) = finished_in  # the other had nothing to tidy up
     assert of_database is not threading.main_thread()
+
+
+async def test_it_closes_its_connection_after_a_hang_up_too(monkeypatch, finished_in):
+    """On PostgreSQL, the connection is one of a pool of eight."""
+    begun, may_end, used_by = threading.Event(), threading.Event(), []
+
+    def query():
+        used_by.append(threading.current_thread())
+        begun.set()
+        may_end.wait(10)
+
+    async def slow(self, request):
+        await sync_to_async(query)()
+
+    monkeypatch.setattr(HealthView, "get", slow)
+    scope = {
+        "type": "http", "method": "GET", "path": "/healthz", "query_string": b"", "headers": [],
+    }  # fmt: skip
+    client = ApplicationCommunicator(ASGIHandler(), scope)
+    await client.send_input({"type": "http.request", "body": b""})
+    assert await asyncio.to_thread(begun.wait, 10)
+    await client.send_input({"type": "http.disconnect"})
+    await asyncio.sleep(0.1)
+    assert not finished_in  # the query still runs
+    may_end.set()
+    await client.wait(10)
+    assert finished_in == used_by
+
+
+async def test_it_closes_its_connection_when_its_stream_fails(monkeypatch, finished_in):
+    used_by = []
+
+    async def broken():
+        await sync_to_async(lambda: used_by.append(threading.current_thread()))()
+        yield b"a"
+        raise ValueError("the file is gone")
+
+    async def stream(self, request):
+        return StreamingHttpResponse(broken())
+
+    monkeypatch.setattr(HealthView, "get", stream)
+    with pytest.raises(ValueError, match="the file is gone"):
+        await answer("/healthz")
+    assert finished_in == used_by
 
 
 async def test_a_client_that_hangs_up_cancels_the_view(monkeypatch):
