@@ -53,6 +53,22 @@ class ASGIHandler:
 class _Handler(asgi.ASGIHandler):
     request_class = Request
 
+    async def handle(self, scope: Any, receive: Any, send: Any) -> None:
+        """Django's, which sends no request_finished when a body is refused or a stream fails."""
+        try:
+            await super().handle(scope, receive, send)
+        except Exception:
+            await sync_to_async(self._finish)(None)
+            raise
+
+    def _finish(self, response: HttpResponseBase | None) -> None:
+        """Send request_finished, which closes the database connection of this thread: on
+        PostgreSQL, it is one of a pool."""
+        if response is None:
+            request_finished.send(sender=type(self))
+        else:
+            response.close()
+
     def create_request(
         self, scope: Any, body_file: IO[bytes]
     ) -> tuple[asgi.ASGIRequest, None] | tuple[None, HttpResponseBase]:
@@ -83,20 +99,12 @@ class _APIHandler(_Handler):
             response: HttpResponseBase | None = None
             try:
                 response = await self._serve(scope, receive, send)
-            finally:  # also after a hang-up, and when a stream fails
+            finally:  # also after a hang-up, and when a body is refused or a stream fails
                 if context in SyncToAsync.context_to_thread_executor:
                     await sync_to_async(self._finish)(response)
                 elif response is not None:
                     for close in response._resource_closers:  # type: ignore[attr-defined]
                         close()
-
-    def _finish(self, response: HttpResponseBase | None) -> None:
-        """Send request_finished, which closes the database connection of this thread: on
-        PostgreSQL, it is one of a pool."""
-        if response is None:
-            request_finished.send(sender=type(self))
-        else:
-            response.close()
 
     async def _serve(self, scope: Any, receive: Any, send: Any) -> HttpResponseBase | None:
         """Send a response and return it; None if the client hung up. The caller closes it."""

@@ -1,7 +1,9 @@
 """A request to the API uses a thread only for the database, and closes its connection."""
 
 import asyncio
+import gc
 import threading
+import warnings
 
 import orjson
 import pytest
@@ -13,6 +15,7 @@ from django.http import StreamingHttpResponse
 
 from completions.accounts.keys import KeyRing, Principal
 from completions.endpoints.health import HealthView
+from completions.exceptions import APIError
 from project.server.handler import ASGIHandler
 
 
@@ -162,6 +165,27 @@ async def test_it_closes_its_connection_when_its_stream_fails(monkeypatch, finis
     monkeypatch.setattr(HealthView, "get", stream)
     with pytest.raises(ValueError, match="the file is gone"):
         await answer("/healthz")
+    assert finished_in == used_by
+
+
+@pytest.mark.parametrize("path", ["/v1/completions", "/admin/"])
+async def test_it_closes_its_connection_when_a_body_is_refused(path, finished_in):
+    """The gateway looks for the key of a large body: a stranger can have it look."""
+    used_by = []
+
+    async def refuse():
+        await sync_to_async(lambda: used_by.append(threading.current_thread()))()
+        raise APIError("invalid_api_key")
+
+    scope = {
+        "type": "http", "method": "POST", "path": path, "query_string": b"", "headers": [],
+    }  # fmt: skip
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ResourceWarning)  # Django does not close what it has read
+        with pytest.raises(APIError):
+            await ASGIHandler()(scope, refuse, None)
+        gc.collect()
+    assert used_by
     assert finished_in == used_by
 
 
