@@ -24,6 +24,8 @@ _BESIDE = (
     "weight.nested_quant_map",
 )  # fmt: skip
 _LARGEST = 127
+_ROWS = 0
+"""The ``weight_format`` of rows as they are; others were laid out for kernels of old GPUs."""
 
 
 def weights(tensors: Mapping[str, Stored], settings: Mapping[str, Any]) -> dict[str, Stored]:
@@ -56,4 +58,6 @@ def _of_4_bits(parts: Parts, state: Mapping[str, Any]) -> Tensor:
 
 
 def _of_8_bits(parts: Parts) -> Tensor:
+    if order := int(parts.get("weight_format", _ROWS)):
+        raise ValueError(f"weight_format is {order}: only {_ROWS}, whole rows, is read")
     return parts["weight"].float() * (parts["SCB"].float() / _LARGEST)[:, None]

@@ -17,8 +17,11 @@ from torch import Tensor
 from workers.engine.quantized.numbers import E2M1, nibbles, powers_of_two, spread, unpack_words
 from workers.engine.quantized.stored import Parts, Stored, compose
 
+_WORDS = "pack-quantized"
+_BITS = (4, 8)
+"""Of a number in words."""
 _FORMATS = (
-    "pack-quantized", "int-quantized", "float-quantized", "naive-quantized", "dense",
+    _WORDS, "int-quantized", "float-quantized", "naive-quantized", "dense",
     "mixed-precision", "nvfp4-pack-quantized", "mxfp4-pack-quantized",
 )  # fmt: skip
 _BESIDE = (
@@ -50,6 +53,10 @@ def refusal(settings: Mapping[str, Any]) -> str | None:
         return "rotated weights (transform_config) cannot be read"
     if len({str(block) for block in map(_block_of, _groups(settings)) if block}) > 1:
         return "its config_groups have groups of several sizes"
+    packed = [g for g in _groups(settings) if (g.get("format") or settings.get("format")) == _WORDS]
+    bits = {(group.get("weights") or {}).get("num_bits", _BITS[0]) for group in packed}
+    if other := sorted(bits.difference(_BITS)):
+        return f"{_WORDS} has 4 or 8 bits, not {other[0]}"
     return None
 
 

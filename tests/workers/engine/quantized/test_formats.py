@@ -206,6 +206,10 @@ REFUSED = {
     "gptq bits": (GPTQ | {"bits": 5}, "2, 3, 4 or 8 bits, not 5"),
     "gptq layout": (GPTQ | {"bits": 4, "checkpoint_format": "marlin"}, "not 'marlin'"),
     "compressed format": (compressed("marlin-24"), "its format 'marlin-24' is none of"),
+    "compressed bits": (
+        compressed("pack-quantized", num_bits=7, group_size=32),
+        "pack-quantized has 4 or 8 bits, not 7",
+    ),
     "sparse": (
         compressed("int-quantized") | {"sparsity_config": {"format": "sparse-bitmask"}},
         "sparse weights",
@@ -263,6 +267,17 @@ def test_a_weight_without_its_scales_is_refused(
     del tensors[f"model.layers.1.mlp.up_proj.weight{suffix}"]
     save_file(tensors, weights, {"format": "pt"})
     refused(tmp_path, r"1\.mlp\.up_proj\.weight is stored as .* without", caplog)
+
+
+def test_rows_of_bytes_in_another_order_are_refused(
+    tmp_path: Path, plain: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    packing.rewrite(plain, tmp_path, *FORMATS["bitsandbytes int8"])
+    weights = tmp_path / "model.safetensors"
+    tensors = load_file(weights)
+    tensors["model.layers.0.mlp.up_proj.weight_format"] = torch.tensor(2, dtype=torch.uint8)
+    save_file(tensors, weights, {"format": "pt"})
+    refused(tmp_path, r"0\.mlp\.up_proj\.weight of .*weight_format is 2", caplog)
 
 
 def test_files_that_transformers_does_not_read_are_left_alone(tmp_path: Path, plain: Path) -> None:
