@@ -1,0 +1,60 @@
+"""Compare the C forward with the model's modules: tokens per second of one thread's CPU time.
+
+    python -m benchmarks.engine.forwards [--model FOLDER] [--dtype bfloat16]
+
+One engine takes turns with and without its C forward; the products of its modules are the same
+kernels. It generates greedily from random prompts. Medians.
+"""
+
+import statistics
+import time
+from typing import Any
+
+import torch
+
+from benchmarks import command_line
+from benchmarks.command_line import print_columns
+from benchmarks.engine.turns import DEMO_MODEL, Prompts, exactly, generate, random_prompts
+from workers.engine.config import EngineConfig
+from workers.engine.engine import Engine
+
+
+def rate(engine: Engine, prompts: Prompts, new_tokens: int) -> float:
+    """Return new tokens per second of CPU time. The prompts' time is included."""
+    began = time.process_time()
+    generate(engine, prompts, exactly(new_tokens))
+    return len(prompts) * new_tokens / (time.process_time() - began)
+
+
+def main() -> None:
+    parser = command_line.parser(
+        __doc__, model=DEMO_MODEL, dtype="bfloat16", batches=[1, 8, 32], new_tokens=[24, 12, 6],
+        prompt_tokens=16, repeats=3,
+    )  # fmt: skip
+    args = parser.parse_args()
+    torch.set_num_threads(1)
+    config = EngineConfig(
+        device="cpu", dtype=args.dtype, max_num_seqs=max(args.batches), max_model_len=512,
+        kv_cache_bytes=2**28, num_threads=1, speculation=False,
+    )  # fmt: skip
+    engine = Engine.from_pretrained(args.model, config)
+    runner: Any = engine.runner
+    paged = runner._model
+    seed = 0
+    if engine.forward != "c":
+        raise SystemExit(f"{args.model} is not computed in C, but by {engine.forward}")
+    native = paged.native
+    print_columns("rows", "modules", "C", "ratio")
+    for batch, new_tokens in zip(args.batches, args.new_tokens, strict=True):
+        rates: tuple[list[float], list[float]] = ([], [])
+        for _ in range(args.repeats + 1):
+            for found, forward in zip(rates, (None, native), strict=True):
+                paged.native, seed = forward, seed + 1
+                prompts = random_prompts(engine.vocab_size, batch, args.prompt_tokens, seed)
+                found.append(rate(engine, prompts, new_tokens))
+        modules, in_c = (statistics.median(found[1:]) for found in rates)  # the first warms up
+        print_columns(batch, f"{modules:.1f}", f"{in_c:.1f}", f"{in_c / modules:.2f}")
+
+
+if __name__ == "__main__":
+    main()
