@@ -25,6 +25,7 @@ from django.utils import timezone
 from completions.jobs.limits import UNLIMITED, Budget, Limits
 from completions.models import ApiKey, Role, Scope
 from completions.models.organizations import Budgets
+from completions.models.release import release
 from completions.models.usage import NANOS
 
 _SHAPE = re.compile(r"sk-([0-9A-Za-z]{6})-([0-9A-Za-z_-]{43})-([0-9a-f]{8})")
@@ -178,6 +179,7 @@ async def look_up(digest: str) -> StoredKey | None:
     """Return the key whose current or previous secret has this digest."""
     found = ApiKey.objects.select_related("organization")
     key = await found.filter(Q(digest=digest) | Q(previous_digest=digest)).afirst()
+    await release()
     if key is None:
         return None
     revoked = key.revoked_at is not None or key.organization.suspended_at is not None

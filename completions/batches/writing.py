@@ -16,6 +16,7 @@ from completions.batches.index import Index
 from completions.batches.summary import Summary
 from completions.models import UNFINISHED, Batch, BatchLine, File, FilePurpose, LineState
 from completions.models.parts import parts
+from completions.models.release import release
 
 logger = logging.getLogger(__name__)
 
@@ -117,10 +118,12 @@ async def read_partial(batch: Batch, answered: bool) -> AsyncIterator[bytes]:
         if last == number:
             return
         if text:
+            await release()
             yield text
         number = last
     rest = map(b"".join, parts(_stored_after(batch, answered, number), lines.AT_ONCE))
     while piece := await files.next_piece(rest):
+        await release()
         yield piece
 
 

@@ -20,6 +20,7 @@ from completions.jobs.message import message_of
 from completions.jobs.record import IdempotencyKey, Kind, NewJob
 from completions.jobs.rids import RidTakenError, rids_of
 from completions.jobs.submit import KeyQueueFullError, ModelUnservedError, QueueFullError
+from completions.models.release import release
 from completions.requests.preparation import Prepared
 from completions.usage import budgets
 
@@ -112,6 +113,7 @@ async def _admit(here: runtime.Runtime, job: NewJob) -> Remaining:
             return await here.submission.submit(job, *bounds, message)
         except UnseededError as error:
             await sync_to_async(budgets.seed)(error.scope)
+            await release()
     return await here.submission.submit(job, *bounds, message)
 
 

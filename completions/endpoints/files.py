@@ -20,6 +20,7 @@ from completions.http.base import APIRequest, AsyncAPIView, MultiPartAPIView
 from completions.http.bodies import JSONResponse
 from completions.http.pages import Page
 from completions.models import UNFINISHED, Batch, File, FilePurpose, FileQuerySet, Scope
+from completions.models.release import release
 from completions.requests import turns
 from completions.requests.fields.base import ChoiceField, IntegerField
 from completions.requests.fields.objects import StrictObject
@@ -128,10 +129,12 @@ class FileContentView(AsyncAPIView):
         if (batch := await _being_written(file_id, request.auth)) is not None:
             answered = file_id == batch.output_file_id
             name = writing.file_of(batch, file_id).filename
+            await release()
             return _download(writing.read_partial(batch, answered), name)
         file = await find_file(file_id, request.auth)
         if not await sync_to_async(file.content.storage.exists)(str(file.content.name)):
             raise APIError("file_not_found", "The content of this file is lost.", "id")
+        await release()
         start = _start(request, file)
         response = _download(files.read(file, start or 0), file.filename)
         response.headers["Content-Length"] = str(file.bytes - (start or 0))

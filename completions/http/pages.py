@@ -9,6 +9,7 @@ from django.db.models import Model, Q, QuerySet
 from rest_framework.request import Request
 
 from completions.exceptions import invalid_parameter
+from completions.models.release import release
 
 _M = TypeVar("_M", bound=Model)
 
@@ -43,6 +44,7 @@ class Page:
         if self.after is not None:
             wanted = wanted.filter(await self._beyond(rows))
         found = [row async for row in wanted[: self.limit + 1]]
+        await release()
         shown = found[: self.limit]
         return {
             "object": "list",

@@ -15,6 +15,7 @@ from completions.jobs.store import SyncStore
 from completions.jobs.submit import submit_kept
 from completions.models import Job, JobStatus
 from completions.models.parts import parts
+from completions.models.release import release
 
 _UNSETTLED = timedelta(seconds=10)
 """Age up to which a job may not have reached Redis yet."""
@@ -44,6 +45,7 @@ async def store(job: NewJob) -> None:
         if job.idempotency is None:
             raise
         raise KeyTakenError from error
+    await release()
 
 
 async def discard(job_id: str) -> None:
@@ -54,6 +56,7 @@ async def discard(job_id: str) -> None:
 async def find(job_id: str, now: datetime) -> JobRecord | None:
     """A job that Redis does not know: it has ended, or Redis has lost it."""
     job = await Job.objects.filter(id=job_id).afirst()
+    await release()
     if job is None or (job.expires_at is not None and job.expires_at <= now):
         return None
     return record_of(job)
@@ -66,6 +69,7 @@ async def find_by_key(
     used = Job.objects.filter(api_key_id=api_key_id, route=key.route, idempotency_key=key.key)
     await used.filter(expires_at__lte=now).adelete()
     job = await used.only("id", "body_digest").afirst()
+    await release()
     return (job.id, job.body_digest) if job else None
 
 

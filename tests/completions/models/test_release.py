@@ -1,0 +1,66 @@
+"""A request keeps no database connection while it waits for its job or its client."""
+
+import threading
+
+import pytest
+from asgiref.sync import ThreadSensitiveContext, sync_to_async
+from django.test import AsyncClient
+from django.utils import timezone
+
+from completions.accounts import keys
+from completions.jobs import kept
+from completions.jobs.record import IdempotencyKey
+from completions.models.release import release
+from tests.completions.endpoints.test_files import folder, upload  # noqa: F401
+
+
+@pytest.fixture
+def released_in(monkeypatch):
+    """The threads that gave their connections back."""
+    threads = []
+    monkeypatch.setattr(
+        "completions.models.release.close_old_connections",
+        lambda: threads.append(threading.current_thread()),
+    )
+    return threads
+
+
+async def test_the_thread_that_used_it_gives_it_back(released_in):
+    async with ThreadSensitiveContext():
+        thread = await sync_to_async(threading.current_thread)()
+        await release()
+    assert released_in == [thread]
+
+
+async def test_a_request_without_sql_starts_no_thread(released_in):
+    async with ThreadSensitiveContext():
+        await release()
+    assert released_in == []
+
+
+QUERIES = {
+    "of a key": lambda: keys.look_up("none"),
+    "of a job": lambda: kept.find("none", timezone.now()),
+    "of a repeated request": lambda: kept.find_by_key(
+        IdempotencyKey("/v1/completions", "key", "digest"), 1, timezone.now()
+    ),
+}
+
+
+@pytest.mark.django_db(transaction=True)
+@pytest.mark.parametrize("query", QUERIES.values(), ids=QUERIES)
+async def test_queries_before_a_wait_give_it_back(released_in, query):
+    async with ThreadSensitiveContext():
+        assert await query() is None
+        assert len(released_in) == 1
+
+
+@pytest.mark.django_db(transaction=True)
+async def test_a_download_gives_it_back_before_its_first_byte(api, owner, released_in):
+    file_id = (await sync_to_async(upload)(api)).json()["id"]
+    async with ThreadSensitiveContext():
+        path = f"/v1/files/{file_id}/content"
+        answer = await AsyncClient().get(path, headers=owner.headers)
+        assert answer.status_code == 200
+        assert released_in
+        answer.close()
