@@ -14,13 +14,15 @@ PROCESSES = ("web", "worker", "cpu-worker", "valkey")
 PATIENCE = 400.0
 """Seconds for an answer on a machine that is busy with other things as well."""
 REFUSALS = (
+    (400, "invalid_json"),
     (400, "invalid_grammar"),
     (400, "grammar_timeout"),
     (400, "grammar_error"),
     (503, "server_overloaded"),
 )
-"""The third error ends a grammar that became too complex during generation. The last one comes only
-if the machine is so busy that a constraint waits twenty seconds for its trial."""
+"""The first error is for a body of more than 200 levels. `grammar_error` ends a grammar that became
+too complex during generation. The last one comes only if the machine is so busy that a constraint
+waits twenty seconds for its trial."""
 STREAMS = 4
 TOKENS = 150
 
