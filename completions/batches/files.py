@@ -8,7 +8,7 @@ from typing import IO, Any
 from asgiref.sync import sync_to_async
 from django.conf import settings
 from django.core.files import File as Content
-from django.db import transaction
+from django.db import close_old_connections, transaction
 from django.db.models import QuerySet, Sum
 from django.db.models.functions import Coalesce, Greatest
 from django.utils import timezone
@@ -98,6 +98,7 @@ def _write(file: File, content: Content[Any], keep: timedelta) -> File:
     """Store the content of a file that was begun. Raises FileLostError."""
     # Another writer of the same id has another time in its row.
     mine = File.objects.filter(id=file.id, content="", expires_at=file.expires_at)
+    close_old_connections()  # of this thread: others need it while the content is written
     try:
         file.content.save(file.id, content, save=False)
         file.bytes, file.expires_at = content.size or 0, file.created_at + keep

@@ -10,6 +10,7 @@ from typing import Any
 
 from django.conf import settings
 from django.core.files import File as Content
+from django.db import close_old_connections
 from django.db.models import Count, Sum
 
 from completions.batches import files
@@ -49,6 +50,7 @@ def add(upload: Upload, content: Content[Any]) -> UploadPart:
     with one_at_a_time(upload.organization_id):
         _require_room(upload, part)
         part.save(force_insert=True)
+    close_old_connections()  # of this thread: others need it while the content is written
     try:
         part.content.storage.save(path_of_part(part), content)
     except BaseException:

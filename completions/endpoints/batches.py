@@ -26,6 +26,7 @@ from completions.http.pages import Page
 from completions.jobs.record import IdempotencyKey
 from completions.models import UNFINISHED, Batch, BatchStatus, File, FilePurpose, OnInvalid, Scope
 from completions.models.organizations import one_at_a_time
+from completions.models.release import release
 from completions.requests import turns
 from completions.requests.fields.base import (
     BooleanField,
@@ -266,6 +267,7 @@ async def _rehearsed(batch: Batch, file: File, principal: Principal) -> Mapping[
     """The forecast of an unsaved batch. Files of one organization take turns, in threads."""
     checks = turns.current()
     lines, validating = await sync_to_async(_waiting)(principal.organization_id)
+    await release()
     # Counted last, because others may have come during the queries. Nothing awaits from here to the
     # turn.
     _require_room(lines, validating + checks.files.count(principal.organization_id))

@@ -14,6 +14,7 @@ from completions.exceptions import APIError, FieldError, payload_too_large
 from completions.http.base import APIRequest, AsyncAPIView, MultiPartAPIView
 from completions.http.bodies import JSONResponse
 from completions.models import FilePurpose, Scope, Upload, UploadPart, UploadStatus
+from completions.models.release import release
 from completions.requests import turns
 from completions.requests.fields.base import ChoiceField, IntegerField, ListField, TextField
 from completions.requests.fields.objects import StrictObject, Values
@@ -150,6 +151,7 @@ class CompleteUploadView(AsyncAPIView):
             return JSONResponse(upload_object(upload))
         joining = sync_to_async(uploads.complete)
         checks = turns.current()
+        await release()
         await checks.uploads.take(upload.organization_id)
         try:
             await turns.to_its_end(joining(_pending(upload), wanted["part_ids"], wanted["md5"]))

@@ -4,6 +4,7 @@ import threading
 
 import pytest
 from asgiref.sync import ThreadSensitiveContext, sync_to_async
+from django.core.files.storage import FileSystemStorage
 from django.test import AsyncClient
 from django.utils import timezone
 
@@ -12,6 +13,7 @@ from completions.jobs import kept
 from completions.jobs.record import IdempotencyKey
 from completions.models.release import release
 from tests.completions.endpoints.test_files import folder, upload  # noqa: F401
+from tests.completions.endpoints.test_uploads import CONTENT, add, begin
 
 
 @pytest.fixture
@@ -64,3 +66,21 @@ async def test_a_download_gives_it_back_before_its_first_byte(api, owner, releas
         assert answer.status_code == 200
         assert released_in
         answer.close()
+
+
+@pytest.mark.django_db(transaction=True)
+@pytest.mark.parametrize("module", ["files", "uploads"])
+def test_an_upload_gives_it_back_while_its_content_is_written(api, monkeypatch, module):
+    events, save = [], FileSystemStorage.save
+
+    def note(*args, **options):
+        events.append("written")
+        return save(*args, **options)
+
+    monkeypatch.setattr(FileSystemStorage, "save", note)
+    monkeypatch.setattr(
+        f"completions.batches.{module}.close_old_connections", lambda: events.append("given back")
+    )
+    answer = upload(api) if module == "files" else add(api, begin(api).json()["id"], CONTENT)
+    assert answer.status_code == 200
+    assert events == ["given back", "written"]
