@@ -18,6 +18,8 @@ from torch import Tensor
 
 from workers.engine.quantized.gguf_architectures import (
     ARCHITECTURES,
+    HEADS,
+    KEY_HEADS,
     LAYER_TENSORS,
     TENSORS,
     Architecture,
@@ -27,6 +29,7 @@ from workers.engine.quantized.stored import Composed, Parts, Stored
 
 FREQUENCIES = "rope_freqs.weight"
 """A tensor that becomes part of the configuration."""
+_EMBEDDING = "token_embd.weight"
 _LAYER = re.compile(r"blk\.(\d+)\.(\w+)\.(weight|bias)")
 
 
@@ -56,17 +59,22 @@ class GGUFFile:
         return max(sizes, key=sizes.__getitem__)
 
     def config(self) -> Any:
-        """The configuration. Raises KeyError for missing metadata and ValueError for unknown
-        settings."""
+        """The configuration. Raises ValueError for missing metadata and unknown settings."""
         frequencies = self._tensors.get(FREQUENCIES)
-        return make_config(
-            self.name,
-            self._below(self.name),
-            self._below("tokenizer.ggml"),
-            vocab_size=int(self._tensors["token_embd.weight"].data.shape[0]),
-            tensors=self._tensors.keys(),
-            frequencies=None if frequencies is None else _values(frequencies),
-        )
+        if _EMBEDDING not in self._tensors:
+            raise ValueError(f"the GGUF file has no tensor {_EMBEDDING}")
+        try:
+            return make_config(
+                self.name,
+                self._below(self.name),
+                self._below("tokenizer.ggml"),
+                vocab_size=int(self._tensors[_EMBEDDING].data.shape[0]),
+                tensors=self._tensors.keys(),
+                frequencies=None if frequencies is None else _values(frequencies),
+            )
+        except KeyError as error:
+            key = f"{self.name}.{error.args[0]}"
+            raise ValueError(f"the GGUF file has no metadata {key}") from error
 
     def weights(self) -> dict[str, Stored]:
         """The weights by their names in transformers. Raises ValueError for a tensor that belongs
@@ -87,13 +95,20 @@ class GGUFFile:
         values = torch.cat([first, *more], -2) if more else first
         if self._architecture.norms_plus_one and name.endswith("norm.weight"):
             return values - 1
-        for projection, key in (("q_proj", "head_count"), ("k_proj", "head_count_kv")):
-            if self._architecture.interleaved and f".{projection}." in name:
-                return _by_half(values, self._value(f"{self.name}.attention.{key}"))
+        if self._architecture.interleaved and ".q_proj." in name:
+            return _by_half(values, self._heads(HEADS))
+        if self._architecture.interleaved and ".k_proj." in name:
+            return _by_half(values, self._heads(KEY_HEADS))
         return values
 
+    def _heads(self, key: str) -> int:
+        name = f"{self.name}.{key}"
+        return int(self._value(name if name in self._reader.fields else f"{self.name}.{HEADS}"))
+
     def _value(self, key: str) -> Any:
-        """Raises KeyError."""
+        """Raises ValueError."""
+        if key not in self._reader.fields:
+            raise ValueError(f"the GGUF file has no metadata {key}")
         return self._reader.fields[key].contents()
 
     def _below(self, prefix: str) -> dict[str, Any]:

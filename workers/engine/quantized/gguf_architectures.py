@@ -58,13 +58,15 @@ _FOUR_NORMS = {
     "ffn_norm": "pre_feedforward_layernorm",
     "post_ffw_norm": "post_feedforward_layernorm",
 }
+HEADS, KEY_HEADS = "attention.head_count", "attention.head_count_kv"
+"""Metadata with the numbers of heads. Without the second one, each head has its own keys."""
 _SIZES = {
     "context_length": "max_position_embeddings",
     "block_count": "num_hidden_layers",
     "feed_forward_length": "intermediate_size",
     "embedding_length": "hidden_size",
-    "attention.head_count": "num_attention_heads",
-    "attention.head_count_kv": "num_key_value_heads",
+    HEADS: "num_attention_heads",
+    KEY_HEADS: "num_key_value_heads",
     "attention.layer_norm_rms_epsilon": "rms_norm_eps",
 }
 _TOKEN_IDS = {
@@ -104,6 +106,7 @@ def make_config(
     Raises KeyError for missing metadata, and ValueError for positions that cannot be read.
     """
     architecture = ARCHITECTURES[name]
+    metadata = {KEY_HEADS: metadata[HEADS], **metadata}
     fields = {field: metadata[key] for key, field in _SIZES.items()}
     fields |= {setting: True for tensor, setting in _BIASES.items() if tensor in tensors}
     for key, token in _TOKEN_IDS.items():

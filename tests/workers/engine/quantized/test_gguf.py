@@ -175,6 +175,37 @@ def test_a_file_that_is_gone_is_named(tmp_path: Path) -> None:
         read_model(folder, torch.float32, "eager")
 
 
+def without(key: str, path: Path, **options: Any) -> Path:
+    """A file of a llama in which ``key`` has another name of the same length."""
+    source = write_gguf(path, "llama", tiny_model("llama", **options))
+    source.write_bytes(source.read_bytes().replace(key.encode(), key[:-1].encode() + b"_"))
+    return source
+
+
+@pytest.mark.parametrize(
+    ("key", "reason"),
+    [
+        ("general.architecture", "no metadata general.architecture"),
+        ("llama.block_count", "no metadata llama.block_count"),
+        ("token_embd.weight", "no tensor token_embd.weight"),
+    ],
+)
+def test_a_file_that_lacks_a_part_is_refused_by_its_name(
+    tmp_path: Path, key: str, reason: str
+) -> None:
+    with pytest.raises(ValueError, match=reason):
+        gguf_checkpoint.convert(without(key, tmp_path / "a.gguf"), tmp_path / "made", "float32")
+
+
+def test_without_their_number_there_are_as_many_key_heads_as_heads(tmp_path: Path) -> None:
+    options = {"num_key_value_heads": SIZES["num_attention_heads"]}
+    source = without("llama.attention.head_count_kv", tmp_path / "a.gguf", **options)
+    model = read_model(describe(source, tmp_path / "made"), torch.float32, "eager")
+    expected = tiny_model("llama", **options).state_dict()
+    for name, values in model.state_dict().items():
+        torch.testing.assert_close(values, expected[name], rtol=0, atol=0)
+
+
 def test_a_kind_of_positions_that_is_not_understood_is_refused(tmp_path: Path) -> None:
     metadata = {"rope.scaling.type": "longrope", "rope.scaling.factor": 2.0}
     source = write_gguf(tmp_path / "a.gguf", "llama", tiny_model("llama"), metadata=metadata)
