@@ -45,12 +45,16 @@ async def store(job: NewJob) -> None:
         if job.idempotency is None:
             raise
         raise KeyTakenError from error
-    await release()
+    finally:
+        await release()
 
 
 async def discard(job_id: str) -> None:
     """Delete a job that was refused after it was stored, or that its client deletes."""
-    await Job.objects.filter(id=job_id).adelete()
+    try:
+        await Job.objects.filter(id=job_id).adelete()
+    finally:  # its request may be over, and would not do it
+        await release()
 
 
 async def find(job_id: str, now: datetime) -> JobRecord | None:

@@ -43,6 +43,7 @@ async def test_a_request_without_sql_starts_no_thread(released_in):
 QUERIES = {
     "of a key": lambda: keys.look_up("none"),
     "of a job": lambda: kept.find("none", timezone.now()),
+    "of a job that is withdrawn": lambda: kept.discard("none"),
     "of a repeated request": lambda: kept.find_by_key(
         IdempotencyKey("/v1/completions", "key", "digest"), 1, timezone.now()
     ),
