@@ -27,6 +27,7 @@ from completions.http import access_log, runtime
 from completions.http.authentication import permit
 from completions.http.base import APIRequest, AsyncAPIView
 from completions.models import ApiKey, AuditAction
+from completions.models.release import release
 
 HEADER = "X-Quire-Key"
 """The header with the id of the key to act as."""
@@ -68,6 +69,7 @@ class RunView(ActingView, CompletionsView):
         # Before the job is queued: a hang-up while this waits must not leave a job behind.
         used = {"request": [None, access_log.current_request_id()]}
         await sync_to_async(audit.record)(Actor.of(self.user), AuditAction.USED, self.key, used)
+        await release()
         response = await super().post(request)
         if isinstance(response, StreamingHttpResponse):
             response.streaming_content = await _started(response.streaming_content)

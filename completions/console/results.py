@@ -23,6 +23,7 @@ from completions.endpoints import batches
 from completions.endpoints.files import storage_limit
 from completions.exceptions import APIError
 from completions.models import AuditAction, Batch, BatchResult, File, Scope
+from completions.models.release import release
 
 PAGE = 50
 SECONDS = 0.12
@@ -86,6 +87,7 @@ def download(request: HttpRequest, batch_id: str) -> HttpResponseBase:
         with await sync_to_async(Contents)(batch) as contents:
             rest = search.downloads(batch, wanted, contents)
             while piece := await files.next_piece(rest):
+                await release()
                 yield piece
 
     return StreamingHttpResponse(

@@ -4,14 +4,18 @@ import threading
 
 import pytest
 from asgiref.sync import ThreadSensitiveContext, sync_to_async
+from django.contrib.auth.models import User
 from django.core.files.storage import FileSystemStorage
+from django.http import HttpResponse
 from django.test import AsyncClient
 from django.utils import timezone
 
 from completions.accounts import keys
+from completions.endpoints.completions import CompletionsView
 from completions.jobs import kept
 from completions.jobs.record import IdempotencyKey
 from completions.models.release import release
+from tests.completions.console.batch_of_results import ended_batch
 from tests.completions.endpoints.test_files import folder, upload  # noqa: F401
 from tests.completions.endpoints.test_uploads import CONTENT, add, begin
 
@@ -25,6 +29,14 @@ def released_in(monkeypatch):
         lambda: threads.append(threading.current_thread()),
     )
     return threads
+
+
+@pytest.fixture
+async def root():
+    """An administrator."""
+    client = AsyncClient()
+    await client.aforce_login(await sync_to_async(User.objects.create_superuser)("root"))
+    return client
 
 
 async def test_the_thread_that_used_it_gives_it_back(released_in):
@@ -67,6 +79,34 @@ async def test_a_download_gives_it_back_before_its_first_byte(api, owner, releas
         assert answer.status_code == 200
         assert released_in
         answer.close()
+
+
+@pytest.mark.django_db(transaction=True)
+async def test_the_playground_gives_it_back_before_it_waits(root, owner, released_in, monkeypatch):
+    released = []
+
+    async def post(self, request):
+        released.extend(released_in)
+        return HttpResponse()
+
+    monkeypatch.setattr(CompletionsView, "post", post)
+    async with ThreadSensitiveContext():
+        path, key = "/admin/playground/v1/completions", {"X-Quire-Key": str(owner.key.pk)}
+        answer = await root.post(path, "{}", content_type="application/json", headers=key)
+    assert answer.status_code == 200
+    assert released
+
+
+@pytest.mark.django_db(transaction=True)
+@pytest.mark.usefixtures("folder")
+async def test_a_download_of_results_gives_it_back_before_each_piece(root, owner, released_in):
+    batch = await sync_to_async(ended_batch)(owner.key, 10)
+    batch.organization.store_prompts = True
+    await batch.organization.asave()
+    async with ThreadSensitiveContext():
+        answer = await root.get(f"/admin/batches/{batch.id}/results/download/")
+        assert [piece async for piece in answer.streaming_content]
+    assert released_in
 
 
 @pytest.mark.django_db(transaction=True)
