@@ -3,8 +3,8 @@
 import asyncio
 import re
 import time
+from functools import partial
 
-from asgiref.sync import sync_to_async
 from django.conf import settings
 from django.db import Error as SQLError
 from redis.exceptions import RedisError
@@ -20,7 +20,7 @@ from completions.jobs.message import message_of
 from completions.jobs.record import IdempotencyKey, Kind, NewJob
 from completions.jobs.rids import RidTakenError, rids_of
 from completions.jobs.submit import KeyQueueFullError, ModelUnservedError, QueueFullError
-from completions.models.release import release
+from completions.models.release import released
 from completions.requests.preparation import Prepared
 from completions.usage import budgets
 
@@ -112,8 +112,7 @@ async def _admit(here: runtime.Runtime, job: NewJob) -> Remaining:
         try:
             return await here.submission.submit(job, *bounds, message)
         except UnseededError as error:
-            await sync_to_async(budgets.seed)(error.scope)
-            await release()
+            await released(partial(budgets.seed, error.scope))
     return await here.submission.submit(job, *bounds, message)
 
 

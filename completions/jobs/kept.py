@@ -4,6 +4,7 @@ have ended."""
 from collections.abc import Sequence
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
+from functools import partial
 
 from django.db import IntegrityError
 
@@ -15,7 +16,7 @@ from completions.jobs.store import SyncStore
 from completions.jobs.submit import submit_kept
 from completions.models import Job, JobStatus
 from completions.models.parts import parts
-from completions.models.release import release
+from completions.models.release import release, released
 
 _UNSETTLED = timedelta(seconds=10)
 """Age up to which a job may not have reached Redis yet."""
@@ -40,21 +41,16 @@ async def store(job: NewJob) -> None:
         row.idempotency_key = job.idempotency.key
         row.body_digest = job.idempotency.body_digest
     try:
-        await row.asave(force_insert=True)
+        await released(partial(row.save, force_insert=True))
     except IntegrityError as error:
         if job.idempotency is None:
             raise
         raise KeyTakenError from error
-    finally:
-        await release()
 
 
 async def discard(job_id: str) -> None:
     """Delete a job that was refused after it was stored, or that its client deletes."""
-    try:
-        await Job.objects.filter(id=job_id).adelete()
-    finally:  # its request may be over, and would not do it
-        await release()
+    await released(Job.objects.filter(id=job_id).delete)
 
 
 async def find(job_id: str, now: datetime) -> JobRecord | None:

@@ -1,7 +1,12 @@
 """Gives a request's database connection back before the request waits for something else."""
 
+from collections.abc import Callable
+from typing import TypeVar
+
 from asgiref.sync import SyncToAsync, sync_to_async
 from django.db import close_old_connections
+
+_T = TypeVar("_T")
 
 
 async def release() -> None:
@@ -13,3 +18,17 @@ async def release() -> None:
     context = SyncToAsync.thread_sensitive_context.get(None)
     if context is not None and context in SyncToAsync.context_to_thread_executor:
         await sync_to_async(close_old_connections)()
+
+
+async def released(query: Callable[[], _T]) -> _T:
+    """Run a query in this request's thread, and close the connection before anything else runs
+    there: a task that outlives its request may use the thread after the request has closed it, and
+    can no longer find it."""
+
+    def run() -> _T:
+        try:
+            return query()
+        finally:
+            close_old_connections()
+
+    return await sync_to_async(run)()

@@ -1,5 +1,6 @@
 """A request keeps no database connection while it waits for its job or its client."""
 
+import asyncio
 import threading
 
 import pytest
@@ -68,6 +69,16 @@ async def test_queries_before_a_wait_give_it_back(released_in, query):
     async with ThreadSensitiveContext():
         assert await query() is None
         assert len(released_in) == 1
+
+
+@pytest.mark.django_db(transaction=True)
+async def test_a_task_that_outlives_its_request_gives_it_back(released_in):
+    async with ThreadSensitiveContext():
+        thread = await sync_to_async(threading.current_thread)()
+        withdrawing = asyncio.create_task(kept.discard("none"))
+        await asyncio.sleep(0)  # the thread has its query, and may end after it
+    await withdrawing
+    assert released_in == [thread]
 
 
 @pytest.mark.django_db(transaction=True)
