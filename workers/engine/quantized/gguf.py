@@ -5,14 +5,14 @@ A weight is read from the file on access, and its blocks are dequantized to floa
 
 import re
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterator, Mapping
 from functools import partial
 from pathlib import Path
 from types import EllipsisType
 from typing import Any
 
 import torch
-from gguf import GGUFReader, ReaderTensor
+from gguf import GGUFReader, ReaderField, ReaderTensor
 from gguf.quants import dequantize
 from torch import Tensor
 
@@ -49,6 +49,8 @@ class GGUFFile:
             )
         self._architecture = ARCHITECTURES[self.name]
         self._tensors = {tensor.name: tensor for tensor in self._reader.tensors}
+        self._metadata = _Metadata(self._reader, path.name, self.name)
+        self._tokens = _Metadata(self._reader, path.name, "tokenizer.ggml")
 
     @property
     def type_name(self) -> str:
@@ -66,8 +68,8 @@ class GGUFFile:
         try:
             return make_config(
                 self.name,
-                self._below(self.name),
-                self._below("tokenizer.ggml"),
+                self._metadata,
+                self._tokens,
                 vocab_size=int(self._tensors[_EMBEDDING].data.shape[0]),
                 tensors=self._tensors.keys(),
                 frequencies=None if frequencies is None else _values(frequencies),
@@ -102,8 +104,7 @@ class GGUFFile:
         return values
 
     def _heads(self, key: str) -> int:
-        name = f"{self.name}.{key}"
-        return int(self._value(name if name in self._reader.fields else f"{self.name}.{HEADS}"))
+        return int(self._metadata.get(key, self._metadata[HEADS]))
 
     def _value(self, key: str) -> Any:
         """Raises ValueError."""
@@ -111,12 +112,37 @@ class GGUFFile:
             raise ValueError(f"the GGUF file has no metadata {key}")
         return self._reader.fields[key].contents()
 
-    def _below(self, prefix: str) -> dict[str, Any]:
-        """Metadata that are not lists, by key below ``prefix``."""
-        names: Iterable[str] = self._reader.fields
-        keys = [key for key in names if key.startswith(f"{prefix}.")]
-        short = [key for key in keys if len(self._reader.fields[key].data) == 1]
-        return {key.removeprefix(f"{prefix}."): self._value(key) for key in short}
+
+class _Metadata(Mapping[str, Any]):
+    """The metadata below ``prefix``, each read on access. Some writers store a value for each
+    layer: equal ones are read as one."""
+
+    def __init__(self, reader: GGUFReader, file: str, prefix: str) -> None:
+        """``file`` appears in error messages."""
+        self._fields: Mapping[str, ReaderField] = reader.fields
+        self._file, self._prefix = file, f"{prefix}."
+
+    def __getitem__(self, key: str) -> Any:
+        """Raises KeyError, and ValueError for values that differ."""
+        name = self._prefix + key
+        if name not in self._fields:
+            raise KeyError(key)
+        found = self._fields[name].contents()
+        if not isinstance(found, list):
+            return found
+        if not found or found != found[:1] * len(found):
+            raise ValueError(
+                f"{self._file} has {name} for each layer, {found}: only one value for all layers "
+                "is read"
+            )
+        return found[0]
+
+    def __iter__(self) -> Iterator[str]:
+        names = (name for name in self._fields if name.startswith(self._prefix))
+        return (name.removeprefix(self._prefix) for name in names)
+
+    def __len__(self) -> int:
+        return sum(1 for _ in self)
 
 
 class _Tensor:

@@ -66,7 +66,6 @@ _SIZES = {
     "feed_forward_length": "intermediate_size",
     "embedding_length": "hidden_size",
     HEADS: "num_attention_heads",
-    KEY_HEADS: "num_key_value_heads",
     "attention.layer_norm_rms_epsilon": "rms_norm_eps",
 }
 _TOKEN_IDS = {
@@ -106,8 +105,8 @@ def make_config(
     Raises KeyError for missing metadata, and ValueError for positions that cannot be read.
     """
     architecture = ARCHITECTURES[name]
-    metadata = {KEY_HEADS: metadata[HEADS], **metadata}
     fields = {field: metadata[key] for key, field in _SIZES.items()}
+    fields["num_key_value_heads"] = metadata.get(KEY_HEADS, metadata[HEADS])
     fields |= {setting: True for tensor, setting in _BIASES.items() if tensor in tensors}
     for key, token in _TOKEN_IDS.items():
         fields[token] = tokens.get(key)

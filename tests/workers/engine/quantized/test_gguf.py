@@ -1,13 +1,14 @@
 """GGUF files are read as the models that were stored, block by block."""
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from gguf import GGMLQuantizationType
+from gguf import GGMLQuantizationType, GGUFWriter
 from gguf.quants import dequantize, quantize
 
 from tests.workers.engine.quantized import gguf_files
@@ -204,6 +205,45 @@ def test_without_their_number_there_are_as_many_key_heads_as_heads(tmp_path: Pat
     expected = tiny_model("llama", **options).state_dict()
     for name, values in model.state_dict().items():
         torch.testing.assert_close(values, expected[name], rtol=0, atol=0)
+
+
+def per_layer(path: Path, monkeypatch: pytest.MonkeyPatch, method: str, values: list[int]) -> Path:
+    """A file of a llama in which ``method`` of the writer stores ``values``, one for each layer."""
+    store = getattr(GGUFWriter, method)
+    monkeypatch.setattr(GGUFWriter, method, lambda writer, value: store(writer, values))
+    return write_gguf(path, "llama", tiny_model("llama", num_hidden_layers=len(values)))
+
+
+@pytest.mark.parametrize("layers", [1, 2])
+@pytest.mark.parametrize(
+    ("method", "value"),
+    [("add_head_count", 4), ("add_head_count_kv", 2), ("add_feed_forward_length", 48)],
+)
+def test_equal_values_of_all_layers_are_read_as_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, method: str, value: int, layers: int
+) -> None:
+    source = per_layer(tmp_path / "a.gguf", monkeypatch, method, [value] * layers)
+    model = read_model(describe(source, tmp_path / "made"), torch.float32, "eager")
+    expected = tiny_model("llama", num_hidden_layers=layers).state_dict()
+    for name, values in model.state_dict().items():
+        torch.testing.assert_close(values, expected[name], rtol=0, atol=0)
+
+
+@pytest.mark.parametrize(
+    ("method", "key", "values"),
+    [
+        ("add_head_count", "attention.head_count", [4, 2]),
+        ("add_head_count_kv", "attention.head_count_kv", [2, 1]),
+        ("add_feed_forward_length", "feed_forward_length", [48, 32]),
+    ],
+)
+def test_values_that_differ_from_layer_to_layer_are_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, method: str, key: str, values: list[int]
+) -> None:
+    source = per_layer(tmp_path / "a.gguf", monkeypatch, method, values)
+    reason = re.escape(f"a.gguf has llama.{key} for each layer, {values}")
+    with pytest.raises(ValueError, match=reason):
+        describe(source, tmp_path / "made")
 
 
 def test_a_kind_of_positions_that_is_not_understood_is_refused(tmp_path: Path) -> None:
