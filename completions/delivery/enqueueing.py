@@ -25,8 +25,8 @@ from completions.requests.preparation import Prepared
 from completions.usage import budgets
 
 _NOT_QUEUED = (
-    QueueFullError, ModelUnservedError, LimitReachedError, BudgetReachedError, UnseededError,
-    RedisError, OSError, SQLError,
+    RidTakenError, QueueFullError, ModelUnservedError, LimitReachedError, BudgetReachedError,
+    UnseededError, RedisError, OSError, SQLError,
 )  # fmt: skip
 _BUDGET_SCOPES = 2
 """Budgets per job: the key's and the organization's. Redis may have lost either."""
@@ -87,14 +87,14 @@ async def enqueue(job: NewJob) -> Remaining:
 async def _store_and_publish(here: runtime.Runtime, job: NewJob) -> Remaining:
     if job.kept:
         _require_storable(job)
-    await _take_rids(here, job)
-    if job.kept:
         try:
             await kept.store(job)
         except kept.KeyTakenError as error:
-            await _free_rids(here, job)
             raise idempotency.in_progress() from error
     try:
+        # After the key, so that a repeated request gets its 409, not that its own id is used.
+        if rids := rids_of(job.view):
+            await here.rids.take(job.api_key_id, rids, job.id)
         return await _admit(here, job)
     except _NOT_QUEUED as error:
         here.spawn(_withdraw(here, job))
@@ -140,26 +140,15 @@ async def _withdraw(
     await _free_rids(here, job)
 
 
-async def _take_rids(here: runtime.Runtime, job: NewJob) -> None:
-    """Raise APIError if the API key has already used one of the request's own ids."""
-    rids = rids_of(job.view)
-    if not rids:
-        return
-    try:
-        await here.rids.take(job.api_key_id, rids, job.id)
-    except RidTakenError as error:
-        message = f"rid: {error} was used by this API key in the last 24 hours; send a new id."
-        raise APIError("invalid_value", message, "rid") from error
-    except (RedisError, OSError) as error:
-        raise APIError("queue_unavailable") from error
-
-
 async def _free_rids(here: runtime.Runtime, job: NewJob) -> None:
     if rids := rids_of(job.view):
         await here.rids.free(job.api_key_id, rids, job.id)
 
 
 def _refusal(error: Exception, job: NewJob) -> APIError:
+    if isinstance(error, RidTakenError):
+        message = f"rid: {error} was used by this API key in the last 24 hours; send a new id."
+        return APIError("invalid_value", message, "rid")
     if isinstance(error, LimitReachedError):
         return rate_limits.refusal(error, job.limits, job.most_tokens)
     if isinstance(error, BudgetReachedError):

@@ -60,7 +60,12 @@ class CompletionsView(AsyncAPIView):
         self, job_id: str, request: APIRequest, preferences: Preferences, query: StreamQuery
     ) -> HttpResponseBase:
         """The response to the first request with this idempotency key."""
-        job = await answers.find(self.view_type, job_id, request.auth)
+        try:
+            job = await answers.find(self.view_type, job_id, request.auth)
+        except APIError as error:
+            if error.code != "completion_not_found":
+                raise
+            raise idempotency.in_progress() from error  # it was refused a moment ago
         view = self.view_type(**job.view)
         body: Any = request.data
         streams, in_background = body.get("stream"), job.kind == "background"

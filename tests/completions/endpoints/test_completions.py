@@ -5,7 +5,7 @@ import json
 
 import pytest
 
-from completions.delivery import enqueueing
+from completions.delivery import enqueueing, idempotency
 from completions.http.base import LARGE_BODY
 from completions.jobs.submit import QueueFullError
 from completions.models import Job, UsageRecord
@@ -125,8 +125,9 @@ async def test_a_request_with_a_key_outlives_its_connection(live):
     assert (await body_of(again))["choices"][0]["text"] == "AB"
 
 
-async def test_two_at_once_run_once(live):
-    answers = await asyncio.gather(*(live.post(key="k1") for _ in range(5)))
+@pytest.mark.parametrize("fields", [{}, {"rid": "mine"}], ids=["without", "with an id"])
+async def test_two_at_once_run_once(live, fields):
+    answers = await asyncio.gather(*(live.post(key="k1", **fields) for _ in range(5)))
     assert sorted({answer.status_code for answer in answers}) in ([200], [200, 409])
     assert await Job.objects.acount() == 1
     assert len(live.sent) == 1
@@ -171,6 +172,22 @@ async def test_nothing_is_accepted_before_the_first_request_is(live, monkeypatch
         while await Job.objects.aexists():
             pass
     assert "Idempotent-Replayed" not in (await live.post(key="k", **{form: True})).headers
+
+
+async def test_a_request_that_is_withdrawn_while_it_is_repeated(live, monkeypatch):
+    async def first_job(key, api_key_id):
+        return "cmpl-withdrawn"  # found a moment before it was deleted
+
+    monkeypatch.setattr(idempotency, "first_job", first_job)
+    assert code(await live.post(key="k"), 409) == "idempotency_in_progress"
+
+
+async def test_an_id_of_another_request_leaves_no_job(live):
+    await live.post(rid="mine")
+    refused = await live.post(key="k", rid="mine")
+    assert (code(refused, 400), refused.json()["error"]["param"]) == ("invalid_value", "rid")
+    assert not await Job.objects.aexists()
+    assert (await live.post(key="k")).status_code == 200
 
 
 async def test_a_failure_is_repeated_and_a_refusal_is_not(live):
