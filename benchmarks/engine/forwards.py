@@ -1,6 +1,7 @@
 """Compare the C forward with the model's modules: tokens per second of one thread's CPU time.
 
     python -m benchmarks.engine.forwards [--model FOLDER] [--dtype bfloat16]
+        [--batches 1,8,32 --new-tokens 24,12,6]
 
 One engine takes turns with and without its C forward; the products of its modules are the same
 kernels. It generates greedily from random prompts. Medians.
@@ -32,6 +33,11 @@ def main() -> None:
         prompt_tokens=16, repeats=3,
     )  # fmt: skip
     args = parser.parse_args()
+    if len(args.new_tokens) != len(args.batches):
+        parser.error(
+            "--new-tokens takes as many numbers as --batches, such as --batches 1,8 "
+            "--new-tokens 24,12"
+        )
     torch.set_num_threads(1)
     config = EngineConfig(
         device="cpu", dtype=args.dtype, max_num_seqs=max(args.batches), max_model_len=512,
