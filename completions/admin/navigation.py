@@ -3,8 +3,10 @@
 from collections.abc import Iterator
 from typing import Any
 
+from django.contrib import admin
+from django.core.paginator import InvalidPage
 from django.db.models import Q
-from django.http import HttpRequest
+from django.http import Http404, HttpRequest, HttpResponseBase
 from django.urls import reverse
 
 from completions.admin.base import SearchResult
@@ -68,6 +70,17 @@ def _table(title: str, icon: str, model: str, app: str = "completions") -> Item:
 # The search box ----------------------------------------------------------------------------------
 
 _MOST = 8
+
+
+def search(request: HttpRequest) -> HttpResponseBase:
+    """Unfold's page of matches, which ends in an error where it is asked for a page that the
+    matches do not have."""
+    site: Any = admin.site
+    try:
+        found: HttpResponseBase = site.search(request)
+    except InvalidPage as error:
+        raise Http404(str(error)) from error
+    return found
 
 
 def find(request: HttpRequest, term: str) -> list[SearchResult]:

@@ -1,12 +1,13 @@
-"""The admin pages under `/admin/` that do not show a table."""
+"""The admin pages under `/admin/` that do not show a table. `search/` replaces unfold's."""
 
 from django.contrib import admin
 from django.urls import path
 
-from completions.admin import batches, job, keys
+from completions.admin import batches, job, keys, navigation
 from completions.admin.live import jobs, models, workers
 
 _PAGES = (
+    ("search/", navigation.search, "search"),
     ("live/", jobs.open_jobs, "live"),
     ("jobs/<str:job_id>/", job.job_page, "job"),
     ("jobs/<str:job_id>/cancel/", jobs.cancel, "cancel"),

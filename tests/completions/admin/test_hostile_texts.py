@@ -63,3 +63,16 @@ def test_the_search_takes_any_text(admin: Client, written: dict[str, str], term:
         response = admin.get(path, {name: term})
         assert response.status_code == 200
         assert SCRIPT not in response.content.decode()
+
+
+@pytest.mark.parametrize("page", ["x", "1.5", "0", "-1", "2", "9" * 30])
+def test_a_page_that_the_search_does_not_have_is_not_found(admin: Client, page: str) -> None:
+    assert admin.get("/admin/search/", {"s": "key", "page": page}).status_code == 404
+
+
+def test_the_search_has_a_first_page(admin: Client) -> None:
+    assert b"API keys" in admin.get("/admin/search/", {"s": "key", "page": "1"}).content
+
+
+def test_a_stranger_to_the_admin_may_not_search(client: Client) -> None:
+    assert client.get("/admin/search/", {"s": "key"}).status_code == 302
