@@ -369,12 +369,17 @@ def _subschemas(pointer: str, schema: dict[str, Any]) -> Iterator[tuple[str, Any
 
 
 def _anchors(root: dict[str, Any]) -> Iterator[tuple[str, tuple[str, Any]]]:
+    """The schemas that have a name. In a value such as one of ``enum``, ``$anchor`` is data."""
     waiting: list[tuple[str, Any]] = [("", root)]
     while waiting:
-        pointer, value = waiting.pop()
-        if isinstance(value, dict):
-            if isinstance(value.get("$anchor"), str):
-                yield value["$anchor"], (pointer, value)
-            waiting += ((f"{pointer}/{escape(key)}", inner) for key, inner in value.items())
-        elif isinstance(value, list):
-            waiting += ((f"{pointer}/{index}", inner) for index, inner in enumerate(value))
+        pointer, schema = waiting.pop()
+        if not isinstance(schema, dict):
+            continue
+        if isinstance(schema.get("$anchor"), str):
+            yield schema["$anchor"], (pointer, schema)
+        waiting += _subschemas(pointer, schema)
+        waiting.append((f"{pointer}/contentSchema", schema.get("contentSchema")))
+        for keyword in ("$defs", "definitions"):
+            if isinstance(named := schema.get(keyword), dict):
+                place = f"{pointer}/{keyword}"
+                waiting += ((f"{place}/{escape(name)}", inner) for name, inner in named.items())

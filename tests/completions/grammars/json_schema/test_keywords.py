@@ -1,5 +1,6 @@
 """Every keyword that would not be enforced is named with its place."""
 
+import json
 from decimal import Decimal
 from typing import Any
 
@@ -188,6 +189,40 @@ def test_references_by_pointer_and_by_anchor() -> None:
     for reference, text in (("#/$defs/a%25b~1c", "null"), ("#named", "true")):
         schema = {"$ref": reference, "$defs": definitions}
         assert accepts(json_schema.translate(schema).grammar, text)
+
+
+@pytest.mark.parametrize("keyword", ["const", "enum", "default", "examples"])
+def test_an_anchor_inside_a_value_is_data(keyword: str) -> None:
+    value = {"$anchor": "x", "type": "string"}
+    holder = {keyword: [value] if keyword in ("enum", "examples") else value}
+    schema = {
+        "prefixItems": [holder, {"$ref": "#x"}], "minItems": 2, "items": False,
+        "$defs": {"d": {"$anchor": "x", "type": "integer", "not": {"const": 1}}},
+    }  # fmt: skip
+    grammar = json_schema.translate(schema).grammar
+    first = json.dumps(value, separators=(",", ":"))
+    assert accepts(grammar, f"[{first},2]")
+    assert not accepts(grammar, f"[{first},1]")
+    del schema["$defs"]
+    with pytest.raises(GrammarError, match=r"\$ref leads nowhere: #x") as caught:
+        json_schema.translate(schema)
+    assert caught.value.pointer == "/prefixItems/1/$ref"
+
+
+@pytest.mark.parametrize(
+    "schema",
+    [
+        {"properties": {"const": {"$anchor": "x", "type": "null"}}},
+        {"definitions": {"enum": {"$anchor": "x", "type": "null"}}},
+        {"contentSchema": {"$anchor": "x", "type": "null"}},
+        {"allOf": [{"$defs": {"a": {"$anchor": "x", "type": "null"}}}]},
+    ],
+)
+def test_anchors_are_found_in_all_schemas(schema: dict[str, Any]) -> None:
+    whole = {"type": "array", "prefixItems": [{"$ref": "#x"}], **schema}
+    grammar = json_schema.translate(whole).grammar
+    assert accepts(grammar, "[null]")
+    assert not accepts(grammar, "[1]")
 
 
 def test_formats_of_integers_are_their_ranges() -> None:
