@@ -31,6 +31,9 @@ OPTIONS = "x-guidance"
 """The key under which a schema holds llguidance's compile options."""
 _SPACES = {COMPACT: 0, FLEXIBLE: 32}
 """Most white space characters in a row. Bounded, so that a model cannot write them forever."""
+_MOST_FORCED_ITEMS = 2_100
+"""The most items in a row that leave the model no choice: llguidance writes them in one step, whose
+limit is reached at some 2,145 (`contract/llguidance_limits.py`)."""
 _ROOT = "root"
 _INSIDE = f"#/$defs/{_ROOT}"
 _CONTROL = re.compile(r"[\x00-\x07\x0b\x0e-\x1f\x7f]")
@@ -95,6 +98,8 @@ def prepare(
     """
     given = _read(value, limits)
     schema, seen = _surveyed(given, limits)
+    if not _spaces(whitespace):
+        _check_forced_items(seen)
     rewritten = rewriting.rewrite(schema, seen.schemas, seen.targets)
     _raise_refusals([_finding(error) for error in rewritten.refusals], seen)
     if rewritten.changed:
@@ -169,8 +174,43 @@ def _check_patterns(seen: Survey, limits: Limits) -> None:
                 raise GrammarError(error.message, pointer=place) from error
 
 
+def _check_forced_items(seen: Survey) -> None:
+    """Raises GrammarError for an array with too many items of one value."""
+    for pointer, schema in seen.schemas.items():
+        least = schema.get("minItems", 0)
+        forced = least - len(schema.get("prefixItems", ()))
+        may_be_array = "array" in schema.get("type", "array")
+        if forced > _MOST_FORCED_ITEMS and may_be_array and _has_one_value(schema, seen):
+            message = (
+                f"minItems is {least}; where items has one value only, {_MOST_FORCED_ITEMS} may be "
+                "forced. Lower it, or send the array in the prompt"
+            )
+            finding = Finding("minItems", f"{pointer}/minItems", message)
+            _raise_refusals([finding], seen)
+
+
+def _has_one_value(array: Mapping[str, Any], seen: Survey) -> bool:
+    """Whether all items of an array are evidently equal."""
+    item, visited = array.get("items"), set()
+    while isinstance(item, dict):
+        if "const" in item or item.get("type") in ("null", ["null"]):
+            return True
+        if isinstance(item.get("enum"), list):
+            return len(item["enum"]) == 1
+        reference = item.get("$ref")
+        if reference in visited or reference not in seen.targets:
+            return False
+        visited.add(reference)
+        item = seen.targets[reference][1]
+    return False
+
+
+def _spaces(whitespace: str | int) -> int:
+    return _SPACES[whitespace] if isinstance(whitespace, str) else whitespace
+
+
 def _options(seen: Survey, whitespace: str | int) -> dict[str, Any]:
-    spaces = _SPACES[whitespace] if isinstance(whitespace, str) else whitespace
+    spaces = _spaces(whitespace)
     options: dict[str, Any] = {"whitespace_flexible": False}
     if spaces:
         options = {"whitespace_pattern": rf"[ \t\n\r]{{1,{spaces}}}"}

@@ -38,6 +38,25 @@ def test_compact_instances(as_text: bool) -> None:
         assert not accepts(grammar, wrong)
 
 
+ONE = {"$ref": "#/$defs/one", "$defs": {"one": {"enum": ["x"]}, "loop": {"$ref": "#/$defs/loop"}}}
+
+
+@pytest.mark.parametrize("items", [{"const": 1}, {"type": "null"}, ONE])
+def test_too_many_items_of_one_value_are_refused_at_their_place(items: dict[str, Any]) -> None:
+    array = {"type": "array", "minItems": 5000, "items": items}
+    schema = {"properties": {"a": array}, "$defs": items.get("$defs", {})}
+    with pytest.raises(GrammarError, match="minItems is 5000; where items has one value") as caught:
+        json_schema.translate(schema)
+    assert caught.value.pointer == "/properties/a/minItems"
+    assert caught.value.findings[0].keyword == "minItems"
+    json_schema.translate(schema, whitespace="flexible")  # where spaces may follow each item
+    for changed in (
+        {"minItems": 2100}, {"items": {"enum": [1, 2]}}, {"type": "string"}, {"items": {}},
+        {"items": False}, {"items": {"$ref": "#/$defs/loop"}, "$defs": ONE["$defs"]},
+    ):  # fmt: skip
+        prepare({**array, "$defs": ONE["$defs"], **changed})
+
+
 def test_any_value() -> None:
     grammar = json_schema.translate({}).grammar
     assert all(accepts(grammar, text) for text in ("1", '"x"', "[1,{}]", "null"))
