@@ -9,6 +9,7 @@ from typing import IO, Any
 
 from django.conf import settings
 from django.core.files import File as Content
+from django.db import close_old_connections
 
 from completions.batches import files
 from completions.batches.input_lines import as_text, lines_of
@@ -23,6 +24,7 @@ def prepare(batch: Batch, now: datetime) -> tuple[Batch, File]:
     """
     inputs = File.objects.readable(now)
     sent, failed = inputs.get(id=batch.input_file_id), inputs.get(id=batch.error_file_id)
+    close_old_connections()  # of this thread: others need it while the files are read
     with files.opened(failed) as content:
         wanted = {json.loads(line)["custom_id"] for line in content}
     with files.opened(sent) as content:

@@ -98,6 +98,7 @@ def complete(upload: Upload, part_ids: Sequence[str], md5: str | None) -> None:
 
 def _joined(upload: Upload, parts: Sequence[UploadPart], md5: str | None) -> File:
     """Store the file of these parts. Raises FieldError for another MD5."""
+    close_old_connections()  # of this thread: others need it while the parts are read
     with tempfile.TemporaryFile(dir=settings.FILE_UPLOAD_TEMP_DIR) as whole:
         digest = hashlib.md5(usedforsecurity=False)
         for part in parts:

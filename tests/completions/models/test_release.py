@@ -18,7 +18,7 @@ from completions.jobs.record import IdempotencyKey
 from completions.models.release import release
 from tests.completions.console.batch_of_results import ended_batch
 from tests.completions.endpoints.test_files import folder, upload  # noqa: F401
-from tests.completions.endpoints.test_uploads import CONTENT, add, begin
+from tests.completions.endpoints.test_uploads import CONTENT, add, begin, complete
 
 
 @pytest.fixture
@@ -136,3 +136,28 @@ def test_an_upload_gives_it_back_while_its_content_is_written(api, monkeypatch, 
     answer = upload(api) if module == "files" else add(api, begin(api).json()["id"], CONTENT)
     assert answer.status_code == 200
     assert events == ["given back", "written"]
+
+
+@pytest.mark.django_db(transaction=True)
+@pytest.mark.usefixtures("folder")
+def test_long_files_are_read_without_it(api, owner, monkeypatch):
+    """Many may be read at a time, to join parts or to find the failed lines of a batch."""
+    events, open_file = [], FileSystemStorage.open
+
+    def note(*args, **options):
+        events.append("read")
+        return open_file(*args, **options)
+
+    batch, upload_id = ended_batch(owner.key, 10), begin(api).json()["id"]
+    part = add(api, upload_id, CONTENT).json()
+    monkeypatch.setattr(FileSystemStorage, "open", note)
+    for module in ("resubmission", "uploads"):
+        monkeypatch.setattr(
+            f"completions.batches.{module}.close_old_connections",
+            lambda: events.append("given back"),
+        )
+    assert complete(api, upload_id, part["id"]).status_code == 200
+    assert events == ["given back", "read"]
+    events.clear()
+    assert api.post(f"/v1/batches/{batch.id}/resubmit").status_code == 200
+    assert events == ["given back", "read", "read"]
