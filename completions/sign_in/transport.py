@@ -12,6 +12,7 @@ import requests
 import urllib3
 from authlib.integrations.django_client import DjangoOAuth2App
 from authlib.integrations.requests_client import OAuth2Session
+from django.db import close_old_connections
 from requests.adapters import HTTPAdapter
 from urllib3.connection import HTTPConnection, HTTPSConnection
 from urllib3.connectionpool import HTTPConnectionPool, HTTPSConnectionPool
@@ -69,6 +70,7 @@ class _Bounded(HTTPAdapter):
             _sockets.set(sockets)  # in its thread alone
             return self._read(request, {**options, "stream": True})
 
+        close_old_connections()  # of this thread: others need it if the provider is slow
         return _REQUESTS.send(request.url, SECONDS, read)
 
     def _read(self, request: Any, options: dict[str, Any]) -> requests.Response:

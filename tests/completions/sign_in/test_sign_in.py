@@ -1,6 +1,7 @@
 """Users who sign in with a provider: their names, roles, sessions and traces."""
 
 import logging
+from typing import Any
 from unittest.mock import Mock
 
 import pytest
@@ -10,6 +11,7 @@ from pytest_django.fixtures import Settings
 
 from completions.accounts import operator_groups
 from completions.models import AuditEntry
+from completions.outgoing import Requests
 from completions.sign_in import people, provider
 
 pytest.importorskip("authlib", reason="requirements-oidc.txt is not installed")
@@ -47,6 +49,21 @@ def test_a_user_of_the_provider_enters_and_leaves(visitor: Visitor, forging: For
     assert left["Location"].startswith(f"{forging.url}/end?id_token_hint=")
     assert "post_logout_redirect_uri=http%3A%2F%2Ftestserver%2Fadmin%2Flogin%2F" in left["Location"]
     assert not visitor.is_in
+
+
+def test_no_connection_to_the_database_waits_for_the_provider(
+    visitor: Visitor, monkeypatch: pytest.MonkeyPatch
+):
+    events, send = [], Requests.send
+
+    def note(*args: Any) -> Any:
+        events.append("asked")
+        return send(*args)
+
+    monkeypatch.setattr(Requests, "send", note)
+    monkeypatch.setattr(transport, "close_old_connections", lambda: events.append("given back"))
+    assert visitor.sign_in().status_code == 302
+    assert events == 3 * ["given back", "asked"]  # discovery, token, keys
 
 
 def test_roles_follow_the_groups_at_every_sign_in(visitor: Visitor, forging: Forging):
