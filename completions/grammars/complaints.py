@@ -123,6 +123,7 @@ def brief(message: str, own: str | None = None) -> str:
 
 
 def shortened(text: str, most: int = _MAX_SHOWN) -> str:
+    """What a client wrote, for a message: a constraint may be one name of 256 kB."""
     return text if len(text) <= most else f"{text[: most - 3]}..."
 
 

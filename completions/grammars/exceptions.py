@@ -4,6 +4,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Self
 
+from completions.grammars.complaints import shortened
+
+_MAX_POINTER = 200
+"""Characters of a pointer in the text of an error; the pointer itself stays whole."""
+
 
 @dataclass(frozen=True, slots=True)
 class Finding:
@@ -60,7 +65,7 @@ class GrammarError(Exception):
     def __str__(self) -> str:
         column = "" if self.column is None else f", column {self.column}"
         place = "" if self.line is None else f"line {self.line}{column}: "
-        pointer = f" (at {self.pointer})" if self.pointer else ""
+        pointer = f" (at {shortened(self.pointer, _MAX_POINTER)})" if self.pointer else ""
         return f"{self.field}: {place}{self.message}{pointer}"
 
 

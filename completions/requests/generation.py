@@ -10,6 +10,7 @@ from completions.requests.fields import constraint as constraint_fields
 from completions.requests.fields import logprobs as logprob_fields
 from completions.requests.fields import returns as return_fields
 from completions.requests.fields import sampling as sampling_fields
+from completions.requests.fields.base import shown
 from completions.requests.fields.constraint import ConstraintFields, constraint_of
 from completions.requests.fields.ignored import IgnoredFields
 from completions.requests.fields.logprobs import LogprobFields, LogprobSettings, logprob_settings
@@ -77,7 +78,7 @@ class GenerationFields(
         given: int | None = self.initial_data.get("max_tokens")
         newer: int | None = values["max_completion_tokens"]
         if given is not None and newer is not None and given != newer:
-            message = f"is {newer}, but max_tokens is {given}; send one of them."
+            message = f"is {shown(newer)}, but max_tokens is {shown(given)}; send one of them."
             raise FieldError(message, "max_completion_tokens")
         return given if newer is None else newer
 
@@ -133,7 +134,7 @@ def check_context(
     if longest + max(max_tokens, 1) > max_model_len:
         which = "it" if len(prompts) == 1 else f"prompt {index}"
         message = (
-            f"{which} has {longest} tokens and max_tokens is {max_tokens}, together more than the "
-            f"model's context length of {max_model_len}. Shorten it or lower max_tokens."
+            f"{which} has {longest} tokens and max_tokens is {shown(max_tokens)}, together more "
+            f"than the model's context length of {max_model_len}. Shorten it or lower max_tokens."
         )
         raise FieldError(message, field, code="context_length_exceeded")

@@ -44,8 +44,8 @@ def find_entry(name: str, principal: Principal) -> tuple[ModelEntry, str | None]
         raise APIError("model_not_found", message, "model")
     if not (principal.may_use(entry.id) or principal.may_use(name)):
         message = (
-            f"This API key may not use the model {name!r}. Ask your administrator, or use one "
-            f"of: {', '.join(principal.allowed_models)}."
+            f"This API key may not use the model {name[:100]!r}. Ask your administrator, or use "
+            f"one of: {', '.join(principal.allowed_models)}."
         )
         raise APIError("permission_denied", message, "model")
     if adapter is not None and adapter not in entry.adapters:

@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 from typing import NamedTuple
 
+from completions.grammars.complaints import shortened
 from completions.grammars.ebnf import code_points
 from completions.grammars.ebnf.code_points import Ranges
 from completions.grammars.exceptions import GrammarError
@@ -104,6 +105,6 @@ def _escape(text: str, start: int, end: int, escapes: dict[str, str]) -> tuple[i
         hint = "\\x takes all the digits that follow; write it as \\u or \\U"
         if letter != "x":
             hint = "write those above U+FFFF as \\U"
-        message = f"{text[start:stop]} is not a Unicode character; {hint}"
+        message = f"{shortened(text[start:stop])} is not a Unicode character; {hint}"
         raise GrammarError.at(text, start, message)
     return value, stop

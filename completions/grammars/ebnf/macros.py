@@ -5,6 +5,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+from completions.grammars.complaints import shortened
 from completions.grammars.ebnf import code_points, escapes, regular_expressions
 from completions.grammars.ebnf.expressions import EMPTY, Expression, Expressions
 from completions.grammars.ebnf.lexer import Cursor, Token
@@ -66,7 +67,7 @@ class Macros:
         for key, argument in call.named.items():
             if key not in named:
                 accepted = f"; it takes {', '.join(named)}" if named else ""
-                message = f"{name.text} takes no argument {key}{accepted}"
+                message = f"{name.text} takes no argument {shortened(key)}{accepted}"
                 raise self._cursor.error(argument.token, message)
         return meaning(self, call)
 
@@ -201,12 +202,13 @@ class Macros:
                 )
             for other, _ in strings:
                 if other != string and other in string:
-                    message = f"{string!r} contains {other!r}; leave one of them out"
+                    both = f"{shortened(string)!r} contains {shortened(other)!r}"
+                    message = f"{both}; leave one of them out"
                     raise self._cursor.error(token, message)
         for tag, token in tags:
             if tag in excluded:
                 raise self._cursor.error(
-                    token, f"{tag!r} is both a tag and excluded; leave one of them out"
+                    token, f"{shortened(tag)!r} is both a tag and excluded; leave one of them out"
                 )
 
     def _token(self, call: _Call) -> Expression:

@@ -6,6 +6,7 @@ A budget closes a rule once it is used up, at the first place where the rule can
 
 import re
 
+from completions.grammars.complaints import shortened
 from completions.grammars.ebnf.expressions import (
     EMPTY,
     Characters,
@@ -63,7 +64,8 @@ def _value(cursor: Cursor, place: Token, match: re.Match[str]) -> int:
             f"{', '.join(_BUDGETS)}, lazy",
         )
     if value is None or not value.isdecimal() or len(value) > 9 or int(value) > MAX_BUDGET:
-        raise cursor.error(place, f"{name} must be an integer from 0 to {MAX_BUDGET}, not {value}")
+        given = shortened(str(value))
+        raise cursor.error(place, f"{name} must be an integer from 0 to {MAX_BUDGET}, not {given}")
     return int(value)
 
 

@@ -5,6 +5,7 @@ overflow Python's stack.
 """
 
 from completions.grammars.compiler import Compiler
+from completions.grammars.complaints import shortened
 from completions.grammars.ebnf import code_points, escapes, options
 from completions.grammars.ebnf.expressions import Expression, Expressions, Group
 from completions.grammars.ebnf.lexer import Cursor, Token
@@ -53,7 +54,7 @@ class _Parser:
             raise self._cursor.error(name, "write a rule as name ::= ...")
         if name.text in self._grammar.rules:
             raise self._cursor.error(
-                name, f"the rule {name.text} is defined twice; write one with | between"
+                name, f"the rule {shortened(name.text)} is defined twice; write one with | between"
             )
         define = self._cursor.next()
         if self._at_rule_end():
@@ -146,9 +147,10 @@ class _Parser:
         raise self._cursor.error(token, self._unexpected(token))
 
     def _undefined(self, name: str, token: Token) -> str:
+        shown = shortened(name)
         if name[0].isupper() and self._text[token.end :].startswith("("):
-            return f"there is no macro {name}; use one of: {', '.join(MACROS)}"
-        return f"the rule {name} is not defined; define it, or write text in double quotes"
+            return f"there is no macro {shown}; use one of: {', '.join(MACROS)}"
+        return f"the rule {shown} is not defined; define it, or write text in double quotes"
 
     def _name(self, token: Token) -> Expression:
         if token.text == ".":

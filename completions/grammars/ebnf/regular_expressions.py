@@ -5,6 +5,7 @@ from collections.abc import Sequence as Places
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from completions.grammars.complaints import shortened
 from completions.grammars.ebnf import code_points
 from completions.grammars.ebnf.code_points import Ranges
 from completions.grammars.ebnf.expressions import EMPTY, Expression, Expressions, Group
@@ -296,7 +297,8 @@ class _Reader:
             if code_points.is_character(value):
                 return ((value, value),)
             raise self._source.error(
-                start, f"\\{found[0]} is not a Unicode character; give another code point"
+                start,
+                f"\\{shortened(found[0])} is not a Unicode character; give another code point",
             )
         if found := _CONTROL.match(self._pattern, start + 1):
             self._position = found.end()

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+from completions.grammars.complaints import shortened
 from completions.grammars.ebnf.expressions import (
     EMPTY,
     Alternation,
@@ -99,8 +100,9 @@ def prune(grammar: Grammar) -> None:
     if endless:
         # The first of them in the text is a good guess at the cause.
         name = min(endless, key=grammar.places.__getitem__)
-        message = f"the rule {name} can never end: add an alternative that does not lead back to it"
-        raise GrammarError.at(grammar.text, grammar.places[name], message)
+        message = f"the rule {shortened(name)} can never end"
+        advice = f"{message}: add an alternative that does not lead back to it"
+        raise GrammarError.at(grammar.text, grammar.places[name], advice)
 
 
 def check_repetition(grammar: Grammar, limits: Limits) -> None:
@@ -117,7 +119,9 @@ def check_repetition(grammar: Grammar, limits: Limits) -> None:
                 product *= max(node.low, node.high or 1)
             products[node] = product
             if product > most:
-                message = f"the repetitions of the rule {name} multiply to more than {most}"
+                message = (
+                    f"the repetitions of the rule {shortened(name)} multiply to more than {most}"
+                )
                 advice = f"{message}; lower their counts"
                 raise GrammarError.at(grammar.text, grammar.places[name], advice)
         by_rule[name] = products[body]

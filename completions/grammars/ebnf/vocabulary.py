@@ -3,6 +3,7 @@
 from collections.abc import Iterable
 
 from completions.grammars import tokens
+from completions.grammars.complaints import shortened
 from completions.grammars.ebnf.expressions import Expression, Expressions
 from completions.grammars.ebnf.lexer import Cursor, Token
 from completions.grammars.tokens import TokenSource, TokenTable
@@ -23,7 +24,7 @@ class Vocabulary:
         table = self._table(place)
         id = named if isinstance(named, int) else table.ids.get(named)
         if id is None or id not in table.existing:
-            shown = repr(named[:64]) if isinstance(named, str) else named
+            shown = repr(named[:64]) if isinstance(named, str) else shortened(str(named))
             message = f"this model has no token {shown}; its ids end at {max(table.existing)}"
             raise self._cursor.error(place, message)
         return id
@@ -32,7 +33,8 @@ class Vocabulary:
         """The same for a token that stands in the text, and so must not be one that ends it."""
         id = self.id(named, place)
         if id in self._table(place).eos_token_ids:
-            message = f"the token {named} ends the text wherever the grammar does; leave it out"
+            shown = shortened(str(named))
+            message = f"the token {shown} ends the text wherever the grammar does; leave it out"
             raise self._cursor.error(place, message)
         return id
 

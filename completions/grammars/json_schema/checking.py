@@ -6,7 +6,7 @@ from typing import Any
 from urllib.parse import unquote
 
 from completions.grammars.compiler import DEFAULT_COMPILER, Compiler, Translated
-from completions.grammars.complaints import brief, shown
+from completions.grammars.complaints import brief, shortened, shown
 from completions.grammars.exceptions import Finding, GrammarError
 from completions.grammars.json_schema.keywords import BOUNDS, ENFORCED
 from completions.grammars.json_schema.pointers import at, escape
@@ -142,8 +142,8 @@ def _contradiction(reason: str, given: Mapping[str, Any]) -> tuple[str, str]:
     if found := _REQUIRED.fullmatch(reason):
         place = "required" if found[1] in given.get("required", ()) else ""
         return place, (
-            f"{found[1]} is required, but no value is allowed for it; declare it in properties, or "
-            "leave it out of required"
+            f"{shortened(found[1])} is required, but no value is allowed for it; declare it in "
+            "properties, or leave it out of required"
         )
     named = re.findall(r"\b[a-z]+(?:[A-Z][a-z]+)*(?= \()", reason)
     if named and all(each in given for each in named):

@@ -12,7 +12,7 @@ from decimal import Decimal
 from typing import Any, cast
 from urllib.parse import unquote
 
-from completions.grammars.complaints import shown
+from completions.grammars.complaints import shortened, shown
 from completions.grammars.exceptions import Finding
 from completions.grammars.json_schema.pointers import escape, resolve
 from completions.grammars.json_schema.rewriting import dialects, unknown
@@ -209,13 +209,13 @@ class _Walk:
 
     def _check_unknown(self, pointer: str, keyword: str) -> None:
         if meant := unknown.meant(keyword, _CONSTRAINTS):
-            message = f"unknown keyword {keyword}; did you mean {meant}?"
+            message = f"unknown keyword {shortened(keyword)}; did you mean {meant}?"
             if not re.fullmatch(r"[\w-]+", keyword):
-                name = f'"{keyword}"'
+                name = f'"{shortened(keyword)}"'
                 message = f"unknown keyword {name}; write {meant}, or x-{meant} for an annotation"
             self._refuse(keyword, pointer, message)
         else:
-            message = f"the keyword {keyword} is unknown and has no effect"
+            message = f"the keyword {shortened(keyword)} is unknown and has no effect"
             self._warn(keyword, pointer, message)
 
     def _check_value(self, pointer: str, schema: dict[str, Any], keyword: str, value: Any) -> None:
@@ -237,7 +237,7 @@ class _Walk:
         if keyword in caps and len(value) > caps[keyword]:
             return f"{keyword} holds {len(value)} values, more than {caps[keyword]}; give fewer"
         if ENFORCED[keyword] == _COUNT and value > self._limits.max_length:
-            return f"{keyword} is {value}; it may be at most {self._limits.max_length}"
+            return f"{keyword} is {shown(value)}; it may be at most {self._limits.max_length}"
         if keyword == "multipleOf" or keyword in BOUNDS:
             return self._number_problem(keyword, value)
         if keyword in ("enum", "const") and (number := _inexact(value)) is not None:
@@ -264,10 +264,10 @@ class _Walk:
                 return f"{keyword}: {value} cannot be held exactly; give a rounder one"
             return ""  # a larger value is stored as the largest int64
         if value <= 0:
-            return f"multipleOf is {value}; it must be greater than 0"
+            return f"multipleOf is {shown(value)}; it must be greater than 0"
         if _remainders(value) > (bound := self._limits.max_multiple):
             most = f"at most {bound}, trailing zeros not counted"
-            return f"multipleOf is {value}; it may be {most}"
+            return f"multipleOf is {shown(value)}; it may be {most}"
         return ""
 
     def _check_format(self, pointer: str, schema: dict[str, Any], name: str) -> None:

@@ -57,7 +57,7 @@ class JSONObject:
     def count(self, name: str, default: Any = _REQUIRED, low: int = 0) -> Any:
         found = self._typed(name, int, "an integer", default)
         if found is not None and found < low:
-            raise self.error(f"{name} must be at least {low}, not {found}", f"/{name}")
+            raise self.error(f"{name} must be at least {low}, not {shown(found)}", f"/{name}")
         return found
 
     def texts(self, name: str, default: Any = _REQUIRED) -> tuple[str, ...]:

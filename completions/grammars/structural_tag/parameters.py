@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from completions.grammars import regex
-from completions.grammars.complaints import shown
+from completions.grammars.complaints import shortened, shown
 from completions.grammars.exceptions import GrammarError
 from completions.grammars.json_schema.keywords import ANNOTATIONS, ENFORCED
 from completions.grammars.json_schema.pointers import at, escape
@@ -107,7 +107,7 @@ class Parameters:
         properties = root.schema.get("properties", {})
         required = set(root.schema.get("required", ()))
         if lost := required - properties.keys():
-            raise self._error(root, f"{min(lost)} is required; declare it in properties")
+            raise self._error(root, f"{shortened(min(lost))} is required; declare it in properties")
         # An optional parameter stays a separate lexeme. Fused with its neighbours, it would be
         # written once more for each optional parameter before it.
         written: list[Part] = []
@@ -217,8 +217,8 @@ class Parameters:
             if keyword not in keywords and keyword not in ANNOTATIONS and keyword != OPTIONS:
                 pointer, name = self._written(place, keyword, keywords)
                 message = (
-                    f"{name} is not supported here in the style {self._style.name}; leave it out, "
-                    "or use the style json"
+                    f"{shortened(name)} is not supported here in the style {self._style.name}; "
+                    "leave it out, or use the style json"
                 )
                 raise GrammarError(message, pointer=f"{self._pointer}{pointer}/{name}")
 

@@ -6,7 +6,7 @@ from typing import Any
 
 from completions.contract.sampling import MAX_LOGPROB_TOKEN_IDS, MAX_TOP_LOGPROBS
 from completions.exceptions import FieldError
-from completions.requests.fields.base import BooleanField, IntegerField, PerPromptField
+from completions.requests.fields.base import BooleanField, IntegerField, PerPromptField, shown
 from completions.requests.fields.objects import StrictObject, Values
 from completions.requests.fields.tokens import TokenIdsField
 from completions.responses.sglang import SGLangLogprobs
@@ -122,7 +122,9 @@ def _sglang(
             asked.append(None)
             continue
         if starts[i] > len(prompt):
-            message = f"is {starts[i]}; it must be at most the prompt's length, {len(prompt)}."
+            message = (
+                f"is {shown(starts[i])}; it must be at most the prompt's length, {len(prompt)}."
+            )
             raise FieldError(message, "logprob_start_len", code="integer_above_max_value")
         top = tops[i] if tokens[i] else 0
         asked.append(SGLangLogprobs(tokens[i], top, ids[i], starts[i]))

@@ -7,7 +7,7 @@ from completions.accounts.keys import Principal
 from completions.catalog.model_files import ModelFiles
 from completions.exceptions import APIError, FieldError
 from completions.models import Scope
-from completions.requests.fields.base import BooleanField, Field, IntegerField
+from completions.requests.fields.base import BooleanField, Field, IntegerField, shown
 from completions.requests.fields.objects import StrictObject, Values, settings_from
 
 
@@ -138,5 +138,5 @@ def _check_routed_experts(returns: ReturnSettings, model: ModelFiles, shortest: 
         message = "this model is not a mixture of experts; leave this out."
         raise FieldError(message, "return_routed_experts", code="unsupported_parameter")
     if start > shortest:
-        message = f"is {start}; it must be at most the prompt's length, {shortest}."
+        message = f"is {shown(start)}; it must be at most the prompt's length, {shortest}."
         raise FieldError(message, "routed_experts_start_len", code="integer_above_max_value")

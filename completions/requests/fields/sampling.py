@@ -24,6 +24,7 @@ from completions.requests.fields.base import (
     expect,
     kind,
     read_each,
+    shown,
 )
 from completions.requests.fields.objects import StrictObject, Values, settings_from
 from completions.requests.fields.tokens import LogitBiasField, TokenIdsField
@@ -246,7 +247,8 @@ class SamplingSettings:
 def sampling_settings(values: Values, entry: ModelEntry, max_tokens: int) -> SamplingSettings:
     """The settings of validated fields. Raises FieldError."""
     if values["min_tokens"] > max_tokens:
-        message = f"is {values['min_tokens']}; it must not exceed max_tokens ({max_tokens})."
+        least = shown(values["min_tokens"])
+        message = f"is {least}; it must not exceed max_tokens ({shown(max_tokens)})."
         raise FieldError(message, "min_tokens")
     _check_processor(values, entry)
     seed, breakers = values["seed"], values["dry_sequence_breakers"]

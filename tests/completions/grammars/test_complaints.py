@@ -1,5 +1,7 @@
 """Faults of patterns: each refusal says what to write instead, whatever holds the pattern."""
 
+from typing import Any
+
 import pytest
 
 from completions.grammars import Constraint, translate
@@ -66,3 +68,46 @@ def test_a_refusal_of_a_pattern_says_what_to_write(pattern: str, advice: str) ->
 def test_a_value_in_a_message_is_short() -> None:
     assert shown({"a": [None, "ü"]}) == '{"a": [null, "ü"]}'
     assert len(shown("x" * 1000)) == 64
+
+
+LONG = "a" * 20_000
+DIGITS = int("9" * 4000)
+NAMES = {"properties": {LONG: {"type": "foo"}}}
+PARAMETERS = {"type": "qwen_xml_parameter"}
+"""The content of structural tags."""
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("ebnf", f"root ::= {LONG}"),
+        ("ebnf", f"root ::= {LONG.upper()}()"),
+        ("ebnf", f'{LONG} ::= {LONG} "a"\nroot ::= {LONG}'),
+        ("ebnf", f'root ::= {LONG}\n{LONG} ::= ("a"{{10000}}){{10000}}'),
+        ("ebnf", f'root ::= "a"\n{LONG} ::= "a"\n{LONG} ::= "a"'),
+        ("ebnf", f'root ::= "\\x{LONG}"'),
+        ("ebnf", f'root[max_chars="{LONG}"] ::= "a"'),
+        ("ebnf", f'root ::= Regex("a", {LONG}=true)'),
+        ("ebnf", f'root ::= Regex("\\\\u{{{"1" * 20_000}}}")'),
+        ("ebnf", f'root ::= TagDispatch(("{LONG}", x), excludes=("{LONG}"))\nx ::= "a"'),
+        ("ebnf", f'root ::= TagDispatch(("{LONG}", x), excludes=("{LONG}b"))\nx ::= "a"'),
+        ("json_schema", {f"min-{'-' * 20_000}Length": 1}),
+        ("json_schema", {f"min{'_' * 20_000}Length.": 1}),
+        ("json_schema", {LONG: 1, "type": "foo"}),
+        ("json_schema", {"required": [LONG], "additionalProperties": False, "type": "object"}),
+        ("json_schema", {"minLength": DIGITS}),
+        ("json_schema", {"multipleOf": DIGITS}),
+        ("json_schema", {"multipleOf": -DIGITS}),
+        ("json_schema", NAMES),
+        ("structural_tag", {**PARAMETERS, "json_schema": {"type": "object", "required": [LONG]}}),
+        ("structural_tag", {**PARAMETERS, "json_schema": {"type": "object", LONG: 1}}),
+        ("structural_tag", {"type": "json_schema", "json_schema": NAMES}),
+        ("structural_tag", {"type": "repeat", "min": -DIGITS, "max": 1, "content": {}}),
+    ],
+)  # fmt: skip
+def test_a_refusal_repeats_little_of_what_is_long(field: str, value: Any) -> None:
+    whole = {"type": "structural_tag", "format": value} if field == "structural_tag" else value
+    with pytest.raises(GrammarError) as caught:
+        translate(Constraint(field, whole))
+    assert len(str(caught.value)) < 600
+    assert all(len(finding.message) < 300 for finding in caught.value.findings)

@@ -29,6 +29,24 @@ from tests.completions.requests.validating import (
 pytestmark = pytest.mark.usefixtures("served")
 
 
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"max_tokens": 10**4000},
+        {"min_tokens": 10**4000},
+        {"max_tokens": 10**4000, "max_completion_tokens": 3},
+        {"return_logprob": True, "logprob_start_len": 10**4000},
+        {"nothing" * 10_000: 1},
+        {"model": "tiny:" + "a" * 100_000},
+    ],
+)
+def test_a_refusal_repeats_little_of_what_is_long(fields: dict[str, Any]) -> None:
+    for principal in (ANYONE, replace(ANYONE, allowed_models=("other",))):
+        with pytest.raises(APIError) as caught:
+            validate({**LEAST, **fields}, principal)
+        assert len(caught.value.message) < 300
+
+
 def test_the_least_body_gets_the_documented_defaults() -> None:
     request = validate(LEAST)
     model = request.model
