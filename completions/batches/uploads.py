@@ -138,7 +138,8 @@ def prune_left(now: datetime) -> int:
 
 def _end(upload: Upload, status: UploadStatus, file: File | None = None) -> bool:
     pending = Upload.objects.filter(id=upload.id, status=UploadStatus.PENDING)
-    ended = bool(pending.update(status=status, file=file))
+    with one_at_a_time(upload.organization_id):  # no part may come between its check and its row
+        ended = bool(pending.update(status=status, file=file))
     if ended:
         upload.parts.all().delete()
     return ended
