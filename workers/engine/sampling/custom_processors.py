@@ -98,11 +98,18 @@ class CustomProcessors:
     def blame(self, highest: Tensor) -> None:
         """Fault the rows that have a processor and no token left, now that every mask is applied:
         ``highest`` [rows] of their logits is -inf."""
-        for row, _, _ in self._rows:
+        for row, seq, _ in self._rows:
             if highest[row] == -torch.inf:
-                self.faults[row] = InvalidRequest(
-                    "custom_logit_processor and the request's constraint leave no possible token"
-                )
+                self.faults[row] = InvalidRequest(_no_token_left(seq))
+
+
+def _no_token_left(seq: Sequence) -> str:
+    name = seq.sampling.custom_logit_processor
+    if seq.choice.grammar is not None:
+        return f"custom_logit_processor: {name!r} and the constraint leave no possible token"
+    if seq.choice.stop_checker.end_ids and seq.is_below_min_tokens(0):
+        return f"custom_logit_processor: {name!r} and min_tokens leave no possible token"
+    return f"custom_logit_processor: {name!r} leaves no possible token; change custom_params"
 
 
 def _processed(logits: Tensor, seq: Sequence, processor: Processor) -> Tensor:

@@ -146,6 +146,19 @@ class TestDisallowedTokens:
         with pytest.raises(InvalidRequest, match="custom_params: "):
             said(custom, ask("disallowed_tokens", **params))
 
+    def test_all_of_them_are_the_clients_mistake(self, custom: Engine) -> None:
+        everything = list(range(custom.vocab_size))
+        [alone] = said(custom, ask("disallowed_tokens", token_ids=everything))
+        assert isinstance(alone.error, InvalidRequest)
+        assert "'disallowed_tokens' leaves no possible token" in str(alone.error)
+        others = [token for token in everything if token not in custom.eos_token_ids]
+        params = SamplingParams(
+            temperature=0, min_tokens=2, custom_logit_processor="disallowed_tokens",
+            custom_params={"token_ids": others},
+        )  # fmt: skip
+        [short] = said(custom, Request("m", (PROMPT,), params))
+        assert "'disallowed_tokens' and min_tokens leave no" in str(short.error)
+
     def test_a_grammar_that_needs_one_is_the_clients_mistake(
         self, custom: Engine, tokenizer: Tokenizer
     ) -> None:
@@ -156,7 +169,8 @@ class TestDisallowedTokens:
         [alone] = said(custom, neighbour)
         failed, unharmed = said(custom, asked, neighbour)
         assert isinstance(failed.error, InvalidRequest)
-        assert "no possible token" in str(failed.error)
+        reason = "'disallowed_tokens' and the constraint leave no possible token"
+        assert str(failed.error) == f"custom_logit_processor: {reason}"
         assert unharmed.choices == alone.choices
 
 
