@@ -18,6 +18,9 @@ _GGUF = "gguf"
 """The format of a folder whose configuration names the ``file`` with the weights."""
 _SCALED = {"F8_E4M3", "F8_E5M2", "I8", "U8"}
 """Types of numbers, as safetensors names them, that no unquantized weight has."""
+_WEIGHTS = (".weight", "_proj")
+"""How the names of weights end: those of all experts in one tensor have no ``.weight``. Other
+tensors of bytes are no weights, such as the masks of GPT-2."""
 
 
 class _Reader(Protocol):
@@ -85,7 +88,7 @@ def _refuse_unscaled(weights: Mapping[str, Stored]) -> None:
     """Raise ValueError for a weight that is still as it is stored, in numbers that need scales."""
     for name, stored in weights.items():
         dtype = stored.get_dtype() if hasattr(stored, "get_dtype") else None
-        if dtype in _SCALED and name.endswith(".weight"):
+        if dtype in _SCALED and name.endswith(_WEIGHTS):
             raise ValueError(f"{name} is stored as {dtype} without its scales")
 
 

@@ -269,6 +269,27 @@ def test_a_weight_without_its_scales_is_refused(
     refused(tmp_path, r"1\.mlp\.up_proj\.weight is stored as .* without", caplog)
 
 
+@pytest.mark.parametrize("dtype", [torch.float8_e4m3fn, torch.int8])
+def test_experts_in_one_tensor_without_their_scales_are_refused(
+    tmp_path: Path, dtype: torch.dtype, caplog: pytest.LogCaptureFixture
+) -> None:
+    options = {**MODEL, "model_type": "gpt_oss", "num_local_experts": 4, "head_dim": 16}
+    save_model(tmp_path, {**options, "num_experts_per_tok": 2, "rope_parameters": None})
+    weights, name = tmp_path / "model.safetensors", "model.layers.1.mlp.experts.down_proj"
+    tensors = load_file(weights)
+    step = tensors[name].abs().max() / 100
+    scale = {f"{name}_scale_inv": step.reshape(())}
+    tensors[name] = (tensors[name] / step).to(dtype)
+    save_file(tensors | scale, weights, {"format": "pt"})
+    config = json.loads((tmp_path / "config.json").read_text())
+    config["quantization_config"] = {"quant_method": "fp8"}
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    read = read_model(tmp_path, torch.float32, "eager").state_dict()
+    torch.testing.assert_close(read[name], tensors[name].float() * step)
+    save_file(tensors, weights, {"format": "pt"})
+    refused(tmp_path, r"1\.mlp\.experts\.down_proj is stored as .* without", caplog)
+
+
 def test_rows_of_bytes_in_another_order_are_refused(
     tmp_path: Path, plain: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
