@@ -3,6 +3,7 @@
 import asyncio
 import re
 import time
+from contextlib import suppress
 from functools import partial
 
 from django.conf import settings
@@ -134,9 +135,12 @@ async def _withdraw(
         await asyncio.wait({storing})
     here.reader.forget(job.id)
     here.reader.calls.forget(job.id)
+    with suppress(RedisError, OSError):
+        # Before the key, so that a repeated request gets its 409, not that its own id is used.
+        await _free_rids(here, job)
     if job.kept:
         await kept.discard(job.id)
-    await here.cancel_job(job.id)
+    await here.cancel_job(job.id)  # waits for Redis, which may have freed nothing before
     await _free_rids(here, job)
 
 

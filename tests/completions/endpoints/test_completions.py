@@ -4,9 +4,12 @@ import asyncio
 import json
 
 import pytest
+from redis.exceptions import RedisError
 
 from completions.delivery import enqueueing, idempotency
 from completions.http.base import LARGE_BODY
+from completions.jobs import kept
+from completions.jobs.rids import Rids
 from completions.jobs.submit import QueueFullError
 from completions.models import Job, UsageRecord
 from tests.completions.live_api import PATH, Caller
@@ -188,6 +191,49 @@ async def test_an_id_of_another_request_leaves_no_job(live):
     assert (code(refused, 400), refused.json()["error"]["param"]) == ("invalid_value", "rid")
     assert not await Job.objects.aexists()
     assert (await live.post(key="k")).status_code == 200
+
+
+async def test_a_refused_request_frees_its_id_before_its_key(live, monkeypatch):
+    discard = kept.discard
+    again = asyncio.get_running_loop().create_future()
+
+    async def full(here, job):
+        raise QueueFullError
+
+    async def discard_and_repeat(job_id):
+        patch.undo()
+        await discard(job_id)
+        again.set_result(await live.post(key="k", rid="mine"))
+
+    with monkeypatch.context() as patch:
+        patch.setattr(enqueueing, "_admit", full)
+        patch.setattr(kept, "discard", discard_and_repeat)
+        assert code(await live.post(key="k", rid="mine"), 503) == "server_overloaded"
+        async with asyncio.timeout(60):
+            answer = await again
+    assert answer.status_code == 200, answer.content
+
+
+async def test_a_refused_request_frees_its_id_once_redis_answers(live, monkeypatch):
+    free, tried, freed = Rids.free, asyncio.Event(), asyncio.Event()
+
+    async def full(here, job):
+        raise QueueFullError
+
+    async def free_at_second(rids, *args):
+        if not tried.is_set():
+            tried.set()
+            raise RedisError
+        await free(rids, *args)
+        freed.set()
+
+    with monkeypatch.context() as patch:
+        patch.setattr(enqueueing, "_admit", full)
+        patch.setattr(Rids, "free", free_at_second)
+        assert code(await live.post(key="k", rid="mine"), 503) == "server_overloaded"
+        async with asyncio.timeout(60):
+            await freed.wait()
+    assert (await live.post(rid="mine")).status_code == 200
 
 
 async def test_a_failure_is_repeated_and_a_refusal_is_not(live):
