@@ -2,7 +2,7 @@
 -- Returns {verdict, attempt, request, seconds left, seq, organization, seconds since it was submitted, request id,
 -- kind, trace}; verdict is one of
 --   run        the worker runs it; the attempt number fences every later write
---   elsewhere  a live worker runs it        done  it has ended        gone  it is unknown
+--   elsewhere  a live worker runs it, or it waits to run alone        done  it has ended        gone  it is unknown
 --   foreign    its record is not a job's; the job is removed from the open ones
 -- A worker that claims a job again gets the same attempt: the first reply may have been lost.
 -- A job whose client has gone, whose time is up or which has lost too many workers ends here as `done`.
@@ -55,6 +55,7 @@ if losses >= tonumber(ARGV[3]) - 1 then
   local suspect = prefix .. 'suspect:' .. worker
   local held = redis.call('GET', suspect)
   if held and held ~= id and redis.call('HGET', job_key(held), 'owner') == worker then
+    if state == 'running' then give_back(id) end -- or its next claim would count the same lost worker again
     redis.call('ZADD', prefix .. 'open', at + 1, id)
     return {'elsewhere'}
   end

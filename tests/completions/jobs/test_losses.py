@@ -177,6 +177,28 @@ async def test_a_job_that_breaks_workers_is_separated_from_its_neighbours(
     assert second.job_id == "cmpl-2"
 
 
+async def test_a_job_that_waits_for_another_to_run_alone_loses_no_further_worker(
+    submission, worker, redis_client
+):
+    """Its last worker died. Each message that finds it still waiting is another claim."""
+    for name in ("cmpl-1", "cmpl-2"):
+        await submission.submit(new_job(name), max_open=10)
+    for attempt in range(MAX_LOSSES - 1):
+        victim = Execution(JobStore(redis_client, PREFIX), f"victim-{attempt}")
+        victim.beat("m", {})
+        victim.claim(["cmpl-1", "cmpl-2"])
+        die(redis_client, victim)
+
+    (first,) = worker.claim(["cmpl-1"])
+    for _ in range(MAX_LOSSES):
+        assert worker.claim(["cmpl-2"]) == [NotClaimed("cmpl-2", "elsewhere")]
+        redis_client.zadd(f"{PREFIX}open", {"cmpl-2": 0})
+        assert [lost.job_id for lost in reconcile(JobStore(redis_client, PREFIX))] == ["cmpl-2"]
+    worker.publish([], [ending(first, 1)])
+    (second,) = worker.claim(["cmpl-2"])
+    assert second.job_id == "cmpl-2"
+
+
 @pytest.mark.parametrize(
     "missing",
     ["kind", "model", "organization", "key", "priority", "created", "deadline", "ttl", "web",
