@@ -22,16 +22,18 @@ ORDINARY_FORCED = 200_000
 """Characters that repetitions may write out. llguidance follows a text that it forces to the end of
 that text, and 1 MB takes it some 3 s."""
 ORDINARY_OCCURRENCES = {
-    "$ref": 50, "(": 200, "multipleOf": 1, '"not': 20, '"oneOf': 20, '"if': 20, '"pattern': 10,
+    "$ref": 50, "(": 200, "multipleOf": 1, '"not': 20, '"oneOf': 20, '"if': 20,
 }  # fmt: skip
 """llguidance multiplies several `multipleOf`, beyond its own limits on time and memory. Schemas are
-rewritten in Python, so 150 negations of patterns would slow the event loop for two seconds. Of
-patterns that hold together, each doubles the time that llguidance takes to refuse them: 15 take
-0.1 s, and 20 take 8 s."""
+rewritten in Python, so 150 negations of patterns would slow the event loop for two seconds."""
 ORDINARY_PAIRS = 2_500
 """Pairs of values of two enums. Where both hold, llguidance compares all of them: 40,000 take it
 two seconds."""
+ORDINARY_STATES = 50_000
+"""A bound on the states of all patterns together. Where several must hold, llguidance may visit
+all of them before it refuses: 200,000 take a second, and three million more than ten."""
 _COMBINING = ('"$ref', '"allOf', '"anyOf', '"oneOf')
+_JOINING = (*_COMBINING, '"if', '"not', '"dependent', '"contains', '"patternProperties')
 ORDINARY_PATTERNS_BYTES = 1_000
 """Bytes of a schema with `patternProperties`, all of which llguidance compares with one
 another."""
@@ -76,8 +78,11 @@ def is_ordinary(question: Question, written: str) -> bool:
         return False
     if not (_is_repeated_little(kinds, written) and _has_short_minima(written)):
         return False
-    combines = any(keyword in written for keyword in _COMBINING)
-    return not combines or _pairs(question.constraint.plain()[1]) <= ORDINARY_PAIRS
+    value = question.constraint.plain()[1]
+    if any(keyword in written for keyword in _COMBINING) and _pairs(value) > ORDINARY_PAIRS:
+        return False
+    joins = any(keyword in written for keyword in _JOINING)
+    return not joins or _states(value) <= ORDINARY_STATES
 
 
 def _kinds(constraint: Constraint) -> Iterator[str]:
@@ -128,18 +133,36 @@ def _has_short_minima(written: str) -> bool:
 
 def _pairs(value: Any) -> int:
     """How many pairs the values of the two largest enums make; a set of `const` is one, too."""
-    if isinstance(value, str):
-        with suppress(StrictJSONError):
-            value = strict_json.loads(value)
-    sizes, constants, waiting = [1, 1], 0, [value]
-    while waiting:
-        item = waiting.pop()
-        if isinstance(item, dict):
-            constants += "const" in item
-            sizes += [len(item["enum"])] if isinstance(item.get("enum"), list) else []
-        waiting += children(item)
+    sizes, constants = [1, 1], 0
+    for item in _objects(value):
+        constants += "const" in item
+        sizes += [len(item["enum"])] if isinstance(item.get("enum"), list) else []
     largest, second = sorted((*sizes, constants), reverse=True)[:2]
     return largest * second
+
+
+def _states(value: Any) -> int:
+    """The product of the sizes of all patterns, up to one more than ORDINARY_STATES."""
+    patterns = {item["pattern"] for item in _objects(value) if isinstance(item.get("pattern"), str)}
+    product = 1
+    for pattern in patterns:
+        counts = _NUMBER.findall(" ".join(each["inside"] for each in _BRACES.finditer(pattern)))
+        count = max(map(_capped, counts), default=1)
+        product = min(product * max(len(pattern), 2) * count, ORDINARY_STATES + 1)
+    return product
+
+
+def _objects(value: Any) -> Iterator[dict[str, Any]]:
+    """All objects in a constraint, also in one that is JSON in a string."""
+    waiting = [value]
+    while waiting:
+        item = waiting.pop()
+        if isinstance(item, str) and item.lstrip().startswith("{"):
+            with suppress(StrictJSONError):
+                item = strict_json.loads(item)
+        if isinstance(item, dict):
+            yield item
+        waiting += children(item)
 
 
 def _capped(digits: str) -> int:
