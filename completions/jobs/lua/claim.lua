@@ -21,7 +21,7 @@ local state, owner = job[1], job[2]
 if not state then return {'gone'} end
 if ended(state) then return {'done'} end
 if not is_job(key) then
-  redis.call('ZREM', prefix .. 'open', id)
+  drop(id)
   return {'foreign'}
 end
 if state == 'running' and owner == worker then
@@ -63,6 +63,8 @@ if losses >= tonumber(ARGV[3]) - 1 then
 end
 local attempt = redis.call('HINCRBY', key, 'attempt', 1)
 redis.call('HSET', key, 'state', 'running', 'owner', worker)
-redis.call('HDEL', key, 'republished')
+if redis.call('HDEL', key, 'republished') == 1 then
+  redis.call('ZADD', prefix .. 'open', at, id) -- or its worker's death would go unnoticed for the pause of its messages
+end
 redis.call('HSETNX', key, 'started', tostring(at))
 return claimed(key, attempt, job[5])

@@ -1,20 +1,18 @@
--- Find jobs that the broker or a worker lost, and end those whose time is up. ARGV: most jobs to look at, seconds until
--- a queued job is looked at again, seconds until a running one is, seconds past its deadline after which a job fails
--- even if a live worker has it. Returns {id, model, priority, request id} per job whose message must be published
--- again. A redundant message is harmless, since claims are fenced, but takes up memory: the time between two messages
--- of a job doubles.
+-- Find jobs that the broker or a worker lost, and end those whose time is up. One that no live worker has ends too if it
+-- was cancelled or its client has gone. ARGV: most jobs to look at, seconds until a queued job is looked at again,
+-- seconds until a running one is, seconds past its deadline after which a job fails even if a live worker has it.
+-- Returns {id, model, priority, request id} per job whose message must be published again. A redundant message is
+-- harmless, since claims are fenced, but takes up memory: the time between two messages of a job doubles.
 local at = now()
 local due = redis.call('ZRANGEBYSCORE', prefix .. 'open', '-inf', at, 'LIMIT', 0, ARGV[1])
 local again = {}
 
 local function look(id)
   local key = job_key(id)
-  local job = redis.call('HMGET', key, 'state', 'owner', 'deadline', 'web', 'model', 'priority', 'request_id')
+  local job = redis.call('HMGET', key, 'state', 'owner', 'deadline', 'web', 'model', 'priority', 'request_id',
+    'cancel')
   local state = job[1]
-  if not state or ended(state) or not is_job(key) then
-    for _, class in ipairs(CLASSES) do redis.call('SREM', prefix .. 'depth:' .. class, id) end
-    return redis.call('ZREM', prefix .. 'open', id)
-  end
+  if not state or ended(state) or not is_job(key) then return drop(id) end
   local late = at - tonumber(job[3])
   local lost = state == 'running' and redis.call('EXISTS', prefix .. 'worker:' .. job[2]) == 0
   if late >= 0 and (state == 'queued' or lost) then
@@ -23,7 +21,8 @@ local function look(id)
   if late >= tonumber(ARGV[4]) then
     return finalize_here(id, 'failed', 'generation_timeout')
   end
-  if state == 'queued' and job[4] ~= '' and redis.call('EXISTS', prefix .. 'web:' .. job[4]) == 0 then
+  local gone = job[4] ~= '' and redis.call('EXISTS', prefix .. 'web:' .. job[4]) == 0
+  if (gone or job[8]) and (state == 'queued' or lost) then
     return finalize_here(id, 'cancelled')
   end
   local pause = tonumber(state == 'queued' and ARGV[2] or ARGV[3])

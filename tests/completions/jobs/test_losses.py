@@ -12,7 +12,7 @@ from completions.jobs.execute import (
     Published,
     Verdict,
 )
-from completions.jobs.reconcile import reconcile
+from completions.jobs.reconcile import RECHECKS, reconcile
 from completions.jobs.store import JobStore
 from completions.jobs.submit import WEB_LEASE, submit_kept
 from tests.completions.jobs.job_making import PREFIX, die, ending, new_job, step, stream
@@ -101,6 +101,39 @@ async def test_the_reconciler_finds_lost_messages_once(submission, worker, redis
     die(redis_client, worker)
     redis_client.zadd(f"{PREFIX}open", {"lost": 0})
     assert len(reconcile(JobStore(redis_client, PREFIX))) == 1
+
+
+async def test_the_death_of_a_worker_is_noticed_although_its_job_waited_long(
+    submission, worker, redis_client
+):
+    """The pause before the next message of a job that waits doubles, up to an hour."""
+    await submission.submit(new_job(deadline=time.time() + 9999), max_open=10)
+    for _ in range(8):
+        redis_client.zadd(f"{PREFIX}open", {"cmpl-1": 0})
+        reconcile(JobStore(redis_client, PREFIX))
+    worker.claim(["cmpl-1"])
+    assert reconcile(JobStore(redis_client, PREFIX)) == []
+    assert redis_client.zscore(f"{PREFIX}open", "cmpl-1") <= time.time() + RECHECKS[1] + 1
+
+
+@pytest.mark.parametrize("why", ["cancelled by its client", "its web process is gone"])
+async def test_an_unwanted_job_of_a_dead_worker_ends_without_another_worker(
+    submission, worker, redis_client, why
+):
+    await submission.submit(new_job(kind="stream"), max_open=10)
+    worker.claim(["cmpl-1"])
+    if why == "cancelled by its client":
+        await submission.cancel("cmpl-1")
+    else:
+        await submission.drop_lease()
+    redis_client.zadd(f"{PREFIX}open", {"cmpl-1": 0})
+    assert reconcile(JobStore(redis_client, PREFIX)) == []
+    assert (await submission.fetch("cmpl-1")).state == "running"  # its worker will end it
+
+    die(redis_client, worker)
+    redis_client.zadd(f"{PREFIX}open", {"cmpl-1": 0})
+    assert reconcile(JobStore(redis_client, PREFIX)) == []
+    assert (await submission.fetch("cmpl-1")).state == "cancelled"
 
 
 async def test_a_claim_whose_reply_was_lost_is_given_again(submission, worker, redis_client):
@@ -235,3 +268,4 @@ def assert_only_the_whole_one_is_kept(worker, redis_client):
     assert isinstance(claimed[1], Claim)
     reconcile(JobStore(redis_client, PREFIX))
     assert redis_client.zrange(f"{PREFIX}open", 0, -1) == [b"whole"]
+    assert redis_client.smembers(f"{PREFIX}depth:background") == {b"whole"}

@@ -59,3 +59,9 @@ local function is_job(key)
   end
   return true
 end
+
+-- Stop counting as open a record that is not an open job's.
+local function drop(id)
+  for _, class in ipairs(CLASSES) do redis.call('SREM', prefix .. 'depth:' .. class, id) end
+  redis.call('ZREM', prefix .. 'open', id)
+end
