@@ -11,7 +11,7 @@ from typing import Any
 from django.conf import settings
 from tokenizers import Tokenizer
 
-from completions.catalog import entries
+from completions.catalog import config_sizes, entries
 from completions.catalog.entries import Catalog, ModelEntry
 
 _FIM_TOKENS = (
@@ -163,23 +163,24 @@ def load(entry: ModelEntry) -> ModelFiles:
             f"model {entry.id}: {path} is missing; `make setup` fetches what models.toml names"
         )
     config = _json(path)
-    text: Mapping[str, Any] = config.get("text_config") or config
-    context = text.get("max_position_embeddings")
+    vocab_size = config_sizes.vocab_size(config)
+    context = config_sizes.context_length(config)
     lengths = [length for length in (entry.max_model_len, context) if length]
-    if not lengths or "vocab_size" not in text:
+    if vocab_size is None:
+        raise ModelFilesError(f"model {entry.id}: {path} states no vocab_size")
+    if not lengths:
         raise ModelFilesError(
-            f"model {entry.id}: {path} lacks vocab_size or max_position_embeddings; "
-            f"set max_model_len in models.toml if only the length is missing"
+            f"model {entry.id}: {path} states no context length; set max_model_len in models.toml"
         )
     for id in entry.stop_token_ids:
-        if id >= text["vocab_size"]:
+        if id >= vocab_size:
             raise ModelFilesError(
-                f"model {entry.id}: stop_token_ids holds {id}, beyond its {text['vocab_size']} "
-                "tokens"
+                f"model {entry.id}: stop_token_ids holds {id}, beyond its {vocab_size} tokens"
             )
+    text = config_sizes.text_config(config)
     return ModelFiles(
         entry=entry,
-        vocab_size=text["vocab_size"],
+        vocab_size=vocab_size,
         max_model_len=min(lengths),
         quantization=_quantization(config),
         config_eos_token_ids=_eos_token_ids(entry.folder, text),

@@ -29,7 +29,10 @@ _FOR_BROWSERS = ("/admin", "/docs", "/static")
 
 def _model_files(exc: ModelFilesError) -> APIError:
     logger.error("%s", exc)
-    message = "The model's files are not in place yet. Retry in a minute."
+    message = (
+        "The model's files are missing or cannot be used; the web tier's log names the cause. "
+        "Retry in a minute."
+    )
     return APIError("model_loading", message, headers={"Retry-After": "60"})
 
 

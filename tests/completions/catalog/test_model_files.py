@@ -104,10 +104,25 @@ def test_a_missing_folder(tmp_path: Path) -> None:
         load(tmp_path / "absent")
 
 
-@pytest.mark.parametrize("config", [{}, {"vocab_size": 10}, {"max_position_embeddings": 64}])
-def test_an_incomplete_configuration(tmp_path: Path, config: Any) -> None:
-    with pytest.raises(ModelFilesError, match="lacks vocab_size or max_position"):
+@pytest.mark.parametrize("config", [{}, {"max_position_embeddings": 64}])
+def test_a_configuration_without_a_vocabulary(tmp_path: Path, config: Any) -> None:
+    with pytest.raises(ModelFilesError, match=r"model m: .*config\.json states no vocab_size"):
         load(tmp_path, config=config)
+
+
+def test_a_model_without_a_context_length_needs_one(tmp_path: Path) -> None:
+    mamba = {"model_type": "mamba", "vocab_size": 10}
+    with pytest.raises(ModelFilesError, match=r"context length; set max_model_len in models\.toml"):
+        load(tmp_path, config=mamba)
+    assert load(tmp_path, 32, config=mamba).max_model_len == 32
+
+
+def test_sizes_may_have_the_names_and_the_defaults_of_a_family(tmp_path: Path) -> None:
+    model = load(tmp_path, config={"model_type": "gpt2", "vocab_size": 10, "n_positions": 64})
+    assert (model.vocab_size, model.max_model_len) == (10, 64)
+    text = {"model_type": "gemma3_text", "hidden_size": 64}
+    model = load(tmp_path, config={"model_type": "gemma3", "text_config": text})
+    assert (model.vocab_size, model.max_model_len) == (262208, 131072)
 
 
 def test_a_broken_configuration(tmp_path: Path) -> None:

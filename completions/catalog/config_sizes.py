@@ -1,0 +1,46 @@
+"""The sizes that a config.json states, as transformers reads them.
+
+Families name the context length differently, and the file of a model may leave out what its family
+has by default: Gemma 3's leave out the size of the vocabulary. The web tier runs without
+transformers, so a table has these names and defaults
+(`python -m tests.conformance.config_sizes` writes it).
+"""
+
+import json
+from collections.abc import Mapping
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+TABLE = Path(__file__).with_name("config_sizes.json")
+
+
+def vocab_size(config: Mapping[str, Any]) -> int | None:
+    return _size(config, "vocab_size")
+
+
+def context_length(config: Mapping[str, Any]) -> int | None:
+    """Return the most tokens that the model's configuration allows; None if it states no limit."""
+    return _size(config, "max_position_embeddings")
+
+
+def text_config(config: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return the part that describes the language model, with its model type."""
+    text = config.get("text_config") or config
+    return {"model_type": config.get("model_type"), **text}
+
+
+def _size(config: Mapping[str, Any], key: str) -> int | None:
+    text = text_config(config)
+    family = _table().get(text["model_type"] or "", {})
+    for name in (key, family.get(f"{key}_key")):
+        given = text.get(name) if name else None
+        if isinstance(given, int):
+            return given if given > 0 else None
+    return family.get(key)
+
+
+@cache
+def _table() -> Mapping[str, Mapping[str, Any]]:
+    table: dict[str, dict[str, Any]] = json.loads(TABLE.read_text("utf-8"))
+    return table

@@ -1,0 +1,30 @@
+"""Sizes that a config.json names in its family's way, or leaves to its family's defaults."""
+
+import pytest
+
+from completions.catalog.config_sizes import context_length, vocab_size
+
+
+@pytest.mark.parametrize(
+    ("config", "expected"),
+    [
+        ({"vocab_size": 10, "max_position_embeddings": 64}, (10, 64)),
+        ({"model_type": "gpt2", "vocab_size": 10, "n_positions": 64}, (10, 64)),
+        ({"model_type": "gpt2", "vocab_size": 10, "max_position_embeddings": 64}, (10, 64)),
+        ({"model_type": "kimi_linear", "vocab_size": 10, "model_max_length": 64}, (10, 64)),
+        ({"model_type": "falcon", "vocab_size": 10}, (10, 2048)),
+        ({"model_type": "mamba", "vocab_size": 10}, (10, None)),
+        ({"model_type": "xlnet", "vocab_size": 10, "max_position_embeddings": -1}, (10, None)),
+        ({"model_type": "unheard-of"}, (None, None)),
+        ({}, (None, None)),
+    ],
+)
+def test_a_configuration_states_its_sizes(config, expected):
+    assert (vocab_size(config), context_length(config)) == expected
+
+
+@pytest.mark.parametrize("text", [{"model_type": "gemma3_text"}, {"hidden_size": 3840}])
+def test_a_nested_configuration_may_leave_both_out(text):
+    """Gemma 3 of 4 to 27 billion parameters does."""
+    config = {"model_type": "gemma3", "text_config": text}
+    assert (vocab_size(config), context_length(config)) == (262208, 131072)
