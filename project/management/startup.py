@@ -10,7 +10,7 @@ from django.core.management import call_command
 from django.core.management.base import CommandError
 from django.db import DatabaseError, connections
 
-from completions.catalog import entries
+from completions.catalog import entries, model_files
 from project.processes import logs, services, valkey
 from project.processes.supervisor import AlreadyRunningError, Service, Supervisor
 from workers import model_preparation
@@ -46,6 +46,16 @@ def prepare_process() -> None:
     if soft != resource.RLIM_INFINITY and soft < wanted:
         with contextlib.suppress(ValueError, OSError):  # some systems allow less than they say
             resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+
+
+def require_usable(models: entries.Catalog) -> None:
+    """Raise CommandError for the first model whose requests the web tier could not read. Such a
+    service would start, and refuse every request of that model."""
+    for entry in models:
+        try:
+            model_files.load(entry)
+        except model_files.ModelFilesError as error:
+            raise CommandError(str(error)) from error
 
 
 def missing(models: entries.Catalog) -> list[entries.ModelEntry]:

@@ -34,12 +34,22 @@ class Endpoint:
 
     def is_ready(self) -> bool:
         """Return whether /readyz returns 200, which means that a worker serves a model."""
+        return not self.failures()
+
+    def failures(self) -> list[str]:
+        """Return what /readyz names as missing; an empty list if the service is ready."""
         connection = http.client.HTTPConnection(self._reachable, self.port, timeout=2)
         try:
             connection.request("GET", "/readyz")
-            return connection.getresponse().status == http.HTTPStatus.OK
+            answer = connection.getresponse()
+            if answer.status == http.HTTPStatus.OK:
+                return []
+            named = json.loads(answer.read())["failures"]
+            return [f"{part}: {reason}" for part, reason in named.items()]
         except (OSError, http.client.HTTPException):
-            return False
+            return ["the web server does not answer"]
+        except (AttributeError, KeyError, TypeError, ValueError):  # another server's answer
+            return [f"the web server answers /readyz with {answer.status}"]
         finally:
             connection.close()
 

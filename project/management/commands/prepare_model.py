@@ -7,7 +7,7 @@ from typing import Any
 from django.conf import settings
 from django.core.management.base import BaseCommand, CommandError
 
-from completions.catalog import entries
+from completions.catalog import entries, model_files
 from workers import model_preparation
 
 
@@ -31,12 +31,18 @@ class Command(BaseCommand):
                         f"{entry.id}: damaged: {', '.join(damaged)}\n"
                         f"Delete {entry.folder} and run prepare_model again."
                     )
-        except (entries.CatalogError, model_preparation.CheckpointError) as error:
+        except (
+            entries.CatalogError,
+            model_preparation.CheckpointError,
+            model_files.ModelFilesError,
+        ) as error:
             raise CommandError(str(error)) from error
 
     def _prepare(self, entry: entries.ModelEntry) -> None:
         started = time.monotonic()
-        if model_preparation.prepare(entry, lambda line: self._say(f"{entry.id}: {line}")):
+        is_new = model_preparation.prepare(entry, lambda line: self._say(f"{entry.id}: {line}"))
+        model_files.load(entry)  # raises an error for a folder that no request could use
+        if is_new:
             self._say(f"{entry.id}: ready after {time.monotonic() - started:.0f} s: {entry.folder}")
         else:
             self._say(f"{entry.id}: ready")

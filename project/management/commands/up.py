@@ -20,6 +20,8 @@ from project.processes.supervisor import StopRequested, Supervisor
 
 REMINDER = 30.0
 """Seconds between two lines about a service that is not ready yet."""
+LARGEST_PORT = 65535
+"""The resolver wraps larger numbers around to other ports."""
 
 
 class Command(BaseCommand):
@@ -28,7 +30,7 @@ class Command(BaseCommand):
 
     def add_arguments(self, parser: ArgumentParser) -> None:
         parser.add_argument("--host", default="127.0.0.1")
-        parser.add_argument("--port", type=int, default=os.environ.get("PORT", "8000"))
+        parser.add_argument("--port", type=_port, default=os.environ.get("PORT", "8000"))
         parser.add_argument(
             "--only",
             type=_names,
@@ -45,6 +47,7 @@ class Command(BaseCommand):
             models = entries.load(settings.MODELS_FILE, settings.MODELS_DIR)
             if {"web", "worker"} & set(only):
                 _require_prepared(models)
+                startup.require_usable(models)
             chosen = services.declare(models, endpoint, only)
             with (
                 contextlib.suppress(StopRequested),
@@ -72,7 +75,8 @@ class Command(BaseCommand):
     def _wait_until_ready(self, supervisor: Supervisor, endpoint: Endpoint) -> None:
         started = time.monotonic()
         while not supervisor.wait_until(endpoint.is_ready, REMINDER, interval=0.25):
-            self._say(f"not ready after {time.monotonic() - started:.0f} s")
+            waited = f"not ready after {time.monotonic() - started:.0f} s"
+            self._say(f"{waited}: {'; '.join(endpoint.failures())}")
             for name in supervisor.failing():
                 self._say(f"the end of {name}.log:\n{logs.tail(supervisor.log(name))}")
         self._say(f"ready after {time.monotonic() - started:.1f} s: {endpoint.url}")
@@ -100,6 +104,12 @@ def _names(text: str) -> tuple[str, ...]:
             f"{unknown[0]!r} is not a service; use some of {', '.join(services.NAMES)}"
         )
     return names
+
+
+def _port(text: str) -> int:
+    if not (text.isdecimal() and 1 <= int(text) <= LARGEST_PORT):
+        raise ArgumentTypeError(f"{text!r} is not a port; use a number from 1 to {LARGEST_PORT}")
+    return int(text)
 
 
 def _require_free(endpoint: Endpoint) -> None:

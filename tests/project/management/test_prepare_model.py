@@ -5,6 +5,8 @@ from django.core.management import CommandError, call_command
 
 from workers import model_preparation
 
+SIZES = '{"vocab_size": 10, "max_position_embeddings": 64}'
+
 
 @pytest.fixture
 def catalogue(tmp_path, settings):
@@ -14,7 +16,7 @@ def catalogue(tmp_path, settings):
     for name in ("one", "two"):
         (tmp_path / "models" / name).mkdir(parents=True)
         for file in ("config.json", "tokenizer.json", "model.safetensors"):
-            (tmp_path / "models" / name / file).write_text("{}")
+            (tmp_path / "models" / name / file).write_text(SIZES)
     return tmp_path
 
 
@@ -36,6 +38,12 @@ def test_an_unknown_name_lists_the_known(catalogue):
 def test_a_failed_step_is_a_message(catalogue):
     (catalogue / "models" / "one" / "config.json").unlink()
     with pytest.raises(CommandError, match="finding one failed"):
+        call_command("prepare_model")
+
+
+def test_a_model_that_cannot_be_served_is_a_message(catalogue):
+    (catalogue / "models" / "two" / "config.json").write_text('{"vocab_size": 10}')
+    with pytest.raises(CommandError, match=r"model two: .* no context length; set max_model_len"):
         call_command("prepare_model")
 
 

@@ -25,7 +25,7 @@ def environment(tmp_path) -> dict[str, str]:
     """An installation of its own whose only model is a folder with a config.json."""
     model = tmp_path / "models" / "tiny"
     model.mkdir(parents=True)
-    (model / "config.json").write_text("{}")
+    (model / "config.json").write_text('{"vocab_size": 10, "max_position_embeddings": 64}')
     (tmp_path / "models.toml").write_text('[models.tiny]\npath = "tiny"\n')
     ours = ("DATABASE_URL", "REDIS_URL", "PORT", "DJANGO_SETTINGS_MODULE")
     inherited = {name: value for name, value in os.environ.items() if name not in ours}
@@ -154,12 +154,25 @@ def test_a_missing_model_is_named_with_the_remedy(environment, tmp_path):
     assert not (tmp_path / "valkey").exists()
 
 
+def test_a_model_that_cannot_be_served_is_named_before_anything_starts(environment, tmp_path):
+    (tmp_path / "models" / "tiny" / "config.json").write_text('{"vocab_size": 10}')
+    assert "model tiny: " in refused(environment)
+    assert "set max_model_len in models.toml" in refused(environment)
+    assert not (tmp_path / "valkey").exists()
+
+
 def test_a_taken_port_is_named_before_anything_starts(environment, tmp_path):
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = str(server.getsockname()[1])
         message = refused({**environment, "PORT": port})
     assert f"cannot listen on 127.0.0.1:{port}" in message
     assert not (tmp_path / "log" / "valkey.log").exists()
+
+
+@pytest.mark.parametrize("port", ["0", "65536", "http"])
+def test_a_port_that_does_not_exist_is_refused(environment, port):
+    message = refused({**environment, "PORT": port})
+    assert f"'{port}' is not a port; use a number from 1 to 65535" in message
 
 
 def test_an_unknown_service_is_refused(environment):

@@ -1,5 +1,6 @@
 """project.processes.endpoint: free or taken, ready or not, and the command to paste."""
 
+import contextlib
 import http.server
 import json
 import shlex
@@ -25,13 +26,15 @@ def test_a_taken_port_is_refused():
         Endpoint("127.0.0.1", server.getsockname()[1]).require_free()
 
 
-@pytest.mark.integration
-@pytest.mark.parametrize(("status", "expected"), [(200, True), (503, False)])
-def test_ready_is_what_readyz_says(status, expected):
+@contextlib.contextmanager
+def web_server(status, body):
+    """The endpoint of a server whose /readyz answers so."""
+
     class Handler(http.server.BaseHTTPRequestHandler):
         def do_GET(self):
             self.send_response(status if self.path == "/readyz" else 500)
             self.end_headers()
+            self.wfile.write(body)
 
         def log_message(self, *args):
             pass
@@ -40,15 +43,33 @@ def test_ready_is_what_readyz_says(status, expected):
         thread = threading.Thread(target=server.serve_forever, args=(0.01,))
         thread.start()
         try:
-            assert Endpoint("127.0.0.1", server.server_port).is_ready() is expected
+            yield Endpoint("127.0.0.1", server.server_port)
         finally:
             server.shutdown()
             thread.join()
 
 
 @pytest.mark.integration
+@pytest.mark.parametrize(
+    ("status", "body", "failures"),
+    [
+        (200, b'{"status":"ready"}', []),
+        (503, b'{"failures":{"worker":"none","redis":"mute"}}', ["worker: none", "redis: mute"]),
+        (500, b"oops", ["the web server answers /readyz with 500"]),
+        (503, b"[]", ["the web server answers /readyz with 503"]),
+    ],
+)
+def test_ready_is_what_readyz_says(status, body, failures):
+    with web_server(status, body) as endpoint:
+        assert endpoint.is_ready() is (not failures)
+        assert endpoint.failures() == failures
+
+
+@pytest.mark.integration
 def test_a_closed_port_is_not_ready():
-    assert not Endpoint("127.0.0.1", free_port()).is_ready()
+    endpoint = Endpoint("127.0.0.1", free_port())
+    assert not endpoint.is_ready()
+    assert endpoint.failures() == ["the web server does not answer"]
 
 
 def test_the_url_can_be_opened_even_when_all_addresses_are_bound():
