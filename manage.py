@@ -13,9 +13,13 @@ def main() -> None:
     # and again would take a second at the start and another at the end.
     gc.set_threshold(50_000)
     atexit.register(gc.freeze)
+    from django.core.exceptions import ImproperlyConfigured
+
     try:
         _execute()
         sys.stdout.flush()
+    except ImproperlyConfigured as error:
+        sys.exit(str(error))
     except BrokenPipeError:  # the reader, such as `head`, has closed the pipe
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # for the flush at exit
         sys.exit(1)

@@ -10,19 +10,25 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
-import environ
 from django.core.exceptions import ImproperlyConfigured
 
+from completions.catalog.entries import DTYPES
 from project import structured_logs
+from project.environment import Environment
 
-env = environ.Env()
+env = Environment()
 BASE_DIR = Path(__file__).resolve().parent.parent
 
 
 # State ------------------------------------------------------------------------------------------
 
 QUIRE_HOME = Path(env.str("QUIRE_HOME", default=str(BASE_DIR / "var"))).expanduser().resolve()
-QUIRE_HOME.mkdir(mode=0o700, parents=True, exist_ok=True)
+try:
+    QUIRE_HOME.mkdir(mode=0o700, parents=True, exist_ok=True)
+except OSError as error:
+    raise ImproperlyConfigured(
+        f"QUIRE_HOME is '{QUIRE_HOME}'; use a folder that can be made: {error.strerror}"
+    ) from error
 MODELS_DIR = QUIRE_HOME / "models"
 RUN_DIR = QUIRE_HOME / "run"
 LOG_DIR = QUIRE_HOME / "log"
@@ -31,6 +37,8 @@ DEVICE = env.str("QUIRE_DEVICE", default="auto")
 DTYPE = env.str("QUIRE_DTYPE", default="") or None
 if not re.fullmatch(r"auto|cpu|cuda(:\d+)?", DEVICE):
     raise ImproperlyConfigured(f"QUIRE_DEVICE is {DEVICE!r}; use auto, cpu, cuda or cuda:N")
+if DTYPE not in (None, *DTYPES):
+    raise ImproperlyConfigured(f"QUIRE_DTYPE is {DTYPE!r}; use {', '.join(DTYPES)}")
 _ranks = env.str("QUIRE_TENSOR_PARALLEL_SIZE", default="")
 if not re.fullmatch(r"([1-9]\d{0,3})?", _ranks):
     raise ImproperlyConfigured(f"QUIRE_TENSOR_PARALLEL_SIZE is {_ranks!r}; use a number from 1 on")
@@ -89,6 +97,10 @@ REDIS_PREFIX = env.str("QUIRE_REDIS_PREFIX", default="quire:")
 def _database() -> dict[str, Any]:
     embedded = f"sqlite:///{quote(str(QUIRE_HOME))}/quire.sqlite3"
     config: dict[str, Any] = env.db("DATABASE_URL", default=embedded)
+    if "ENGINE" not in config:
+        raise ImproperlyConfigured(
+            "DATABASE_URL names no database; use postgresql://USER:PASSWORD@HOST:PORT/DATABASE"
+        )
     if config["ENGINE"].endswith("sqlite3"):
         config["OPTIONS"] = {
             # A deferred transaction fails when it writes after a read and another has written.
@@ -309,4 +321,9 @@ REST_FRAMEWORK = {
 LOG_FORMAT = env.str("QUIRE_LOG_FORMAT", default="auto")
 if LOG_FORMAT not in ("auto", "json", "console"):
     raise ImproperlyConfigured(f"QUIRE_LOG_FORMAT is {LOG_FORMAT!r}; use auto, json or console")
-LOGGING = structured_logs.configuration(env.str("QUIRE_LOG_LEVEL", default="INFO"), LOG_FORMAT)
+LOG_LEVEL = env.str("QUIRE_LOG_LEVEL", default="INFO")
+if LOG_LEVEL not in ("DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL"):
+    raise ImproperlyConfigured(
+        f"QUIRE_LOG_LEVEL is {LOG_LEVEL!r}; use DEBUG, INFO, WARNING, ERROR or CRITICAL"
+    )
+LOGGING = structured_logs.configuration(LOG_LEVEL, LOG_FORMAT)

@@ -38,3 +38,14 @@ def test_an_engine_worker_loads_no_django_application():
         [sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=True
     )
     assert done.stdout.splitlines()[-1] == "False False"
+
+
+@pytest.mark.parametrize("command", ["up", "engine_worker", "check"])
+def test_a_wrong_setting_is_a_message_without_a_traceback(command, tmp_path):
+    done = subprocess.run(
+        [sys.executable, "manage.py", command],
+        cwd=ROOT, env={**os.environ, "QUIRE_HOME": str(tmp_path), "QUIRE_RESULT_TTL": "10m"},
+        capture_output=True, text=True,
+    )  # fmt: skip
+    assert done.returncode == 1
+    assert done.stderr == "QUIRE_RESULT_TTL is '10m'; use a whole number\n"

@@ -88,8 +88,36 @@ def test_servers_that_are_given_are_used(tmp_path):
     assert "pool" in found["DATABASES"]
 
 
-def test_a_bad_value_is_named(tmp_path):
-    with pytest.raises(ValueError, match="QUIRE_DEVICE is 'tpu'"):
-        read(tmp_path, "DEVICE", QUIRE_DEVICE="tpu")
-    with pytest.raises(ValueError, match="QUIRE_TENSOR_PARALLEL_SIZE is '0'"):
-        read(tmp_path, "DEVICE", QUIRE_TENSOR_PARALLEL_SIZE="0")
+@pytest.mark.parametrize(
+    ("name", "value", "remedy"),
+    [
+        ("QUIRE_DEVICE", "tpu", "use auto, cpu"),
+        ("QUIRE_DTYPE", "int3", "use bfloat16"),
+        ("QUIRE_TENSOR_PARALLEL_SIZE", "0", "use a number from 1 on"),
+        ("QUIRE_MAX_BODY_BYTES", "8MB", "use a whole number"),
+        ("QUIRE_REQUEST_TIMEOUT", "soon", "use a number"),
+        ("QUIRE_HTTPS", "maybe", "use true or false"),
+        ("QUIRE_STORAGE_OPTIONS", "{", "use JSON"),
+        ("QUIRE_LOG_LEVEL", "loud", "use DEBUG, INFO, WARNING, ERROR or CRITICAL"),
+    ],
+)
+def test_a_bad_value_is_named(tmp_path, name, value, remedy):
+    with pytest.raises(ValueError, match=f"ImproperlyConfigured: {name} is '{value}'; {remedy}"):
+        read(tmp_path, "DEVICE", **{name: value})
+
+
+def test_what_cannot_be_a_database_is_named_without_its_password(tmp_path):
+    with pytest.raises(ValueError, match="ImproperlyConfigured: DATABASE_URL names no") as refusal:
+        read(tmp_path, "DATABASES", DATABASE_URL="pass-word")
+    assert "pass-word" not in str(refusal.value)
+
+
+def test_a_home_that_cannot_be_made_is_named(tmp_path):
+    (tmp_path / "file").touch()
+    with pytest.raises(ValueError, match=r"ImproperlyConfigured: QUIRE_HOME is .*/file/home'; "):
+        read(tmp_path / "file" / "home", "DEVICE")
+
+
+@pytest.mark.parametrize(("value", "expected"), [("", "False"), ("on", "True"), ("No", "False")])
+def test_a_switch_may_have_several_names(tmp_path, value, expected):
+    assert read(tmp_path, "HTTPS", QUIRE_HTTPS=value) == {"HTTPS": expected}

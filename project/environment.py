@@ -1,0 +1,24 @@
+"""Reads settings from environment variables; a wrong value is refused by the variable's name."""
+
+import os
+from typing import Any
+
+import environ
+from django.core.exceptions import ImproperlyConfigured
+
+_SWITCHES = ("", "true", "on", "ok", "y", "yes", "1", "false", "off", "n", "no", "0")
+"""What a variable for yes or no may hold; all but django-environ's own names of true are false."""
+_FORMS = {int: "a whole number", float: "a number", bool: "true or false"}
+
+
+class Environment(environ.Env):  # type: ignore[misc] # it has no types
+    def get_value(self, var: str, cast: Any = None, *args: Any, **options: Any) -> Any:
+        """Return the value of `var`, converted by `cast`. Raises ImproperlyConfigured."""
+        text = os.environ.get(var, "")
+        is_switch = cast is not bool or text.strip().lower() in _SWITCHES
+        try:
+            if is_switch:
+                return super().get_value(var, cast, *args, **options)
+        except ValueError:
+            pass
+        raise ImproperlyConfigured(f"{var} is {text!r}; use {_FORMS.get(cast, 'JSON')}")
