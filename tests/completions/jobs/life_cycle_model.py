@@ -96,21 +96,21 @@ class Model:
         return [job for job in self.accepted if job.open]
 
     def refusal(self, new: NewJob, limited: bool) -> str:
-        """Why a job that has no record is refused; empty if it is not."""
-        others, of_class = self.open_jobs(), class_of(new)
-        if sum(class_of(job.new) == of_class for job in others) >= MOST_OF_CLASS:
-            return "full"
+        """Why a new job is refused; empty if it is not. Only budgets bound lines of batches."""
+        others, waited_for = self.open_jobs(), new.waited_for
         mates = [job for job in others if job.new.api_key_id == new.api_key_id]
-        if sum(job.new.kind != "batch" for job in mates) >= MOST_OF_KEY:
-            return "crowded"
-        if not limited:
-            return ""
         held = sum(job.new.most_tokens for job in mates if job.limited)
-        if held + self.spent_tokens(new.api_key_id) + new.most_tokens > MONTHLY_TOKENS:
-            return "budget"
-        if new.waited_for and sum(job.limited and job.new.waited_for for job in mates) >= PLACES:
-            return "concurrency"
-        return ""
+        spent = held + self.spent_tokens(new.api_key_id) + new.most_tokens
+        busy = sum(job.limited and job.new.waited_for for job in mates)
+        bounds = {
+            "full": sum(class_of(job.new) == class_of(new) for job in others) >= MOST_OF_CLASS,
+            "crowded": sum(job.new.kind != "batch" for job in mates) >= MOST_OF_KEY,
+            "budget": limited and spent > MONTHLY_TOKENS,
+            "concurrency": limited and waited_for and busy >= PLACES,
+        }
+        if new.kind == "batch":
+            bounds = {"budget": bounds["budget"]}
+        return next((name for name, reached in bounds.items() if reached), "")
 
     def spent_tokens(self, api_key_id: int) -> int:
         return sum(job.used for job in self.accepted if job.new.api_key_id == api_key_id)

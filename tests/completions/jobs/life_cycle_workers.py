@@ -16,14 +16,12 @@ from completions.jobs.submit import FIRST_CHECK
 from tests.completions.jobs.job_making import PREFIX
 from tests.completions.jobs.life_cycle_model import Held, Model
 
-NAMES = [f"job-{n}" for n in range(7)]
 WEBS = ["web-1", "web-2"]
 MOST_HELD = 12
 
-names = st.sampled_from(NAMES)
-several = st.lists(names, min_size=1, max_size=4, unique=True)
+picks = st.integers(0, 9)
+several = st.lists(picks, min_size=1, max_size=4)
 slots = st.integers(0, 2)
-places = st.lists(st.integers(0, MOST_HELD - 1), min_size=1, max_size=3, unique=True)
 
 
 class Workers(RuleBasedStateMachine):
@@ -39,21 +37,30 @@ class Workers(RuleBasedStateMachine):
         self.names_of_workers = (f"worker-{n}" for n in count())
         self.workers = [self.new_worker() for _ in range(3)]
         self.held: list[Held] = []
-        """Newest first. Old ones are no longer the worker's."""
+        """Oldest first. Some are no longer the worker's."""
+        self.begun: set[tuple[str, int]] = set()
         self.tokens = count(100)
         for slot in range(3):
             self.beat(slot)
 
+    def chosen(self, found: Sequence[int]) -> list[str]:
+        """The ids of different jobs; those that have not ended are chosen more often."""
+        jobs = sorted(self.model.accepted, key=lambda job: not job.open)
+        ids = [job.new.id for job in jobs] + ["nobody"]
+        return list(dict.fromkeys(ids[pick % len(ids)] for pick in found))
+
     def new_worker(self) -> Execution:
         return Execution(self.store, next(self.names_of_workers))
 
-    @rule(slot=slots, job_ids=several, again=st.booleans())
-    def claim(self, slot: int, job_ids: Sequence[str], again: bool = False) -> None:
+    @rule(slot=slots, found=several, again=st.booleans(), size=st.integers(0, 2))
+    def claim(self, slot: int, found: Sequence[int], again: bool, size: int) -> None:
         """`again` if the first reply was lost. Also a lapsed worker claims: it does not know."""
-        worker = self.workers[slot]
+        worker, job_ids = self.workers[slot], self.chosen(found)
         self.take(worker, job_ids)
         if again:
             self.take(worker, job_ids)
+        chosen = [it for it in self.held if it.worker == worker.worker_id]
+        self.publish(worker, chosen, size, None, 0, again)
 
     def take(self, worker: Execution, job_ids: Sequence[str]) -> None:
         replies = worker.claim(job_ids)
@@ -70,33 +77,53 @@ class Workers(RuleBasedStateMachine):
         assert (claim.attempt, claim.sequence_number) == (job.attempt, job.next_number)
         assert claim.request == job.new.request
         assert worker.published(claim.job_id).tokens.get(0, []) == job.tokens
-        due: Any = self.client.zscore(f"{PREFIX}open", claim.job_id)
-        assert due <= time.time() + FIRST_CHECK, "its worker's death would go unnoticed"
-        fence = worker.worker_id, claim.attempt, claim.job_id
-        if fence not in [(it.worker, it.claim.attempt, it.claim.job_id) for it in self.held]:
-            self.held.insert(0, Held(worker.worker_id, claim, claim.sequence_number))
-            del self.held[MOST_HELD:]
-
-    def _of(self, worker: str, places: Sequence[int]) -> list[Held]:
-        own = [held for held in self.held if held.worker == worker]
-        return [own[place] for place in places if place < len(own)]
+        if (claim.job_id, claim.attempt) not in self.begun:
+            self.begun.add((claim.job_id, claim.attempt))
+            self.held.append(Held(worker.worker_id, claim, claim.sequence_number))
+            del self.held[:-MOST_HELD]
+            due: Any = self.client.zscore(f"{PREFIX}open", claim.job_id)
+            assert due <= time.time() + FIRST_CHECK, "its worker's death would go unnoticed"
 
     @precondition(lambda self: self.held)
     @rule(
-        slot=slots,
-        places=places,
+        pick=picks,
+        many=st.booleans(),
         size=st.integers(0, 2),
-        end=st.sampled_from([None, None, "completed", "failed", "cancelled"]),
-        ahead=st.sampled_from([0, 0, 0, 0, 1]),
+        then=st.sampled_from(
+            ["go on", "go on", "completed", "failed", "cancelled", "released", "lost", "regained"]
+        ),
+        ahead=st.sampled_from([0, 0, 1]),
         again=st.booleans(),
     )
+    def step(self, pick: int, many: bool, size: int, then: Any, ahead: int, again: bool) -> None:
+        """One or many claims of a worker. `again` if the reply was lost, `ahead` if Redis has lost
+        the step before."""
+        held = self.held[-1 - pick % len(self.held)]
+        chosen = [it for it in self.held if many and it.worker == held.worker] or [held]
+        (worker,) = (it for it in self.workers if it.worker_id == held.worker)
+        if then in ("released", "lost", "regained"):
+            self.publish(worker, chosen, size, None, ahead, again)
+            for _ in range(1 + again):
+                self.release(worker, chosen, then == "lost")
+            if then == "regained":
+                self.take(worker, [it.claim.job_id for it in chosen])
+                self.publish(worker, chosen, size, "completed", 0, again)  # the former attempt
+                self.release(worker, chosen, lost=True)
+        else:
+            self.publish(worker, chosen, size, None if then == "go on" else then, ahead, again)
+
     def publish(
-        self, slot: int, places: Sequence[int], size: int, end: Any, ahead: int, again: bool
+        self,
+        worker: Execution,
+        chosen: Sequence[Held],
+        size: int,
+        end: Any,
+        ahead: int,
+        again: bool,
     ) -> None:
-        """One step; `again` if the reply was lost, `ahead` if Redis has lost the step before."""
-        worker = self.workers[slot]
-        chosen = self._of(worker.worker_id, places)
         steps, endings = [], []
+        if end and ahead:
+            size = 0  # only the end says that Redis has lost something
         for held in chosen:
             number = held.number + ahead
             choices = [(0, [next(self.tokens)], "x", None, None) for _ in range(size)]
@@ -126,31 +153,33 @@ class Workers(RuleBasedStateMachine):
             assert it.usage is not None
             assert done == self.model.finish(held, it.sequence_number, it.state, it.usage)
 
-    @precondition(lambda self: self.held)
-    @rule(slot=slots, places=places, lost=st.booleans(), again=st.booleans())
-    def release(self, slot: int, places: Sequence[int], lost: bool, again: bool) -> None:
-        worker = self.workers[slot]
-        chosen = self._of(worker.worker_id, places)
-        for _ in range(1 + again):
-            worker.release([(it.claim.job_id, it.claim.attempt) for it in chosen], lost)
-            for held in chosen:
-                self.model.release(held, lost)
+    def release(self, worker: Execution, chosen: Sequence[Held], lost: bool) -> None:
+        worker.release([(it.claim.job_id, it.claim.attempt) for it in chosen], lost)
+        for held in chosen:
+            self.model.release(held, lost)
 
-    @rule(slot=slots)
+    @rule(slot=slots, state=st.sampled_from(["beats", "lapsed", "dead"]))
+    def heartbeat(self, slot: int, state: str) -> None:
+        {"beats": self.beat, "lapsed": self.lapse, "dead": self.die}[state](slot)
+
     def beat(self, slot: int) -> None:
         self.workers[slot].beat("m", {})
         self.model.beating.add(self.workers[slot].worker_id)
         self.keep_alive()
 
-    @rule(slot=slots)
     def lapse(self, slot: int) -> None:
         """It does not reach Redis for longer than its heartbeat lasts, and may come back."""
         self.client.delete(f"{PREFIX}worker:{self.workers[slot].worker_id}")
         self.model.beating.discard(self.workers[slot].worker_id)
 
-    @rule(slot=slots, job_ids=several)
-    def claim_and_die(self, slot: int, job_ids: Sequence[str]) -> None:
-        self.take(self.workers[slot], job_ids)
+    @rule(slot=slots, found=several, workers=st.integers(1, 2))
+    def claim_and_die(self, slot: int, found: Sequence[int], workers: int) -> None:
+        """A process that is started again breaks again."""
+        for _ in range(workers):
+            self.take(self.workers[slot], self.chosen(found))
+            self.die(slot)
+
+    def die(self, slot: int) -> None:
         self.lapse(slot)
         gone = self.workers[slot].worker_id
         self.held = [held for held in self.held if held.worker != gone]

@@ -10,7 +10,7 @@ import pytest
 import redis
 from hypothesis import settings
 from hypothesis import strategies as st
-from hypothesis.stateful import invariant, rule, run_state_machine_as_test
+from hypothesis.stateful import initialize, invariant, precondition, rule, run_state_machine_as_test
 
 from completions.jobs import operate
 from completions.jobs.connection import connect_async
@@ -30,14 +30,7 @@ from tests.completions.jobs.life_cycle_model import (
     ModelJob,
 )
 from tests.completions.jobs.life_cycle_state import TOKENS_PER_MINUTE, Found, seed_budgets
-from tests.completions.jobs.life_cycle_workers import (
-    MOST_HELD,
-    NAMES,
-    WEBS,
-    Workers,
-    names,
-    several,
-)
+from tests.completions.jobs.life_cycle_workers import WEBS, Workers, picks, several
 
 pytestmark = pytest.mark.integration
 
@@ -49,6 +42,14 @@ LIMITS = Limits(
 )
 PRICES = (500.0, 100.0, 2000.0)
 LIMITED_KEY, OTHER_KEY = 8, 9
+MOST_JOBS = 10
+specs = st.tuples(
+    st.sampled_from(["sync", "stream", "background", "batch"]),
+    st.booleans(),  # whether its key has limits
+    st.integers(0, 1),  # its web process
+    st.sampled_from(["", "", "", "a", "b"]),  # the client's own id
+    st.booleans(),  # whether it is sent twice
+)
 REFUSALS: dict[type[Exception], str] = {
     KeyQueueFullError: "crowded",
     QueueFullError: "full",
@@ -69,39 +70,39 @@ class LifeCycle(Workers):
         seed_budgets(self.store, LIMITED_KEY)
         self.found = Found(self.client, self.store, self.model)
         for web in (0, 1):
-            self.renew_lease(web)
+            self.lease(web, True)
 
     # Clients ---------------------------------------------------------------------------------
 
-    @rule(
-        name=names,
-        kind=st.sampled_from(["sync", "stream", "background", "batch"]),
-        limited=st.booleans(),
-        web=st.integers(0, 1),
-        rid=st.sampled_from(["", "", "a", "b"]),
-    )
-    def submit(self, name: str, kind: Any, limited: bool, web: int, rid: str) -> None:
-        """A name that is taken stands for a submission whose first reply was lost."""
-        fields = {"deadline": time.time() + 3600}
+    @initialize(specs=st.lists(specs, min_size=3, max_size=6))
+    def begin(self, specs: Sequence[Any]) -> None:
+        for spec in specs:
+            self._submit(*spec)
+
+    @precondition(lambda self: len(self.model.accepted) < MOST_JOBS)
+    @rule(spec=specs)
+    def submit(self, spec: Any) -> None:
+        self._submit(*spec)
+
+    def _submit(self, kind: Any, limited: bool, web: int, rid: str, again: bool) -> None:
+        """`again` if the first reply was lost."""
+        job_id, fields = f"job-{len(self.model.accepted)}", {"deadline": time.time() + 3600}
         if limited:
-            new = limited_job(name, LIMITS, kind, prices=PRICES, api_key_id=LIMITED_KEY, **fields)
+            more = {"prices": PRICES, "api_key_id": LIMITED_KEY}
+            new = limited_job(job_id, LIMITS, kind, **more, **fields)
         else:
-            new = new_job(name, kind, api_key_id=OTHER_KEY, **fields)
-        if name in {job.new.id for job in self.model.accepted}:
-            if name in self.model.jobs:
-                assert self._refusal(new, web) == ""
-            return
+            new = new_job(job_id, kind, api_key_id=OTHER_KEY, **fields)
         if rid and not self._takes(rid, new):
             return
-        refused = self.model.refusal(new, limited) if kind != "batch" else ""
-        if kind == "batch" and limited and self.model.refusal(new, limited) == "budget":
-            refused = "budget"
+        refused = self.model.refusal(new, limited)
         assert self._refusal(new, web) == refused
         if not refused:
             self.model.accept(ModelJob(new, "" if new.kept else WEBS[web], limited))
+            if again:
+                assert self._refusal(new, web) == ""
             self.keep_alive()
         elif rid:
-            self._run(self.rids.free(new.api_key_id, [rid], name))
+            self._run(self.rids.free(new.api_key_id, [rid], job_id))
             self.model.rids.discard(f"{new.api_key_id}:{rid}")
 
     def _takes(self, rid: str, new: NewJob) -> bool:
@@ -125,49 +126,40 @@ class LifeCycle(Workers):
             return REFUSALS[type(error)]
         return ""
 
-    @rule(name=names)
-    def cancel(self, name: str) -> None:
-        assert operate.cancel(self.store, name) == self.model.cancel(name)
-
-    @rule(name=names)
-    def remove(self, name: str) -> None:
-        """As DELETE does with the result of a job that has ended."""
-        job = self.model.jobs.get(name)
-        if job is not None and not job.open:
-            self._run(self.webs[0].remove(name))
-            del self.model.jobs[name]
-
-    @rule(web=st.integers(0, 1))
-    def drop_lease(self, web: int) -> None:
-        self._run(self.webs[web].drop_lease())
-        self.model.leases.discard(WEBS[web])
-
-    @rule(web=st.integers(0, 1))
-    def renew_lease(self, web: int) -> None:
-        self._run(self.webs[web].renew_lease())
-        self.model.leases.add(WEBS[web])
-        self.keep_alive()
+    @rule(web=st.integers(0, 1), lives=st.booleans())
+    def lease(self, web: int, lives: bool) -> None:
+        if lives:
+            self._run(self.webs[web].renew_lease())
+            self.model.leases.add(WEBS[web])
+            self.keep_alive()
+        else:
+            self._run(self.webs[web].drop_lease())
+            self.model.leases.discard(WEBS[web])
 
     # Upkeep and operators --------------------------------------------------------------------
 
-    @rule(name=names)
-    def requeue(self, name: str) -> None:
-        assert operate.requeue(self.store, name) == self.model.requeue(name)
+    @rule(pick=picks, action=st.sampled_from(["cancel", "requeue", "be late", "be late", "remove"]))
+    def act(self, pick: int, action: str) -> None:
+        (job_id,) = self.chosen([pick])
+        job = self.model.jobs.get(job_id)
+        if action == "cancel":
+            assert operate.cancel(self.store, job_id) == self.model.cancel(job_id)
+        elif action == "requeue":
+            assert operate.requeue(self.store, job_id) == self.model.requeue(job_id)
+        elif job and job.open and action == "be late":
+            job.late = 61 if job.late > 0 else 1
+            self.client.hset(f"{PREFIX}job:{job_id}", "deadline", time.time() - job.late)
+        elif job and not job.open:  # as DELETE does with the result of a job that has ended
+            self._run(self.webs[0].remove(job_id))
+            del self.model.jobs[job_id]
 
-    @rule(name=names, late=st.sampled_from([1.0, 61.0]))
-    def pass_deadline(self, name: str, late: float) -> None:
-        job = self.model.jobs.get(name)
-        if job is not None and job.open:
-            self.client.hset(f"{PREFIX}job:{name}", "deadline", time.time() - late)
-            job.late = late
-
-    @rule(job_ids=several, passes=st.integers(1, 6))
-    def reconcile(self, job_ids: Sequence[str], passes: int = 1) -> None:
+    @rule(found=several, passes=st.integers(1, 6))
+    def reconcile(self, found: Sequence[int], passes: int = 1) -> None:
         """Some time later, or many times."""
         for _ in range(passes):
-            due = self._pass_time(job_ids)
-            found = {lost.job_id for lost in reconcile(self.store)}
-            assert found == self.model.reconcile(due)
+            due = self._pass_time(self.chosen(found))
+            messages = {lost.job_id for lost in reconcile(self.store)}
+            assert messages == self.model.reconcile(due)
 
     def _pass_time(self, job_ids: Sequence[str]) -> list[str]:
         """Make the reconciler look at these jobs. Returns at which it looks, given-back ones too;
@@ -207,12 +199,12 @@ class LifeCycle(Workers):
         self.workers[0] = last
         self.beat(0)
         self.held = []
-        for _ in NAMES:
-            due = self._pass_time(NAMES)
+        for _ in range(MOST_JOBS):
+            due = self._pass_time([job.new.id for job in self.model.accepted])
             messages = {lost.job_id for lost in reconcile(self.store)}
             assert messages == self.model.reconcile(due)
             self.take(last, sorted(messages))
-            self.publish(0, range(MOST_HELD), 1, "completed", 0, False)
+            self.publish(last, self.held, 1, "completed", 0, False)
             self.held = []
         self.found.check()
         self.found.check_that_nothing_is_left()
@@ -234,7 +226,7 @@ def test_any_order_of_events(valkey: Any, redis_client: redis.Redis) -> None:
     }
     try:
         machine = type("Machine", (LifeCycle,), bound)
-        run_state_machine_as_test(machine, settings=settings(stateful_step_count=50))
+        run_state_machine_as_test(machine, settings=settings(stateful_step_count=60))
     finally:
         loop.run_until_complete(client.aclose())
         loop.close()
