@@ -16,11 +16,15 @@ _WORKERS, _WEB = 1, 2
 responses, and workers stop while Valkey still takes their jobs back."""
 WEB_GRACE = 20
 """Seconds for open responses to end after SIGTERM."""
+KEEP_ALIVE = 75
+"""Seconds that a connection stays open between two requests. Where both ends close it at the same
+age, a request can meet a closed connection. openai's client closes it after 5 s, which is uvicorn's
+default too; nginx and load balancers after 60 s."""
 # Without proxy headers: project/asgi.py reads them, for QUIRE_TRUSTED_PROXIES.
 _UVICORN = (
     "-m uvicorn project.asgi:application --http project.server.http_protocol:Protocol "
     "--loop uvloop --ws none --no-access-log --no-server-header --no-use-colors "
-    f"--timeout-graceful-shutdown {WEB_GRACE} --no-proxy-headers"
+    f"--timeout-graceful-shutdown {WEB_GRACE} --timeout-keep-alive {KEEP_ALIVE} --no-proxy-headers"
 )
 
 
