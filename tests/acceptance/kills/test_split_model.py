@@ -58,7 +58,7 @@ class Stream:
                         self.began.set()
 
     def wait(self):
-        self._thread.join(240)
+        self._thread.join(480)
         assert not self._thread.is_alive(), self._service.logs()
         return self.token_ids
 
