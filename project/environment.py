@@ -1,6 +1,7 @@
 """Reads settings from environment variables; a wrong value is refused by the variable's name."""
 
 import os
+from collections.abc import Sequence
 from typing import Any
 
 import environ
@@ -22,3 +23,11 @@ class Environment(environ.Env):  # type: ignore[misc] # it has no types
         except ValueError:
             pass
         raise ImproperlyConfigured(f"{var} is {text!r}; use {_FORMS.get(cast, 'JSON')}")
+
+    def choice(self, var: str, choices: Sequence[str], default: str) -> str:
+        """Return the value of `var`, one of `choices`. Raises ImproperlyConfigured."""
+        value: str = self.str(var, default=default)
+        if value not in (*choices, default):
+            *others, last = choices
+            raise ImproperlyConfigured(f"{var} is {value!r}; use {', '.join(others)} or {last}")
+        return value

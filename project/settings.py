@@ -34,11 +34,9 @@ RUN_DIR = QUIRE_HOME / "run"
 LOG_DIR = QUIRE_HOME / "log"
 MODELS_FILE = Path(env.str("QUIRE_MODELS", default=str(BASE_DIR / "models.toml"))).expanduser()
 DEVICE = env.str("QUIRE_DEVICE", default="auto")
-DTYPE = env.str("QUIRE_DTYPE", default="") or None
+DTYPE = env.choice("QUIRE_DTYPE", DTYPES, default="") or None
 if not re.fullmatch(r"auto|cpu|cuda(:\d+)?", DEVICE):
     raise ImproperlyConfigured(f"QUIRE_DEVICE is {DEVICE!r}; use auto, cpu, cuda or cuda:N")
-if DTYPE not in (None, *DTYPES):
-    raise ImproperlyConfigured(f"QUIRE_DTYPE is {DTYPE!r}; use {', '.join(DTYPES)}")
 _ranks = env.str("QUIRE_TENSOR_PARALLEL_SIZE", default="")
 if not re.fullmatch(r"([1-9]\d{0,3})?", _ranks):
     raise ImproperlyConfigured(f"QUIRE_TENSOR_PARALLEL_SIZE is {_ranks!r}; use a number from 1 on")
@@ -318,12 +316,8 @@ REST_FRAMEWORK = {
     "UNAUTHENTICATED_TOKEN": None,
 }
 
-LOG_FORMAT = env.str("QUIRE_LOG_FORMAT", default="auto")
-if LOG_FORMAT not in ("auto", "json", "console"):
-    raise ImproperlyConfigured(f"QUIRE_LOG_FORMAT is {LOG_FORMAT!r}; use auto, json or console")
-LOG_LEVEL = env.str("QUIRE_LOG_LEVEL", default="INFO")
-if LOG_LEVEL not in ("DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL"):
-    raise ImproperlyConfigured(
-        f"QUIRE_LOG_LEVEL is {LOG_LEVEL!r}; use DEBUG, INFO, WARNING, ERROR or CRITICAL"
-    )
+LOG_FORMAT = env.choice("QUIRE_LOG_FORMAT", ("auto", "json", "console"), default="auto")
+LOG_LEVEL = env.choice(
+    "QUIRE_LOG_LEVEL", ("DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL"), default="INFO"
+)
 LOGGING = structured_logs.configuration(LOG_LEVEL, LOG_FORMAT)

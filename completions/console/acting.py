@@ -9,9 +9,9 @@ unlike in the API.
 import asyncio
 from collections.abc import AsyncIterator
 from dataclasses import replace
+from functools import partial
 from typing import Any, cast
 
-from asgiref.sync import sync_to_async
 from django.contrib.auth.models import AnonymousUser, User
 from django.http import HttpRequest, StreamingHttpResponse
 from django.http.response import HttpResponseBase
@@ -27,7 +27,7 @@ from completions.http import access_log, runtime
 from completions.http.authentication import permit
 from completions.http.base import APIRequest, AsyncAPIView
 from completions.models import ApiKey, AuditAction
-from completions.models.release import release
+from completions.models.release import released
 
 HEADER = "X-Quire-Key"
 """The header with the id of the key to act as."""
@@ -68,8 +68,8 @@ class RunView(ActingView, CompletionsView):
     async def post(self, request: APIRequest) -> HttpResponseBase:
         # Before the job is queued: a hang-up while this waits must not leave a job behind.
         used = {"request": [None, access_log.current_request_id()]}
-        await sync_to_async(audit.record)(Actor.of(self.user), AuditAction.USED, self.key, used)
-        await release()
+        actor = Actor.of(self.user)
+        await released(partial(audit.record, actor, AuditAction.USED, self.key, used))
         response = await super().post(request)
         if isinstance(response, StreamingHttpResponse):
             response.streaming_content = await _started(response.streaming_content)

@@ -52,7 +52,8 @@ class NotClaimed:
 
     job_id: str
     reason: Literal["done", "elsewhere", "gone", "foreign"]
-    """It has ended, runs elsewhere, is unknown, or its record is not a job's."""
+    """It has ended, runs elsewhere or waits to run alone, is unknown, or its record is not a
+    job's."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -32,7 +32,9 @@ def explained() -> Iterator[None]:
             f"{settings.QUIRE_HOME} is in use: {error}. Stop that one, or set QUIRE_HOME "
             "and PORT to run another beside it."
         ) from error
-    except (entries.CatalogError, valkey.ValkeyUnavailableError) as error:
+    except (
+        entries.CatalogError, model_files.ModelFilesError, valkey.ValkeyUnavailableError,
+    ) as error:  # fmt: skip
         raise CommandError(str(error)) from error
     except DatabaseError as error:
         raise CommandError(f"the database cannot be used: {error}") from error
@@ -46,16 +48,6 @@ def prepare_process() -> None:
     if soft != resource.RLIM_INFINITY and soft < wanted:
         with contextlib.suppress(ValueError, OSError):  # some systems allow less than they say
             resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
-
-
-def require_usable(models: entries.Catalog) -> None:
-    """Raise CommandError for the first model whose requests the web tier could not read. Such a
-    service would start, and refuse every request of that model."""
-    for entry in models:
-        try:
-            model_files.load(entry)
-        except model_files.ModelFilesError as error:
-            raise CommandError(str(error)) from error
 
 
 def missing(models: entries.Catalog) -> list[entries.ModelEntry]:

@@ -1,7 +1,6 @@
 """Processes are killed at random under mixed load, round after round."""
 
 import asyncio
-import contextlib
 import os
 import random
 import signal
@@ -13,7 +12,7 @@ import pytest
 
 from tests.acceptance.kills.test_kills import create_batch, ended, require_every_answer_once
 from tests.acceptance.service import ScriptedInstallation
-from tests.faults.invariants import PATIENCE, require_sound, until
+from tests.faults.invariants import require_sound, until
 from tests.faults.traffic import Traffic
 
 CLIENTS = 12
@@ -41,12 +40,10 @@ async def storm(service: ScriptedInstallation, victims: list[str], dice: random.
         if victim == "valkey":  # SIGTERM would only restart it in order
             number = signal.SIGKILL
         await asyncio.to_thread(strike, service, victim, number)
-    with contextlib.suppress(TimeoutError):  # a slow machine starts a web process in ten seconds
-        async with asyncio.timeout(PATIENCE):
-            while not (  # noqa: ASYNC110
-                traffic.ledger.outcomes["whole streams"] and traffic.ledger.accepted
-            ):
-                await asyncio.sleep(0.1)
+    seen = traffic.ledger  # a slow machine starts a web process in ten seconds
+    await asyncio.to_thread(
+        until, lambda: seen.outcomes["whole streams"] and seen.accepted, "a stream is whole"
+    )
     await asyncio.sleep(2.0)
     traffic.stop()
     return await running

@@ -12,7 +12,7 @@ from django.conf import settings
 from django.core.management import call_command
 from django.core.management.base import BaseCommand, CommandError
 
-from completions.catalog import entries
+from completions.catalog import entries, model_files
 from project.management import startup
 from project.processes import logs, services
 from project.processes.endpoint import Endpoint
@@ -47,7 +47,8 @@ class Command(BaseCommand):
             models = entries.load(settings.MODELS_FILE, settings.MODELS_DIR)
             if {"web", "worker"} & set(only):
                 _require_prepared(models)
-                startup.require_usable(models)
+                for entry in models:  # or the service would start, and refuse all its requests
+                    model_files.load(entry)
             chosen = services.declare(models, endpoint, only)
             with (
                 contextlib.suppress(StopRequested),

@@ -1,21 +1,17 @@
 """Creates eight batches in eight threads, each with a connection of its own, of which three may
-wait. Prints the codes of the refusals and the number of the rows. Run with DATABASE_URL set to an
-empty database; in the database of pytest-django, threads would share a connection."""
+wait. Prints the codes of the refusals and the number of the rows. `run_apart` in conftest.py runs
+it."""
 
 import threading
 from concurrent.futures import ThreadPoolExecutor
 
-import django
+from django.conf import settings
+from django.core.management import call_command
+from django.db import connection, connections
 
-django.setup()
-
-from django.conf import settings  # noqa: E402
-from django.core.management import call_command  # noqa: E402
-from django.db import connection, connections  # noqa: E402
-
-from completions.endpoints import batches  # noqa: E402
-from completions.exceptions import APIError  # noqa: E402
-from completions.models import ApiKey, Batch, Organization  # noqa: E402
+from completions.endpoints import batches
+from completions.exceptions import APIError
+from completions.models import ApiKey, Batch, Organization
 
 THREADS = 8
 

@@ -1,23 +1,18 @@
 """Cancels an upload in one thread while another has checked that it may add a part. Prints what is
-left: the number of parts, and of files. Run with DATABASE_URL set to an empty database; in the
-database of pytest-django, threads would share a connection."""
+left: the number of parts, and of files. `run_apart` in conftest.py runs it."""
 
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from typing import Any
 
-import django
+from django.conf import settings
+from django.core.files.base import ContentFile
+from django.core.management import call_command
+from django.db import connections
 
-django.setup()
-
-from django.conf import settings  # noqa: E402
-from django.core.files.base import ContentFile  # noqa: E402
-from django.core.management import call_command  # noqa: E402
-from django.db import connections  # noqa: E402
-
-from completions.batches import uploads  # noqa: E402
-from completions.models import ApiKey, Organization, Upload, UploadPart  # noqa: E402
+from completions.batches import uploads
+from completions.models import ApiKey, Organization, Upload, UploadPart
 
 
 def cancel_while_a_part_is_added() -> None:

@@ -1,17 +1,12 @@
 """/v1/batches: valid bodies, access, and lists."""
 
 import json
-import os
-import subprocess
-import sys
 
 import pytest
 from django.core.files.uploadedfile import SimpleUploadedFile
 from django.test import Client
 
 from completions.models import Batch, File
-from tests.acceptance.service import ROOT
-from tests.completions.batches.export.test_postgres import database  # noqa: F401 - a fixture
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -125,19 +120,8 @@ def test_too_many_waiting_lines_refuse_new_batches(api, file_id, settings):
     assert create(api, file_id).status_code == 429
 
 
-@pytest.mark.parametrize("kind", ["sqlite", "postgresql"])
-def test_batches_that_come_together_are_bounded(request, tmp_path, kind):
-    """On SQLite any transaction that writes is alone; on PostgreSQL it takes the lock."""
-    url = f"sqlite:///{tmp_path}/db.sqlite3"
-    if kind == "postgresql":
-        url = request.getfixturevalue("database")
-    home = {"QUIRE_HOME": str(tmp_path), "DJANGO_SETTINGS_MODULE": "project.settings"}
-    ran = subprocess.run(
-        [sys.executable, "-m", "tests.completions.endpoints.batches_together"],
-        cwd=ROOT, env={**os.environ, **home, "DATABASE_URL": url}, stdout=subprocess.PIPE,
-        text=True, timeout=300, check=True,
-    )  # fmt: skip
-    assert ran.stdout.split() == ["batch_limit_exceeded"] * 5 + ["created"] * 3 + ["3"]
+def test_batches_that_come_together_are_bounded(run_apart):
+    assert run_apart("batches_together") == ["batch_limit_exceeded"] * 5 + ["created"] * 3 + ["3"]
 
 
 def test_lists_are_turned_page_by_page(api, file_id):

@@ -2,9 +2,6 @@
 
 import asyncio
 import hashlib
-import os
-import subprocess
-import sys
 import time
 from datetime import timedelta
 
@@ -18,8 +15,6 @@ from django.utils import timezone
 
 from completions.batches import uploads
 from completions.models import File, Upload, UploadPart
-from tests.acceptance.service import ROOT
-from tests.completions.batches.export.test_postgres import database  # noqa: F401 - a fixture
 from tests.completions.endpoints.test_files import code, content_of, folder, upload  # noqa: F401
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -303,19 +298,8 @@ def test_a_part_of_an_upload_that_ends_meanwhile_leaves_nothing(api, folder, mon
     assert not [path for path in folder.rglob("*") if path.is_file()]
 
 
-@pytest.mark.parametrize("kind", ["sqlite", "postgresql"])
-def test_a_part_of_an_upload_that_ends_between_two_steps_leaves_nothing(request, tmp_path, kind):
-    """On SQLite any transaction that writes is alone; on PostgreSQL it takes the lock."""
-    url = f"sqlite:///{tmp_path}/db.sqlite3"
-    if kind == "postgresql":
-        url = request.getfixturevalue("database")
-    home = {"QUIRE_HOME": str(tmp_path), "DJANGO_SETTINGS_MODULE": "project.settings"}
-    ran = subprocess.run(
-        [sys.executable, "-m", "tests.completions.endpoints.parts_together"],
-        cwd=ROOT, env={**os.environ, **home, "DATABASE_URL": url}, stdout=subprocess.PIPE,
-        text=True, timeout=300, check=True,
-    )  # fmt: skip
-    assert ran.stdout.split() == ["0", "0"]
+def test_a_part_of_an_upload_that_ends_between_two_steps_leaves_nothing(run_apart):
+    assert run_apart("parts_together") == ["0", "0"]
 
 
 def test_a_part_that_cannot_be_stored_takes_no_room(api, folder, monkeypatch):  # noqa: F811

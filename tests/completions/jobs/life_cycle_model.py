@@ -125,7 +125,7 @@ class Model:
         return job.cancelling or bool(job.web and job.web not in self.leases)
 
     def claim(self, worker: str, job_id: str) -> str:
-        """What the worker is told."""
+        """Return `run`, or the reason for which the worker does not run the job."""
         job = self.jobs.get(job_id)
         if job is None:
             return "gone"

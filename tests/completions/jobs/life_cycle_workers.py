@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, precondition, rule
 
 from completions.jobs.events import EndState, Usage
-from completions.jobs.execute import Claim, Ending, Execution, NotClaimed, StepEvent, Verdict
+from completions.jobs.execute import Claim, Ending, Execution, StepEvent, Verdict
 from completions.jobs.store import SyncStore
 from completions.jobs.submit import FIRST_CHECK
 from tests.completions.jobs.job_making import PREFIX
@@ -66,11 +66,11 @@ class Workers(RuleBasedStateMachine):
         replies = worker.claim(job_ids)
         for job_id, reply in zip(job_ids, replies, strict=True):
             verdict = self.model.claim(worker.worker_id, job_id)
-            if isinstance(reply, NotClaimed):
-                assert reply == NotClaimed(job_id, verdict)  # type: ignore[arg-type]
-            else:
+            if isinstance(reply, Claim):
                 assert verdict == "run"
                 self._begin(worker, reply)
+            else:
+                assert (reply.job_id, reply.reason) == (job_id, verdict)
 
     def _begin(self, worker: Execution, claim: Claim) -> None:
         job = self.model.jobs[claim.job_id]
