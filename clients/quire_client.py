@@ -412,7 +412,8 @@ def _first_url(file: Path) -> str:
     """Return the url of the first line that is not blank, or a default. The server explains what
     is wrong with such a line."""
     with (
-        file.open(encoding="utf-8-sig") as lines,
+        # Only a line feed ends a line: for JSON, a carriage return is a space.
+        file.open(encoding="utf-8-sig", newline="\n") as lines,
         suppress(ValueError, KeyError, TypeError, StopIteration, RecursionError),
     ):
         return str(json.loads(next(line for line in lines if line.strip()))["url"])

@@ -14,6 +14,8 @@ import structlog
 from django.http import HttpRequest
 from structlog.typing import EventDict, Processor
 
+from completions.contract.json_lines import encode_line
+
 
 def _without_query(_logger: Any, _method: str, event: EventDict) -> EventDict:
     """Name a request by its path alone: its query may be the code of a sign-in."""
@@ -73,7 +75,7 @@ def _without_traceback(record: logging.LogRecord) -> bool:
 
 def _render(_logger: logging.Logger, _method: str, event: EventDict) -> str:
     try:
-        return orjson.dumps(event, default=str).decode()
+        return encode_line(event, default=str).decode()
     except orjson.JSONEncodeError:  # half a surrogate pair, or an integer beyond 64 bits
         return json.dumps(event, default=str)
 

@@ -13,6 +13,8 @@ LINES_AT_ONCE = 100
 BYTES_AT_ONCE = 4 * 1024 * 1024
 """Limits of a group of lines, which are validated and stored together."""
 _KEYS = ("custom_id", "method", "url", "body")
+_WHITESPACE = " \t\r\n"
+"""What JSON ignores around a value (RFC 8259, section 2). `str.strip` removes more, U+2028 too."""
 
 
 @dataclass(eq=False)
@@ -29,14 +31,18 @@ class LineError(Exception):
 
 
 def lines_of(content: IO[bytes]) -> Iterator[bytes]:
-    """The lines of an input file. Only a line feed ends one. Django's files, iterated, end lines at
+    """The lines of a JSONL file. Only a line feed ends one. Django's files, iterated, end lines at
     carriage returns too, which JSON takes for spaces."""
     return iter(content.readline, b"")
 
 
 def as_text(line: bytes) -> str:
     """The JSON text of a line. Raises UnicodeDecodeError."""
-    return line.decode("utf-8-sig").strip()
+    return line.decode("utf-8-sig").strip(_WHITESPACE)
+
+
+def is_blank(line: bytes) -> bool:
+    return not line.strip(_WHITESPACE.encode())
 
 
 def groups(found: Iterator[tuple[int, bytes]]) -> Iterator[list[tuple[int, bytes]]]:

@@ -10,6 +10,7 @@ import orjson
 
 from completions.accounts.keys import limits_of
 from completions.catalog import model_files
+from completions.contract.json_lines import encode_line
 from completions.exceptions import APIError, from_job_error
 from completions.jobs.ended import EndedJob
 from completions.jobs.record import NewJob
@@ -141,7 +142,7 @@ def result_of(batch: Batch, line: BatchLine) -> dict[str, Any]:
 def output_line(batch: Batch, line: BatchLine, result: Mapping[str, Any]) -> bytes:
     """Return a line of the output or error file, including its newline."""
     name = batch.request_id(line.number)
-    return orjson.dumps({"id": name, "custom_id": line.custom_id, **result}) + b"\n"
+    return encode_line({"id": name, "custom_id": line.custom_id, **result}) + b"\n"
 
 
 def body_of(line: Mapping[str, Any]) -> Mapping[str, Any]:

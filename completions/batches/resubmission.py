@@ -13,6 +13,7 @@ from django.db import close_old_connections
 
 from completions.batches import files
 from completions.batches.input_lines import as_text, lines_of
+from completions.contract.json_lines import escape_line_breaks
 from completions.models import Batch, File
 
 
@@ -26,7 +27,7 @@ def prepare(batch: Batch, now: datetime) -> tuple[Batch, File]:
     sent, failed = inputs.get(id=batch.input_file_id), inputs.get(id=batch.error_file_id)
     close_old_connections()  # of this thread: others need it while the files are read
     with files.opened(failed) as content:
-        wanted = {json.loads(line)["custom_id"] for line in content}
+        wanted = {json.loads(line)["custom_id"] for line in lines_of(content)}
     with files.opened(sent) as content:
         return again(batch, _chosen(content, wanted))
 
@@ -58,4 +59,4 @@ def _chosen(content: IO[bytes], custom_ids: set[str]) -> Iterator[bytes]:
     for line in lines_of(content):
         text = as_text(line)
         if text and json.loads(text)["custom_id"] in custom_ids:
-            yield text.encode() + b"\n"
+            yield escape_line_breaks(text.encode()) + b"\n"

@@ -17,6 +17,7 @@ from django.utils import timezone
 
 from completions.batches import files
 from completions.batches.input_lines import as_text
+from completions.contract.json_lines import encode_line, escape_line_breaks
 from completions.models import Batch, BatchResult, File
 from completions.models.parts import portions
 
@@ -125,12 +126,13 @@ def matching(
 ) -> Iterator[tuple[BatchResult, bytes | None]]:
     """Yield every line after `after` that the query finds, with its output, or with None if its
     text does not match."""
-    term = orjson.dumps(wanted.text)[1:-1].lower()
+    # Files of earlier versions hold some characters raw that files now hold as escapes.
+    terms = {encode(wanted.text)[1:-1].lower() for encode in (encode_line, orjson.dumps)}
     # Pages with `after`, not a cursor: a long transaction would hold up SQLite's checkpoints.
     while part := list(wanted.rows(batch, after)[:_AT_ONCE]):
         for some in portions(part, _AT_ONCE, _BYTES_AT_ONCE, lambda row: row.size):
             for row, text in zip(some, contents.outputs(some), strict=True):
-                yield row, text if not term or term in text.lower() else None
+                yield row, text if any(term in text.lower() for term in terms) else None
         after = part[-1].number
 
 
@@ -179,7 +181,7 @@ def requests(batch: Batch, wanted: Wanted, contents: Contents) -> Iterator[bytes
     """The requests of all matching lines, as they were sent."""
     for row, text in matching(batch, wanted, contents):
         if text is not None and (sent := as_text(contents.sent(row))):
-            yield sent.encode() + b"\n"
+            yield escape_line_breaks(sent.encode()) + b"\n"
 
 
 def downloads(batch: Batch, wanted: Wanted, contents: Contents) -> Iterator[bytes]:

@@ -22,7 +22,7 @@ from completions.accounts import keys
 from completions.accounts.keys import Principal
 from completions.batches import files, lines, states, writing
 from completions.batches.counted_fields import SharedSchema, schema_of
-from completions.batches.input_lines import LineError, groups, parse
+from completions.batches.input_lines import LineError, groups, is_blank, parse
 from completions.batches.lines import PreparedLine
 from completions.batches.planning.cache import CacheSize
 from completions.batches.planning.forecast import Tally, token_source
@@ -219,7 +219,7 @@ class Check:
                         f"The line is longer than {most} bytes. Shorten it.",
                         line=number,
                     )
-                if not text.strip():
+                if is_blank(text):
                     continue
                 self._batch.total += 1
                 if self._batch.total > settings.MAX_BATCH_LINES:

@@ -13,6 +13,7 @@ from django.utils import timezone
 
 from completions.batches import files, lines
 from completions.batches.index import Index
+from completions.batches.input_lines import lines_of
 from completions.batches.summary import Summary
 from completions.models import UNFINISHED, Batch, BatchLine, File, FilePurpose, LineState
 from completions.models.parts import parts
@@ -149,6 +150,6 @@ def _stored_after(batch: Batch, answered: bool, number: int) -> Iterator[bytes]:
         return
     file = File.objects.get(id=batch.output_file_id if answered else batch.error_file_id)
     with file.content.open("rb") as content:
-        for text in content:
+        for text in lines_of(content):
             if lines.number_of(text) > number:
                 yield text

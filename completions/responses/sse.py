@@ -9,8 +9,9 @@ import hashlib
 from collections.abc import AsyncIterator, Mapping
 from typing import Any
 
-import orjson
 from django.http import StreamingHttpResponse
+
+from completions.contract.json_lines import encode_line
 
 KEEP_ALIVE_INTERVAL = 10.0
 """Seconds without an event before a keep-alive."""
@@ -23,7 +24,7 @@ BLOCK = 64
 def frame(data: dict[str, Any], event_id: int | None = None) -> bytes:
     """One server-sent event."""
     head = b"" if event_id is None else b"id: %d\n" % event_id
-    return head + b"data: " + orjson.dumps(data) + b"\n\n"
+    return head + b"data: " + encode_line(data) + b"\n\n"
 
 
 def response(frames: AsyncIterator[bytes]) -> StreamingHttpResponse:
@@ -39,5 +40,5 @@ def obfuscation(chunk: Mapping[str, Any]) -> str:
     """The field `obfuscation`, which pads a chunk's JSON to a multiple of BLOCK bytes, so that the
     sizes of an encrypted stream's packets reveal little. It depends only on the chunk, so a stream
     that is read again is the same."""
-    written = orjson.dumps({**chunk, "obfuscation": ""})
+    written = encode_line({**chunk, "obfuscation": ""})
     return hashlib.shake_256(written).hexdigest(BLOCK)[: -len(written) % BLOCK]

@@ -33,4 +33,4 @@ def tail(path: Path, lines: int = 15) -> str:
         text = path.read_bytes()[-64 * 1024 :].decode("utf-8", "replace")
     except OSError:
         return ""
-    return "\n".join(text.splitlines()[-lines:])
+    return "\n".join(text.rstrip("\n").split("\n")[-lines:])

@@ -152,6 +152,14 @@ def test_the_endpoint_is_that_of_the_first_line_that_is_not_blank(quire, service
     assert service.bodies[-1]["endpoint"] == "/v1/chat/completions"
 
 
+@pytest.mark.parametrize("beginning", ["{\r", '{"a": "\x85", ', '{"a": "\u2028", '], ids=ascii)
+def test_only_a_line_feed_ends_the_first_line(quire, service, tmp_path, beginning) -> None:
+    path = tmp_path / "lines.jsonl"
+    path.write_bytes(beginning.encode() + LINE.removeprefix(b"{"))
+    quire.submit(path)
+    assert service.bodies[-1]["endpoint"] == "/v1/chat/completions"
+
+
 def test_a_request_that_is_still_running_is_asked_for_again(service, large) -> None:
     """The first answer was lost while the server made the batch."""
     refusals = [409]

@@ -46,6 +46,14 @@ def test_a_line_is_one_json_object(lines):
     }  # fmt: skip
 
 
+@pytest.mark.parametrize("value", ["\x85", "\u2028", "\u2029"], ids=ascii)
+def test_no_character_of_a_value_ends_its_line(lines, value):
+    logger, _, read = lines
+    logger.info("a %s value", value, extra={"value": value})
+    (line,) = read()
+    assert (line["message"], line["value"]) == (f"a {value} value", value)
+
+
 def test_a_traceback_is_part_of_its_line(lines):
     logger, _, read = lines
     try:

@@ -12,7 +12,7 @@ from typing import IO, Any
 from completions.batches import files
 from completions.batches.export import documents
 from completions.batches.export.columns import OTHER_TEXTS, RECEIPT, TOOL_CALLS, Collector, Columns
-from completions.batches.input_lines import as_text, lines_of
+from completions.batches.input_lines import as_text, is_blank, lines_of
 from completions.batches.lines import body_of, error_of, number_of, text_of
 from completions.models import Batch, BatchStatus, File
 
@@ -37,7 +37,7 @@ class Source:
         collector = Collector()
         with self.requests() as lines:
             for number, text in enumerate(lines_of(lines), 1):
-                if text.strip():
+                if not is_blank(text):
                     collector.see(_body(number, text))
         return collector.columns(self.receipts)
 
@@ -111,7 +111,7 @@ def _body(number: int, text: bytes) -> Any:
 
 
 def _numbered(file: IO[bytes]) -> Iterator[tuple[int, bytes]]:
-    return ((number_of(text), text) for text in file)
+    return ((number_of(text), text) for text in lines_of(file))
 
 
 def _row(batch_id: str, number: int, text: bytes, columns: Columns) -> Row:

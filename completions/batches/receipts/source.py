@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import IO, Any, NamedTuple
 
 from completions.batches import files
-from completions.batches.input_lines import as_text, lines_of
+from completions.batches.input_lines import as_text, is_blank, lines_of
 from completions.batches.lines import text_of
 from completions.models import Batch, File
 
@@ -42,7 +42,7 @@ def receipted(output: Path, requests: Path | None) -> Iterator[Receipted]:
         raise SourceError(f"{output} has no line with a receipt; run the batch with receipts")
     with _opened(requests, output, answers) as lines:
         for number, text in enumerate(lines_of(lines), 1):
-            if not text.strip():
+            if is_blank(text):
                 continue
             custom_id, url, body = _request(number, text)
             found = answers.pop(custom_id, None)
@@ -68,7 +68,7 @@ def _answers(output: Path) -> dict[str, Any]:
     found, number = {}, 0
     try:
         with output.open("rb") as lines:
-            for text in lines:
+            for text in lines_of(lines):
                 number += 1
                 line = json.loads(text)
                 if line.get("receipt"):

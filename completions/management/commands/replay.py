@@ -9,6 +9,7 @@ from typing import Any
 
 from django.core.management.base import BaseCommand, CommandError
 
+from completions.batches.input_lines import lines_of
 from completions.batches.receipts.source import Receipted, SourceError, receipted
 from completions.management.commands import submit
 from completions.management.commands.create_api_key import DEFAULT_ORGANIZATION
@@ -69,7 +70,7 @@ class Command(BaseCommand):
         if output is None:
             return {}
         with output.content.open("rb") as content:
-            found = (json.loads(text) for text in content)
+            found = (json.loads(text) for text in lines_of(content))
             return {line["custom_id"]: line.get("receipt") for line in found}
 
 

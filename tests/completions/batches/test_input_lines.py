@@ -8,6 +8,7 @@ import pytest
 
 from completions.batches import index
 from completions.batches.export.rows import source_of
+from completions.batches.input_lines import LineError, parse
 from completions.batches.receipts.source import receipted
 from completions.batches.search import Contents, Wanted, requests
 from completions.models import Batch
@@ -70,3 +71,23 @@ def test_blank_lines_take_no_memory(bench):
     finally:
         tracemalloc.stop()
     assert places == [(0, len(first) + 1), (len(first) + 1 + len(blank), len(last))]
+
+
+@pytest.mark.parametrize("character", ["\x85", "\u2028", "\u2029"], ids=ascii)
+def test_unicode_line_breaks_end_no_line_of_any_file(bench, character):
+    """Neither of the input nor of what a client reads, which may end lines at each of them."""
+    name = f"a{character}b"
+    sent = [json.dumps(line_of(f"{name}{n}"), ensure_ascii=False).encode() + b"\n" for n in "12"]
+    sent[1] = sent[1].replace(b'"max_tokens": 2', b'"max_tokens": 0')
+    done = bench.run_to_end(bench.create(sent))
+    assert [line["custom_id"] for line in bench.lines(done["output_file_id"])] == [f"{name}1"]
+    assert [line["custom_id"] for line in bench.lines(done["error_file_id"])] == [f"{name}2"]
+    again = bench.post(f"/v1/batches/{done['id']}/resubmit").json()
+    assert [line["custom_id"] for line in bench.lines(again["input_file_id"])] == [f"{name}2"]
+
+
+@pytest.mark.parametrize("text", ["\u2028", "\x85", "\xa0", "\x0b"], ids=ascii)
+def test_only_json_whitespace_may_surround_a_line(text):
+    line = f"{text}{json.dumps(line_of('a'))}".encode()
+    with pytest.raises(LineError, match="Not valid JSON"):
+        parse(line, "/v1/completions")

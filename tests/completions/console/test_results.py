@@ -7,11 +7,12 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import orjson
 import pytest
 from django.test import Client
 from pytest_django.fixtures import Settings
 
-from completions.batches import search
+from completions.batches import lines, search
 from completions.batches.search import Contents, Wanted
 from completions.models import AuditAction, AuditEntry, Batch, BatchResult, File
 from tests.completions.admin.conftest import admin, in_role  # noqa: F401 - fixtures
@@ -57,6 +58,24 @@ def test_filters(in_role: Callable[[str], Client], batch: Batch) -> None:  # noq
     assert numbers(viewer, batch, text="blue \N{SNOWMAN} 2 ") == [2]
     assert numbers(viewer, batch, text='"') == []  # the quotes of the JSON are no text
     assert numbers(viewer, batch, after="x") == list(everything[:50])
+
+
+@pytest.mark.parametrize("character", ["\x85", "\u2028", "\u2029"], ids=ascii)
+@pytest.mark.parametrize("encode", [lines.encode_line, orjson.dumps])
+def test_text_is_found_in_files_of_this_and_of_earlier_versions(
+    served: None,
+    owner: Tenant,
+    monkeypatch: pytest.MonkeyPatch,
+    character: str,
+    encode: Callable[[Any], bytes],
+) -> None:
+    """Earlier versions wrote these characters raw."""
+    monkeypatch.setattr(lines, "encode_line", encode)
+    owner.key.organization = owner.organization
+    made = ended_batch(owner.key, 2, [f"one{character}two"])
+    with Contents(made) as contents:
+        found = search.find(made, Wanted(text=f"ONE{character}t"), contents, 0, 50, 5.0)
+    assert [row.number for row, _ in found.lines] == [1]
 
 
 def test_a_line_is_beside_its_request(in_role: Callable[[str], Client], batch: Batch) -> None:  # noqa: F811

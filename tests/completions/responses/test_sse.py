@@ -1,6 +1,10 @@
 """Frames and keep-alives."""
 
+import json
+
+import httpx
 import openai
+import pytest
 
 from completions.responses import sse
 
@@ -17,3 +21,12 @@ def test_the_official_client_survives_keep_alives_between_ids():
     decoded = list(SSEDecoder().iter_bytes(iter([wire])))
     assert [event.data for event in decoded] == ['{"n":1}', '{"n":2}', "[DONE]"]
     assert openai.__version__
+
+
+@pytest.mark.parametrize("character", ["\x85", "\u2028", "\u2029"], ids=ascii)
+def test_a_frame_is_one_line_for_readers_that_cut_at_unicode_line_breaks(character):
+    data = {"text": f"a{character}b"}
+    response = httpx.Response(200, content=sse.frame(data) + sse.DONE)
+    event, blank, *_ = response.iter_lines()
+    assert blank == ""
+    assert json.loads(event.removeprefix("data: ")) == data

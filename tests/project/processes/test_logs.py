@@ -44,5 +44,10 @@ def test_tail_gives_the_last_lines(path):
     assert logs.tail(path, lines=2) == "two\nthree \ufffd"
 
 
+def test_only_a_line_feed_ends_a_line(path):
+    path.write_text("one\ntwo \u2028 three\n")
+    assert logs.tail(path, lines=1) == "two \u2028 three"
+
+
 def test_tail_of_nothing_is_empty(path):
     assert logs.tail(path) == ""
