@@ -24,6 +24,8 @@ _FIM_TOKENS = (
 """Tokens before the prefix, the suffix and the gap to fill, as the tokenizers of StarCoder, Qwen,
 SantaCoder, DeepSeek and Code Llama spell them."""
 _EXPERT_KEYS = ("num_experts", "num_local_experts", "n_routed_experts", "moe_num_experts")
+_MODELOPT_FILE = "hf_quant_config.json"
+"""Where older versions of ModelOpt state how weights are quantized."""
 SPECIAL_TOKENS = ("bos_token", "eos_token", "unk_token", "pad_token", "sep_token", "cls_token")
 
 
@@ -182,15 +184,19 @@ def load(entry: ModelEntry) -> ModelFiles:
         entry=entry,
         vocab_size=vocab_size,
         max_model_len=min(lengths),
-        quantization=_quantization(config),
+        quantization=_quantization(entry.folder, config),
         config_eos_token_ids=_eos_token_ids(entry.folder, text),
         routes_experts=any((text.get(key) or 0) > 1 for key in _EXPERT_KEYS),
         created=int(path.stat().st_mtime),
     )
 
 
-def _quantization(config: Mapping[str, Any]) -> str | None:
+def _quantization(folder: Path, config: Mapping[str, Any]) -> str | None:
     settings = config.get("quantization_config") or {}
+    path = folder / _MODELOPT_FILE
+    if not settings and path.is_file():
+        algorithm = (_json(path).get("quantization") or {}).get("quant_algo")
+        return "modelopt" if algorithm else None
     method = settings.get("quant_method")
     return f"gguf {settings['type']}" if method == "gguf" and "type" in settings else method
 

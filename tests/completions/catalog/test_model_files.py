@@ -42,6 +42,14 @@ def test_the_format_of_rounded_weights_is_named(
     assert load(tmp_path, config=config).quantization == expected
 
 
+@pytest.mark.parametrize(("algorithm", "expected"), [("NVFP4", "modelopt"), (None, None)])
+def test_a_file_of_modelopt_names_the_format_too(
+    tmp_path: Path, algorithm: str | None, expected: str | None
+) -> None:
+    settings = {"quantization": {"quant_algo": algorithm, "kv_cache_quant_algo": "FP8"}}
+    assert load(tmp_path, config=SIZES, hf_quant_config=settings).quantization == expected
+
+
 def test_the_weights_of_a_gguf_file_have_a_version(tmp_path: Path) -> None:
     stamps = [{"file": "a.gguf", "bytes": n, "modified": 1} for n in (1, 2)]
     versions = {

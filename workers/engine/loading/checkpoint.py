@@ -2,7 +2,6 @@
 
 import copy
 import logging
-import re
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from functools import partial
@@ -18,6 +17,12 @@ from workers.engine.cpu.packed_linear import packed_bytes
 from workers.engine.cuda.memory import refuse_too_large
 from workers.engine.exceptions import UnsupportedModel
 from workers.engine.loading.packing import PackedConfig
+from workers.engine.loading.tensor_checks import (
+    refuse_other_numbers,
+    refuse_unread,
+    stored_type,
+    unquantized_tensors,
+)
 from workers.engine.model.memory import available_memory
 from workers.engine.quantized.formats import Format, format_of, without_format
 from workers.engine.quantized.stored import UnreadableWeightsError, divisible, open_tensors
@@ -29,9 +34,6 @@ logger = logging.getLogger(__name__)
 _CPU = torch.device("cpu")
 _NAMED = 5
 """How many missing tensors a refusal lists."""
-
-_LEFT_OVER = re.compile(r"(scale|zero|absmax|quant|bitsandbytes|packed|_blocks|g_idx)[^.]*$")
-"""Names of tensors without which weights would be wrong."""
 
 
 def read_model(
@@ -48,12 +50,12 @@ def read_model(
     With ``packed``, ``int8`` or ``int4``, linear layers are packed for the CPU when they are read.
     With ``ranks``, each of them reads its own part.
 
-    Raises UnsupportedModel for a checkpoint that lacks tensors, that is quantized in a way that
-    nothing here can read, that does not fit into memory once its weights have ``dtype``, or whose
-    architecture transformers cannot run as a causal model.
+    Raises UnsupportedModel for a checkpoint that lacks tensors or has some that nothing reads, that
+    is quantized in a way that nothing here can read, that does not fit into memory once its weights
+    have ``dtype``, or whose architecture transformers cannot run as a causal model.
     """
     config = AutoConfig.from_pretrained(path)
-    form = format_of(config)
+    form = format_of(config, path)
     if device.type == "cuda":
         _refuse_too_large_for(device, config, dtype, ranks.size if ranks else 1)
     sharding = None if ranks is None else _sharding(config, form, ranks)
@@ -72,6 +74,8 @@ def read_model(
         if form is not None and form.is_read_here:
             source = _composed(path, config, form, options, device, is_divided=sharding is not None)
         else:
+            if form is None:
+                _refuse_quantized(path, config)
             source = partial(_unquantized, path)
         model, info = _read_with(attention, source, options, config.model_type)
     except (OSError, ValueError, KeyError, ImportError, AttributeError, RuntimeError) as error:
@@ -80,6 +84,7 @@ def read_model(
             f"{config.model_type}{how} cannot be read as a causal language model: {error}"
         ) from error
     _refuse_incomplete(info)
+    refuse_unread(info["unexpected_keys"], model)
     if sharding is not None:
         sharding.settle(model)
     return model
@@ -106,6 +111,13 @@ def _unquantized(path: str | Path, **options: Any) -> Any:
     except SafetensorError as error:  # does not name it
         open_tensors(path)
         raise UnreadableWeightsError(str(error)) from error
+
+
+def _refuse_quantized(path: str | Path, config: Any) -> None:
+    """Raises UnsupportedModel for a checkpoint that is said not to be quantized, but is."""
+    tensors = unquantized_tensors(path)
+    if any(map(stored_type, tensors.values())):  # a skeleton takes time
+        refuse_other_numbers(tensors, _skeleton(config))
 
 
 def _sharding(config: Any, form: Format | None, ranks: Ranks) -> Sharding:
@@ -177,19 +189,13 @@ def _composed(
     if device.type == "cpu" or not is_divided:  # else each weight goes straight to its GPU
         _check_size(skeleton, form, dtype, packed.dtype if packed else None)
     weights = form.weights(path)
+    refuse_other_numbers(weights, skeleton)
     weights = divisible(weights) if is_divided else weights
 
     def read(**options: Any) -> Any:
         model, info = type(skeleton).from_pretrained(
             None, config=skeleton.config, state_dict=dict(weights), **{**options, "dtype": dtype}
         )
-        unexpected = sorted(info["unexpected_keys"])
-        if unexpected and form.is_complete:
-            raise UnreadableWeightsError(
-                f"it has {unexpected[0]}, which no module of the model takes"
-            )
-        if left := list(filter(_LEFT_OVER.search, unexpected)):
-            raise UnreadableWeightsError(f"it has {left[0]}, which its format does not explain")
         with suppress(OSError):  # few quantized checkpoints lack it
             model.generation_config = GenerationConfig.from_pretrained(path)
         return model, info

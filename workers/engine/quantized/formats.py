@@ -1,5 +1,7 @@
-"""Which module reads a checkpoint, by the ``quantization_config`` in its config.json."""
+"""Which module reads a checkpoint, by the ``quantization_config`` in its config.json, or by the
+hf_quant_config.json beside it."""
 
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -8,7 +10,16 @@ from typing import Any, Protocol
 from transformers.quantizers.auto import AUTO_QUANTIZATION_CONFIG_MAPPING
 
 from workers.engine.exceptions import UnsupportedModel
-from workers.engine.quantized import awq, bitsandbytes, compressed_tensors, fp8, gptq, mxfp4
+from workers.engine.quantized import (
+    autoround,
+    awq,
+    bitsandbytes,
+    compressed_tensors,
+    fp8,
+    gptq,
+    modelopt,
+    mxfp4,
+)
 from workers.engine.quantized.gguf import GGUFFile
 from workers.engine.quantized.stored import Stored, open_tensors
 
@@ -16,11 +27,8 @@ _SETTING = "quantization_config"
 _OLD_SETTING = "compression_config"
 _GGUF = "gguf"
 """The format of a folder whose configuration names the ``file`` with the weights."""
-_SCALED = {"F8_E4M3", "F8_E5M2", "I8", "U8"}
-"""Types of numbers, as safetensors names them, that no unquantized weight has."""
-_WEIGHTS = (".weight", "_proj")
-"""How the names of weights end: those of all experts in one tensor have no ``.weight``. Other
-tensors of bytes are no weights, such as the masks of GPT-2."""
+_MODELOPT_FILE = "hf_quant_config.json"
+"""Where older versions of ModelOpt state what newer ones write into config.json."""
 
 
 class _Reader(Protocol):
@@ -39,13 +47,16 @@ class _Reader(Protocol):
 
 
 _READERS: dict[str, _Reader] = {
+    "auto-round": autoround,
     "awq": awq,
     "bitsandbytes": bitsandbytes,
     "compressed-tensors": compressed_tensors,
     "fbgemm_fp8": fp8,
     "fp8": fp8,
     "gptq": gptq,
-    "modelopt": fp8,
+    "modelopt": modelopt,
+    "modelopt_fp4": modelopt,
+    "modelopt_mixed": modelopt,
     "mxfp4": mxfp4,
 }
 """By ``quant_method``."""
@@ -68,34 +79,19 @@ class Format:
         """Whether :meth:`weights` reads it; if not, transformers may, with a separate package."""
         return self.method in _READERS or self.method == _GGUF
 
-    @property
-    def is_complete(self) -> bool:
-        """Whether the model takes each of its tensors. Other checkpoints may hold more than the
-        model, such as heads for drafts."""
-        return self.method == _GGUF
-
     def weights(self, path: str | Path) -> dict[str, Stored]:
         """The weights of a folder or a hub repository, by their names in an unquantized checkpoint;
         none is read yet. Raises OSError and ValueError."""
         if self.method == _GGUF:
             return GGUFFile(Path(path) / self.settings["file"]).weights()
-        weights = _READERS[self.method].weights(open_tensors(path), self.settings)
-        _refuse_unscaled(weights)
-        return weights
+        return _READERS[self.method].weights(open_tensors(path), self.settings)
 
 
-def _refuse_unscaled(weights: Mapping[str, Stored]) -> None:
-    """Raise ValueError for a weight that is still as it is stored, in numbers that need scales."""
-    for name, stored in weights.items():
-        dtype = stored.get_dtype() if hasattr(stored, "get_dtype") else None
-        if dtype in _SCALED and name.endswith(_WEIGHTS):
-            raise ValueError(f"{name} is stored as {dtype} without its scales")
-
-
-def format_of(config: Any) -> Format | None:
-    """The format that a model's configuration names. Raises UnsupportedModel for one that nothing
-    here can read."""
+def format_of(config: Any, path: str | Path) -> Format | None:
+    """The format that a model's configuration or another file of its folder names. Raises
+    UnsupportedModel for one that nothing here can read."""
     settings = getattr(config, _SETTING, None) or getattr(config, _OLD_SETTING, None)
+    settings = settings or _modelopt_settings(Path(path) / _MODELOPT_FILE)
     if settings is None:
         return None
     if not isinstance(settings, Mapping):
@@ -109,8 +105,25 @@ def format_of(config: Any) -> Format | None:
         )
     reader = _READERS.get(method)
     if reader is not None and (reason := reader.refusal(settings)) is not None:
-        raise UnsupportedModel(f"quantization_config of {method!r} cannot be served: {reason}")
+        raise UnsupportedModel(
+            f"the quantization by {method!r} cannot be served: {reason}. Serve the checkpoint in "
+            "16 bits, or another one that docs/models.md lists under quantized checkpoints"
+        )
     return Format(str(method), settings)
+
+
+def _modelopt_settings(path: Path) -> Mapping[str, Any] | None:
+    """What ModelOpt's own file states, as its ``quantization_config``; None if only the KV cache
+    is quantized. Raises UnsupportedModel for a file that is no such JSON."""
+    try:
+        document = json.loads(path.read_text("utf-8"))
+        settings: Mapping[str, Any] = document["quantization"]
+        algorithm = settings.get("quant_algo")
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        raise UnsupportedModel(f"{path} cannot be read: {error!r}. Fetch it again") from error
+    return {**settings, "quant_method": "modelopt"} if algorithm else None
 
 
 def without_format(config: Any) -> None:

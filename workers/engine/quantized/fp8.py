@@ -1,8 +1,7 @@
 """Weights in 8-bit floating point with a scale for all, for each row or for each block.
 
-``quant_method`` is ``fp8`` (DeepSeek, Qwen, transformers' own), ``fbgemm_fp8`` (Llama's) or
-``modelopt`` with the algorithm FP8 (NVIDIA's). The scales of activations are not used: activations
-are not rounded to 8 bits here.
+``quant_method`` is ``fp8`` (DeepSeek, Qwen, transformers' own) or ``fbgemm_fp8`` (Llama's). The
+scales of activations are not used: activations are not rounded to 8 bits here.
 """
 
 from collections.abc import Mapping
@@ -33,5 +32,4 @@ def weights(tensors: Mapping[str, Stored], settings: Mapping[str, Any]) -> dict[
 
 
 def refusal(settings: Mapping[str, Any]) -> str | None:
-    algorithm = settings.get("quant_algo", "FP8")
-    return None if algorithm == "FP8" else f"quant_algo {algorithm!r} is not FP8"
+    return None

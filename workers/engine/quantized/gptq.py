@@ -2,8 +2,9 @@
 
 A module has ``qweight`` [in * bits / 32, out] and ``qzeros`` [groups, out * bits / 32] in int32,
 ``scales`` [groups, out], and ``g_idx`` [in], each input's group if groups are not in order. Words
-hold the bits of their column or row as one stream. ``checkpoint_format`` ``gptq`` stores zero
-points less one, ``gptq_v2`` as they are.
+hold the bits of their column or row as one stream. The layout ``gptq`` stores zero points less one,
+``gptq_v2`` as they are. transformers 5 and GPTQModel name it ``format``, older writers
+``checkpoint_format``, which transformers prefers to the other.
 """
 
 from collections.abc import Mapping
@@ -21,17 +22,21 @@ _ONE_LESS = {"gptq": 1, "gptq_v2": 0}
 
 
 def weights(tensors: Mapping[str, Stored], settings: Mapping[str, Any]) -> dict[str, Stored]:
-    less = _ONE_LESS[settings.get("checkpoint_format") or "gptq"]
+    less = _ONE_LESS[_layout(settings)]
     suffixes = ("qweight", "qzeros", "scales", "g_idx")
     return compose(tensors, suffixes, "weight", partial(_weight, less=less))
 
 
 def refusal(settings: Mapping[str, Any]) -> str | None:
-    layout = settings.get("checkpoint_format") or "gptq"
+    layout = _layout(settings)
     if layout not in _ONE_LESS:
         return f"of GPTQ's layouts {', '.join(_ONE_LESS)} can be read, not {layout!r}"
     bits = settings.get("bits")
     return None if bits in _BITS else f"GPTQ has 2, 3, 4 or 8 bits, not {bits!r}"
+
+
+def _layout(settings: Mapping[str, Any]) -> str:
+    return str(settings.get("checkpoint_format") or settings.get("format") or "gptq").lower()
 
 
 def _weight(parts: Parts, less: int) -> Tensor:

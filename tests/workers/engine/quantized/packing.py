@@ -198,6 +198,31 @@ def nvfp4(weight: Tensor) -> Packed:
     return Packed(parts, (means * each).flatten(1))
 
 
+def modelopt_nvfp4(weight: Tensor) -> Packed:
+    """ModelOpt's NVFP4: other names, and the scale for all multiplies."""
+    packed = nvfp4(weight)
+    parts = {
+        "weight": packed.parts["weight_packed"],
+        "weight_scale": packed.parts["weight_scale"],
+        "weight_scale_2": (1 / packed.parts["weight_global_scale"]).reshape(()),
+        "input_scale": torch.ones(()),
+    }
+    return Packed(parts, packed.values)
+
+
+def modelopt_mixed(weight: Tensor) -> Packed:
+    """Layers of one size in NVFP4, others in FP8."""
+    is_square = weight.shape[0] == weight.shape[1]
+    return modelopt_nvfp4(weight) if is_square else fp8(None, None, "weight_scale")(weight)
+
+
+def modelopt_blocks(weight: Tensor) -> Packed:
+    """ModelOpt's FP8_PB_WO: a scale for each block of 128 times 128, [rows, 1, columns, 1]."""
+    packed = fp8(128, 128, "weight_scale")(weight)
+    scales = packed.parts["weight_scale"][:, None, :, None]
+    return Packed(packed.parts | {"weight_scale": scales}, packed.values)
+
+
 def bitsandbytes(kind: str, nested: bool = False, block: int = 64) -> Pack:
     def pack(weight: Tensor) -> Packed:
         table = NF4 if kind == "nf4" else [*FP4, *(-x for x in FP4)]

@@ -35,6 +35,7 @@ def compressed(form: str, **rule: Any) -> dict[str, Any]:
 
 
 GPTQ = {"quant_method": "gptq", "group_size": 32}
+AUTO = {"quant_method": "auto-round", "group_size": 32, "sym": False, "data_type": "int"}
 BNB = {"quant_method": "bitsandbytes"}
 FORMATS: dict[str, tuple[dict[str, Any], Pack]] = {
     "fp8, one scale": ({"quant_method": "fp8"}, packing.fp8(None, None, "weight_scale_inv")),
@@ -51,12 +52,55 @@ FORMATS: dict[str, tuple[dict[str, Any], Pack]] = {
         {"quant_method": "modelopt", "quant_algo": "FP8"},
         packing.fp8(None, None, "weight_scale"),
     ),
+    "modelopt fp8 by row": (
+        {"quant_method": "modelopt", "quant_algo": "FP8_PER_CHANNEL_PER_TOKEN"},
+        packing.fp8(1, None, "weight_scale"),
+    ),
+    "modelopt fp8 by block": (
+        {"quant_method": "modelopt", "quant_algo": "FP8_PB_WO"},
+        packing.modelopt_blocks,
+    ),
+    "modelopt nvfp4": (
+        {"quant_method": "modelopt", "quant_algo": "NVFP4", "group_size": 16},
+        packing.modelopt_nvfp4,
+    ),
+    "modelopt mixed": (
+        {
+            "quant_method": "modelopt",
+            "quant_algo": "MIXED_PRECISION",
+            "quantized_layers": {
+                "a": {"quant_algo": "FP8"},
+                "b": {"quant_algo": "NVFP4", "group_size": 16},
+            },
+        },
+        packing.modelopt_mixed,
+    ),
     "awq": ({"quant_method": "awq", "bits": 4, "group_size": 32, "version": "gemm"}, packing.awq),
     "gptq 2": (GPTQ | {"bits": 2}, packing.gptq(2)),
     "gptq 3": (GPTQ | {"bits": 3}, packing.gptq(3)),
     "gptq 4": (GPTQ | {"bits": 4}, packing.gptq(4)),
     "gptq 4, act order": (GPTQ | {"bits": 4, "desc_act": True}, packing.gptq(4, shuffled=True)),
     "gptq 4, v2": (GPTQ | {"bits": 4, "checkpoint_format": "gptq_v2"}, packing.gptq(4, less=0)),
+    "gptq 4, v2 as transformers 5 names it": (
+        GPTQ | {"bits": 4, "format": "gptq_v2"},
+        packing.gptq(4, less=0),
+    ),
+    "gptq 4, both names": (
+        GPTQ | {"bits": 4, "checkpoint_format": "gptq", "format": "gptq_v2"},
+        packing.gptq(4),
+    ),
+    "autoround 4": (
+        AUTO | {"bits": 4, "packing_format": "auto_round:auto_gptq"},
+        packing.gptq(4),
+    ),
+    "autoround 4 of gptqmodel": (
+        AUTO | {"bits": 4, "packing_format": "auto_round:gptqmodel"},
+        packing.gptq(4, less=0),
+    ),
+    "autoround 4 of awq": (
+        AUTO | {"bits": 4, "packing_format": "auto_round:auto_awq"},
+        packing.awq,
+    ),
     "gptq 8": (GPTQ | {"bits": 8}, packing.gptq(8)),
     "compressed int8": (
         compressed("int-quantized", num_bits=8, strategy="channel"),
@@ -197,6 +241,46 @@ def test_experts_that_are_stored_one_by_one_are_read(tmp_path: Path) -> None:
         torch.testing.assert_close(read.state_dict()[name], values, rtol=1e-6, atol=0)
 
 
+@pytest.mark.parametrize(
+    ("algorithm", "pack"),
+    [("FP8", packing.fp8(None, None, "weight_scale")), ("NVFP4", packing.modelopt_nvfp4)],
+)
+def test_the_file_of_older_modelopt_versions_is_read(
+    tmp_path: Path, plain: Path, algorithm: str, pack: Pack
+) -> None:
+    meant = packing.rewrite(plain, tmp_path, {}, pack)
+    state_modelopt(tmp_path, {"quant_algo": algorithm, "kv_cache_quant_algo": "FP8"})
+    read = read_model(tmp_path, torch.float32, "eager").state_dict()
+    for each, values in meant.items():
+        torch.testing.assert_close(read[each], values, rtol=1e-6, atol=0, msg=each)
+
+
+def test_a_quantized_kv_cache_leaves_weights_as_they_are(tmp_path: Path, plain: Path) -> None:
+    packing.rewrite(plain, tmp_path, {}, packing.awq, part="nothing")
+    weights = tmp_path / "model.safetensors"
+    scale = {"model.layers.0.self_attn.k_proj.k_scale": torch.ones(1)}
+    save_file(load_file(weights) | scale, weights, {"format": "pt"})
+    state_modelopt(tmp_path, {"quant_algo": None, "kv_cache_quant_algo": "FP8"})
+    assert read_model(tmp_path, torch.float32, "eager").dtype == torch.float32
+
+
+def state_modelopt(folder: Path, settings: dict[str, Any]) -> None:
+    """Write ModelOpt's own file instead of the setting in config.json."""
+    config = json.loads((folder / "config.json").read_text())
+    del config["quantization_config"]
+    (folder / "config.json").write_text(json.dumps(config))
+    document = {"producer": {"name": "modelopt"}, "quantization": settings}
+    (folder / "hf_quant_config.json").write_text(json.dumps(document))
+
+
+def test_a_file_of_modelopt_that_is_cut_off_is_named(tmp_path: Path, plain: Path) -> None:
+    packing.rewrite(plain, tmp_path, {}, packing.modelopt_nvfp4)
+    state_modelopt(tmp_path, {"quant_algo": "NVFP4"})
+    (tmp_path / "hf_quant_config.json").write_text('{"quantiz')
+    with pytest.raises(UnsupportedModel, match=r"hf_quant_config\.json cannot be read"):
+        read_model(tmp_path, torch.float32, "eager")
+
+
 REFUSED = {
     "unknown": ({"quant_method": "unheard_of"}, "'unheard_of', which is unknown.*awq, bits"),
     "no method": ({"bits": 4}, "None, which is unknown"),
@@ -215,7 +299,20 @@ REFUSED = {
         "sparse weights",
     ),
     "rotated": (compressed("int-quantized") | {"transform_config": {"x": {}}}, "rotated weights"),
-    "modelopt": ({"quant_method": "modelopt", "quant_algo": "NVFP4"}, "'NVFP4' is not FP8"),
+    "gptq format": (GPTQ | {"bits": 4, "format": "marlin"}, "not 'marlin'. Serve the checkpoint"),
+    "autoround packing": (AUTO | {"bits": 4, "packing_format": "auto_round:fp8"}, "_round:fp8' is"),
+    "modelopt": (
+        {"quant_method": "modelopt", "quant_algo": "W4A8_AWQ"},
+        "'W4A8_AWQ' is none of FP8, .*NVFP4. Serve the checkpoint in 16 bits",
+    ),
+    "modelopt, one layer": (
+        {
+            "quant_method": "modelopt",
+            "quant_algo": "MIXED_PRECISION",
+            "quantized_layers": {"a": {"quant_algo": "FP8"}, "b": {"quant_algo": "INT4_AWQ"}},
+        },
+        "'INT4_AWQ' is none of",
+    ),
 }
 
 
@@ -252,7 +349,7 @@ def test_scales_that_no_format_explains_are_refused(
     tensors = load_file(weights)
     tensors["model.layers.0.mlp.up_proj.weight_second_scale"] = torch.ones(1)
     save_file(tensors, weights, {"format": "pt"})
-    refused(tmp_path, r"up_proj\.weight_second_scale, which its format", caplog)
+    refused(tmp_path, r"up_proj\.weight_second_scale, which no module of Llama.* takes", caplog)
 
 
 @pytest.mark.parametrize(

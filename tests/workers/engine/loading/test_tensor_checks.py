@@ -1,0 +1,134 @@
+"""Checkpoints whose files hold other tensors, or other numbers, than the model reads."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+
+from tests.workers.engine.tiny_models import LLAMA, save_model
+from workers.engine.exceptions import UnsupportedModel
+from workers.engine.loading.checkpoint import read_model
+
+NAME = "model.layers.1.mlp.up_proj.weight"
+EXPERTS = {"model_type": "qwen3_moe", "num_experts": 4, "num_experts_per_tok": 2,
+           "moe_intermediate_size": 32, "head_dim": 16}  # fmt: skip
+DEEPSEEK = {
+    "model_type": "deepseek_v3", "n_routed_experts": 4, "num_experts_per_tok": 2, "n_group": 1,
+    "topk_group": 1, "moe_intermediate_size": 32, "q_lora_rank": 32, "kv_lora_rank": 16,
+    "qk_rope_head_dim": 8, "qk_nope_head_dim": 16, "v_head_dim": 12, "first_k_dense_replace": 1,
+    "num_key_value_heads": 4, "num_nextn_predict_layers": 1,
+}  # fmt: skip
+GPT2 = {"model_type": "gpt2", "n_embd": 64, "n_layer": 2, "n_head": 4, "n_positions": 64}
+
+
+def change(folder: Path, tensors: dict[str, Tensor], pickled: bool = False) -> Path:
+    """Replace some tensors of a checkpoint, or add them."""
+    weights = folder / "model.safetensors"
+    changed = load_file(weights) | tensors
+    if pickled:
+        weights.unlink()
+        torch.save(changed, folder / "pytorch_model.bin")
+    else:
+        save_file(changed, weights, {"format": "pt"})
+    return folder
+
+
+@pytest.mark.parametrize("pickled", [False, True])
+@pytest.mark.parametrize(
+    "dtype", [torch.float8_e4m3fn, torch.float8_e5m2, torch.int8, torch.uint8, torch.int32]
+)
+def test_other_numbers_than_floats_are_refused_by_name(
+    tmp_path: Path, dtype: torch.dtype, pickled: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    folder = save_model(tmp_path)
+    weight = load_file(folder / "model.safetensors")[NAME]
+    change(folder, {NAME: (weight / weight.abs().max() * 100).to(dtype)}, pickled)
+    kind = r"\w*" if pickled else "[FIU]"
+    with pytest.raises(UnsupportedModel, match=rf"^{NAME} is stored as {kind}.* without its scale"):
+        read_model(folder, torch.float32, "eager")
+    assert "attention function" not in caplog.text, "it was read a second time"
+
+
+def test_experts_of_other_numbers_are_refused_by_name(tmp_path: Path) -> None:
+    folder = save_model(tmp_path, {**LLAMA, **EXPERTS})
+    name = "model.layers.0.mlp.experts.3.down_proj.weight"
+    weight = load_file(folder / "model.safetensors")[name]
+    change(folder, {name: weight.to(torch.float8_e4m3fn)})
+    with pytest.raises(UnsupportedModel, match=rf"^{name} is stored as F8_E4M3"):
+        read_model(folder, torch.float32, "eager")
+
+
+@pytest.mark.parametrize("pickled", [False, True])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "model.layers.1.mlp.up_proj.weight_scale",
+        "model.layers.1.mlp.up_proj.bias",
+        "model.layers.0.self_attn.q_norm.weight",
+        "model.layers.2.mlp.up_proj.weight",
+        "model.embed_norm.weight",
+        "lm_head.bias",
+    ],
+)
+def test_a_tensor_that_nothing_reads_is_refused_by_name(
+    tmp_path: Path, name: str, pickled: bool
+) -> None:
+    folder = change(save_model(tmp_path), {name: torch.ones(4)}, pickled)
+    with pytest.raises(
+        UnsupportedModel, match=rf"has {name}, which no module of LlamaForCausalLM takes: it is"
+    ):
+        read_model(folder, torch.float32, "eager")
+
+
+def test_other_unread_tensors_are_counted(tmp_path: Path) -> None:
+    more = {f"model.layers.{i}.x.weight_scale": torch.ones(1) for i in range(2)}
+    folder = change(save_model(tmp_path), more)
+    with pytest.raises(UnsupportedModel, match=r"layers\.0\.x\.weight_scale.* like 1 others: it"):
+        read_model(folder, torch.float32, "eager")
+
+
+UNREAD: dict[str, tuple[dict[str, Any], dict[str, Tensor]]] = {
+    "frequencies": (LLAMA, {"model.layers.0.self_attn.rotary_emb.inv_freq": torch.ones(8)}),
+    "shared output layer": ({**LLAMA, "tie_word_embeddings": True}, {}),
+    "next tokens, by layer": (
+        {**LLAMA, **DEEPSEEK},
+        {"model.layers.2.eh_proj.weight": torch.ones(2),
+         "model.layers.2.enorm.weight": torch.ones(2)},
+    ),
+    "next tokens, by name": (LLAMA, {"mtp.layers.0.mlp.up_proj.weight": torch.ones(2),
+                                     "model.mtp_block.0.norm.weight": torch.ones(2)}),
+    "images": (LLAMA, {"visual.blocks.0.mlp.weight": torch.ones(2),
+                       "model.vision_tower.a.weight": torch.ones(2),
+                       "multi_modal_projector.linear_1.weight": torch.ones(2)}),
+    "masks": (GPT2, {"transformer.h.0.attn.bias": torch.ones(1, 1, 64, 64, dtype=torch.uint8),
+                     "transformer.h.1.attn.masked_bias": torch.tensor(-1e4)}),
+    "positions": (LLAMA, {"model.embeddings.position_ids": torch.arange(4)}),
+    "scales of the cache": (LLAMA, {"model.layers.0.self_attn.k_scale": torch.ones(1)}),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", UNREAD)
+def test_tensors_that_change_nothing_may_be_unread(tmp_path: Path, case: str) -> None:
+    options, tensors = UNREAD[case]
+    folder = save_model(tmp_path, options)
+    expected = read_model(folder, torch.float32, "eager").state_dict()
+    if case == "shared output layer":
+        tensors = {"lm_head.weight": expected["model.embed_tokens.weight"].clone()}
+    read = read_model(change(folder, tensors), torch.float32, "eager").state_dict()
+    assert read.keys() == expected.keys()
+    for name, values in expected.items():
+        assert torch.equal(read[name], values), name
+
+
+def test_a_layer_too_many_is_refused_unless_it_predicts_tokens(tmp_path: Path) -> None:
+    folder = save_model(tmp_path, {**LLAMA, **DEEPSEEK})
+    change(folder, {"model.layers.3.enorm.weight": torch.ones(2)})
+    with pytest.raises(UnsupportedModel, match=r"model\.layers\.3\.enorm\.weight, which no"):
+        read_model(folder, torch.float32, "eager")
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps({**config, "num_nextn_predict_layers": 2}))
+    read_model(folder, torch.float32, "eager")

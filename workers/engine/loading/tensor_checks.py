@@ -1,0 +1,120 @@
+"""Refuses checkpoints whose files hold tensors that the model does not read, or reads as other
+numbers than they stand for. Both would be served as wrong weights."""
+
+import re
+from collections.abc import Collection, Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from workers.engine.exceptions import UnsupportedModel
+from workers.engine.quantized.stored import Stored, UnreadableWeightsError, open_tensors
+
+_FLOATS = {"F16", "BF16", "F32", "F64"}
+"""Types of numbers, as safetensors names them, that stand for themselves."""
+_PICKLED = "*.bin"
+_LAYER = re.compile(r"(?:^|\.)layers\.(\d+)\.")
+_LAYER_COUNTS = ("num_nextn_predict_layers", "mtp_num_hidden_layers", "num_mtp_layers")
+
+UNREAD = {
+    "frequencies of rotary positions, which follow from config.json":
+        r"\brotary_(pos_)?emb\.(original_)?inv_freq$",
+    "numbers of positions": r"(^|\.)position_ids$",
+    "causal masks": r"(^|\.)attn(\.attention)?\.(masked_)?bias$",
+    "scales of a quantized KV cache, which Quire does not quantize": r"\b[qkv]_scale$",
+    "multi-token prediction, which drafts tokens": r"(^|\.)mtp(_\w+)?\.",
+    "images and sound beside a text model":
+        r"^(model\.)?(visual|vision_(tower|model|encoder|language_adapter|embed_tokens)|connector|"
+        r"multi_modal_projector|mm_projector|audio_(tower|model)|embed_(vision|audio)|"
+        r"image_newline)(\.|$)",
+}  # fmt: skip
+"""Tensors that a checkpoint may hold although the model does not read them: names by what they
+are. Those of transformers' own lists and layers past the last one, if config.json says that they
+predict tokens, come on top."""
+
+
+def refuse_unread(names: Iterable[str], model: Any) -> None:
+    """Raises UnsupportedModel for tensors that ``model`` does not read, unless they change
+    nothing."""
+    may_be_unread = _ignored(model)
+    unread = sorted(name for name in names if not may_be_unread(name))
+    if unread:
+        more = f", like {len(unread) - 1} others" if len(unread) > 1 else ""
+        raise UnsupportedModel(
+            f"the checkpoint has {unread[0]}, which no module of {type(model).__name__} takes"
+            f"{more}: it is of another architecture than config.json says, or quantized in a way "
+            "that it does not state. Fetch it again with all its *.json files"
+        )
+
+
+def refuse_other_numbers(tensors: Mapping[str, Any], model: Any) -> None:
+    """Raises UnsupportedModel for a tensor that is stored as integers or in 8-bit floating point,
+    where ``model`` reads it as floats. ``tensors`` have a type by :func:`stored_type`."""
+    other = {name: kind for name, each in tensors.items() if (kind := stored_type(each))}
+    if not other:
+        return
+    may_be_unread = _ignored(model)
+    whole = _integers(model)
+    for name, kind in sorted(other.items()):
+        if not may_be_unread(name) and not any(_is_same(name, each) for each in whole):
+            raise UnsupportedModel(
+                f"{name} is stored as {kind} without its scales: the checkpoint is quantized, and "
+                "config.json has no quantization_config that explains this tensor. Fetch it again "
+                "with all its *.json files, or serve the checkpoint in 16 bits"
+            )
+
+
+def stored_type(tensor: Any) -> str | None:
+    """The type of a stored tensor's numbers if they are none that stand for themselves. None for
+    those, and for weights that are composed of several tensors."""
+    if isinstance(tensor, torch.Tensor):
+        is_plain = tensor.is_floating_point() and tensor.dtype.itemsize > 1
+        return None if is_plain else str(tensor.dtype).removeprefix("torch.")
+    kind = tensor.get_dtype() if hasattr(tensor, "get_dtype") else None
+    return None if kind in _FLOATS else kind
+
+
+def unquantized_tensors(path: str | Path) -> Mapping[str, Any]:
+    """The tensors of a folder's files, none of them read; empty if it holds no files that are
+    known. Raises UnreadableWeightsError for a file that is cut off."""
+    folder = Path(path)
+    if any(folder.glob("*.safetensors")):
+        return open_tensors(folder)
+    tensors: dict[str, Stored] = {}
+    for file in sorted(folder.glob(_PICKLED)):
+        try:
+            tensors |= torch.load(file, map_location="meta", weights_only=True)
+        except Exception as error:
+            raise UnreadableWeightsError(
+                f"{file.name} is not a whole file of tensors: fetch it again ({error})"
+            ) from error
+    return tensors
+
+
+def _ignored(model: Any) -> Any:
+    """Whether a tensor of this name may be unread."""
+    listed: Collection[str] = getattr(model, "_keys_to_ignore_on_load_unexpected", None) or ()
+    pattern = re.compile("|".join(f"(?:{each})" for each in (*UNREAD.values(), *listed)))
+    config = model.config.get_text_config()
+    layers = getattr(config, "num_hidden_layers", None)
+    more = max(getattr(config, name, None) or 0 for name in _LAYER_COUNTS)  # of several names
+
+    def may_be_unread(name: str) -> bool:
+        layer = _LAYER.search(name)
+        if layers and layer is not None and layers <= int(layer[1]) < layers + more:
+            return True
+        return pattern.search(name) is not None
+
+    return may_be_unread
+
+
+def _integers(model: Any) -> list[str]:
+    """The names of a model's tensors of integers."""
+    tensors = {**model.state_dict(), **dict(model.named_buffers())}
+    return [name for name, each in tensors.items() if not each.is_floating_point()]
+
+
+def _is_same(stored: str, name: str) -> bool:
+    """Whether a name in a file and one in a model differ in the prefix of the base model only."""
+    return stored == name or stored.endswith(f".{name}") or name.endswith(f".{stored}")
