@@ -23,6 +23,8 @@ Report = Callable[[str], None]
 _LAYOUT = 1
 """The version of the files that a conversion writes. A folder with another version is converted
 again."""
+_GGUF_LAYOUT = 2
+"""The same of the files that describe a GGUF file. 2: all its end tokens."""
 _HUB_FILES = ["*.json", "*.safetensors", "*.model", "*.txt", "*.jinja"]
 
 
@@ -241,7 +243,7 @@ def _scratch(entry: ModelEntry) -> Iterator[Path]:
 
 def _source(entry: ModelEntry) -> dict[str, Any]:
     if entry.gguf_file is not None:
-        return {"layout": _LAYOUT, "file": str(entry.gguf_file), **_stamp(entry.gguf_file)}
+        return {"layout": _GGUF_LAYOUT, "file": str(entry.gguf_file), **_stamp(entry.gguf_file)}
     return {
         "layout": _LAYOUT,
         "hub": entry.hub,

@@ -7,9 +7,13 @@ import torch
 from gguf import GGUFWriter
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
+from completions.catalog import model_files
+from completions.catalog.entries import ModelEntry
 from tests.acceptance.service import ROOT
 from tests.workers.engine.quantized.gguf_files import WORDS, tiny_model, write_gguf
 from workers import gguf_checkpoint
+from workers.engine.config import EngineConfig
+from workers.engine.loading.loader import load_model
 
 
 @pytest.mark.parametrize("tied", [True, False])
@@ -45,6 +49,59 @@ def test_the_tokenizer_and_its_template_come_along(tmp_path):
     assert tokenizer.encode("<|im_start|>abcab") == [1, 6, 5]
     assert (tokenizer.bos_token, tokenizer.eos_token) == ("<|im_start|>", "<|endoftext|>")
     assert tokenizer.chat_template == "{{ messages }}"
+
+
+TURN = "{{ messages }}<|im_start|>x<|im_end|>"
+
+
+@pytest.mark.parametrize(
+    ("ends", "template", "control", "expected"),
+    [
+        ({}, "{{ messages }}", [], {0}),
+        ({"eot_token_id": 3}, "{{ messages }}", [], {0, 3}),
+        ({"eot_token_id": 3, "eom_token_id": 4}, "{{ messages }}", [], {0, 3, 4}),
+        ({"eot_token_id": 0}, "{{ messages }}", [], {0}),
+        ({}, TURN, ["<|im_end|>"], {0, 7}),
+        ({"eot_token_id": 7}, TURN, ["<|im_end|>"], {0, 7}),
+        ({}, TURN, [], {0}),  # not one of its tokens
+        ({}, "{{ messages }}", ["<|im_end|>"], {0}),  # not of its template
+        ({}, "<|eot_id|><end_of_turn>", ["<|eot_id|>", "<end_of_turn>"], {0, 6, 7}),
+        ({}, "x<|end|>", ["<|end|>", "<|return|>"], {0, 6}),
+        ({}, "x<|end|>y<|return|>", ["<|end|>", "<|return|>"], {0, 7}),
+    ],
+)
+@pytest.mark.parametrize("write", [gguf_checkpoint.convert, gguf_checkpoint.describe])
+def test_every_end_token_of_the_file_and_its_template_counts(
+    tmp_path, write, ends, template, control, expected
+):
+    source = write_gguf(
+        tmp_path / "tiny.gguf", "qwen2", tiny_model("qwen2"), ends=ends, template=template,
+        control=control,
+    )  # fmt: skip
+    named = [str(source)] if write is gguf_checkpoint.describe else []
+    write(source, tmp_path / "made", "float32", *named)
+    assert served_ends(tmp_path / "made") == expected
+
+
+def test_end_tokens_are_those_of_the_template_beside_the_file(tmp_path):
+    source = write_gguf(
+        tmp_path / "tiny.gguf", "qwen2", tiny_model("qwen2"), control=["<|im_end|>"]
+    )
+    gguf_checkpoint.describe(source, tmp_path / "first", "float32", str(source))
+    for name in ("tokenizer.json", "tokenizer_config.json"):
+        (tmp_path / name).write_bytes((tmp_path / "first" / name).read_bytes())
+    (tmp_path / "chat_template.jinja").write_text(TURN)
+    gguf_checkpoint.describe(source, tmp_path / "second", "float32", str(source))
+    assert served_ends(tmp_path / "second") == {0, 7}
+
+
+def served_ends(folder):
+    """The end tokens that both tiers use."""
+    model_files.load.cache_clear()
+    web = set(model_files.load(ModelEntry("m", folder)).eos_token_ids)
+    engine = load_model(folder, EngineConfig(device="cpu", dtype="float32", kv_cache_bytes=2**20))
+    assert engine.eos_token_ids == web
+    return web
 
 
 def test_an_unknown_architecture_is_named(tmp_path):

@@ -116,5 +116,9 @@ def _integers(model: Any) -> list[str]:
 
 
 def _is_same(stored: str, name: str) -> bool:
-    """Whether a name in a file and one in a model differ in the prefix of the base model only."""
-    return stored == name or stored.endswith(f".{name}") or name.endswith(f".{stored}")
+    """Whether a name in a file may be that of a tensor in a model: modules may be renamed when they
+    are read, tensors of integers are not."""
+    last = stored.rpartition(".")[2]
+    if last in ("weight", "bias"):
+        return stored == name
+    return last == name.rpartition(".")[2]

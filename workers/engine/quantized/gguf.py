@@ -30,6 +30,8 @@ from workers.engine.quantized.stored import Composed, Parts, Stored
 FREQUENCIES = "rope_freqs.weight"
 """A tensor that becomes part of the configuration."""
 _EMBEDDING = "token_embd.weight"
+_ENDS = ("eos_token_id", "eot_token_id", "eom_token_id")
+"""Metadata below `tokenizer.ggml`."""
 _LAYER = re.compile(r"blk\.(\d+)\.(\w+)\.(weight|bias)")
 
 
@@ -77,6 +79,12 @@ class GGUFFile:
         except KeyError as error:
             key = f"{self.name}.{error.args[0]}"
             raise ValueError(f"the GGUF file has no metadata {key}") from error
+
+    @property
+    def end_token_ids(self) -> list[int]:
+        """The tokens that end a text, a turn or a message, as the file names them."""
+        ids = (self._tokens.get(key) for key in _ENDS)
+        return [id for id in ids if id is not None]
 
     def weights(self) -> dict[str, Stored]:
         """The weights by their names in transformers. Raises ValueError for a tensor that belongs

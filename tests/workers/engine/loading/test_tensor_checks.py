@@ -8,7 +8,9 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor
+from transformers import AutoModelForCausalLM
 
+from tests.conformance.families.shapes import tiny
 from tests.workers.engine.tiny_models import LLAMA, save_model
 from workers.engine.exceptions import UnsupportedModel
 from workers.engine.loading.checkpoint import read_model
@@ -122,6 +124,16 @@ def test_tensors_that_change_nothing_may_be_unread(tmp_path: Path, case: str) ->
     assert read.keys() == expected.keys()
     for name, values in expected.items():
         assert torch.equal(read[name], values), name
+
+
+def test_tables_of_integers_that_the_model_has_too_are_read(tmp_path: Path) -> None:
+    """DeepSeek V4 chooses experts of its first layers by token; its files name the module
+    otherwise."""
+    model = AutoModelForCausalLM.from_config(tiny("deepseek_v4", {}))
+    model.save_pretrained(tmp_path)
+    stored = load_file(tmp_path / "model.safetensors")
+    assert any(not each.is_floating_point() for each in stored.values())
+    read_model(tmp_path, torch.float32, "eager")
 
 
 def test_a_layer_too_many_is_refused_unless_it_predicts_tokens(tmp_path: Path) -> None:

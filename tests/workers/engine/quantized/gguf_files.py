@@ -1,6 +1,6 @@
 """Small GGUF files: random models of each architecture, stored in each type of blocks."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -98,8 +98,12 @@ def write_gguf(
     kind: GGMLQuantizationType = GGMLQuantizationType.F32,
     metadata: dict[str, Any] | None = None,
     tensors: dict[str, torch.Tensor] | None = None,
+    ends: dict[str, int] | None = None,
+    template: str = "{{ messages }}",
+    control: Sequence[str] = (),
 ) -> Path:
-    """Write ``model``, with matrices in blocks of ``kind``, and further ``tensors``."""
+    """Write ``model``, with matrices in blocks of ``kind``, and further ``tensors``. ``ends`` are
+    token ids by their names below ``tokenizer.ggml``; ``control`` replaces the last words."""
     config = model.config
     writer = GGUFWriter(path, architecture)
     writer.add_name("Tiny")
@@ -114,7 +118,9 @@ def write_gguf(
     for key, value in {"rope.freq_base": SIZES["rope_theta"], **(metadata or {})}.items():
         add = writer.add_string if isinstance(value, str) else writer.add_float32
         (writer.add_uint32 if isinstance(value, int) else add)(f"{architecture}.{key}", value)
-    _add_tokenizer(writer)
+    _add_tokenizer(writer, template, control)
+    for key, token in (ends or {}).items():
+        writer.add_uint32(f"tokenizer.ggml.{key}", token)
     kinds = {name: kind for kind, name in MODEL_ARCH_NAMES.items()}
     names = get_tensor_name_map(kinds[architecture], config.num_hidden_layers)
     for name, values in stored_values(architecture, model).items():
@@ -135,14 +141,16 @@ def write_gguf(
     return path
 
 
-def _add_tokenizer(writer: GGUFWriter) -> None:
+def _add_tokenizer(writer: GGUFWriter, template: str, control: Sequence[str]) -> None:
+    words = [*WORDS[: len(WORDS) - len(control)], *control]
+    is_control = [CONTROL if word in (*WORDS[:2], *control) else NORMAL for word in words]
     writer.add_tokenizer_model("gpt2")
-    writer.add_token_list(WORDS)
-    writer.add_token_types([CONTROL, CONTROL] + [NORMAL] * (len(WORDS) - 2))
-    writer.add_token_merges(["a b", "ab c"])
+    writer.add_token_list(words)
+    writer.add_token_types(is_control)
+    writer.add_token_merges(["a b", "ab c"] if "abc" in words else ["a b"])
     writer.add_bos_token_id(1)
     writer.add_eos_token_id(0)
-    writer.add_chat_template("{{ messages }}")
+    writer.add_chat_template(template)
 
 
 def stored_values(architecture: str, model: Any) -> dict[str, torch.Tensor]:
