@@ -25,6 +25,10 @@ _DECODER = {"is_decoder": True}
 _SEQ2SEQ = {"is_decoder": True, "is_encoder_decoder": False, "tie_word_embeddings": False}
 _PER_LAYER = {"vocab_size_per_layer_input": VOCAB_SIZE, "hidden_size_per_layer_input": 8, **_UNTIED}
 _SPARSE_FOUR = {"num_hidden_layers": 4}
+_GLOBAL = {
+    "num_hidden_layers": 3,
+    "layer_types": ["sliding_attention", "sliding_attention", "full_attention"],
+}
 
 
 def _rope(kind: str, **settings: Any) -> dict[str, Any]:
@@ -44,22 +48,39 @@ def _windows(size: int, **options: Any) -> dict[str, Any]:
 
 
 _PLAIN = (
-    "afmoe", "apertus", "arcee", "aria_text", "beam", "biogpt", "bitnet", "bloom", "cohere",
-    "cohere2", "cohere2_moe", "ctrl", "cwm", "deepseek_v4", "diffllama", "doge", "ernie4_5",
-    "ernie4_5_moe", "exaone4", "exaone_moe", "falcon_mamba", "flex_olmo", "flint", "gemma", "glm",
-    "glm4", "glm4_moe", "gpt-sw3", "gpt2", "gpt_bigcode", "gpt_neox", "gpt_neox_japanese",
-    "gpt_oss", "granite", "granite_swa", "granitemoe", "granitemoe_swa", "granitemoeshared",
-    "helium", "hrm_text", "hunyuan_v1_dense", "hunyuan_v1_moe", "hy_v3", "hy_v4", "hyperclovax",
-    "inkling2_text", "inkling_text", "internlm3", "iquestcoder", "jais2", "jetmoe", "kolibri1",
-    "laguna", "lfm2", "llama", "llama4_text", "mamba", "mellum", "mimo_v2_flash", "minimax",
-    "minimax_m2", "minimax_m3_vl_text", "ministral", "ministral3", "mistral", "mixtral",
-    "modernbert-decoder", "moshi", "nanochat", "nemotron", "olmo", "olmo2", "olmo3",
-    "olmo_hybrid", "olmoe", "persimmon", "phi", "phi3", "phimoe", "qwen2", "qwen2_moe", "qwen3",
-    "qwen3_moe", "rwkv", "seed_oss", "smollm3", "solar_open", "stablelm", "starcoder2",
-    "vaultgemma",
+    "apertus", "arcee", "aria_text", "biogpt", "bitnet", "bloom", "cohere", "ctrl", "cwm",
+    "diffllama", "doge", "ernie4_5", "ernie4_5_moe", "falcon_mamba", "flex_olmo", "gemma",
+    "glm", "glm4", "glm4_moe", "gpt-sw3", "gpt2", "gpt_bigcode", "gpt_neox",
+    "gpt_neox_japanese", "gpt_oss", "granite", "granite_swa", "granitemoe", "granitemoe_swa",
+    "granitemoeshared", "helium", "hrm_text", "hunyuan_v1_dense", "hunyuan_v1_moe", "hy_v3",
+    "hy_v4", "hyperclovax", "internlm3", "iquestcoder", "jais2", "jetmoe", "laguna", "lfm2",
+    "llama", "llama4_text", "mamba", "mellum", "mimo_v2_flash", "minimax", "minimax_m2",
+    "minimax_m3_vl_text", "ministral", "ministral3", "mistral", "mixtral", "modernbert-decoder",
+    "moshi", "nanochat", "nemotron", "olmo", "olmo2", "olmo_hybrid", "olmoe", "persimmon",
+    "phi", "phi3", "phimoe", "qwen2", "qwen2_moe", "qwen3", "qwen3_moe", "rwkv", "seed_oss",
+    "smollm3", "solar_open", "stablelm", "starcoder2", "vaultgemma",
 )  # fmt: skip
 
-_LATENT = ("axk1", "axk2", "deepseek_v2", "deepseek_v3", "deepseek_v32", "dots3_note_text",
+_MIXED: dict[str, dict[str, Any]] = {
+    "afmoe": _GLOBAL,
+    "beam": {"mlp_layer_types": ["dense", "sparse"]},
+    "cohere2": _GLOBAL,
+    "cohere2_moe": {**_GLOBAL, "mlp_layer_types": ["sparse"] * 3},
+    "deepseek_v4": {"layer_types": ["heavily_compressed_attention", "compressed_sparse_attention"],
+                    "mlp_layer_types": ["hash_moe", "moe"]},
+    "exaone4": _GLOBAL,
+    "exaone_moe": {**_GLOBAL, "mlp_layer_types": ["dense", "sparse", "sparse"]},
+    "flint": {"layer_types": ["full_attention", "sliding_attention"]},
+    "inkling2_text": {"layer_types": ["hybrid_sliding", "hybrid"]},
+    "inkling_text": {"layer_types": ["hybrid_sliding", "hybrid"]},
+    "kolibri1": _GLOBAL,
+    "lfm3": {"num_hidden_layers": 4,
+             "layer_types": ["conv", "full_attention", "conv", "sliding_attention"]},
+    "olmo3": _GLOBAL,
+}  # fmt: skip
+"""Families whose first two layers are not all the kinds that they have."""
+
+_LATENT = ("axk1", "axk2", "deepseek_v2", "deepseek_v3", "deepseek_v32",
            "glm4_moe_lite", "glm_moe_dsa", "minicpm3", "youtu")  # fmt: skip
 """With multi-head latent attention."""
 
@@ -82,7 +103,7 @@ _MORE: tuple[Case, ...] = (
     Case("codegen", "", {"rotary_dim": 16}),
     Case("cpmant", "", {"dim_ff": 96, "dim_head": 16, "prompt_types": 4, "prompt_length": 4,
                         "segment_types": 4}),
-    Case("cohere2", "w32", {"sliding_window": 32}),
+    Case("cohere2", "w32", {**_GLOBAL, "sliding_window": 32}),
     Case("dbrx", "", {"n_heads": 4, "n_layers": 2, "attn_config": {
         "kv_n_heads": 2, "rope_theta": 1e4, "clip_qkv": 8}, "ffn_config": {
         "ffn_hidden_size": 96, "moe_num_experts": 4, "moe_top_k": 2}}),
@@ -90,16 +111,18 @@ _MORE: tuple[Case, ...] = (
                                  original_max_position_embeddings=32)}),
     Case("deepseek_v32", "topk 8", {**_MLA, "index_topk": 8}),
     Case("dots1", "", {"n_shared_experts": 1}),
-    Case("exaone4", "w32", {"sliding_window": 32}),
+    Case("dots3_note_text", "", {**_MLA, "layer_types": [
+        "indexed_attention", "sliding_attention"]}),
+    Case("exaone4", "w32", {**_GLOBAL, "sliding_window": 32}),
     Case("falcon", "alibi", {"alibi": True}),
     Case("falcon", "rotary", {"alibi": False}),
     Case("falcon", "new architecture", {"new_decoder_architecture": True, "num_kv_heads": 2}),
     Case("falcon_h1", "", {"mamba_d_ssm": 128}),
-    Case("flint", "w33", {"sliding_window": 33}),
+    Case("flint", "w33", {**_MIXED["flint"], "sliding_window": 33}),
     Case("gemma", "untied", _UNTIED),
     Case("gemma2", "", _UNTIED),
     Case("gemma2", "w32", {"sliding_window": 32, **_UNTIED}),
-    Case("gemma3_text", "", _UNTIED),
+    Case("gemma3_text", "", {**_GLOBAL, **_UNTIED}),
     Case("gemma3_text", "bidirectional", {"use_bidirectional_attention": True, **_UNTIED}),
     Case("gemma3n_text", "", {"num_hidden_layers": 6, "num_kv_shared_layers": 2, **_PER_LAYER,
                               "layer_types": ["sliding_attention", "full_attention"] * 3,
@@ -127,7 +150,6 @@ _MORE: tuple[Case, ...] = (
     Case("lfm2", "alternating", {"layer_types": ["conv", "full_attention"]}),
     Case("lfm2_moe", "", {"num_hidden_layers": 4, "num_dense_layers": 1, "layer_types": [
         "conv", "full_attention", "conv", "full_attention"]}),
-    Case("lfm3", "", _SPARSE_FOUR),
     Case("llama", "head_dim 24", {"head_dim": 24}),
     Case("llama", "biases", {"attention_bias": True, "mlp_bias": True}),
     Case("llama", "tied", {"tie_word_embeddings": True}),
@@ -154,7 +176,7 @@ _MORE: tuple[Case, ...] = (
     Case("nemotron_h", "", {"num_hidden_layers": 4, "ssm_state_size": 16, "n_groups": 1,
                             "mamba_num_heads": 4, "mamba_head_dim": 32}),
     Case("olmo", "clip", {"clip_qkv": 2.0}),
-    Case("olmo3", "w32 yarn", {"sliding_window": 32, **_rope(
+    Case("olmo3", "w32 yarn", {**_GLOBAL, "sliding_window": 32, **_rope(
         "yarn", factor=4.0, original_max_position_embeddings=32)}),
     Case("openai-gpt", "", _UNTIED),
     Case("opt", "", _UNTIED),
@@ -209,6 +231,7 @@ CASES: tuple[Case, ...] = tuple(
     sorted(
         [
             *(Case(family) for family in _PLAIN),
+            *(Case(family, "", options) for family, options in _MIXED.items()),
             *(Case(family, "", _MLA) for family in _LATENT),
             *(Case(family, "decoder", _DECODER) for family in _ENCODERS),
             *(Case(family, "decoder", _SEQ2SEQ) for family in _SEQ2SEQ_DECODERS),

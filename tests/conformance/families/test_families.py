@@ -3,8 +3,10 @@
 from pathlib import Path
 
 import pytest
+from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
 from tests.conformance.families import report
+from tests.conformance.families.shapes import tiny
 from tests.conformance.families.table import CASES, Case
 from tests.conformance.families.trial import NO_REFERENCE, try_case, try_in_bfloat16
 
@@ -50,3 +52,16 @@ def test_the_page_of_models_is_current() -> None:
 
 def test_the_names_of_the_few_exist() -> None:
     assert set(map(str, CASES)) >= ALWAYS
+
+
+def test_each_configuration_has_a_name_of_its_own() -> None:
+    assert len(set(map(str, CASES))) == len(CASES)
+
+
+@pytest.mark.parametrize("family", sorted({case.family for case in CASES}))
+def test_every_kind_of_layer_of_a_family_is_tried(family: str) -> None:
+    """The kinds that its configuration has unless it says otherwise."""
+    tried = [tiny(case.family, case.options) for case in CASES if case.family == family]
+    for name in ("layer_types", "mlp_layer_types"):
+        kinds = set(getattr(CONFIG_MAPPING[family](), name, None) or ())
+        assert kinds <= {kind for config in tried for kind in getattr(config, name, None) or ()}

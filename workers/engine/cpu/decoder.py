@@ -100,7 +100,7 @@ class NativeDecoder:
         if load_library() is None or model.dtype != torch.bfloat16:
             return None
         try:
-            return cls(read_decoder(model, probe.rules, max_len), max_len)
+            return cls(read_decoder(model, probe, max_len), max_len)
         except Unrecognised as reason:
             logger.info("%s is not computed in C: %s", type(model).__name__, reason)
             return None

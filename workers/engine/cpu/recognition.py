@@ -15,7 +15,7 @@ from workers.engine.cpu.linear import TiledLinear
 from workers.engine.cpu.mlps import ExpertsParts, MlpParts, read_mlp_of
 from workers.engine.cpu.parts import NormParts, Unrecognised, children_of, expect, take_one
 from workers.engine.cpu.rotary import Angles, Rotation
-from workers.engine.model.kv_cache import AttentionRule
+from workers.engine.model.kv_cache import AttentionRule, CacheProbe
 
 ROW_BLOCK = 32
 MAX_QUERIES = 16
@@ -87,9 +87,9 @@ class DecoderParts:
     head: TiledLinear
 
 
-def read_decoder(model: Any, rules: dict[nn.Module, AttentionRule], max_len: int) -> DecoderParts:
-    """The parts of ``model``, whose attention layers have ``rules`` in the order in which they ran.
-    Raises Unrecognised."""
+def read_decoder(model: Any, probe: CacheProbe, max_len: int) -> DecoderParts:
+    """The parts of ``model``, whose attention layers ran in the order of ``probe``'s rules. Raises
+    Unrecognised."""
     decoder = model.get_decoder()
     children = children_of(decoder)
     embedding = take_one(children, _EMBEDDING)
@@ -103,11 +103,11 @@ def read_decoder(model: Any, rules: dict[nn.Module, AttentionRule], max_len: int
     expect(hidden % ROW_BLOCK == 0, "the hidden size is not a multiple of 32")
     head = model.get_output_embeddings()
     expect(isinstance(head, TiledLinear), "the output layer is not packed")
-    expect(len(layers) == len(rules), "layers attend never or more than once")
-    angles = None if rotary is None else Angles(rotary, max_len)
+    expect(len(layers) == len(probe.rules), "layers attend never or more than once")
+    angles = None if rotary is None else Angles(rotary, max_len, probe.positionless)
     found = tuple(
         _layer(layer, rule, module, hidden, angles)
-        for layer, (module, rule) in zip(layers, rules.items(), strict=True)
+        for layer, (module, rule) in zip(layers, probe.rules.items(), strict=True)
     )
     alike = {(x.attention.heads, x.rotation, x.parallel) for x in found}
     expect(len(alike) == 1, "layers differ in heads")

@@ -3,6 +3,7 @@ attention rotates heads."""
 
 import inspect
 import sys
+from collections.abc import Container
 from dataclasses import dataclass
 from enum import IntEnum
 from typing import Any, Self
@@ -106,10 +107,11 @@ def _turn(attention: Any, heads: Tensor, tables: Tables) -> Tensor | None:
 
 
 class Angles:
-    """The tables of a rotary module, one for each kind of layer that it knows."""
+    """The tables of a rotary module, one for each kind of layer that it knows. ``positionless`` are
+    the attention layers that rotate no heads."""
 
-    def __init__(self, rotary: Any, max_len: int) -> None:
-        self._rotary = rotary
+    def __init__(self, rotary: Any, max_len: int, positionless: Container[nn.Module]) -> None:
+        self._rotary, self._positionless = rotary, positionless
         self._positions = torch.arange(max_len)[None]
         self._max_len = max_len
         parameters = inspect.signature(rotary.forward).parameters
@@ -125,7 +127,7 @@ class Angles:
         if kind not in self._known:
             self._known[kind] = self._read(attention, head_dim, kind)
         rotation, tables = self._known[kind]
-        return rotation, tables if getattr(attention, "use_rope", True) else None
+        return rotation, None if attention in self._positionless else tables
 
     @torch.inference_mode()
     def _read(

@@ -115,3 +115,16 @@ def _draw(twin: Any) -> None:
     for parameter in twin.parameters():
         if parameter.dim() > 1:
             parameter.normal_(0, 1.5 * parameter.shape[-1] ** -0.5)
+
+
+def choose_every_expert(twin: Any) -> None:
+    """Send each token to all experts of the twin's mixtures, so that rounding cannot send it to
+    another one."""
+    for module in twin.modules():
+        router: Any = module
+        if not (isinstance(getattr(router, "top_k", None), int) and hasattr(router, "weight")):
+            continue
+        router.top_k = len(router.weight)
+        groups = getattr(router, "num_group", getattr(router, "n_group", None))
+        if groups is not None:
+            router.topk_group = groups

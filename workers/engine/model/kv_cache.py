@@ -55,12 +55,15 @@ class AttentionRule:
 
 
 class CacheProbe:
-    """Stands in for the cache in a first forward of one short prompt, and records which modules
-    attend, by which rules, and which shapes they store."""
+    """Stands in for the cache in a first forward of a few tokens, and records which modules attend,
+    by which rules, which shapes they store, and their keys [tokens, heads, dim]."""
 
     def __init__(self) -> None:
         self.shapes: dict[nn.Module, LayerShape] = {}
         self.rules: dict[nn.Module, AttentionRule] = {}
+        self.keys: dict[nn.Module, Tensor] = {}
+        self.positionless: set[nn.Module] = set()
+        """Modules that attend and whose keys do not depend on positions."""
 
     def note(self, module: nn.Module, key: Tensor, value: Tensor, rule: AttentionRule) -> None:
         """Record ``key`` and ``value`` [tokens, heads, dim], which a cache would store."""
@@ -75,6 +78,7 @@ class CacheProbe:
             rule.softcap is not None,
         )
         self.rules[module] = rule
+        self.keys[module] = key
 
 
 class LayerCache:
