@@ -191,10 +191,12 @@ def _final_error(error: APIError | OSError | asyncio.CancelledError) -> APIError
 async def _refuse(error: APIError, send: Send) -> None:
     access_log.note_error(error)
     # The rest of the body is unread, so the connection cannot be reused.
+    body = orjson.dumps(error.envelope())
     headers = [(b"content-type", b"application/json"), (b"connection", b"close")]
+    headers += [(b"content-length", b"%d" % len(body))]
     headers += [(k.lower().encode(), v.encode()) for k, v in error.headers.items()]
     await send({"type": "http.response.start", "status": error.status_code, "headers": headers})
-    await send({"type": "http.response.body", "body": orjson.dumps(error.envelope())})
+    await send({"type": "http.response.body", "body": body})
 
 
 def _freeze_imports() -> None:

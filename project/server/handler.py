@@ -10,6 +10,7 @@ tests/project/server/test_library_internals.py names the internals that they rel
 import asyncio
 import os
 from contextlib import suppress
+from http import HTTPStatus
 from typing import IO, Any, cast
 
 from asgiref.sync import SyncToAsync, ThreadSensitiveContext, sync_to_async
@@ -24,6 +25,8 @@ from completions.exceptions import APIError
 from completions.http import error_handlers
 
 API_PATHS = ("/v1/", "/healthz", "/readyz", "/metrics")
+_WITHOUT_LENGTH = (HTTPStatus.NO_CONTENT, HTTPStatus.NOT_MODIFIED)
+"""Responses without a body, whose length could only be wrong (RFC 9110, section 8.6)."""
 
 
 class Request(asgi.ASGIRequest):
@@ -121,6 +124,12 @@ class _APIHandler(_Handler):
             return refusal
         finally:
             body.close()
+
+    async def send_response(self, response: HttpResponseBase, send: Any) -> None:
+        """Send a response, with its length if it is whole. Django's middleware would add that."""
+        if not (response.streaming or response.status_code in _WITHOUT_LENGTH):
+            response.headers.setdefault("Content-Length", str(len(response.content)))
+        await super().send_response(response, send)
 
     async def _answer(
         self, request: asgi.ASGIRequest, receive: Any, send: Any

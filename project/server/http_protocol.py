@@ -4,10 +4,11 @@
   limit.
 - Trailers are dropped; uvicorn adds them to the headers, where they can forge what a proxy sets.
 - The body of a request that offers another protocol (`Upgrade: h2c`, as Java's client sends it) is
-read. uvicorn drops it, or parses it as further requests, which a proxy does not expect.
+  read. uvicorn drops it, or parses it as further requests, which a proxy does not expect.
 - A hang-up cancels the running request even if others are pipelined behind it.
 - A refusal reaches a client that is still sending: the connection is half-closed and read for
-another 5 s. A reset could destroy the response in the client's buffer (RFC 9112, section 9.6).
+  another 5 s. A reset could destroy the response in the client's buffer (RFC 9112, section 9.6).
+- HTTP/1.0 clients get neither chunks nor 100 Continue, which they do not know; uvicorn sends both.
 - The error bodies are those of the API.
 
 Each can go when uvicorn does the same. tests/project/server/test_library_internals.py names the
@@ -37,6 +38,10 @@ LINGER_SECONDS = 5.0
 """Seconds that a refused connection stays open while the client still sends."""
 MAX_DISCARDED_BYTES = 256 * 1024 * 1024
 """Bytes to read from a refused connection: enough for an upload slightly over the limit."""
+
+
+_BEFORE_CHUNKS = ("0.9", "1.0")
+"""Versions of HTTP without chunks."""
 
 
 class Protocol(HttpToolsProtocol):
@@ -118,6 +123,9 @@ class Protocol(HttpToolsProtocol):
     def _start_asgi_task(self, cycle: RequestResponseCycle, app: Any) -> None:
         self._running = cycle
         cycle.transport = _ResponseTransport(self)
+        if cycle.scope["http_version"] in _BEFORE_CHUNKS:
+            cycle.waiting_for_100_continue = False  # RFC 9110, section 10.1.1
+            app = _UnchunkedApplication(cycle, app)
         super()._start_asgi_task(cycle, app)
 
     def on_response_complete(self) -> None:
@@ -216,6 +224,32 @@ class Protocol(HttpToolsProtocol):
         self._discarded += size
         if self._discarded > MAX_DISCARDED_BYTES:
             self.transport.abort()
+
+
+class _UnchunkedApplication:
+    """An ASGI application whose response is sent without chunks (RFC 9112, section 6.1). Without a
+    Content-Length, the end of the connection ends the response."""
+
+    def __init__(self, cycle: RequestResponseCycle, application: Any) -> None:
+        self._cycle = cycle
+        self._application = application
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        has_length = False
+
+        async def send_unchunked(message: Any) -> None:
+            nonlocal has_length
+            if message["type"] == "http.response.start":
+                has_length = any(
+                    k.lower() == b"content-length" for k, _ in message.get("headers", ())
+                )
+                if not has_length:
+                    self._cycle.chunked_encoding = False
+            elif not has_length:  # uvicorn refuses more bytes than it expects
+                self._cycle.expected_content_length = len(message.get("body", b""))
+            await send(message)
+
+        await self._application(scope, receive, send_unchunked)
 
 
 class _Parser:

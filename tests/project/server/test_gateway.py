@@ -92,6 +92,11 @@ async def test_a_larger_body_is_refused(parts, headers):
     assert sent[b"connection"] == b"close"
 
 
+async def test_a_refusal_has_its_length():
+    _, headers, body = await call([b"x" * 11])
+    assert headers[b"content-length"] == b"%d" % len(body)
+
+
 async def test_every_answer_carries_a_request_id():
     _, first, _ = await call([b""])
     _, second, _ = await call([b""])

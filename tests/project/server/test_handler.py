@@ -19,8 +19,14 @@ from completions.exceptions import APIError
 from project.server.handler import ASGIHandler
 
 
-async def answer(path, method="GET", query=b"", headers=(), content=b""):
+async def answer(path, *request, **options):
     """Status and body."""
+    start, body = await exchange(path, *request, **options)
+    return start["status"], body
+
+
+async def exchange(path, method="GET", query=b"", headers=(), content=b""):
+    """The start of the response, and its body."""
     scope = {
         "type": "http", "method": method, "path": path, "query_string": query,
         "headers": list(headers), "http_version": "1.1", "scheme": "http", "server": ("test", 80),
@@ -31,7 +37,7 @@ async def answer(path, method="GET", query=b"", headers=(), content=b""):
     while (message := await client.receive_output(10)).get("more_body"):
         body += message["body"]
     await client.wait(10)
-    return start["status"], body + message.get("body", b"")
+    return start, body + message.get("body", b"")
 
 
 async def test_the_api_starts_no_thread_of_its_own(monkeypatch):
@@ -40,6 +46,15 @@ async def test_the_api_starts_no_thread_of_its_own(monkeypatch):
 
     monkeypatch.setattr(sync, "ThreadPoolExecutor", refuse)
     assert (await answer("/healthz"))[0] == 200
+
+
+@pytest.mark.parametrize(
+    ("path", "method"),
+    [("/healthz", "GET"), ("/v1/models", "GET"), ("/v1/nothing", "GET"), ("/metrics", "PUT")],
+)
+async def test_a_whole_answer_has_its_length(path, method):
+    start, body = await exchange(path, method=method)
+    assert dict(start["headers"])[b"Content-Length"] == b"%d" % len(body)
 
 
 @pytest.fixture

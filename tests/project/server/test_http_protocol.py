@@ -278,3 +278,48 @@ async def test_a_pipelined_request_has_a_context_of_its_own():
     await until(lambda: transport.written.count(b"done") == 3)
     assert seen == [None] * 3
     protocol.connection_lost(None)
+
+
+async def old_exchange(answers, head=b""):
+    """What a client of HTTP/1.0 gets from an application that sends these messages."""
+
+    async def app(scope, receive, send):
+        await receive()
+        for message in answers:
+            await send(message)
+
+    config = Config(app, lifespan="off", log_config=None)
+    config.load()
+    protocol, transport = Protocol(config, ServerState(), {}), Transport()
+    protocol.connection_made(transport)
+    protocol.data_received(b"POST /a HTTP/1.0\r\n" + head + b"Content-Length: 0\r\n\r\n")
+    await until(lambda: transport.ended)
+    protocol.connection_lost(None)
+    head, _, body = transport.written.partition(b"\r\n\r\n")
+    return head.lower(), body
+
+
+def messages(*pieces, headers=()):
+    yield {"type": "http.response.start", "status": 200, "headers": list(headers)}
+    for piece in pieces:
+        yield {"type": "http.response.body", "body": piece, "more_body": True}
+    yield {"type": "http.response.body"}
+
+
+async def test_a_client_of_http_1_0_gets_no_chunks():
+    head, body = await old_exchange(messages(b"data: 1\n\n", b"", b"data: [DONE]\n\n"))
+    assert b"transfer-encoding" not in head
+    assert b"connection: close" in head
+    assert body == b"data: 1\n\ndata: [DONE]\n\n"
+
+
+async def test_a_declared_length_still_holds_for_a_client_of_http_1_0():
+    length = [(b"content-length", b"3")]
+    assert (await old_exchange(messages(b"abc", headers=length)))[1] == b"abc"
+    _, body = await old_exchange(messages(b"abc", b"d", headers=length))
+    assert body == b"abc"  # the error of the application ends the connection
+
+
+async def test_a_client_of_http_1_0_gets_no_interim_response():
+    head, _ = await old_exchange(messages(b"a"), b"Expect: 100-continue\r\n")
+    assert head.startswith(b"http/1.1 200")

@@ -125,7 +125,9 @@ async def test_httptools_still_leaves_a_body_to_the_other_protocol() -> None:
 
 def test_a_cycle_has_these_attributes() -> None:
     parameters = inspect.signature(RequestResponseCycle).parameters
-    assert {"transport", "message_event"} <= parameters.keys()
+    assert {"scope", "transport", "message_event"} <= parameters.keys()
     made = RequestResponseCycle(**dict.fromkeys(parameters, SimpleNamespace()))
     assert (made.disconnected, made.response_started, made.response_complete) == (False,) * 3
+    assert (made.chunked_encoding, made.expected_content_length) == (None, 0)
+    assert hasattr(made, "waiting_for_100_continue")
     assert httptools_impl.STATUS_LINE[431].startswith(b"HTTP/1.1 431 ")
