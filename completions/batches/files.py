@@ -1,6 +1,7 @@
 """Stores, reads and expires files in Django's default storage, with one row each."""
 
 import logging
+import re
 from collections.abc import AsyncIterator, Iterator
 from datetime import datetime, timedelta
 from typing import IO, Any
@@ -18,6 +19,12 @@ from completions.models.organizations import one_at_a_time
 
 logger = logging.getLogger(__name__)
 
+MAX_NAME = 255
+"""Characters."""
+_NOT_IN_NAMES = re.compile(
+    "[\x00-\x1f\x7f-\x9f\u2028\u2029"  # controls and line breaks
+    "\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069]"  # Unicode's property Bidi_Control
+)
 _CHUNK = 64 * 1024
 _PRUNED_AT_ONCE = 100
 _WRITTEN_WITHIN = timedelta(hours=1)
@@ -53,13 +60,19 @@ def store_upload(
     return _write(file, content, keep)
 
 
+def plain_name(text: str) -> str:
+    """The name of a file without control characters, line breaks and the marks that change the
+    direction of text: with these, a name looks like another one."""
+    return _NOT_IN_NAMES.sub("", text)[:MAX_NAME] or "file"
+
+
 def upload_of(owner: tuple[int, int], filename: str) -> File:
     """A file of requests that is not stored yet. `owner` is (organization id, key id)."""
     organization_id, api_key_id = owner
     return File(
         organization_id=organization_id,
         api_key_id=api_key_id,
-        filename=filename,
+        filename=plain_name(filename),
         purpose=FilePurpose.BATCH,
     )
 

@@ -8,7 +8,7 @@ from rest_framework.request import Request
 from completions.exceptions import invalid_parameter
 
 META_HEADER = "x-include-meta"
-_WAIT = re.compile(r"wait=\"?(\d{1,6})\"?$", re.IGNORECASE)
+_WAIT = re.compile(r"wait=\"?([0-9]{1,6})\"?$", re.IGNORECASE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +53,7 @@ def _truth(given: str | None, name: str) -> bool:
 def seconds(request: Request, name: str, most: float) -> float:
     """A query parameter in seconds, capped at `most`; 0 when absent."""
     given = request.query_params.get(name, "0")
-    if not re.fullmatch(r"\d{1,6}(\.\d+)?", given):
+    if not re.fullmatch(r"[0-9]{1,6}(\.[0-9]+)?", given):
         raise invalid_parameter(name, given, "a number of seconds")
     return min(float(given), most)
 
@@ -65,7 +65,7 @@ def cursor(request: Request) -> int:
         ("Last-Event-ID", request.headers.get("Last-Event-ID")),
     ):
         if given is not None:
-            if not re.fullmatch(r"\d{1,15}", given):
+            if not re.fullmatch(r"[0-9]{1,15}", given):
                 raise invalid_parameter(name, given, "a sequence number")
             return int(given)
     return 0

@@ -45,7 +45,7 @@ ON_INVALID_HEADER = "X-On-Invalid"
 MOST_PILOT = 1000
 _ROUTE = "/v1/batches"
 """The route of the idempotency keys of all requests that make batches."""
-_WINDOW = re.compile(r"(\d{1,3})h")
+_WINDOW = re.compile(r"([0-9]{1,3})h")
 
 
 class BatchRequestObject(StrictObject):

@@ -149,7 +149,7 @@ class FileContentView(AsyncAPIView):
 def _start(request: APIRequest, file: File) -> int | None:
     """The first byte that `Range: bytes=N-` asks for; None for the whole file. Other ranges are
     ignored, as RFC 9110, section 14.2, allows. Raises APIError for a start beyond the end."""
-    asked = re.fullmatch(r"bytes=(\d{1,18})-", request.headers.get("Range", ""))
+    asked = re.fullmatch(r"bytes=([0-9]{1,18})-", request.headers.get("Range", ""))
     if asked is None or request.headers.get("If-Range") not in (None, f'"{file.id}"'):
         return None
     if int(asked[1]) >= file.bytes:
@@ -217,8 +217,7 @@ class _Upload(NamedTuple):
             raise APIError("missing_required_parameter", message, "file")
         if (content.size or 0) > settings.MAX_FILE_BYTES:
             raise payload_too_large(settings.MAX_FILE_BYTES)
-        filename = re.sub(r"[\x00-\x1f\x7f]", "", content.name or "")[:255] or "file"
-        return cls(content, filename, keep)
+        return cls(content, content.name or "", keep)
 
 
 def _keep(anchor: Any, seconds: Any) -> timedelta:
@@ -227,7 +226,7 @@ def _keep(anchor: Any, seconds: Any) -> timedelta:
     if anchor != "created_at":
         raise APIError("invalid_value", f'{_PARTS[2]}: must be "created_at".', _PARTS[2])
     given = str(seconds)
-    if not re.fullmatch(r"\d{1,9}", given) or int(given) not in KEEP_SECONDS:
+    if not re.fullmatch(r"[0-9]{1,9}", given) or int(given) not in KEEP_SECONDS:
         message = f"{_PARTS[3]}: must be from {KEEP_SECONDS[0]} to {KEEP_SECONDS[-1]} seconds."
         raise APIError("invalid_value", message, _PARTS[3])
     return timedelta(seconds=int(given))

@@ -1,6 +1,5 @@
 """/v1/uploads: upload a file in parts, as in OpenAI's Uploads API."""
 
-import re
 from typing import Any
 
 from asgiref.sync import sync_to_async
@@ -86,7 +85,7 @@ class UploadsView(AsyncAPIView):
         upload = Upload(
             organization_id=request.auth.organization_id,
             api_key_id=request.auth.key_id,
-            filename=re.sub(r"[\x00-\x1f\x7f]", "", wanted["filename"]) or "file",
+            filename=files.plain_name(wanted["filename"]),
             bytes=wanted["bytes"],
             file_seconds=keep["seconds"],
         )

@@ -22,7 +22,7 @@ GROUPS = ("model", "api_key_id", "adapter")
 DEFAULT_GROUPS = ("model", "api_key_id")
 LIMITS = {"1d": (7, 31), "1h": (24, 168)}
 """Buckets per page by width: the default and the maximum."""
-_PAGE = re.compile(r"page_(\d{1,11})")
+_PAGE = re.compile(r"page_([0-9]{1,11})")
 _LATEST = 32_503_680_000
 """The year 3000. Python's dates end in 9999, and the end of a bucket must be a date too."""
 _MOST_NAMES = 100
@@ -162,7 +162,7 @@ def _time(request: APIRequest, name: str) -> datetime | None:
     given = request.query_params.get(name)
     if given is None:
         return None
-    if not re.fullmatch(r"\d{1,12}", given) or int(given) > _LATEST:
+    if not re.fullmatch(r"[0-9]{1,12}", given) or int(given) > _LATEST:
         raise invalid_parameter(name, given, "a Unix time in seconds")
     return datetime.fromtimestamp(int(given), UTC)
 
@@ -180,7 +180,7 @@ def _page(request: APIRequest) -> datetime | None:
 def _limit(request: APIRequest, width: str) -> int:
     default, most = LIMITS[width]
     given = request.query_params.get("limit", str(default))
-    if not re.fullmatch(r"\d{1,6}", given) or not 1 <= int(given) <= most:
+    if not re.fullmatch(r"[0-9]{1,6}", given) or not 1 <= int(given) <= most:
         raise invalid_parameter("limit", given, f"from 1 to {most} with bucket_width {width}")
     return int(given)
 

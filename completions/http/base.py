@@ -6,7 +6,6 @@ from typing import Any
 from django.http import Http404, HttpRequest
 from django.http.response import HttpResponseBase
 from rest_framework.exceptions import UnsupportedMediaType
-from rest_framework.parsers import MultiPartParser
 from rest_framework.request import Request
 from rest_framework.views import APIView
 
@@ -14,6 +13,7 @@ from completions.accounts.keys import Principal
 from completions.exceptions import APIError
 from completions.http import error_handlers
 from completions.http.authentication import authenticate, permit
+from completions.http.multipart import MultiPartParser
 from completions.models import Scope
 from completions.requests import turns
 

@@ -28,7 +28,7 @@ class Page:
         APIError."""
         given = request.query_params
         limit = given.get("limit", str(default))
-        if not re.fullmatch(r"\d{1,6}", limit) or not 1 <= int(limit) <= most:
+        if not re.fullmatch(r"[0-9]{1,6}", limit) or not 1 <= int(limit) <= most:
             raise invalid_parameter("limit", limit, f"an integer from 1 to {most}")
         order = given.get("order", "desc")
         if order not in ("asc", "desc"):

@@ -115,6 +115,10 @@ def test_a_file_name_is_only_a_label(api, folder, name):
             {"expires_after[anchor]": "created_at", "expires_after[seconds]": "1e5"},
             ("invalid_value", "expires_after[seconds]"),
         ),
+        (
+            {"expires_after[anchor]": "created_at", "expires_after[seconds]": "٣٦٠٠"},
+            ("invalid_value", "expires_after[seconds]"),
+        ),
         ({"expires_after[anchor]": "created_at"}, ("invalid_value", "expires_after[seconds]")),
     ],
 )
@@ -247,17 +251,36 @@ def test_a_file_whose_row_ended_while_it_was_written_leaves_nothing(api, folder,
     assert not [path for path in folder.rglob("*") if path.is_file()]
 
 
+def upload_raw(api, name, size=1):
+    """Upload a file whose name is these bytes."""
+    boundary, head = b"--b", b'\r\nContent-Disposition: form-data; name="'
+    content = b"%b%bpurpose\"\r\n\r\nbatch\r\n%b%bfile\"; filename=\"%b\"\r\n\r\n%b\r\n%b--\r\n" % (
+        boundary, head, boundary, head, name, b"x" * size, boundary,
+    )  # fmt: skip
+    answer = api.generic("POST", "/v1/files", content, "multipart/form-data; boundary=b")
+    assert answer.status_code == 200, answer.content
+    return answer
+
+
+@pytest.mark.parametrize(
+    ("name", "kept"),
+    [
+        (b"caf\xe9.jsonl", "caf?.jsonl"),
+        ("n\N{RIGHT-TO-LEFT OVERRIDE}lnosj.exe".encode(), "nlnosj.exe"),
+        ("a\u2028b\x85c\u200fd".encode(), "abcd"),
+    ],
+    ids=ascii,
+)
+def test_a_name_is_kept_as_far_as_it_reads_as_it_is(api, folder, name, kept):
+    assert upload_raw(api, name).json()["filename"] == kept
+
+
 @pytest.mark.parametrize("size", [1, 1000])
 @pytest.mark.parametrize("name", ["a." + "x" * 300, "7. " + "\N{SNOWMAN}" * 100, "n\x00\n.jsonl"])
 def test_any_name_is_taken(api, settings, folder, name, size):
     """The system limits names of files to 255 bytes, also of what is uploaded to a disk."""
     settings.FILE_UPLOAD_MAX_MEMORY_SIZE = 100
-    boundary, head = b"--b", b'\r\nContent-Disposition: form-data; name="'
-    content = b"%b%bpurpose\"\r\n\r\nbatch\r\n%b%bfile\"; filename=\"%b\"\r\n\r\n%b\r\n%b--\r\n" % (
-        boundary, head, boundary, head, name.encode(), b"x" * size, boundary,
-    )  # fmt: skip
-    answer = api.generic("POST", "/v1/files", content, "multipart/form-data; boundary=b")
-    assert answer.status_code == 200, answer.content
+    answer = upload_raw(api, name.encode(), size)
     kept = answer.json()["filename"]
     assert kept
     assert kept in (name.replace("\0", "").replace("\n", ""), name[1:256])

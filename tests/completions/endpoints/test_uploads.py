@@ -63,6 +63,23 @@ def test_parts_become_a_file_in_the_order_of_the_last_call(api, folder):  # noqa
     assert code(add(api, begun["id"], b"x"), 409) == ("upload_not_pending", "id")
 
 
+@pytest.mark.parametrize(
+    ("name", "kept"),
+    [
+        ("n\N{RIGHT-TO-LEFT OVERRIDE}lnosj.exe", "nlnosj.exe"),
+        ("a\u2028b\x85c\u200fd\r\n", "abcd"),
+        ("\u2066\u2069\x00", "file"),
+        ("नमस्ते\N{ZERO WIDTH NON-JOINER}.jsonl", "नमस्ते\N{ZERO WIDTH NON-JOINER}.jsonl"),
+    ],
+    ids=ascii,
+)
+def test_a_name_is_kept_without_what_makes_it_look_like_another(api, folder, name, kept):  # noqa: F811
+    begun = begin(api, filename=name).json()
+    part = add(api, begun["id"], CONTENT).json()
+    file = complete(api, begun["id"], part["id"]).json()["file"]
+    assert begun["filename"] == file["filename"] == kept
+
+
 def test_a_call_that_comes_second_makes_no_second_file(api, folder, monkeypatch):  # noqa: F811
     """Both found the upload pending."""
     begun = begin(api).json()
