@@ -15,7 +15,9 @@ from django.db.models.functions import Coalesce, Greatest
 from django.utils import timezone
 
 from completions.models import File, FilePurpose, Upload, UploadStatus, path_in_storage
+from completions.models.files import FILE_ID
 from completions.models.organizations import one_at_a_time
+from completions.models.timed_ids import new_id
 
 logger = logging.getLogger(__name__)
 
@@ -69,7 +71,10 @@ def plain_name(text: str) -> str:
 def upload_of(owner: tuple[int, int], filename: str) -> File:
     """A file of requests that is not stored yet. `owner` is (organization id, key id)."""
     organization_id, api_key_id = owner
+    now = timezone.now()
     return File(
+        id=new_id(FILE_ID, now),
+        created_at=now,
         organization_id=organization_id,
         api_key_id=api_key_id,
         filename=plain_name(filename),

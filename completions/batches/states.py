@@ -14,13 +14,15 @@ from completions.models import (
     File,
     LineState,
 )
+from completions.models.timed_ids import time_in
 
 _RUNNING = (BatchStatus.VALIDATING, BatchStatus.IN_PROGRESS)
 _CLOSING = (BatchStatus.CANCELLING, BatchStatus.FINALIZING)
 
 
 def place(batch: Batch, file: File, owner: tuple[int, int], job_prefix: str) -> None:
-    """Set the owner (organization id, key id), file, prefix and expiry of a new batch."""
+    """Set the owner (organization id, key id), file, prefix and times of a new batch."""
+    batch.created_at = time_in(batch.id) or batch.created_at
     batch.organization_id, batch.api_key_id = owner
     batch.input_file_id = file.id
     batch.job_prefix = job_prefix

@@ -372,8 +372,9 @@ def require_room(batch: Batch, key: ApiKey) -> None:
 
 def _fail(batch: Batch, errors: list[dict[str, Any]], log: IO[bytes]) -> None:
     """End the batch with its errors, all of which go to the error file."""
-    writing.store(batch, batch.error_file_id, log)
+    ended_at = timezone.now()
+    writing.store(batch, batch.error_file_id, log, ended_at)
     writing.delete_lines(batch)
     Batch.objects.filter(id=batch.id, status=BatchStatus.VALIDATING).update(
-        status=BatchStatus.FAILED, errors=without_nul(errors), total=0, ended_at=timezone.now()
+        status=BatchStatus.FAILED, errors=without_nul(errors), total=0, ended_at=ended_at
     )

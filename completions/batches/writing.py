@@ -3,7 +3,7 @@
 import logging
 import tempfile
 from collections.abc import AsyncIterator, Callable, Iterator
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import IO
 
 from asgiref.sync import sync_to_async
@@ -53,9 +53,10 @@ def write_files(batch: Batch, alive: Alive) -> bool:
             total += 1
         if not alive():  # the other worker may have stored the files already
             return False
+        ended_at = timezone.now()
         try:
-            store(batch, batch.output_file_id, output)
-            store(batch, batch.error_file_id, errors)
+            store(batch, batch.output_file_id, output, ended_at)
+            store(batch, batch.error_file_id, errors, ended_at)
         except files.FileLostError as error:
             logger.warning("%s is repeated: %s", batch.id, error)
             return False
@@ -67,17 +68,18 @@ def write_files(batch: Batch, alive: Alive) -> bool:
             completed=completed,
             failed=total - completed,
             summary=summary.stored(),
-            ended_at=timezone.now(),
+            ended_at=ended_at,
         )
     delete_lines(batch)
     return True
 
 
-def store(batch: Batch, file_id: str, content: IO[bytes]) -> None:
-    """Store what was written to `content`, if anything. Raises files.FileLostError."""
+def store(batch: Batch, file_id: str, content: IO[bytes], ended_at: datetime) -> None:
+    """Store what was written to `content`, if anything. `ended_at` becomes that of the batch too,
+    so that a list finds the time of a deleted file. Raises files.FileLostError."""
     if content.tell():
         file = file_of(batch, file_id)
-        file.created_at = timezone.now()
+        file.created_at = ended_at
         content.seek(0)
         files.store(file, Content(content), timedelta(seconds=batch.output_seconds))
 

@@ -22,9 +22,10 @@ from completions.endpoints.files import KEEP_SECONDS, ExpiresAfterObject, find_f
 from completions.exceptions import APIError, FieldError, invalid_parameter
 from completions.http.base import APIRequest, AsyncAPIView
 from completions.http.bodies import JSONResponse
-from completions.http.pages import Page
+from completions.http.pages import Page, time_in_id
 from completions.jobs.record import IdempotencyKey
 from completions.models import UNFINISHED, Batch, BatchStatus, File, FilePurpose, OnInvalid, Scope
+from completions.models.batches import BATCH_ID
 from completions.models.organizations import one_at_a_time
 from completions.models.release import release
 from completions.requests import turns
@@ -137,7 +138,7 @@ class BatchesView(AsyncAPIView):
     async def get(self, request: APIRequest) -> JSONResponse:
         owned = Batch.objects.filter(organization_id=request.auth.organization_id)
         page = Page.of(request, DEFAULT_LISTED, MOST_LISTED)
-        return JSONResponse(await page.read(owned, batch_object))
+        return JSONResponse(await page.read(owned, batch_object, time_in_id(BATCH_ID)))
 
 
 def _on_invalid(wanted: str | None, request: APIRequest) -> str:

@@ -15,7 +15,7 @@ from completions.exceptions import APIError
 from completions.http import runtime
 from completions.http.base import APIRequest, AsyncAPIView
 from completions.http.bodies import JSONResponse
-from completions.http.pages import Page
+from completions.http.pages import Page, time_in_id
 from completions.jobs import kept
 from completions.jobs.record import Kind
 from completions.models import Job, Scope
@@ -88,9 +88,12 @@ class CompletionsView(AsyncAPIView):
         owned = Job.objects.filter(organization_id=request.auth.organization_id)
         unexpired = Q(expires_at=None) | Q(expires_at__gt=timezone.now())
         rows = owned.filter(unexpired, id__startswith=self.view_type.id_prefix)
-        page = await Page.of(request, DEFAULT_LISTED, MOST_LISTED).read(rows, self._summary)
-        await _add_states(page["data"])
-        return JSONResponse(page)
+        page = Page.of(request, DEFAULT_LISTED, MOST_LISTED, ["model"])
+        if (model := request.query_params.get("model")) is not None:
+            rows = rows.filter(model=model)
+        found = await page.read(rows, self._summary, time_in_id(self.view_type.id_prefix))
+        await _add_states(found["data"])
+        return JSONResponse(found)
 
     def _summary(self, row: Job) -> dict[str, Any]:
         """A job without its choices."""

@@ -1,7 +1,7 @@
 """/v1/files: upload, list, get, read, delete."""
 
 import re
-from datetime import timedelta
+from datetime import datetime, timedelta
 from http import HTTPStatus
 from typing import Any, NamedTuple
 from urllib.parse import quote
@@ -20,7 +20,9 @@ from completions.http.base import APIRequest, AsyncAPIView, MultiPartAPIView
 from completions.http.bodies import JSONResponse
 from completions.http.pages import Page
 from completions.models import UNFINISHED, Batch, File, FilePurpose, FileQuerySet, Scope
+from completions.models.files import FILE_ID
 from completions.models.release import release
+from completions.models.timed_ids import time_in
 from completions.requests import turns
 from completions.requests.fields.base import ChoiceField, IntegerField
 from completions.requests.fields.objects import StrictObject
@@ -93,8 +95,12 @@ class FilesView(MultiPartAPIView):
         rows = _visible(request.auth)
         if (purpose := request.query_params.get("purpose")) is not None:
             rows = rows.filter(purpose=purpose)
-        page = Page.of(request, MOST_LISTED, MOST_LISTED)
-        return JSONResponse(await page.read(rows, file_object))
+        page = Page.of(request, MOST_LISTED, MOST_LISTED, ["purpose"])
+
+        async def find_time(file_id: str) -> datetime | None:
+            return await _created_at(file_id, request.auth)
+
+        return JSONResponse(await page.read(rows, file_object, find_time))
 
 
 class FileView(AsyncAPIView):
@@ -171,6 +177,15 @@ async def _being_written(file_id: str, principal: Principal) -> Batch | None:
     batch = await owned.filter(id=Batch.id_of_file(file_id), status__in=UNFINISHED).afirst()
     its_own = batch is not None and file_id in (batch.output_file_id, batch.error_file_id)
     return batch if its_own else None
+
+
+async def _created_at(file_id: str, principal: Principal) -> datetime | None:
+    """When a file that is not there was created. The id of an output file is that of its batch."""
+    if (at := time_in(file_id)) is not None:
+        return at if file_id.startswith(FILE_ID) else None
+    owned = Batch.objects.filter(organization_id=principal.organization_id)
+    batch = await owned.filter(id=Batch.id_of_file(file_id)).afirst()
+    return batch.ended_at if batch else None
 
 
 async def find_file(file_id: str, principal: Principal, param: str = "id") -> File:

@@ -10,6 +10,7 @@ from completions.contract.sampling import INTEGERS
 from completions.http import runtime
 from completions.http.base import APIRequest, AsyncAPIView
 from completions.http.bodies import JSONResponse
+from completions.http.query import refuse_unknown
 from completions.requests.model import find_entry
 
 OWNER = "quire"
@@ -24,6 +25,7 @@ class ModelsView(AsyncAPIView):
     """The models that the calling key may use and their adapters, with or without live workers."""
 
     async def get(self, request: APIRequest) -> JSONResponse:
+        refuse_unknown(request, ())
         live = await runtime.live_models()
         may_use, served = request.auth.may_use, model_files.served_models()
         models = [_model(entry, None, live) for entry in served if may_use(entry.id)]

@@ -13,6 +13,7 @@ from completions.accounts.keys import Principal
 from completions.exceptions import APIError, invalid_parameter
 from completions.http.base import APIRequest, AsyncAPIView
 from completions.http.bodies import JSONResponse
+from completions.http.query import refuse_unknown
 from completions.models import ApiKey, Scope, UsageHour
 from completions.models.usage import FIRST_TOKEN, LATENCY
 from completions.usage import report
@@ -20,6 +21,14 @@ from completions.usage.report import WIDTHS, Row
 
 GROUPS = ("model", "api_key_id", "adapter")
 DEFAULT_GROUPS = ("model", "api_key_id")
+PARAMETERS = ("start_time", "end_time", "bucket_width", "limit", "page")
+ARRAYS = ("group_by", "models", "api_key_ids")
+_UNSUPPORTED = {
+    "project_ids": "There are no projects: select keys with api_key_ids.",
+    "user_ids": "Usage is recorded by key, not by user: select keys with api_key_ids.",
+    "batch": "Usage does not tell batches from other requests; a batch object has its own usage.",
+}
+"""Filters of OpenAI's API (https://platform.openai.com/docs/api-reference/usage/completions)."""
 LIMITS = {"1d": (7, 31), "1h": (24, 168)}
 """Buckets per page by width: the default and the maximum."""
 _PAGE = re.compile(r"page_([0-9]{1,11})")
@@ -44,15 +53,21 @@ class Wanted:
     @classmethod
     def of(cls, request: APIRequest) -> "Wanted":
         """Read the query parameters. Raises APIError."""
+        refuse_unknown(request, PARAMETERS, ARRAYS, _UNSUPPORTED)
         width = request.query_params.get("bucket_width", "1d")
         if width not in WIDTHS:
             raise invalid_parameter("bucket_width", width, f"one of: {', '.join(WIDTHS)}")
         now = timezone.now()
-        begin = _time(request, "start_time") or now - WIDTHS[width] * (LIMITS[width][0] - 1)
-        begin = report.bucket_of(begin, width)
-        end = _time(request, "end_time") or now + timedelta(seconds=1)
-        if end <= begin:
-            raise APIError("invalid_value", "end_time must be after start_time.", "end_time")
+        default = report.bucket_of(now - WIDTHS[width] * (LIMITS[width][0] - 1), width)
+        start = _time(request, "start_time") or default
+        end = _time(request, "end_time") or max(now, start) + timedelta(seconds=1)
+        if end <= start:  # before `start` is rounded down
+            message = (
+                f"end_time is {int(end.timestamp())}; it must be after start_time, "
+                f"{int(start.timestamp())}."
+            )
+            raise APIError("invalid_value", message, "end_time")
+        begin = report.bucket_of(start, width)
         return cls(
             width=width,
             begin=max(begin, report.bucket_of(_page(request) or begin, width)),

@@ -1,17 +1,27 @@
-"""Lists of rows in pages, as OpenAI's client reads them: newest first by default."""
+"""Lists of rows in pages, as OpenAI's client reads them: newest first by default.
+
+The client sends the id of the last row that it has as `after`. So that it can delete rows on its
+way, the id of a deleted row works as well: it carries the row's time.
+"""
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Collection, Mapping
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Any, TypeVar
 
 from django.db.models import Model, Q, QuerySet
 from rest_framework.request import Request
 
 from completions.exceptions import invalid_parameter
+from completions.http.query import refuse_unknown
 from completions.models.release import release
+from completions.models.timed_ids import time_in
 
+PARAMETERS = ("limit", "after", "order")
 _M = TypeVar("_M", bound=Model)
+FindTime = Callable[[str], Awaitable[datetime | None]]
+"""Returns when the row with an id was created; None if no row of the list can have had it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,9 +33,10 @@ class Page:
     ascending: bool
 
     @classmethod
-    def of(cls, request: Request, default: int, most: int) -> "Page":
-        """The part that the query parameters `limit`, `after` and `order` ask for. Raises
-        APIError."""
+    def of(cls, request: Request, default: int, most: int, filters: Collection[str] = ()) -> "Page":
+        """The part that the query parameters `limit`, `after` and `order` ask for. Others than
+        these and `filters` are refused. Raises APIError."""
+        refuse_unknown(request, [*PARAMETERS, *filters])
         given = request.query_params
         limit = given.get("limit", str(default))
         if not re.fullmatch(r"[0-9]{1,6}", limit) or not 1 <= int(limit) <= most:
@@ -36,13 +47,17 @@ class Page:
         return cls(int(limit), given.get("after") or None, order == "asc")
 
     async def read(
-        self, rows: "QuerySet[_M, _M]", present: Callable[[_M], Mapping[str, Any]]
+        self,
+        rows: "QuerySet[_M, _M]",
+        present: Callable[[_M], Mapping[str, Any]],
+        find_time: FindTime,
     ) -> dict[str, Any]:
-        """The list object, whose rows are ordered by (created_at, id). Raises APIError."""
+        """The list object, whose rows are ordered by (created_at, id). `find_time` is asked about
+        a row that is not there. Raises APIError."""
         sign = "" if self.ascending else "-"
         wanted = rows.order_by(f"{sign}created_at", f"{sign}pk")
         if self.after is not None:
-            wanted = wanted.filter(await self._beyond(rows))
+            wanted = wanted.filter(await self._beyond(self.after, rows, find_time))
         found = [row async for row in wanted[: self.limit + 1]]
         await release()
         shown = found[: self.limit]
@@ -54,10 +69,20 @@ class Page:
             "has_more": len(found) > len(shown),
         }
 
-    async def _beyond(self, rows: "QuerySet[_M, _M]") -> Q:
-        last: Any = await rows.filter(pk=self.after).afirst()
-        if last is None:
-            raise invalid_parameter("after", self.after or "", "the id of an element of this list")
+    async def _beyond(self, after: str, rows: "QuerySet[_M, _M]", find_time: FindTime) -> Q:
+        last: Any = await rows.filter(pk=after).afirst()
+        created_at = await find_time(after) if last is None else last.created_at
+        if created_at is None:
+            raise invalid_parameter("after", after, "the id of an element of this list")
         side = "gt" if self.ascending else "lt"
-        tied = Q(**{"created_at": last.created_at, f"pk__{side}": last.pk})
-        return Q(**{f"created_at__{side}": last.created_at}) | tied
+        tied = Q(**{"created_at": created_at, f"pk__{side}": after})
+        return Q(**{f"created_at__{side}": created_at}) | tied
+
+
+def time_in_id(prefix: str) -> FindTime:
+    """For lists of rows whose ids have this prefix and carry their time."""
+
+    async def find(row_id: str) -> datetime | None:
+        return time_in(row_id) if row_id.startswith(prefix) else None
+
+    return find

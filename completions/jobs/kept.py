@@ -17,6 +17,7 @@ from completions.jobs.submit import submit_kept
 from completions.models import Job, JobStatus
 from completions.models.parts import parts
 from completions.models.release import release, released
+from completions.models.timed_ids import time_in
 
 _UNSETTLED = timedelta(seconds=10)
 """Age up to which a job may not have reached Redis yet."""
@@ -36,6 +37,7 @@ async def store(job: NewJob) -> None:
     """Insert the job; from then on it survives the loss of Redis. Raises KeyTakenError."""
     deadline = datetime.fromtimestamp(job.deadline, UTC)
     row = Job(deadline_at=deadline, **{name: getattr(job, name) for name in _SAME})
+    row.created_at = time_in(job.id) or row.created_at
     if job.idempotency is not None:
         row.route = job.idempotency.route
         row.idempotency_key = job.idempotency.key

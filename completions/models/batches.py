@@ -1,12 +1,14 @@
 """Batches and their lines. A line is stored from its validation until its result is in a file."""
 
-import uuid
 from datetime import timedelta
 
 from django.db import models
 from django.utils import timezone
 
 from completions.models.organizations import ApiKey, Organization
+from completions.models.timed_ids import new_id
+
+BATCH_ID = "batch_"
 
 
 class BatchStatus(models.TextChoices):
@@ -38,7 +40,7 @@ UNFINISHED = (
 
 
 def new_batch_id() -> str:
-    return f"batch_{uuid.uuid4().hex}"
+    return new_id(BATCH_ID)
 
 
 class Batch(models.Model):

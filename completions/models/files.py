@@ -1,6 +1,5 @@
 """Files: one row each; the content is in Django's default storage."""
 
-import uuid
 from datetime import datetime
 from functools import partial
 from typing import Any
@@ -13,6 +12,9 @@ from django.dispatch import receiver
 from django.utils import timezone
 
 from completions.models.organizations import ApiKey, Organization
+from completions.models.timed_ids import new_id
+
+FILE_ID = "file-"
 
 
 class FilePurpose(models.TextChoices):
@@ -23,7 +25,7 @@ class FilePurpose(models.TextChoices):
 
 
 def new_file_id() -> str:
-    return f"file-{uuid.uuid4().hex}"
+    return new_id(FILE_ID)
 
 
 def path_in_storage(file: Any, _filename: str = "") -> str:

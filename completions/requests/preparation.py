@@ -1,7 +1,6 @@
 """From a body to a job: the same function for live requests and for lines of batches."""
 
 import asyncio
-import secrets
 import time
 from collections.abc import Mapping
 from dataclasses import replace
@@ -10,6 +9,7 @@ from typing import Any, NamedTuple
 
 from completions.accounts.keys import Principal
 from completions.exceptions import APIError
+from completions.models.timed_ids import new_id
 from completions.requests.chat import ChatRequestObject
 from completions.requests.completion import CompletionRequestObject
 from completions.requests.generation import GenerationFields, GenerationRequest
@@ -54,7 +54,7 @@ async def prepare(
         grammar, ignored = judged.grammar, (*request.ignored, *judged.ignored)
         request = replace(request, ignored=ignored)
         compile_ms = round((time.monotonic() - began) * 1000, 3)
-    job_id = job_id or f"{route.view_type.id_prefix}{secrets.token_hex(16)}"
+    job_id = job_id or new_id(route.view_type.id_prefix)
     view = route.view_type(id=job_id, grammar_compile_ms=compile_ms, **_view_fields(request))
     return Prepared(request, _payload(request, grammar), view)
 

@@ -82,7 +82,7 @@ _POLL = (
 )
 _PAGE = (
     _query("limit", "integer", "Rows per page."),
-    _query("after", "string", "The id of the last row of the page before."),
+    _query("after", "string", "The id of the last row of the page before, also if it was deleted."),
     _query("order", {"type": "string", "enum": ["asc", "desc"]}, "Order by creation time."),
 )
 _USAGE_QUERY = (
@@ -140,7 +140,8 @@ def _generation(
             statuses=(200, 202), errors=(409, 422, 429, 504), media_types=(JSON, EVENTS),
         ),
         f"GET {path}": Operation(
-            f"List background {what}s", shapes.page(shapes.any_object(**row)), parameters=_PAGE
+            f"List background {what}s", shapes.page(shapes.any_object(**row)),
+            parameters=(*_PAGE, _query("model", "string", "Only those of this model.")),
         ),
         f"GET {path}/{{job_id}}": Operation(
             f"Poll a {what}, or stream it again", response, parameters=_POLL,

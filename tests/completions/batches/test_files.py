@@ -195,3 +195,14 @@ def test_an_input_file_in_use_cannot_be_deleted(bench):
     assert refused.headers["x-should-retry"] == "false"
     bench.run_to_end(batch)
     assert bench.api.delete(f"/v1/files/{batch['input_file_id']}").json()["deleted"]
+
+
+def test_the_list_of_files_goes_on_after_a_deleted_output(bench):
+    """Its id carries no time of its own."""
+    done = bench.run_to_end(bench.create([request("a"), request("b", max_tokens=0)]))
+    listed = [file["id"] for file in bench.api.get("/v1/files").json()["data"]]
+    assert listed == [done["error_file_id"], done["output_file_id"], done["input_file_id"]]
+    for deleted, rest in ((listed[0], listed[1:]), (listed[1], listed[2:])):
+        assert bench.api.delete(f"/v1/files/{deleted}").status_code == 200
+        page = bench.api.get("/v1/files", {"after": deleted}).json()
+        assert [file["id"] for file in page["data"]] == rest

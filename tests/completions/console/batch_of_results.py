@@ -49,8 +49,8 @@ def ended_batch(key: ApiKey, count: int, texts: Sequence[str] = ()) -> Batch:
             text = lines.output_line(batch, line, result)
             index.add(number, content is output, result, content.tell(), len(text))
             content.write(text)
-        writing.store(batch, batch.output_file_id, output)
-        writing.store(batch, batch.error_file_id, errors)
+        writing.store(batch, batch.output_file_id, output, now)
+        writing.store(batch, batch.error_file_id, errors, now)
     assert index.store(batch, lambda: True)
     return batch
 

@@ -328,8 +328,26 @@ async def test_kept_jobs_are_listed(live, stranger):
     await asyncio.to_thread(live.settle)
     settled = (await body_of(await live.http.get(PATH)))["data"][-1]
     assert (settled["status"], settled["usage"]["total_tokens"]) == ("completed", 3)
+    assert len((await body_of(await live.http.get(f"{PATH}?model=tiny")))["data"]) == 3
+    assert (await body_of(await live.http.get(f"{PATH}?model=texts")))["data"] == []
     other = Caller(stranger)
     assert (await body_of(await other.get(PATH)))["data"] == []
+
+
+async def test_a_list_goes_on_after_a_job_that_was_deleted(live):
+    live.at_once = False
+    for _ in range(3):
+        await live.post(background=True)
+    for job_id in live.sent:
+        await asyncio.to_thread(live.worker.run, job_id)
+    seen, query = [], "limit=1"
+    for _ in range(3):
+        (job,) = (await body_of(await live.http.get(f"{PATH}?{query}")))["data"]
+        assert (await live.http.delete(f"{PATH}/{job['id']}")).status_code == 200
+        seen.append(job["id"])
+        query = f"limit=1&after={job['id']}"
+    assert seen == live.sent[::-1]
+    assert (await body_of(await live.http.get(f"{PATH}?{query}")))["data"] == []
 
 
 async def test_an_ended_job_can_be_deleted(live, stranger):

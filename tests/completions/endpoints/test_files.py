@@ -12,6 +12,7 @@ from django.utils import timezone
 
 from completions.batches import files
 from completions.models import File
+from completions.models.timed_ids import new_id
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -179,10 +180,35 @@ def test_lists_are_turned_page_by_page(api):
     }  # fmt: skip
 
 
+@pytest.mark.parametrize("order", ["asc", "desc"])
+def test_all_files_can_be_deleted_page_by_page(api, order):
+    ids = [upload(api).json()["id"] for _ in range(5)]
+    File.objects.filter(id=ids[3]).update(expires_at=timezone.now())
+    seen, after = [], ""
+    while True:
+        page = api.get("/v1/files", {"limit": 1, "after": after, "order": order}).json()
+        for file in page["data"]:
+            assert api.delete(f"/v1/files/{file['id']}").status_code == 200
+            seen.append(after := file["id"])
+        if not page["has_more"]:
+            break
+    ids.pop(3)
+    assert seen == (ids if order == "asc" else ids[::-1])
+
+
+def test_a_list_goes_on_after_an_expired_row(api):
+    ids = [upload(api).json()["id"] for _ in range(3)]
+    File.objects.filter(id=ids[1]).update(expires_at=timezone.now())
+    after = api.get("/v1/files", {"after": ids[1]}).json()
+    assert [file["id"] for file in after["data"]] == ids[:1]
+
+
 @pytest.mark.parametrize(
     ("query", "param"),
     [
         ({"limit": "0"}, "limit"),
+        ({"after": new_id("batch_")}, "after"),
+        ({"after": f"file-{'0' * 33}"}, "after"),
         ({"limit": "10001"}, "limit"),
         ({"limit": "x"}, "limit"),
         ({"order": "up"}, "order"),
@@ -203,8 +229,25 @@ def test_other_organizations_see_nothing(api, stranger):
         other.delete(f"/v1/files/{file_id}"),
     ):
         assert code(answer, 404) == ("file_not_found", "id")
-    assert code(other.get("/v1/files", {"after": file_id})) == ("invalid_value", "after")
+    # A place in time: the answer is the same for an id that nobody has.
+    for after in (file_id, new_id("file-")):
+        assert other.get("/v1/files", {"after": after}).json()["data"] == []
     assert default_storage.exists(File.objects.get().content.name)
+
+
+@pytest.mark.parametrize(
+    ("query", "expected", "hint"),
+    [
+        ({"purpos": "batch"}, ("unknown_parameter", "purpos"), "Did you mean purpose?"),
+        ({"before": "file-1"}, ("unknown_parameter", "before"), "This route has: limit, after,"),
+        ({"limit[]": "2"}, ("unknown_parameter", "limit[]"), "Did you mean limit?"),
+        ({"x" * 1000: "1"}, ("unknown_parameter", "x" * 64), "This route has"),
+    ],
+)
+def test_unknown_filters_are_refused(api, query, expected, hint):
+    answer = api.get("/v1/files", query)
+    assert code(answer) == expected
+    assert hint in answer.json()["error"]["message"]
 
 
 def test_an_organization_takes_its_files_along(api, owner, folder):

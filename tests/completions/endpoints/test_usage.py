@@ -122,6 +122,35 @@ def test_bad_queries(api: Client, name: str, value: str) -> None:
     assert response.json()["error"]["param"] == name
 
 
+@pytest.mark.parametrize("width", ["1d", "1h"])
+def test_an_end_before_the_start_is_refused_within_a_bucket(api: Client, width: str) -> None:
+    start = int(TODAY.timestamp()) + 1800
+    for end in (start, start - 60):
+        query = {"start_time": start, "end_time": end, "bucket_width": width}
+        error = api.get("/v1/usage", query).json()["error"]
+        assert (error["code"], error["param"]) == ("invalid_value", "end_time")
+        assert str(start) in error["message"]
+    assert results(api, start_time=start, end_time=start + 60, bucket_width=width) == []
+
+
+@pytest.mark.parametrize(
+    ("query", "code"),
+    [
+        ({"project_ids": "p"}, "unsupported_parameter"),
+        ({"project_ids[]": ["p", "q"]}, "unsupported_parameter"),
+        ({"user_ids": "u"}, "unsupported_parameter"),
+        ({"batch": "true"}, "unsupported_parameter"),
+        ({"model": "tiny"}, "unknown_parameter"),
+        ({"limit[]": "1"}, "unknown_parameter"),
+    ],
+)
+def test_filters_without_effect_are_refused(api: Client, query: dict[str, Any], code: str) -> None:
+    refused = api.get("/v1/usage", query)
+    error = refused.json()["error"]
+    assert (refused.status_code, error["code"]) == (400, code)
+    assert error["param"] == next(iter(query))
+
+
 def test_a_page_past_the_end_is_empty(api: Client) -> None:
     body = api.get("/v1/usage", {"page": "page_99999999999"}).json()
     assert (body["data"], body["has_more"]) == ([], False)

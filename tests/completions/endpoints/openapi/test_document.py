@@ -56,6 +56,24 @@ def test_the_examples_are_what_the_schemas_say(key: str) -> None:
     assert bool(written["security"]) != operation.is_public
 
 
+LISTS = (
+    "/v1/files", "/v1/batches", "/v1/completions", "/v1/chat/completions", "/v1/usage",
+    "/v1/models",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("path", LISTS)
+def test_a_list_refuses_every_parameter_but_those_that_are_described(
+    api: Client, served: None, path: str
+) -> None:
+    described = {each["name"] for each in ALL[f"GET {path}"].parameters}
+    refused = api.get(path, {"no.such": "1"})
+    error = refused.json()["error"]
+    assert (refused.status_code, error["code"]) == (400, "unknown_parameter")
+    _, colon, names = error["message"].partition("This route has: ")
+    assert (set(names.removesuffix(".").split(", ")) if colon else set()) == described
+
+
 def test_an_example_says_what_may_be_null_or_absent() -> None:
     example = {
         "kind": shapes.const("a"), "name": shapes.or_null("x"), "rest": shapes.optional([1]),

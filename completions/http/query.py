@@ -1,0 +1,40 @@
+"""Query parameters that a route does not have are refused: a filter without effect returns what the
+client meant to leave out."""
+
+from collections.abc import Collection, Mapping
+from difflib import get_close_matches
+from types import MappingProxyType
+
+from rest_framework.request import Request
+
+from completions.exceptions import APIError
+
+_SHOWN = 64
+_NONE: Mapping[str, str] = MappingProxyType({})
+
+
+def refuse_unknown(
+    request: Request,
+    known: Collection[str],
+    arrays: Collection[str] = (),
+    unsupported: Mapping[str, str] = _NONE,
+) -> None:
+    """Raise APIError for a parameter that is neither `known` nor one of `arrays`, which may be
+    written with `[]`. `unsupported` has those that only OpenAI's API has, each with what to do."""
+    names = [*known, *arrays]
+    for given in request.query_params:
+        plain = given.removesuffix("[]")
+        if given in names or plain in arrays:
+            continue
+        if plain in unsupported:
+            message = f"{given}: not supported here. {unsupported[plain]}"
+            raise APIError("unsupported_parameter", message, given)
+        message = f"{given[:_SHOWN]}: there is no such query parameter. {_hint(given, names)}"
+        raise APIError("unknown_parameter", message, given[:_SHOWN])
+
+
+def _hint(given: str, names: Collection[str]) -> str:
+    if not names:
+        return "This route has none."
+    near = get_close_matches(given, names, 1) if len(given) <= _SHOWN else []
+    return f"Did you mean {near[0]}?" if near else f"This route has: {', '.join(names)}."

@@ -1,0 +1,43 @@
+"""Ids that carry the time of their row."""
+
+import uuid
+from datetime import UTC, datetime, timedelta
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from completions.models.timed_ids import new_id, time_in
+
+MICROSECOND = timedelta(microseconds=1)
+EPOCH, LAST = datetime(1970, 1, 1, tzinfo=UTC), datetime(9999, 12, 30, tzinfo=UTC)
+TIMES = st.integers(0, (LAST - EPOCH) // MICROSECOND).map(lambda n: EPOCH + n * MICROSECOND)
+
+
+@given(TIMES)
+def test_the_time_is_exact(at):
+    assert time_in(new_id("file-", at)) == at
+
+
+@given(TIMES, TIMES)
+def test_ids_sort_as_their_times(one, other):
+    assert (new_id("", one) < new_id("", other)) == (one < other) or one == other
+
+
+def test_an_id_is_a_uuid_of_version_7():
+    made = {new_id("") for _ in range(100)}
+    assert len(made) == 100
+    for each in made:
+        value = uuid.UUID(each)
+        assert (value.version, value.variant) == (7, uuid.RFC_4122)
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        "", "file-", f"file-{uuid.uuid4().hex}", new_id("file-") + "0", new_id("file-")[:-1],
+        new_id("file-").upper(), f"batch_{'f' * 12}7{'f' * 3}8{'f' * 15}", new_id("cmpl-") + "-1",
+    ],
+)  # fmt: skip
+def test_another_id_has_no_time(other):
+    assert time_in(other) is None
