@@ -48,7 +48,8 @@ class _ReadableHeads:
 
     def _mended(self, data: bytes, is_last: bool) -> bytes:
         """Mend the heads in `data`. Unless it is the last, hold back its end."""
-        pieces, done = [], 0
+        pieces: list[bytes] = []
+        done = 0
         while (begin := data.find(self._delimiter, done)) >= 0:
             end = data.find(b"\r\n\r\n", begin, begin + _HEAD_BYTES)
             if end < 0 and not is_last and len(data) - begin < _HEAD_BYTES:

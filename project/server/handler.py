@@ -18,7 +18,7 @@ from django.core.exceptions import RequestAborted
 from django.core.handlers import asgi
 from django.core.handlers.exception import convert_exception_to_response
 from django.core.signals import request_finished
-from django.http.response import HttpResponseBase
+from django.http.response import HttpResponse, HttpResponseBase
 from django.utils.http import parse_header_parameters
 
 from completions.exceptions import APIError
@@ -127,7 +127,7 @@ class _APIHandler(_Handler):
 
     async def send_response(self, response: HttpResponseBase, send: Any) -> None:
         """Send a response, with its length if it is whole. Django's middleware would add that."""
-        if not (response.streaming or response.status_code in _WITHOUT_LENGTH):
+        if isinstance(response, HttpResponse) and response.status_code not in _WITHOUT_LENGTH:
             response.headers.setdefault("Content-Length", str(len(response.content)))
         await super().send_response(response, send)
 
