@@ -135,14 +135,21 @@ class ModelFiles:
 
     @cached_property
     def special_tokens(self) -> Mapping[str, str]:
-        """Special tokens by name, for chat templates."""
+        """Special tokens by name, for chat templates.
+
+        Older folders have them in a file of their own. As in transformers, that file counts more
+        than tokenizer_config.json, unless the latter lists all tokens.
+        """
+        path = self.entry.folder / "special_tokens_map.json"
+        sources = [_json(path) if path.is_file() else {}, self.tokenizer_config]
+        if "added_tokens_decoder" in self.tokenizer_config:
+            sources.reverse()
         found = {}
         for name in SPECIAL_TOKENS:
-            value = self.tokenizer_config.get(name)
-            if isinstance(value, dict):
-                value = value.get("content")
-            if isinstance(value, str):
-                found[name] = value
+            values = (source.get(name) for source in sources)
+            texts = (each.get("content") if isinstance(each, dict) else each for each in values)
+            if (text := next((each for each in texts if isinstance(each, str)), None)) is not None:
+                found[name] = text
         return found
 
 
@@ -217,4 +224,6 @@ def _json(path: Path) -> dict[str, Any]:
         document: dict[str, Any] = json.loads(path.read_text("utf-8"))
     except (OSError, ValueError) as error:
         raise ModelFilesError(f"cannot read {path}: {error}") from error
+    if not isinstance(document, dict):
+        raise ModelFilesError(f"cannot read {path}: it holds no JSON object; fetch it again")
     return document

@@ -64,7 +64,9 @@ def test_a_model_that_cannot_be_served_is_reported_in_one_line(tmp_path, valkey)
     (logged,) = [json.loads(line) for line in lines if "cannot be served" in line]
     assert logged["level"] == "critical"
     assert "exception" not in logged
-    assert logged["message"].startswith("m cannot be served: Unrecognized model")
+    assert logged["message"].startswith(
+        f"m cannot be served: {tmp_path}/config.json has no model_type"
+    )
 
 
 @pytest.mark.parametrize(

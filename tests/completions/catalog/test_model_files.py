@@ -107,6 +107,36 @@ def test_special_tokens(tmp_path: Path) -> None:
     assert model.special_tokens == {"bos_token": "<s>", "eos_token": "</s>"}
 
 
+@pytest.mark.parametrize(
+    ("config", "expected"),
+    [
+        ({}, {"bos_token": "<s>", "eos_token": "</s>"}),
+        (
+            {"eos_token": None, "added_tokens_decoder": {}},
+            {"bos_token": "<s>", "eos_token": "</s>"},
+        ),
+        ({"eos_token": "<e>"}, {"bos_token": "<s>", "eos_token": "</s>"}),
+        (
+            {"eos_token": "<e>", "added_tokens_decoder": {}},
+            {"bos_token": "<s>", "eos_token": "<e>"},
+        ),
+    ],
+)
+def test_special_tokens_of_their_own_file(
+    tmp_path: Path, config: dict[str, Any], expected: dict[str, str]
+) -> None:
+    tokens = {"bos_token": "<s>", "eos_token": {"content": "</s>", "lstrip": False}}
+    model = load(tmp_path, config=SIZES, tokenizer_config=config, special_tokens_map=tokens)
+    assert model.special_tokens == expected
+
+
+@pytest.mark.parametrize("text", ["[]", '"x"', "null"])
+def test_a_file_that_holds_no_object_is_named(tmp_path: Path, text: str) -> None:
+    (tmp_path / "config.json").write_text(text)
+    with pytest.raises(ModelFilesError, match=r"config\.json: it holds no JSON object"):
+        load(tmp_path)
+
+
 def test_a_missing_folder(tmp_path: Path) -> None:
     with pytest.raises(ModelFilesError, match=r"model m: .*config\.json is missing"):
         load(tmp_path / "absent")

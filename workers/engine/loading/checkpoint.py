@@ -11,11 +11,12 @@ from typing import Any
 
 import torch
 from safetensors import SafetensorError
-from transformers import AutoConfig, AutoModelForCausalLM, GenerationConfig
+from transformers import AutoModelForCausalLM, GenerationConfig
 
 from workers.engine.cpu.packed_linear import packed_bytes
 from workers.engine.cuda.memory import refuse_too_large
 from workers.engine.exceptions import UnsupportedModel
+from workers.engine.loading.model_folder import explain, read_config
 from workers.engine.loading.packing import PackedConfig
 from workers.engine.loading.tensor_checks import (
     refuse_other_numbers,
@@ -54,7 +55,7 @@ def read_model(
     is quantized in a way that nothing here can read, that does not fit into memory once its weights
     have ``dtype``, or whose architecture transformers cannot run as a causal model.
     """
-    config = AutoConfig.from_pretrained(path)
+    config = read_config(path)
     form = format_of(config, path)
     if device.type == "cuda":
         _refuse_too_large_for(device, config, dtype, ranks.size if ranks else 1)
@@ -64,7 +65,11 @@ def read_model(
 
         register_falcon(attention)
     try:
-        options: dict[str, Any] = {"dtype": dtype, "output_loading_info": True}
+        options: dict[str, Any] = {
+            "dtype": dtype,
+            "output_loading_info": True,
+            "ignore_mismatched_sizes": True,  # refused below, by name
+        }
         if sharding is not None:
             options["distributed_config"] = sharding.config
         elif device.type != "cpu" and form is None and find_spec("accelerate") is not None:
@@ -76,12 +81,13 @@ def read_model(
         else:
             if form is None:
                 _refuse_quantized(path, config)
-            source = partial(_unquantized, path)
+            source = partial(_unquantized, path, config)
         model, info = _read_with(attention, source, options, config.model_type)
     except (OSError, ValueError, KeyError, ImportError, AttributeError, RuntimeError) as error:
         how = f", quantized by {str(form)!r}," if form else ""
         raise UnsupportedModel(
-            f"{config.model_type}{how} cannot be read as a causal language model: {error}"
+            f"{config.model_type}{how} cannot be read as a causal language model: "
+            f"{explain(error, config)}"
         ) from error
     _refuse_incomplete(info)
     refuse_unread(info["unexpected_keys"], model)
@@ -103,11 +109,11 @@ def _read_with(
         return source(**options)
 
 
-def _unquantized(path: str | Path, **options: Any) -> Any:
+def _unquantized(path: str | Path, config: Any, **options: Any) -> Any:
     """What transformers reads. Raises UnreadableWeightsError, with the name of a file that is cut
     off."""
     try:
-        return AutoModelForCausalLM.from_pretrained(path, **options)
+        return AutoModelForCausalLM.from_pretrained(path, config=copy.deepcopy(config), **options)
     except SafetensorError as error:  # does not name it
         open_tensors(path)
         raise UnreadableWeightsError(str(error)) from error
@@ -133,7 +139,8 @@ def _sharding(config: Any, form: Format | None, ranks: Ranks) -> Sharding:
         skeleton = _skeleton(config)
     except (ValueError, KeyError, ImportError, AttributeError) as error:
         raise UnsupportedModel(
-            f"{config.model_type} cannot be read as a causal language model: {error}"
+            f"{config.model_type} cannot be read as a causal language model: "
+            f"{explain(error, config)}"
         ) from error
     return plan_sharding(skeleton, ranks)
 
@@ -237,4 +244,8 @@ def _refuse_incomplete(info: Mapping[str, Any]) -> None:
             f"The checkpoint lacks {', '.join(missing[:_NAMED])}{more}: fetch or convert it again"
         )
     if wrong := sorted(info.get("mismatched_keys") or ()):
-        raise UnsupportedModel(f"The shape of {wrong[0][0]} contradicts the checkpoint's config")
+        name, stored, expected = wrong[0]
+        raise UnsupportedModel(
+            f"{name} has the shape {list(stored)} in the checkpoint and {list(expected)} by its "
+            "config.json: fetch both again"
+        )

@@ -13,7 +13,6 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import nn
-from transformers import AutoTokenizer
 
 from workers.engine.config import EngineConfig
 from workers.engine.cpu.decoder import NativeDecoder
@@ -23,6 +22,7 @@ from workers.engine.cuda.fusion import Fusion
 from workers.engine.exceptions import UnsupportedModel
 from workers.engine.general.model import TRIED_TOKENS, GeneralModel, use_own_attention
 from workers.engine.loading.checkpoint import read_model
+from workers.engine.loading.model_folder import read_tokenizer
 from workers.engine.loading.own_attention import OwnAttention
 from workers.engine.loading.probe import PROBED_TOKENS, find_states, probe
 from workers.engine.loading.proof import Proof
@@ -100,7 +100,7 @@ def load_model(path: str | Path, config: EngineConfig, ranks: Ranks | None = Non
     model = read()
     if ranks is not None:
         ranks.meet()  # reading may take one of them much longer than another
-    return wrap_model(model, AutoTokenizer.from_pretrained(path), backend, config, read, ranks)
+    return wrap_model(model, read_tokenizer(path), backend, config, read, ranks)
 
 
 def _weights_dtype(config: EngineConfig) -> torch.dtype | str:
