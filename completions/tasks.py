@@ -18,6 +18,7 @@ from completions.jobs import kept
 from completions.jobs.connection import connect
 from completions.jobs.ended import any_ended
 from completions.jobs.message import dispatch
+from completions.jobs.reconcile import correct_byte_sums
 from completions.jobs.reconcile import reconcile as find_lost
 from completions.jobs.rids import BatchRids
 from completions.jobs.store import JobStore, SyncStore
@@ -93,6 +94,14 @@ def reconcile() -> None:
             )
         if lost or restored:
             logger.info("published %d jobs again, %d of them from SQL", len(lost), restored)
+
+
+@shared_task
+def recount() -> None:
+    """Correct what the limits of the queue count, should it ever differ from the open jobs."""
+    with _alone("recount") as mine:
+        if mine and (wrong := correct_byte_sums(_store())):
+            logger.warning("%d sums of the bytes of open jobs were wrong; corrected", wrong)
 
 
 @shared_task

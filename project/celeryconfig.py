@@ -61,6 +61,7 @@ beat_schedule = {
         ("settle", 2.0, 10),
         ("advance_batches", 1.0, 3),
         ("reconcile", 5.0, 10),
+        ("recount", 60.0, 30),
         ("note_last_use", 30.0, 30),
         ("sample_load", 60.0, 30),
         ("warn_of_budgets", 60.0, 30),

@@ -158,6 +158,10 @@ MAX_QUEUED_INTERACTIVE = env.int("QUIRE_MAX_QUEUED_INTERACTIVE", default=4_000)
 MAX_QUEUED_BACKGROUND = env.int("QUIRE_MAX_QUEUED_BACKGROUND", default=8_000)
 MAX_QUEUED_PER_KEY = env.int("QUIRE_MAX_QUEUED_PER_KEY", default=2_000)
 """Calls, streams and background jobs of one API key, so that others have room."""
+MAX_QUEUED_BYTES = env.int("QUIRE_MAX_QUEUED_BYTES", default=0)
+"""Bytes of the requests of open jobs; 0 for half of Redis's maxmemory."""
+MAX_QUEUED_BYTES_PER_KEY = env.int("QUIRE_MAX_QUEUED_BYTES_PER_KEY", default=0)
+"""Bytes of the requests of one API key, and half of an organization's; 0 for an eighth of all."""
 REQUEST_TIMEOUT = env.float("QUIRE_REQUEST_TIMEOUT", default=300.0)
 """Seconds for a call or stream; below the 600 s timeout of the openai client."""
 BACKGROUND_TIMEOUT = env.float("QUIRE_BACKGROUND_TIMEOUT", default=3600.0)

@@ -82,7 +82,7 @@ async def measure(url: str, limits: Limits, count: int) -> tuple[list[float], fl
                 client.config_resetstat()
             job = new_job(number, limits)
             began = time.perf_counter()
-            await submission.submit(job, count, count)
+            await submission.submit(job)
             seconds.append(time.perf_counter() - began)
         script = client.info("commandstats")["cmdstat_evalsha"]["usec_per_call"]
         await asynchronous.aclose()

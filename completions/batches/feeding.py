@@ -3,14 +3,16 @@
 import logging
 import time
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import Any, cast
 
+from django.conf import settings
 from django.db.models import Count, Exists, F, OuterRef, Q, QuerySet
+from django.db.models.functions import Length
 
 from completions.batches import lines, states
 from completions.catalog import model_files
-from completions.jobs.limits import UnseededError
+from completions.jobs.limits import ByteBounds, UnseededError
 from completions.jobs.operate import is_nearly_full
 from completions.jobs.reconcile import missing
 from completions.jobs.record import NewJob
@@ -18,7 +20,7 @@ from completions.jobs.store import SyncStore
 from completions.jobs.submit import FIRST_CHECK, LINES_PER_SEQUENCE, submit_kept
 from completions.jobs.workers import watch_workers
 from completions.models import Batch, BatchLine, BatchStatus, LineState
-from completions.models.parts import parts
+from completions.models.parts import parts, portions
 from completions.usage import budgets
 
 logger = logging.getLogger(__name__)
@@ -27,6 +29,10 @@ Publish = Callable[[str, str, int], None]
 """Job id, model, priority. Raises kombu's OperationalError when the broker is unreachable."""
 
 _AT_ONCE = 500
+_PACKED_AT_ONCE = 1024 * 1024
+_BYTES_AT_ONCE = 4 * 1024 * 1024
+"""Bytes of lines held at once: as SQL stores them, and as JSON. As objects of Python, they take ten
+times as much."""
 _ATTEMPTS = 3
 """Attempts to send lines. Retries seed the budgets of the key and the organization in Redis."""
 BUDGET_PAUSE = 20.0
@@ -38,15 +44,20 @@ _resting: dict[str, float] = {}
 def feed(store: SyncStore, publish: Publish) -> int:
     """Send as many lines as the windows of their models have room for. Returns their number.
 
-    Organizations with waiting lines share a window equally. Within an organization the oldest batch
+    A window counts lines; all windows together hold no more than `ByteBounds.of_lines`.
+    Organizations with waiting lines share both equally. Within an organization the oldest batch
     goes first. A line is marked as sent before Redis has it; `restore_lost` undoes the mark if the
     line never arrives.
     """
-    if is_nearly_full(cast("dict[str, int]", store.client.info("memory"))):
+    memory = cast("dict[str, int]", store.client.info("memory"))
+    if is_nearly_full(memory):
         return 0
     fed = 0
     accepting = [each for each in watch_workers(store) if each.accepting]
-    for model, batches in _fed_by_model().items():
+    by_model = _fed_by_model()
+    owners = {batch.organization_id for batches in by_model.values() for batch in batches}
+    room_in_bytes = _room_in_bytes(store, owners, memory["maxmemory"])
+    for model, batches in by_model.items():
         entry = model_files.served_models().get(model)
         if entry is None:
             continue  # waits until models.toml has the model again, or expires
@@ -57,10 +68,23 @@ def feed(store: SyncStore, publish: Publish) -> int:
         for organization_id, sent in _sent(model).items():
             room[organization_id] = room.get(organization_id, share) - sent
         for batch in batches:
-            count = _send(store, publish, batch, room[batch.organization_id])
-            room[batch.organization_id] -= count
+            owner = batch.organization_id
+            count, size = _send(store, publish, batch, room[owner], room_in_bytes[owner])
+            room[owner] -= count
+            room_in_bytes[owner] -= size
             fed += count
     return fed
+
+
+def _room_in_bytes(store: SyncStore, owners: Collection[int], memory_limit: int) -> dict[int, int]:
+    """The bytes that each organization's lines may still hold in Redis."""
+    total, of_key = settings.MAX_QUEUED_BYTES, settings.MAX_QUEUED_BYTES_PER_KEY
+    share = ByteBounds.derive(memory_limit, total, of_key).of_lines // max(1, len(owners))
+    if not owners:
+        return {}
+    scopes = [f"b{owner}" for owner in owners]
+    held = cast("list[bytes | None]", store.client.hmget(store.keys.bytes, scopes))
+    return {owner: share - int(sum_ or 0) for owner, sum_ in zip(owners, held, strict=True)}
 
 
 def _fed_by_model() -> dict[str, list[Batch]]:
@@ -86,29 +110,59 @@ def _sent(model: str) -> dict[int, int]:
 _WITH_SENT_LINES = (BatchStatus.IN_PROGRESS, BatchStatus.FINALIZING, BatchStatus.CANCELLING)
 
 
-def _send(store: SyncStore, publish: Publish, batch: Batch, most: int) -> int:
-    if most <= 0 or time.monotonic() < _resting.get(batch.id, 0):
-        return 0
+def _send(
+    store: SyncStore, publish: Publish, batch: Batch, most: int, most_bytes: int
+) -> tuple[int, int]:
+    """Send lines of a batch, the last of which may exceed `most_bytes`. Returns how many, and
+    their bytes."""
+    if most <= 0 or most_bytes <= 0 or time.monotonic() < _resting.get(batch.id, 0):
+        return 0, 0
     _resting.pop(batch.id, None)
     waiting = batch.lines.filter(state=LineState.WAITING).order_by("position", "number")
     if batch.held:
         waiting = waiting.filter(position__lt=batch.pilot)
-    taken = take(list(waiting[:most]))
-    admitted, refused = [], []
-    for part in parts(taken, _AT_ONCE):
-        jobs = [lines.job_of(batch, line) for line in part]
-        replies = _submitted(store, jobs)
-        admitted += [j for j, reply in zip(jobs, replies, strict=True) if isinstance(reply, bool)]
-        refused += [
-            line.pk
-            for line, reply in zip(part, replies, strict=True)
-            if not isinstance(reply, bool)
-        ]
-    if refused:
-        _wait(batch, refused)
-    for job in admitted:
-        publish(job.id, job.model, job.priority)
-    return len(admitted)
+    count = size = 0
+    for group in _groups(batch, waiting[:most], most_bytes):
+        taken = set(take([line for line, _ in group]))
+        jobs = [job for line, job in group if line in taken]
+        refused = []
+        for job, reply in zip(jobs, _submitted(store, jobs), strict=True):
+            if isinstance(reply, bool):
+                count += 1
+                size += job.size
+                publish(job.id, job.model, job.priority)
+            else:
+                refused.append(lines.place_of(job.id)[1])
+        if refused:
+            _wait(batch, refused)
+            break
+    return count, size
+
+
+def _groups(
+    batch: Batch, waiting: QuerySet[BatchLine], most_bytes: int
+) -> Iterator[list[tuple[BatchLine, NewJob]]]:
+    """Yield lines with their jobs, in groups that fit the memory of this process, until they have
+    `most_bytes`."""
+
+    def jobs() -> Iterator[tuple[BatchLine, NewJob]]:
+        left = most_bytes
+        sized = waiting.defer("job").annotate(packed_size=Length("job"))
+        for part in portions(sized, _AT_ONCE, _PACKED_AT_ONCE, lambda line: line.packed_size):
+            found = BatchLine.objects.filter(id__in=[line.id for line in part])
+            packed = dict(found.values_list("id", "job"))
+            for line in part:
+                line.job = packed.pop(line.id, b"")
+                if not line.job:
+                    continue  # it has ended meanwhile
+                job = lines.job_of(batch, line)
+                line.job = b""
+                yield line, job
+                left -= job.size
+                if left <= 0:
+                    return
+
+    return portions(jobs(), _AT_ONCE, _BYTES_AT_ONCE, lambda each: each[1].size)
 
 
 def _submitted(store: SyncStore, jobs: Sequence[NewJob]) -> list[Any]:
@@ -124,9 +178,9 @@ def _submitted(store: SyncStore, jobs: Sequence[NewJob]) -> list[Any]:
     return list(replies)
 
 
-def _wait(batch: Batch, line_ids: Sequence[int]) -> None:
+def _wait(batch: Batch, numbers: Sequence[int]) -> None:
     """Mark lines that exceeded a budget as waiting again, and pause their batch."""
-    rows = BatchLine.objects.filter(id__in=line_ids, state=LineState.SENT)
+    rows = batch.lines.filter(number__in=numbers, state=LineState.SENT)
     rows.update(state=LineState.WAITING)
     _resting[batch.id] = time.monotonic() + BUDGET_PAUSE
     logger.info("%s waits: a budget of its key or organization is spent", batch.id)

@@ -16,11 +16,20 @@ from completions.delivery import idempotency, rate_limits
 from completions.exceptions import APIError
 from completions.http import access_log, runtime
 from completions.jobs import kept
-from completions.jobs.limits import BudgetReachedError, LimitReachedError, Remaining, UnseededError
+from completions.jobs.limits import (
+    Bounds,
+    BudgetReachedError,
+    BytesFullError,
+    KeyQueueFullError,
+    LimitReachedError,
+    QueueFullError,
+    Remaining,
+    UnseededError,
+)
 from completions.jobs.message import message_of
 from completions.jobs.record import IdempotencyKey, Kind, NewJob
 from completions.jobs.rids import RidTakenError, rids_of
-from completions.jobs.submit import KeyQueueFullError, ModelUnservedError, QueueFullError
+from completions.jobs.submit import ModelUnservedError
 from completions.models.release import released
 from completions.requests.preparation import Prepared
 from completions.usage import budgets
@@ -99,22 +108,35 @@ async def _store_and_publish(here: runtime.Runtime, job: NewJob) -> Remaining:
         return await _admit(here, job)
     except _NOT_QUEUED as error:
         here.spawn(_withdraw(here, job))
-        raise _refusal(error, job) from error
+        raise _refusal(here, error, job) from error
 
 
 async def _admit(here: runtime.Runtime, job: NewJob) -> Remaining:
     """Submit the job. Restores lost budgets from SQL to Redis. Raises as Submission.submit."""
-    most = settings.MAX_QUEUED_INTERACTIVE if job.waited_for else settings.MAX_QUEUED_BACKGROUND
-    bounds = settings.MAX_QUEUED_JOBS, most, settings.MAX_QUEUED_PER_KEY
+    bounds = _bounds(here, job)
     message = message_of(job.id, job.model, job.priority)
     if not job.kept:
         (here.reader.calls if job.kind == "sync" else here.reader).expect(job.id)
     for _ in range(_BUDGET_SCOPES):
         try:
-            return await here.submission.submit(job, *bounds, message)
+            return await here.submission.submit(job, bounds, message)
         except UnseededError as error:
             await released(partial(budgets.seed, error.scope))
-    return await here.submission.submit(job, *bounds, message)
+    return await here.submission.submit(job, bounds, message)
+
+
+def _bounds(here: runtime.Runtime, job: NewJob) -> Bounds:
+    room = here.byte_bounds
+    most = settings.MAX_QUEUED_INTERACTIVE if job.waited_for else settings.MAX_QUEUED_BACKGROUND
+    return Bounds(
+        jobs=settings.MAX_QUEUED_JOBS,
+        jobs_of_class=most,
+        jobs_of_key=settings.MAX_QUEUED_PER_KEY,
+        bytes=room.total,
+        bytes_of_class=room.of_class,
+        bytes_of_organization=room.of_organization,
+        bytes_of_key=room.of_key,
+    )
 
 
 def _require_storable(job: NewJob) -> None:
@@ -149,7 +171,7 @@ async def _free_rids(here: runtime.Runtime, job: NewJob) -> None:
         await here.rids.free(job.api_key_id, rids, job.id)
 
 
-def _refusal(error: Exception, job: NewJob) -> APIError:
+def _refusal(here: runtime.Runtime, error: Exception, job: NewJob) -> APIError:
     if isinstance(error, RidTakenError):
         message = f"rid: {error} was used by this API key in the last 24 hours; send a new id."
         return APIError("invalid_value", message, "rid")
@@ -159,6 +181,8 @@ def _refusal(error: Exception, job: NewJob) -> APIError:
         return rate_limits.quota_refusal(error, job)
     if isinstance(error, KeyQueueFullError):
         return rate_limits.crowded_refusal(settings.MAX_QUEUED_PER_KEY)
+    if isinstance(error, BytesFullError):
+        return rate_limits.bytes_refusal(error, here.byte_bounds, job.size)
     if isinstance(error, QueueFullError):
         return APIError("server_overloaded")
     if isinstance(error, ModelUnservedError):

@@ -10,6 +10,8 @@ from completions.exceptions import APIError
 from completions.jobs.limits import (
     Allowance,
     BudgetReachedError,
+    ByteBounds,
+    BytesFullError,
     LimitReachedError,
     Limits,
     Remaining,
@@ -95,6 +97,20 @@ def crowded_refusal(most: int) -> APIError:
         "queue_full",
         f"This API key has {most} requests waiting or running, the most that one key may have. "
         "Wait until some have ended, or send them as a batch.",
+    )
+
+
+def bytes_refusal(full: BytesFullError, bounds: ByteBounds, size: int) -> APIError:
+    """The error for a request of `size` bytes whose key or organization holds too many already."""
+    whose, most = (
+        ("your organization", bounds.of_organization)
+        if full.of_organization
+        else ("this API key", bounds.of_key)
+    )
+    return APIError(
+        "queue_full",
+        f"The waiting and running requests of {whose} hold {full.held} bytes, and this one has "
+        f"{size}; at most {most} may be held. Wait until some have ended, or send them as a batch.",
     )
 
 

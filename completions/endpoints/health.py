@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import Awaitable, Callable
 
 from asgiref.sync import sync_to_async
+from django.conf import settings
 from django.db import Error, connection
 from django.db.migrations.executor import MigrationExecutor
 from redis.exceptions import OutOfMemoryError, RedisError
@@ -12,6 +13,7 @@ from completions.catalog import model_files
 from completions.http import runtime
 from completions.http.base import APIRequest, AsyncAPIView
 from completions.http.bodies import JSONResponse
+from completions.jobs.operate import NEARLY_FULL, is_nearly_full
 
 CHECK_SECONDS = 3.0
 """Seconds after which a check without a result counts as failed."""
@@ -89,6 +91,27 @@ async def _worker() -> str:
     return f"no worker that takes new jobs serves any of: {', '.join(served)}"
 
 
+async def _queue() -> str:
+    """The queue is full: it refuses a call or a stream."""
+    try:
+        load = await runtime.queue_load()
+    except (RedisError, OSError):
+        return "unknown, because Redis does not answer"
+    memory, bounds = load.memory, runtime.byte_bounds(load.memory["maxmemory"])
+    if is_nearly_full(memory):
+        used, limit = memory["used_memory"], memory["maxmemory"]
+        return f"full: Redis uses {used} of {limit} bytes of memory"
+    for count, most, what in (
+        (load.jobs, settings.MAX_QUEUED_JOBS, "jobs"),
+        (load.interactive_jobs, settings.MAX_QUEUED_INTERACTIVE, "calls and streams"),
+        (load.bytes, int(bounds.total * NEARLY_FULL), "bytes of requests"),
+        (load.interactive_bytes, int(bounds.of_class * NEARLY_FULL), "bytes of calls and streams"),
+    ):
+        if count >= most:
+            return f"full: it holds {count} {what}, and is full from {most} on"
+    return ""
+
+
 async def _database() -> str:
     try:
         return await sync_to_async(_migrated)()
@@ -101,6 +124,7 @@ _CHECKS: dict[str, Callable[[], Awaitable[str]]] = {
     "redis": _redis,
     "database": _database,
     "worker": _worker,
+    "queue": _queue,
 }
 _migrations_applied = False
 """Whether migrations are applied. Never reset: nobody reverts them under a running server."""

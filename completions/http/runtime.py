@@ -16,7 +16,8 @@ from completions.accounts.keys import KeyRing
 from completions.exceptions import APIError
 from completions.jobs.connection import connect_async
 from completions.jobs.follow import EventReader
-from completions.jobs.operate import is_nearly_full
+from completions.jobs.limits import ByteBounds
+from completions.jobs.operate import QueueLoad, is_nearly_full, read_queue_load
 from completions.jobs.rids import Rids
 from completions.jobs.store import JobStore
 from completions.jobs.submit import WEB_LEASE, Submission
@@ -43,6 +44,7 @@ class Runtime:
         )
         self._tasks: set[asyncio.Task[Any]] = set()
         self._closing_at = float("inf")
+        self.byte_bounds = byte_bounds(0)
         self.is_full = False
         """Whether Redis has too little room for new jobs."""
 
@@ -89,7 +91,9 @@ class Runtime:
         while True:
             try:
                 await self.submission.renew_lease()
-                self.is_full = is_nearly_full(await self.store.client.info("memory"))
+                memory = await self.store.client.info("memory")
+                self.is_full = is_nearly_full(memory)
+                self.byte_bounds = byte_bounds(memory["maxmemory"])
                 await last_use.note(self.store, self.key_ring.take_used())
             except (RedisError, OSError) as error:
                 logger.warning("cannot renew the lease: %s", error)
@@ -125,6 +129,17 @@ async def close() -> None:
     runtime = _runtimes.pop(asyncio.get_running_loop(), None)
     if runtime is not None:
         await runtime.close()
+
+
+def byte_bounds(memory_limit: int) -> ByteBounds:
+    """The bounds of a Redis whose maxmemory is `memory_limit` bytes."""
+    of_key = settings.MAX_QUEUED_BYTES_PER_KEY
+    return ByteBounds.derive(memory_limit, settings.MAX_QUEUED_BYTES, of_key)
+
+
+async def queue_load() -> QueueLoad:
+    """How full the queue is. Raises RedisError or OSError."""
+    return await read_queue_load((await current()).store)
 
 
 async def live_models() -> dict[str, str | None]:

@@ -1,9 +1,80 @@
-"""Limits of API keys and what is left of them; `lua/shared/` keeps count."""
+"""Bounds of the queue, limits of API keys and what is left of them; `lua/shared/` keeps count."""
 
+import sys
 from dataclasses import dataclass, replace
 from typing import Literal
 
 MINUTE = 60.0
+
+# The queue ---------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Bounds:
+    """The most that may be open when a job is submitted, the job included. Bytes are those of
+    requests and views as JSON."""
+
+    jobs: int = sys.maxsize
+    jobs_of_class: int = sys.maxsize
+    """Of the job's class: interactive or background."""
+    jobs_of_key: int = sys.maxsize
+    """Of its API key. Lines of batches do not count."""
+    bytes: int = sys.maxsize
+    bytes_of_class: int = sys.maxsize
+    bytes_of_organization: int = sys.maxsize
+    bytes_of_key: int = sys.maxsize
+
+
+UNBOUNDED = Bounds()
+
+
+@dataclass(frozen=True, slots=True)
+class ByteBounds:
+    """Bounds of what the requests and views of open jobs hold in Redis, in bytes."""
+
+    total: int
+    of_class: int
+    """Of calls and streams, and of background jobs, so that neither fills the queue."""
+    of_lines: int
+    """Of lines of batches, which wait in SQL until there is room."""
+    of_organization: int
+    of_key: int
+
+    @classmethod
+    def derive(cls, memory_limit: int, total: int = 0, of_key: int = 0) -> "ByteBounds":
+        """The bounds for a Redis with `memory_limit` bytes, its maxmemory; 0 for no limit. A
+        `total` or a bound `of_key` of 0 is a share of what it belongs to."""
+        total = total or int((memory_limit or ASSUMED_MEMORY) * MEMORY_SHARE)
+        of_key = of_key or int(total * KEY_SHARE)
+        return cls(total, int(total * CLASS_SHARE), int(total * LINES_SHARE), 2 * of_key, of_key)
+
+
+MEMORY_SHARE = 0.5
+"""The share of maxmemory for requests. The rest is for results, and for jobs to end."""
+ASSUMED_MEMORY = 4 * 1024**3
+"""Bytes of a Redis without maxmemory."""
+KEY_SHARE = 1 / 8
+CLASS_SHARE = 3 / 4
+LINES_SHARE = 1 / 4
+
+
+class QueueFullError(Exception):
+    """Too many jobs are open, or too many bytes; the client should come back later."""
+
+
+class KeyQueueFullError(QueueFullError):
+    """Too many jobs of the same API key are open."""
+
+
+@dataclass(eq=False)
+class BytesFullError(QueueFullError):
+    """The open jobs of the same API key or organization hold too many bytes for one more."""
+
+    of_organization: bool
+    held: int
+
+
+# API keys ----------------------------------------------------------------------------------------
 
 LimitName = Literal["requests", "tokens", "concurrency"]
 

@@ -117,6 +117,31 @@ def is_nearly_full(memory: Mapping[str, int]) -> bool:
     return 0 < memory["maxmemory"] * NEARLY_FULL <= memory["used_memory"]
 
 
+@dataclass(frozen=True, slots=True)
+class QueueLoad:
+    """What decides whether a call or a stream is admitted."""
+
+    jobs: int
+    interactive_jobs: int
+    bytes: int
+    interactive_bytes: int
+    memory: Mapping[str, int]
+    """Redis's INFO memory."""
+
+
+async def read_queue_load(store: AsyncStore) -> QueueLoad:
+    """Raises RedisError or OSError."""
+    keys = store.keys
+    pipeline = store.client.pipeline(transaction=False)
+    pipeline.zcard(keys.open)
+    pipeline.scard(keys.depth("interactive"))
+    pipeline.hmget(keys.bytes, "all", "interactive")
+    pipeline.info("memory")
+    jobs, interactive_jobs, sums, memory = await pipeline.execute()
+    in_all, interactive = (int(each or 0) for each in sums)
+    return QueueLoad(jobs, interactive_jobs, in_all, interactive, memory)
+
+
 async def read_backlog(store: AsyncStore, models: Sequence[str]) -> Backlog:
     """Raises RedisError or OSError."""
     keys = store.keys

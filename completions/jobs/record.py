@@ -134,6 +134,11 @@ class NewJob:
     def view_json(self) -> bytes:
         return orjson.dumps(self.view)
 
+    @property
+    def size(self) -> int:
+        """Bytes that it takes in Redis until its end."""
+        return len(self.request_json) + len(self.view_json)
+
     def record_fields(self, web_id: str) -> list[Any]:
         """Alternating names and values of the fields that `submit.lua` adds to its own. `web_id`
         is the web process whose end cancels the job, or empty."""
@@ -297,6 +302,7 @@ SCRIPT_FIELDS: Final[Mapping[str, str]] = {
     "prices": "NewJob.prices as JSON.",
     "stored": "1 if the usage record keeps the request.",
     "trace": "NewJob.trace.",
+    "bytes": "NewJob.size; absent from jobs of versions that did not count them.",
     "reserved": "Tokens taken from the API key's bucket, if it has one.",
     "held": "What the job reserves from budgets, as JSON: scopes, tokens, cost.",
     "republished": "How often the message was published again since the last claim.",

@@ -37,11 +37,14 @@ class Keys:
     prefix: str
 
     open = _key("open")
+    bytes = _key("bytes")
     usage = _key("usage")
     workers = _key("workers")
     used = _key("used")
     keys = _key("keys")
 
+    depth = _keys("depth")
+    """By class."""
     # By job id.
     job = _keys("job")
     ev = _keys("ev")
@@ -64,7 +67,7 @@ class Keys:
         return f"{self.prefix}{name}"
 
 
-SCRIPT_KEYS: Final = ("served", "suspect", "depth", "queued", "spent", "limits", "busy")
+SCRIPT_KEYS: Final = ("served", "suspect", "queued", "spent", "limits", "busy")
 """Keys, up to their first colon, that only the scripts name."""
 
 
@@ -73,7 +76,7 @@ SCRIPT_KEYS: Final = ("served", "suspect", "depth", "queued", "spent", "limits",
 _FOLDER = Path(__file__).parent / "lua"
 _SHARED: Final = "".join(
     (_FOLDER / "shared" / f"{name}.lua").read_text("utf-8")
-    for name in ("keys_and_records", "limits", "budgets", "ending")
+    for name in ("keys_and_records", "bytes", "limits", "budgets", "ending")
 )
 """What precedes every script. Each file uses functions of those before it."""
 _SCRIPTS: Final = {path.stem: _SHARED + path.read_text("utf-8") for path in _FOLDER.glob("*.lua")}

@@ -1,7 +1,6 @@
 """The web tier's side of a job: submit it, cancel it, look it up, and keep the web process's
 lease."""
 
-import sys
 import time
 from collections.abc import Sequence
 from dataclasses import replace
@@ -12,9 +11,14 @@ import orjson
 from completions.jobs.connection import COMMAND_TIMEOUT, Bounded, Line
 from completions.jobs.gathering import Gathering
 from completions.jobs.limits import (
+    UNBOUNDED,
+    Bounds,
     BudgetReachedError,
+    BytesFullError,
+    KeyQueueFullError,
     LimitName,
     LimitReachedError,
+    QueueFullError,
     Remaining,
     UnseededError,
 )
@@ -33,14 +37,6 @@ LINES_PER_SEQUENCE = 2
 the feeder."""
 SERVED_WITHIN = 60.0
 """Seconds that a model counts as served after its last worker's last heartbeat."""
-
-
-class QueueFullError(Exception):
-    """Too many jobs are open; the client should come back later."""
-
-
-class KeyQueueFullError(QueueFullError):
-    """Too many jobs of the same API key are open."""
 
 
 class ModelUnservedError(Exception):
@@ -63,7 +59,6 @@ class Message(NamedTuple):
 
 _UNPUBLISHED = Message()
 _FETCHED = tuple(name.encode() for name in RECORD_FIELDS if name != "request")  # it may be large
-_UNBOUNDED = (sys.maxsize, sys.maxsize, sys.maxsize)
 
 
 class Submission:
@@ -77,23 +72,14 @@ class Submission:
         self.web_id = web_id
 
     async def submit(
-        self,
-        job: NewJob,
-        max_open: int,
-        max_of_class: int = sys.maxsize,
-        max_of_key: int = sys.maxsize,
-        message: Message = _UNPUBLISHED,
+        self, job: NewJob, bounds: Bounds = UNBOUNDED, message: Message = _UNPUBLISHED
     ) -> Remaining:
         """Store the job as queued and put its message on its list; without one the caller
         publishes it. Returns what the job's API key has left.
 
-        At most `max_open` jobs may be open, `max_of_class` of the job's class (interactive or
-        background), and `max_of_key` of its API key.
-
         Raises QueueFullError, LimitReachedError, BudgetReachedError, UnseededError, and
         ModelUnservedError for a job that a client waits for.
         """
-        bounds = max_open, max_of_class, max_of_key
         web_id = "" if job.kept else self.web_id
         patience = SERVED_WITHIN if job.waited_for else 0
         args = _arguments(job, bounds, FIRST_CHECK, patience, web_id, message)
@@ -161,7 +147,7 @@ def submit_kept(
     calls = []
     for job in jobs:
         unrated = replace(job, limits=job.limits.only_budgets())
-        calls.append(("submit", _arguments(unrated, _UNBOUNDED, check_after)))
+        calls.append(("submit", _arguments(unrated, UNBOUNDED, check_after)))
     return [_admitted(reply) for reply in store.call_all(calls)]
 
 
@@ -173,8 +159,13 @@ def _admitted(reply: list[bytes]) -> bool | BudgetReachedError | UnseededError:
 
 
 def _verdict(reply: list[bytes]) -> str:
-    """Raises BudgetReachedError and UnseededError."""
+    """Raises BytesFullError, QueueFullError, BudgetReachedError and UnseededError."""
     verdict, *details = (part.decode() for part in reply)
+    if verdict == "bytes":
+        scope, held = details
+        if scope[0] in "ko" and scope[1:].isdecimal():
+            raise BytesFullError(scope[0] == "o", int(held))
+        raise QueueFullError
     if verdict == "budget":
         scope, name, used = details
         if name == "unseeded":
@@ -185,7 +176,7 @@ def _verdict(reply: list[bytes]) -> str:
 
 def _arguments(
     job: NewJob,
-    bounds: tuple[int, int, int],
+    bounds: Bounds,
     check_after: float,
     patience: float = 0,
     web_id: str = "",
@@ -194,16 +185,20 @@ def _arguments(
     """What `submit.lua` documents: the terms of the job, its message, the fields of its record."""
     limits, seconds = job.limits, job.deadline - time.time()
     rates = (limits.requests_per_minute, limits.tokens_per_minute, limits.max_concurrency)
-    most_open, most_of_class, most_of_key = bounds
+    most_bytes = [bounds.bytes_of_organization, bounds.bytes_of_class, bounds.bytes]
+    if job.kind != "batch":
+        most_bytes.insert(0, bounds.bytes_of_key)
     terms = {
         "id": job.id,
         "kind": job.kind,
         "model": job.model,
         "key": job.api_key_id,
         "organization": job.organization_id,
-        "most_open": most_open,
-        "most_of_class": most_of_class,
-        "most_of_key": most_of_key,
+        "most_open": bounds.jobs,
+        "most_of_class": bounds.jobs_of_class,
+        "most_of_key": bounds.jobs_of_key,
+        "size": job.size,
+        "most_bytes": most_bytes,
         "check_after": check_after,
         "patience": patience,
         "seconds": seconds,

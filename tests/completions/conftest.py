@@ -16,6 +16,7 @@ from completions.catalog import model_files
 from completions.delivery import enqueueing
 from completions.http import runtime
 from completions.jobs.connection import connect
+from completions.jobs.operate import QueueLoad
 from completions.models import ApiKey, Organization
 from tests.completions import live_api
 
@@ -122,6 +123,7 @@ class FakeRuntime:
         self.live: dict[str, str | None] = {"tiny": "torch"}
         self.failure: Exception | None = None
         self.is_closing = False
+        self.load = QueueLoad(0, 0, 0, 0, {"used_memory": 1, "maxmemory": 0})
 
     async def current(self) -> "FakeRuntime":
         return self
@@ -131,6 +133,11 @@ class FakeRuntime:
             raise self.failure
         return self.live
 
+    async def queue_load(self) -> QueueLoad:
+        if self.failure:
+            raise self.failure
+        return self.load
+
     async def ping(self) -> None:
         if self.failure:
             raise self.failure
@@ -139,7 +146,7 @@ class FakeRuntime:
 @pytest.fixture
 def fake_runtime(monkeypatch: pytest.MonkeyPatch) -> FakeRuntime:
     fake = FakeRuntime()
-    for name in ("current", "live_models", "ping"):
+    for name in ("current", "live_models", "queue_load", "ping"):
         monkeypatch.setattr(runtime, name, getattr(fake, name))
     return fake
 

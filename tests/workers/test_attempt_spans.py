@@ -102,7 +102,7 @@ async def test_a_relay_ends_the_span_of_every_attempt(spans, valkey, redis_clien
             {"prompts": [[1, 2]], "sampling": sampling, "grammar": None},
             {}, time.time() + 60, 60, request_id=name, trace=HEADERS,
         )  # fmt: skip
-        await submission.submit(job, 100)
+        await submission.submit(job)
         relay.submit(name, lambda: None)
         assert engine.taken.acquire(timeout=60)
     delta = ChoiceDelta(0, [5], "5", FinishReason.STOP)

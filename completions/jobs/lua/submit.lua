@@ -1,8 +1,9 @@
--- Accept a job and publish its message, unless too many jobs are open, no worker serves its model, or its API key has
--- reached a limit or a budget.
+-- Accept a job and publish its message, unless too many jobs or bytes are open, no worker serves its model, or its API
+-- key has reached a limit or a budget.
 -- ARGV: the terms as JSON, the Celery message, then field, value, ... of the record. Terms:
 --   id, kind, model, key (API key), organization
 --   most_open, most_of_class, most_of_key   jobs that may be open: in all, of its class, of its API key
+--   size, most_bytes                        bytes of its request and view; the bounds of its scopes, see shared/bytes.lua
 --   check_after                             seconds until the reconciler's first look
 --   patience                                seconds since a worker last served the model; 0: any
 --   seconds                                 until its deadline
@@ -13,8 +14,8 @@
 --   web, web_lease                          the web process that waits for it or '', seconds of its lease
 --   queue                                   the list of the message without prefix, or '' for no message
 -- Returns {verdict, requests left, tokens left, seconds until it fits}; the verdict is ok, full, crowded (with jobs of its
--- own API key), unserved, exists, requests, tokens or concurrency. Or {'budget', scope, budget, used}; the budget is
--- 'unseeded' if the scope's spending is unknown.
+-- own API key), unserved, exists, requests, tokens or concurrency. Or {'bytes', scope, bytes that it holds}. Or
+-- {'budget', scope, budget, used}; the budget is 'unseeded' if the scope's spending is unknown.
 local job = cjson.decode(ARGV[1])
 local id, kind = job.id, job.kind
 if redis.call('EXISTS', job_key(id)) == 1 then return {'exists'} end
@@ -29,9 +30,15 @@ end
 local COUNTED = 120 -- seconds past its deadline for which a job that never ended still counts
 local own = prefix .. 'queued:' .. job.key
 if kind ~= 'batch' then -- the feeder of batches limits its own jobs
-  redis.call('ZREMRANGEBYSCORE', own, '-inf', at)
-  if redis.call('ZCARD', own) >= job.most_of_key then return {'crowded'} end
+  if redis.call('ZCARD', own) >= job.most_of_key then
+    redis.call('ZREMRANGEBYSCORE', own, '-inf', at)
+    if redis.call('ZCARD', own) >= job.most_of_key then return {'crowded'} end
+  end
 end
+local sized = byte_scopes(kind, job.key, job.organization)
+local sums = read_bytes(sized)
+local heavy, bytes_held = full_scope(sized, sums, job.most_bytes, job.size)
+if heavy then return {'bytes', heavy, whole(bytes_held)} end
 local scopes = {'k' .. job.key, 'o' .. job.organization}
 local scope, found, used = within_budgets(scopes, job.budgets, job.tokens, job.cost, at)
 if scope ~= 'ok' then return {'budget', scope, found, whole(used)} end
@@ -40,7 +47,8 @@ if verdict == 'ok' then
   local deadline = at + job.seconds
   redis.call('HSET', job_key(id), 'state', 'queued', 'attempt', 0, 'losses', 0, 'seq', 1, 'created', tostring(at),
     'model', job.model, 'kind', kind, 'key', job.key, 'organization', job.organization, 'deadline', tostring(deadline),
-    unpack(ARGV, 3))
+    'bytes', job.size, unpack(ARGV, 3))
+  add_bytes(sized, sums, job.size)
   if job.limits[2] > 0 then redis.call('HSET', job_key(id), 'reserved', job.tokens) end
   local held = hold(found, job.tokens, job.cost)
   if held then redis.call('HSET', job_key(id), 'held', held) end

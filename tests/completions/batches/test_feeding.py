@@ -6,7 +6,7 @@ from django.test import Client
 from completions import tasks
 from completions.batches import feeding
 from completions.models import Batch, BatchLine, LineState, UsageRecord
-from tests.completions.batches.conftest import request
+from tests.completions.batches.conftest import PREFIX, request
 
 pytestmark = [pytest.mark.integration, pytest.mark.django_db(transaction=True)]
 
@@ -30,6 +30,44 @@ def test_lines_are_fed_in_windows_and_shared_among_organizations(bench, stranger
     assert sorted(job_id == owners.job_id(int(job_id.split("-")[-1])) for job_id in new) == [
         False, True, True,
     ]  # fmt: skip
+
+
+def test_a_window_also_counts_bytes(bench, stranger, monkeypatch, settings):
+    settings.MAX_QUEUED_BYTES = 12_000  # a quarter of it for lines
+    bench.create([request(f"a{n}", [65] * 120) for n in range(6)])
+    bench.turn()
+    bench.turn()
+    ours = len(bench.sent)
+    assert 1 < ours < 6
+    held = int(bench.client.hget(f"{PREFIX}bytes", "batch"))
+    assert 3000 <= held < 3000 + held / ours
+    bench.turn()
+    assert len(bench.sent) == ours  # the window is full
+    monkeypatch.setattr(bench, "api", Client(headers=stranger.headers))
+    bench.create([request(f"b{n}", [65] * 120) for n in range(6)])
+    bench.turn()
+    bench.turn()
+    assert ours < len(bench.sent) <= 2 * ours  # an organization's share does not wait for others
+    ended = 0
+    while done := bench.work():
+        ended += done
+        bench.turn()
+    assert ended == 12
+
+
+def test_no_group_of_lines_takes_much_memory(bench, monkeypatch):
+    monkeypatch.setattr(feeding, "_BYTES_AT_ONCE", 2000)
+    submit, groups = feeding.submit_kept, []
+
+    def note(store, jobs, check_after):
+        groups.append(len(jobs))
+        return submit(store, jobs, check_after)
+
+    monkeypatch.setattr(feeding, "submit_kept", note)
+    batch = bench.create([request(f"r{n}", [65] * 120) for n in range(7)])
+    assert bench.run_to_end(batch)["request_counts"]["completed"] == 7
+    assert sum(groups) == 7
+    assert max(groups) < 4
 
 
 def test_lines_with_a_common_beginning_run_together(bench):

@@ -9,8 +9,8 @@ from redis.exceptions import RedisError
 from completions.delivery import enqueueing, idempotency
 from completions.http.base import LARGE_BODY
 from completions.jobs import kept
+from completions.jobs.limits import QueueFullError
 from completions.jobs.rids import Rids
-from completions.jobs.submit import QueueFullError
 from completions.models import Job, UsageRecord
 from tests.completions.live_api import PATH, Caller
 
@@ -289,6 +289,34 @@ async def test_a_key_that_fills_the_queue_leaves_room_for_others(live, stranger,
     assert int(refused.headers["Retry-After"]) >= 1
     live.http = Caller(stranger)
     assert (await live.post(background=True)).status_code == 202
+
+
+async def test_a_key_that_fills_the_queue_with_bytes_leaves_room_for_others(
+    live, stranger, settings
+):
+    settings.MAX_QUEUED_BYTES_PER_KEY = 1500
+    live.at_once = False
+    assert (await live.post(background=True, prompt=[65] * 100)).status_code == 202
+    refused = await live.post(background=True, prompt=[65] * 100)
+    error = refused.json()["error"]
+    assert (refused.status_code, error["type"], error["code"]) == (
+        429, "overloaded_error", "queue_full",
+    )  # fmt: skip
+    assert "this API key hold" in error["message"]
+    assert "at most 1500 may" in error["message"]
+    assert int(refused.headers["Retry-After"]) >= 1
+    live.http = Caller(stranger)
+    assert (await live.post(background=True, prompt=[65] * 100)).status_code == 202
+
+
+async def test_a_queue_full_of_bytes_refuses_all(live, stranger, settings):
+    settings.MAX_QUEUED_BYTES = 2400
+    live.at_once = False
+    assert (await live.post(background=True, prompt=[65] * 100)).status_code == 202
+    live.http = Caller(stranger)
+    refused = await live.post(background=True, prompt=[65] * 100)
+    assert code(refused, 503) == "server_overloaded"
+    assert int(refused.headers["Retry-After"]) >= 1
 
 
 async def test_a_poll_with_the_current_etag_gets_304(live):

@@ -7,6 +7,7 @@ from redis.exceptions import OutOfMemoryError
 
 from completions.endpoints import health
 from completions.http import runtime
+from completions.jobs.operate import QueueLoad
 from tests.completions.conftest import FakeRuntime
 
 pytestmark = pytest.mark.usefixtures("served", "db")
@@ -36,6 +37,7 @@ def test_not_ready_without_redis(client: Client, fake_runtime: FakeRuntime) -> N
     assert client.get("/readyz").json()["failures"] == {
         "redis": "does not answer (ConnectionRefusedError)",
         "worker": "unknown, because Redis does not answer",
+        "queue": "unknown, because Redis does not answer",
     }
 
 
@@ -48,6 +50,29 @@ def test_not_ready_while_redis_refuses_writes(
     monkeypatch.setattr(runtime, "ping", full)
     failures = client.get("/readyz").json()["failures"]
     assert failures == {"redis": "refuses writes: it has reached maxmemory"}
+
+
+@pytest.mark.parametrize(
+    ("load", "reason"),
+    [
+        ((10_000, 0, 0, 0), "full: it holds 10000 jobs, and is full from 10000 on"),
+        ((0, 4000, 0, 0), "full: it holds 4000 calls and streams, and is full from 4000 on"),
+        ((0, 0, 450, 0), "full: it holds 450 bytes of requests, and is full from 450 on"),
+        ((0, 0, 0, 337), "full: it holds 337 bytes of calls and streams, and is full from 337 on"),
+    ],
+)
+def test_not_ready_while_the_queue_is_full(
+    client: Client, fake_runtime: FakeRuntime, load: tuple[int, int, int, int], reason: str
+) -> None:
+    fake_runtime.load = QueueLoad(*load, {"used_memory": 1, "maxmemory": 1000})
+    response = client.get("/readyz")
+    assert (response.status_code, response.json()["failures"]) == (503, {"queue": reason})
+
+
+def test_not_ready_while_redis_is_nearly_full(client: Client, fake_runtime: FakeRuntime) -> None:
+    fake_runtime.load = QueueLoad(0, 0, 0, 0, {"used_memory": 900, "maxmemory": 1000})
+    failures = client.get("/readyz").json()["failures"]
+    assert failures == {"queue": "full: Redis uses 900 of 1000 bytes of memory"}
 
 
 def test_not_ready_without_the_database(

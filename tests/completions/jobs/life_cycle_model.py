@@ -14,6 +14,8 @@ from completions.jobs.record import NewJob
 PLACES = 2
 """Calls and streams with limits that one API key may have at a time."""
 MOST_OF_CLASS = MOST_OF_KEY = 4
+BYTES_OF_KEY = 240
+"""Four of the jobs without limits, three of those with limits."""
 MONTHLY_TOKENS = 60
 """Budget of the API key whose jobs are limited."""
 
@@ -102,9 +104,11 @@ class Model:
         held = sum(job.new.most_tokens for job in mates if job.limited)
         spent = held + self.spent_tokens(new.api_key_id) + new.most_tokens
         busy = sum(job.limited and job.new.waited_for for job in mates)
+        size = new.size + sum(job.new.size for job in mates if job.new.kind != "batch")
         bounds = {
             "full": sum(class_of(job.new) == class_of(new) for job in others) >= MOST_OF_CLASS,
             "crowded": sum(job.new.kind != "batch" for job in mates) >= MOST_OF_KEY,
+            "bytes": size > BYTES_OF_KEY,
             "budget": limited and spent > MONTHLY_TOKENS,
             "concurrency": limited and waited_for and busy >= PLACES,
         }
@@ -227,3 +231,9 @@ class Model:
 
 def class_of(job: NewJob) -> str:
     return "interactive" if job.waited_for else job.kind
+
+
+def byte_scopes(job: NewJob) -> list[str]:
+    if job.kind == "batch":
+        return [f"b{job.organization_id}", "batch", "all"]
+    return [f"k{job.api_key_id}", f"o{job.organization_id}", class_of(job), "all"]

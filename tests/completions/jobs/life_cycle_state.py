@@ -11,7 +11,7 @@ from completions.jobs.execute import MAX_LOSSES
 from completions.jobs.record import JobRecord
 from completions.jobs.store import SyncStore
 from tests.completions.jobs.job_making import PREFIX
-from tests.completions.jobs.life_cycle_model import Model, ModelJob, class_of
+from tests.completions.jobs.life_cycle_model import Model, ModelJob, byte_scopes, class_of
 from tests.completions.jobs.test_budgets import periods
 
 TOKENS_PER_MINUTE = 600
@@ -62,7 +62,8 @@ class Found:
             *(("hgetall", f"{kind}{key}") for key in keys for kind in ("spent:k", "limits:")),
             *(("zrange", f"{kind}:{key}") for key in keys for kind in ("queued", "busy")),
             *(("smembers", f"depth:{name}") for name in CLASSES),
-            ("zrange", "open"), ("xrange", "usage"), ("hgetall", f"spent:o{ORGANIZATION}"),
+            ("zrange", "open"), ("hgetall", "bytes"), ("xrange", "usage"),
+            ("hgetall", f"spent:o{ORGANIZATION}"),
         ]  # fmt: skip
         pipeline = self._client.pipeline(transaction=False)
         for command, name in asked:
@@ -140,6 +141,13 @@ class Found:
             assert self._members("zrange", f"queued:{key}") == queued
             busy = {job.new.id for job in mates if job.limited and job.new.waited_for}
             assert self._members("zrange", f"busy:{key}") == busy
+
+        sums = Counter[str]()
+        for job in open_jobs:
+            for scope in byte_scopes(job.new):
+                sums[scope] += job.new.size
+        found = {name.decode(): int(sum_) for name, sum_ in self._seen["hgetall", "bytes"].items()}
+        assert {scope: sum_ for scope, sum_ in found.items() if sum_} == sums
 
     def _check_usage(self) -> None:
         entries = self._seen["xrange", "usage"]

@@ -10,15 +10,17 @@ from completions.jobs.connection import connect_async
 from completions.jobs.events import Usage
 from completions.jobs.execute import Ending, Execution
 from completions.jobs.limits import (
+    Bounds,
     Budget,
     BudgetReachedError,
     Limits,
+    QueueFullError,
     Remaining,
     UnseededError,
 )
 from completions.jobs.record import NewJob
 from completions.jobs.store import JobStore
-from completions.jobs.submit import QueueFullError, Submission, submit_kept
+from completions.jobs.submit import Submission, submit_kept
 from tests.completions.jobs.job_making import PREFIX, limited_job
 
 pytestmark = pytest.mark.integration
@@ -61,7 +63,7 @@ def run(worker: Execution, job_id: str, used: Usage) -> None:
 
 async def refused(submission: Submission, job: NewJob) -> BudgetReachedError:
     with pytest.raises(BudgetReachedError) as caught:
-        await submission.submit(job, 100)
+        await submission.submit(job)
     return caught.value
 
 
@@ -70,11 +72,11 @@ async def test_a_budget_must_be_seeded(submission, redis_client) -> None:
     cases = ((limits(daily_tokens=10), "k8"), (of_organization(monthly_cost=9**9), "o7"))
     for job_limits, scope in cases:
         with pytest.raises(UnseededError) as caught:
-            await submission.submit(new_job("a", job_limits), 100)
+            await submission.submit(new_job("a", job_limits))
         assert caught.value.scope == scope
         assert not redis_client.exists(f"{PREFIX}job:a")
         assert seed(redis_client, scope)
-    await submission.submit(new_job("a", limits(daily_tokens=10)), 100)
+    await submission.submit(new_job("a", limits(daily_tokens=10)))
 
 
 async def test_the_most_is_held_and_what_was_used_is_spent(
@@ -82,7 +84,7 @@ async def test_the_most_is_held_and_what_was_used_is_spent(
 ) -> None:
     seed(redis_client, "k8", (5, 6, 0, 0))
     budget = limits(daily_tokens=24)
-    await submission.submit(new_job("a", budget), 100)
+    await submission.submit(new_job("a", budget))
     error = await refused(submission, new_job("b", budget))
     assert (error.name, error.used, error.of_organization) == ("daily_tokens", 15, False)
     run(worker, "a", Usage(2, 3, 1))
@@ -90,7 +92,7 @@ async def test_the_most_is_held_and_what_was_used_is_spent(
     assert (state["day_tokens"], state["month_tokens"], state["held_tokens"]) == (10, 11, 0)
     # one prompt token at its price, one from the cache, three of the completion
     assert state["day_cost"] == state["month_cost"] == 500 + 100 + 3 * 2000
-    await submission.submit(new_job("b", budget), 100)
+    await submission.submit(new_job("b", budget))
 
 
 @pytest.mark.parametrize(
@@ -118,7 +120,7 @@ async def test_a_refusal_takes_nothing_of_the_rates(submission, redis_client) ->
     poor = Limits(requests_per_minute=1, budget=Budget(daily_tokens=9))
     rich = Limits(requests_per_minute=1, budget=Budget(daily_tokens=10))
     await refused(submission, new_job("a", poor))
-    remaining = await submission.submit(new_job("b", rich), 100)
+    remaining = await submission.submit(new_job("b", rich))
     assert remaining.requests is not None
     assert remaining.requests.remaining == 0
 
@@ -126,7 +128,7 @@ async def test_a_refusal_takes_nothing_of_the_rates(submission, redis_client) ->
 async def test_cancelled_jobs_hold_nothing(submission, worker, redis_client) -> None:
     seed(redis_client, "k8")
     for name in ("a", "b", "c"):
-        await submission.submit(new_job(name, limits(daily_tokens=10)), 100)
+        await submission.submit(new_job(name, limits(daily_tokens=10)))
         await submission.cancel(name)
     assert spent(redis_client, "k8")["day_tokens"] == 0
 
@@ -139,8 +141,7 @@ async def test_no_more_than_the_budget_from_two_processes(valkey, worker, redis_
     ]
     shared = of_organization(daily_tokens=505)
     calls = [
-        processes[i % 2].submit(new_job(f"j{i}", shared, api_key_id=i % 3), 1000)
-        for i in range(200)
+        processes[i % 2].submit(new_job(f"j{i}", shared, api_key_id=i % 3)) for i in range(200)
     ]
     replies = await asyncio.gather(*calls, return_exceptions=True)
     assert sum(isinstance(reply, Remaining) for reply in replies) == 50
@@ -154,7 +155,7 @@ async def test_yesterday_and_last_month_are_over(submission, worker, redis_clien
     key = f"{PREFIX}spent:k8"
     past = {"day": day - 1, "month": month - 1, "day_tokens": 50, "month_tokens": 60}
     redis_client.hset(key, mapping=past)
-    await submission.submit(new_job("a", limits(daily_tokens=10, monthly_tokens=10)), 100)
+    await submission.submit(new_job("a", limits(daily_tokens=10, monthly_tokens=10)))
     redis_client.hset(key, mapping=past)
     run(worker, "a", Usage(2, 3))
     state = spent(redis_client, "k8")
@@ -165,7 +166,7 @@ async def test_yesterday_and_last_month_are_over(submission, worker, redis_clien
 async def test_what_ran_before_a_budget_was_set_is_spent_once_it_ends(
     submission, worker, redis_client
 ) -> None:
-    await submission.submit(new_job("a", Limits()), 100)
+    await submission.submit(new_job("a", Limits()))
     seed(redis_client, "k8")
     run(worker, "a", Usage(2, 3))
     state = spent(redis_client, "k8")
@@ -173,7 +174,7 @@ async def test_what_ran_before_a_budget_was_set_is_spent_once_it_ends(
 
 
 async def test_a_seed_counts_only_what_it_saw(submission, worker, redis_client) -> None:
-    await submission.submit(new_job("a", Limits()), 100)
+    await submission.submit(new_job("a", Limits()))
     run(worker, "a", Usage(2, 3))
     assert not seed(redis_client, "k8")  # a job has ended since
     (last,) = [entry for entry, _ in redis_client.xrange(f"{PREFIX}usage")]
@@ -197,10 +198,10 @@ async def test_lines_of_batches_spend_but_have_no_rate(redis_client) -> None:
 
 @pytest.mark.usefixtures("worker")
 async def test_one_class_leaves_room_for_the_other(submission, redis_client) -> None:
-    await submission.submit(new_job("a", Limits()), 100, 1)
+    await submission.submit(new_job("a", Limits()), Bounds(jobs_of_class=1))
     with pytest.raises(QueueFullError):
-        await submission.submit(new_job("b", Limits(), kind="stream"), 100, 1)
-    await submission.submit(new_job("c", Limits(), kind="background"), 100, 1)
+        await submission.submit(new_job("b", Limits(), kind="stream"), Bounds(jobs_of_class=1))
+    await submission.submit(new_job("c", Limits(), kind="background"), Bounds(jobs_of_class=1))
     await submission.cancel("a")
-    await submission.submit(new_job("b", Limits(), kind="stream"), 100, 1)
+    await submission.submit(new_job("b", Limits(), kind="stream"), Bounds(jobs_of_class=1))
     assert redis_client.smembers(f"{PREFIX}depth:interactive") == {b"b"}

@@ -54,7 +54,7 @@ async def test_many_calls_have_their_results_when_they_end(reading, submission, 
     ids = [f"cmpl-{number}" for number in range(20)]
     for job_id in ids:
         reading.calls.expect(job_id)
-        await submission.submit(new_job(job_id, "sync"), max_open=100)
+        await submission.submit(new_job(job_id, "sync"))
     run(worker, ids[0], 2)  # before anybody waits
     waiting = [asyncio.create_task(result(reading, job_id)) for job_id in ids]
     await asyncio.sleep(0)
@@ -71,14 +71,14 @@ async def test_many_calls_have_their_results_when_they_end(reading, submission, 
 async def test_a_long_result_is_read_in_pages(reading, submission, worker, monkeypatch):
     monkeypatch.setattr(calls, "PAGE", 3)
     reading.calls.expect("cmpl-1")
-    await submission.submit(new_job(kind="sync"), max_open=10)
+    await submission.submit(new_job(kind="sync"))
     run(worker, "cmpl-1", 70)
     assert numbers(await result(reading, "cmpl-1")) == list(range(1, 72))
 
 
 async def test_cancelling_a_queued_call_ends_it(reading, submission, worker):
     reading.calls.expect("cmpl-1")
-    await submission.submit(new_job(kind="sync"), max_open=10)
+    await submission.submit(new_job(kind="sync"))
     await submission.cancel("cmpl-1")
     (end,) = await result(reading, "cmpl-1")
     assert end.state == "cancelled"
@@ -89,7 +89,7 @@ async def test_an_unannounced_end_is_found(reading, submission, worker, redis_cl
     monkeypatch.setattr(calls, "LOOK", 0.05)
     await asyncio.sleep(1.1)  # the first look was still as far away as before
     reading.calls.expect("cmpl-1")
-    await submission.submit(new_job(kind="sync"), max_open=10)
+    await submission.submit(new_job(kind="sync"))
     waiting = asyncio.create_task(result(reading, "cmpl-1"))
     await asyncio.sleep(0.2)
     assert not waiting.done()  # it was looked at, and has not ended
@@ -101,7 +101,7 @@ async def test_an_unannounced_end_is_found(reading, submission, worker, redis_cl
 
 async def test_a_result_without_its_end_is_lost(reading, submission, worker, redis_client):
     reading.calls.expect("cmpl-1")
-    await submission.submit(new_job(kind="sync"), max_open=10)
+    await submission.submit(new_job(kind="sync"))
     redis_client.xadd(CONTROL, {"d": "cmpl-1"})
     with pytest.raises(ReaderLostError):
         await result(reading, "cmpl-1")
@@ -141,10 +141,10 @@ async def test_the_process_is_woken_for_new_streams_and_ended_calls(
     submission, worker, redis_client
 ):
     kept = IdempotencyKey("/v1/completions", "once", "digest")
-    await submission.submit(new_job("cmpl-stream", "stream"), max_open=10)
+    await submission.submit(new_job("cmpl-stream", "stream"))
     assert redis_client.xlen(CONTROL) == 1
-    await submission.submit(new_job("cmpl-call", "sync"), max_open=10)
-    await submission.submit(new_job("cmpl-kept", "sync", idempotency=kept), max_open=10)
+    await submission.submit(new_job("cmpl-call", "sync"))
+    await submission.submit(new_job("cmpl-kept", "sync", idempotency=kept))
     for job_id in ("cmpl-stream", "cmpl-call", "cmpl-kept"):
         run(worker, job_id, 1)
     assert [entry[b"d"] for _, entry in redis_client.xrange(CONTROL)] == [b"", b"cmpl-call"]
@@ -158,7 +158,7 @@ async def test_a_short_result_comes_with_the_word_of_it(reading, submission, wor
     monkeypatch.setattr(reading.calls, "_pages", Gathering(unread))
     for job_id, steps in (("cmpl-1", 1), ("cmpl-63", 63)):
         reading.calls.expect(job_id)
-        await submission.submit(new_job(job_id, "sync"), max_open=10)
+        await submission.submit(new_job(job_id, "sync"))
         run(worker, job_id, steps)
         assert numbers(await result(reading, job_id)) == list(range(1, steps + 2))
 
@@ -168,7 +168,7 @@ async def test_a_long_result_is_left_to_be_read(
     reading, submission, worker, redis_client, steps, text
 ):
     reading.calls.expect("cmpl-1")
-    await submission.submit(new_job(kind="sync"), max_open=10)
+    await submission.submit(new_job(kind="sync"))
     run(worker, "cmpl-1", steps, text)
     assert redis_client.xrange(CONTROL)[-1][1] == {b"d": b"cmpl-1"}
     assert numbers(await result(reading, "cmpl-1")) == list(range(1, steps + 2))
@@ -176,6 +176,6 @@ async def test_a_long_result_is_left_to_be_read(
 
 async def test_words_are_forgotten_soon(submission, worker, redis_client):
     redis_client.xadd(CONTROL, {"d": "x" * 5000}, id="1-1")  # a node of the stream to itself
-    await submission.submit(new_job("cmpl-call", "sync"), max_open=10)
+    await submission.submit(new_job("cmpl-call", "sync"))
     run(worker, "cmpl-call", 1)
     assert [entry[b"d"] for _, entry in redis_client.xrange(CONTROL)] == [b"cmpl-call"]

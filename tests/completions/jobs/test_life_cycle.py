@@ -8,10 +8,17 @@ import pytest
 
 from completions.jobs.events import EndEvent, JobError, Usage
 from completions.jobs.execute import Claim, Execution, NotClaimed, Verdict
-from completions.jobs.limits import Remaining
-from completions.jobs.reconcile import reconcile
+from completions.jobs.limits import (
+    Bounds,
+    ByteBounds,
+    BytesFullError,
+    KeyQueueFullError,
+    QueueFullError,
+    Remaining,
+)
+from completions.jobs.reconcile import correct_byte_sums, reconcile
 from completions.jobs.store import JobStore
-from completions.jobs.submit import KeyQueueFullError, ModelUnservedError, QueueFullError
+from completions.jobs.submit import ModelUnservedError
 from tests.completions.jobs.job_making import PREFIX, REQUEST, ending, new_job, step, stream
 
 pytestmark = pytest.mark.integration
@@ -29,7 +36,7 @@ def test_a_requests_own_priority_goes_before_its_kinds(kind, own, celerys):
 
 
 async def test_a_job_runs_from_submission_to_its_end(submission, worker, redis_client):
-    await submission.submit(new_job(), max_open=10)
+    await submission.submit(new_job())
     assert (await submission.fetch("cmpl-1")).state == "queued"
 
     (claim,) = worker.claim(["cmpl-1"])
@@ -62,54 +69,118 @@ async def test_a_job_runs_from_submission_to_its_end(submission, worker, redis_c
 
 
 async def test_a_full_queue_and_an_unserved_model_refuse(submission, worker):
-    await submission.submit(new_job("a"), max_open=1)
+    await submission.submit(new_job("a"), Bounds(jobs=1))
     with pytest.raises(QueueFullError):
-        await submission.submit(new_job("b"), max_open=1)
+        await submission.submit(new_job("b"), Bounds(jobs=1))
     with pytest.raises(ModelUnservedError):
-        await submission.submit(new_job("c", kind="sync", model="other"), max_open=9)
-    await submission.submit(new_job("d", model="other"), max_open=9)  # background can wait
+        await submission.submit(new_job("c", kind="sync", model="other"))
+    await submission.submit(new_job("d", model="other"))  # background can wait
     await submission.renew_lease()
-    await submission.submit(new_job("e", kind="sync"), max_open=9)
+    await submission.submit(new_job("e", kind="sync"))
 
 
 async def test_a_key_fills_only_its_own_part_of_the_queue(submission, worker, redis_client):
-    bounds = {"max_open": 9, "max_of_class": 9, "max_of_key": 2}
+    bounds = Bounds(jobs_of_key=2)
     for job_id in ("a", "b"):
-        await submission.submit(new_job(job_id), **bounds)
+        await submission.submit(new_job(job_id), bounds)
     with pytest.raises(KeyQueueFullError):
-        await submission.submit(new_job("c"), **bounds)
-    await submission.submit(new_job("others", api_key_id=9), **bounds)
-    await submission.submit(new_job("line", kind="batch"), **bounds)  # its feeder counts those
+        await submission.submit(new_job("c"), bounds)
+    await submission.submit(new_job("others", api_key_id=9), bounds)
+    await submission.submit(new_job("line", kind="batch"), bounds)  # its feeder counts those
     await submission.cancel("a")
-    await submission.submit(new_job("c"), **bounds)
+    await submission.submit(new_job("c"), bounds)
     for job_id in ("b", "c"):
         await submission.cancel(job_id)
     assert not redis_client.exists(f"{PREFIX}queued:8")
+
+
+async def test_a_key_and_an_organization_hold_only_their_part_of_the_bytes(submission, worker):
+    size = new_job("a").size
+    bounds = Bounds(bytes_of_key=2 * size, bytes_of_organization=3 * size)
+    for job_id in ("a", "b"):
+        await submission.submit(new_job(job_id), bounds)
+    with pytest.raises(BytesFullError) as refused:
+        await submission.submit(new_job("c"), bounds)
+    assert (refused.value.of_organization, refused.value.held) == (False, 2 * size)
+    await submission.submit(new_job("d", api_key_id=9), bounds)
+    with pytest.raises(BytesFullError) as refused:
+        await submission.submit(new_job("e", api_key_id=9), bounds)
+    assert (refused.value.of_organization, refused.value.held) == (True, 3 * size)
+    await submission.submit(new_job("others", api_key_id=10, organization_id=11), bounds)
+    await submission.cancel("a")
+    await submission.submit(new_job("c"), bounds)
+
+
+async def test_an_idle_key_may_send_a_job_larger_than_its_part(submission, worker):
+    bounds = Bounds(bytes_of_key=1, bytes_of_organization=1)
+    await submission.submit(new_job("a"), bounds)
+    with pytest.raises(BytesFullError):
+        await submission.submit(new_job("b"), bounds)
+    await submission.cancel("a")
+    await submission.submit(new_job("b"), bounds)
+
+
+@pytest.mark.parametrize("full", ["bytes", "bytes_of_class"])
+async def test_a_queue_full_of_bytes_refuses_all(submission, worker, full):
+    bounds = Bounds(**{full: 2 * new_job("a").size})
+    for key in (1, 2):
+        await submission.submit(new_job(f"job-{key}", api_key_id=key), bounds)
+    with pytest.raises(QueueFullError) as refused:
+        await submission.submit(new_job("c", api_key_id=3, organization_id=3), bounds)
+    assert type(refused.value) is QueueFullError
+    if full == "bytes_of_class":
+        await submission.submit(new_job("d", kind="sync"), bounds)
+
+
+async def test_lines_of_batches_leave_the_bytes_of_their_key_alone(submission, worker):
+    await submission.submit(new_job("line", kind="batch"))
+    size = new_job("a").size
+    bounds = Bounds(bytes_of_key=size, bytes_of_organization=size, bytes_of_class=size)
+    await submission.submit(new_job("a"), bounds)
+
+
+async def test_sums_of_bytes_follow_from_the_open_jobs(submission, worker, redis_client):
+    store = JobStore(redis_client, PREFIX)
+    for job_id in ("a", "b", "lost"):
+        await submission.submit(new_job(job_id))
+    assert correct_byte_sums(store) == 0
+    redis_client.delete(f"{PREFIX}job:lost")
+    redis_client.hset(f"{PREFIX}bytes", "k99", 5)
+    assert correct_byte_sums(store) == 5  # the four scopes of the lost job, and one of nobody
+    size = str(2 * new_job("a").size).encode()
+    scopes = {b"k8": size, b"o7": size, b"background": size, b"all": size}
+    assert redis_client.hgetall(f"{PREFIX}bytes") == scopes
+
+
+def test_shares_of_bytes_follow_from_maxmemory():
+    bounds = ByteBounds.derive(512 * 2**20)
+    assert (bounds.total, bounds.of_key, bounds.of_organization) == (2**28, 2**25, 2**26)
+    assert ByteBounds.derive(0).total == 2 * 2**30
+    set_by_hand = ByteBounds.derive(512 * 2**20, total=1000, of_key=100)
+    assert set_by_hand == ByteBounds(1000, 750, 250, 200, 100)
 
 
 async def test_a_job_that_was_never_seen_to_end_is_counted_until_its_deadline(
     submission, worker, redis_client
 ):
     late = {"deadline": time.time() - 1000}
-    await submission.submit(new_job("lost", **late), max_open=9, max_of_key=1)
+    await submission.submit(new_job("lost", **late), Bounds(jobs_of_key=1))
     redis_client.delete(f"{PREFIX}job:lost")
-    await submission.submit(new_job("a"), max_open=9, max_of_key=1)
+    await submission.submit(new_job("a"), Bounds(jobs_of_key=1))
 
 
 async def test_jobs_submitted_at_once_are_judged_one_by_one(submission, worker, redis_client):
     """Also by a server that was restarted meanwhile, and knows no script."""
-    await submission.submit(new_job("first"), max_open=9)
+    await submission.submit(new_job("first"))
     redis_client.script_flush()
     jobs = [new_job("a"), new_job("b", kind="sync", model="other"), new_job("c")]
-    found = await asyncio.gather(
-        *(submission.submit(job, max_open=9) for job in jobs), return_exceptions=True
-    )
+    found = await asyncio.gather(*(submission.submit(job) for job in jobs), return_exceptions=True)
     assert [type(each) for each in found] == [Remaining, ModelUnservedError, Remaining]
     assert await submission.states(["first", "a", "b", "c"]) == ["queued", "queued", None, "queued"]
 
 
 async def test_repeating_a_published_step_changes_nothing(submission, worker, redis_client):
-    await submission.submit(new_job(), max_open=10)
+    await submission.submit(new_job())
     (claim,) = worker.claim(["cmpl-1"])
     steps = [step(claim, [(0, [5], "a", None, None), (1, [6], "b", None, None)])]
     worker.publish(steps, [])
@@ -122,7 +193,7 @@ async def test_repeating_a_published_step_changes_nothing(submission, worker, re
 
 
 async def test_a_message_delivered_twice_runs_once(submission, worker, other_worker):
-    await submission.submit(new_job(), max_open=10)
+    await submission.submit(new_job())
     (claim,) = worker.claim(["cmpl-1"])
     assert other_worker.claim(["cmpl-1"]) == [NotClaimed("cmpl-1", "elsewhere")]
     worker.publish([], [ending(claim, 1)])
@@ -131,12 +202,12 @@ async def test_a_message_delivered_twice_runs_once(submission, worker, other_wor
 
 
 async def test_queued_and_running_jobs_are_cancelled(submission, worker, redis_client):
-    await submission.submit(new_job("queued"), max_open=10)
+    await submission.submit(new_job("queued"))
     await submission.cancel("queued")
     assert (await submission.fetch("queued")).state == "cancelled"
     assert worker.claim(["queued"]) == [NotClaimed("queued", "done")]
 
-    await submission.submit(new_job("running"), max_open=10)
+    await submission.submit(new_job("running"))
     (claim,) = worker.claim(["running"])
     await submission.cancel("running")
     verdicts, _ = worker.publish([step(claim, [])], [])
@@ -149,8 +220,8 @@ async def test_queued_and_running_jobs_are_cancelled(submission, worker, redis_c
 
 async def test_deadlines_end_jobs_that_wait(submission, worker, redis_client):
     late = {"deadline": time.time() - 1}
-    await submission.submit(new_job("claimed", **late), max_open=10)
-    await submission.submit(new_job("forgotten", **late), max_open=10)
+    await submission.submit(new_job("claimed", **late))
+    await submission.submit(new_job("forgotten", **late))
     assert worker.claim(["claimed"]) == [NotClaimed("claimed", "done")]
     redis_client.zadd(f"{PREFIX}open", {"forgotten": 0})
     assert reconcile(JobStore(redis_client, PREFIX)) == []
@@ -159,7 +230,7 @@ async def test_deadlines_end_jobs_that_wait(submission, worker, redis_client):
 
 
 async def test_the_pause_before_a_message_is_published_again_doubles(submission, redis_client):
-    await submission.submit(new_job(deadline=time.time() + 9999), max_open=10)
+    await submission.submit(new_job(deadline=time.time() + 9999))
     pauses = []
     for _ in range(4):
         redis_client.zadd(f"{PREFIX}open", {"cmpl-1": 0})
@@ -169,7 +240,7 @@ async def test_the_pause_before_a_message_is_published_again_doubles(submission,
 
 
 async def test_what_was_generated_is_billed_whoever_ends_the_job(submission, worker, redis_client):
-    await submission.submit(new_job(), max_open=10)
+    await submission.submit(new_job())
     (claim,) = worker.claim(["cmpl-1"])
     worker.publish([step(claim, [(0, [5, 6], "ab", None, None), (1, [7], "c", None, None)])], [])
     worker.release([("cmpl-1", claim.attempt)], lost=False)
@@ -179,7 +250,7 @@ async def test_what_was_generated_is_billed_whoever_ends_the_job(submission, wor
 
 
 async def test_errors_are_kept(submission, worker):
-    await submission.submit(new_job(), max_open=10)
+    await submission.submit(new_job())
     (claim,) = worker.claim(["cmpl-1"])
     error = JobError("grammar_error", "no way on")
     worker.publish([], [ending(claim, 1, "failed", error)])
@@ -187,7 +258,7 @@ async def test_errors_are_kept(submission, worker):
 
 
 async def test_an_end_without_the_tokens_before_it_is_not_written(submission, worker):
-    await submission.submit(new_job(), max_open=10)
+    await submission.submit(new_job())
     (claim,) = worker.claim(["cmpl-1"])
     _, written = worker.publish([], [ending(claim, 2)])
     assert written == [False]
@@ -200,7 +271,7 @@ async def test_a_wrong_clock_of_the_web_host_does_not_change_deadlines(
 ):
     real = time.time
     monkeypatch.setattr(time, "time", lambda: real() + 3600 * hours)
-    await submission.submit(new_job(deadline=time.time() + 60), max_open=10)
+    await submission.submit(new_job(deadline=time.time() + 60))
     (claim,) = worker.claim(["cmpl-1"])
     assert 50 < claim.seconds_left <= 60
     fetched = await submission.fetch("cmpl-1")  # as for a stream that is resumed
@@ -214,14 +285,14 @@ async def test_a_wrong_clock_of_a_worker_does_not_make_its_model_unavailable(
     monkeypatch.setattr(time, "time", lambda: real() - 3600)
     Execution(JobStore(redis_client, PREFIX), "worker-1").beat("m", {})
     monkeypatch.setattr(time, "time", real)
-    await submission.submit(new_job(kind="stream"), max_open=10)
+    await submission.submit(new_job(kind="stream"))
 
 
 async def test_calls_of_one_round_trip_are_done_in_their_order_or_not_at_all(
     submission, worker, redis_client
 ):
     """Redis knows the script of the second call, but not yet that of the first."""
-    await submission.submit(new_job(), max_open=10)
+    await submission.submit(new_job())
     (claim,) = worker.claim(["cmpl-1"])
     redis_client.script_flush()
     store = JobStore(redis_client, PREFIX)

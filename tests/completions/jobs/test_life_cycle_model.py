@@ -15,14 +15,24 @@ from hypothesis.stateful import initialize, invariant, precondition, rule, run_s
 from completions.jobs import operate
 from completions.jobs.connection import connect_async
 from completions.jobs.ended import forget, read_ended
-from completions.jobs.limits import Budget, BudgetReachedError, LimitReachedError, Limits
-from completions.jobs.reconcile import reconcile
+from completions.jobs.limits import (
+    Bounds,
+    Budget,
+    BudgetReachedError,
+    BytesFullError,
+    KeyQueueFullError,
+    LimitReachedError,
+    Limits,
+    QueueFullError,
+)
+from completions.jobs.reconcile import correct_byte_sums, reconcile
 from completions.jobs.record import NewJob
 from completions.jobs.rids import Rids, RidTakenError
 from completions.jobs.store import AsyncStore, JobStore
-from completions.jobs.submit import KeyQueueFullError, QueueFullError, Submission, submit_kept
+from completions.jobs.submit import Submission, submit_kept
 from tests.completions.jobs.job_making import PREFIX, limited_job, new_job
 from tests.completions.jobs.life_cycle_model import (
+    BYTES_OF_KEY,
     MONTHLY_TOKENS,
     MOST_OF_CLASS,
     MOST_OF_KEY,
@@ -50,8 +60,10 @@ specs = st.tuples(
     st.sampled_from(["", "", "", "a", "b"]),  # the client's own id
     st.booleans(),  # whether it is sent twice
 )
+BOUNDS = Bounds(jobs_of_class=MOST_OF_CLASS, jobs_of_key=MOST_OF_KEY, bytes_of_key=BYTES_OF_KEY)
 REFUSALS: dict[type[Exception], str] = {
     KeyQueueFullError: "crowded",
+    BytesFullError: "bytes",
     QueueFullError: "full",
     BudgetReachedError: "budget",
     LimitReachedError: "concurrency",
@@ -121,7 +133,7 @@ class LifeCycle(Workers):
             (reply,) = submit_kept(self.store, [new])
             return "" if isinstance(reply, bool) else REFUSALS[type(reply)]
         try:
-            self._run(self.webs[web].submit(new, 100, MOST_OF_CLASS, MOST_OF_KEY))
+            self._run(self.webs[web].submit(new, BOUNDS))
         except tuple(REFUSALS) as error:
             return REFUSALS[type(error)]
         return ""
@@ -173,6 +185,13 @@ class LifeCycle(Workers):
             if score > now:
                 self.client.zadd(key, {job_id: now + 10}, gt=True)
         return [job_id.decode() for job_id, score in found if score <= now]
+
+    @rule(scope=st.sampled_from(["k8", "o7", "all", "batch", "k99"]), wrong=st.integers(-900, 900))
+    def correct(self, scope: str, wrong: int) -> None:
+        """Whatever made a sum wrong."""
+        assert correct_byte_sums(self.store) == 0
+        self.client.hincrby(f"{PREFIX}bytes", scope, wrong)
+        assert correct_byte_sums(self.store) <= 1
 
     @rule(most=st.integers(1, 3))
     def settle(self, most: int) -> None:

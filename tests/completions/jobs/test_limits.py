@@ -20,7 +20,7 @@ pytestmark = pytest.mark.integration
 
 async def refused(submission: Submission, job: NewJob) -> LimitReachedError:
     with pytest.raises(LimitReachedError) as caught:
-        await submission.submit(job, 100)
+        await submission.submit(job)
     return caught.value
 
 
@@ -32,7 +32,7 @@ async def test_no_more_requests_than_the_limit_from_two_processes(valkey) -> Non
     ]
     limits = Limits(requests_per_minute=50)
     began = time.monotonic()
-    calls = [processes[i % 2].submit(limited_job(f"j{i}", limits), 1000) for i in range(200)]
+    calls = [processes[i % 2].submit(limited_job(f"j{i}", limits)) for i in range(200)]
     replies = await asyncio.gather(*calls, return_exceptions=True)
     refilled = (time.monotonic() - began) * 50 / 60
     admitted = sum(isinstance(reply, Remaining) for reply in replies)
@@ -45,10 +45,10 @@ async def test_no_more_requests_than_the_limit_from_two_processes(valkey) -> Non
 @pytest.mark.usefixtures("worker")
 async def test_submitting_returns_what_is_left(submission) -> None:
     limits = Limits(requests_per_minute=3, tokens_per_minute=25)
-    remaining = await submission.submit(limited_job("a", limits), 100)
+    remaining = await submission.submit(limited_job("a", limits))
     assert remaining == Remaining(Allowance(3, 2), Allowance(25, 15))  # 2 + 2 * 4 tokens
     assert remaining.requests.seconds_to_full == 20
-    await submission.submit(limited_job("b", limits), 100)
+    await submission.submit(limited_job("b", limits))
     error = await refused(submission, limited_job("c", limits))
     assert error.limit == "tokens"
     assert 0 < error.retry_after <= 12.0  # five tokens are missing
@@ -58,54 +58,54 @@ async def test_submitting_returns_what_is_left(submission) -> None:
 @pytest.mark.usefixtures("worker")
 async def test_keys_do_not_share(submission) -> None:
     limits = Limits(requests_per_minute=1, max_concurrency=1)
-    await submission.submit(limited_job("a", limits), 100)
-    await submission.submit(limited_job("b", limits, api_key_id=9), 100)
+    await submission.submit(limited_job("a", limits))
+    await submission.submit(limited_job("b", limits, api_key_id=9))
     assert (await refused(submission, limited_job("c", limits))).limit == "requests"
 
 
 async def test_tokens_that_were_not_used_come_back(submission, worker) -> None:
     limits = Limits(tokens_per_minute=15)
-    await submission.submit(limited_job("a", limits), 100)
+    await submission.submit(limited_job("a", limits))
     assert (await refused(submission, limited_job("b", limits))).limit == "tokens"
     (claim,) = worker.claim(["a"])
     worker.publish([], [Ending("a", claim.attempt, 1, "completed", None, Usage(2, 3, 0))])
-    remaining = await submission.submit(limited_job("b", limits), 100)
+    remaining = await submission.submit(limited_job("b", limits))
     assert remaining.tokens == Allowance(15, 0)  # 15 - 5 - 10
 
 
 async def test_a_cancelled_job_costs_no_tokens(submission, worker) -> None:
     limits = Limits(tokens_per_minute=10)
     for name in ("a", "b", "c"):
-        await submission.submit(limited_job(name, limits), 100)
+        await submission.submit(limited_job(name, limits))
         await submission.cancel(name)
 
 
 async def test_places_are_free_again_when_jobs_end(submission, worker) -> None:
     limits = Limits(max_concurrency=2)
     for name in ("a", "b"):
-        await submission.submit(limited_job(name, limits), 100)
+        await submission.submit(limited_job(name, limits))
     assert (
         await refused(submission, limited_job("c", limits, kind="stream"))
     ).limit == "concurrency"
-    await submission.submit(limited_job("later", limits, kind="background"), 100)
+    await submission.submit(limited_job("later", limits, kind="background"))
     await submission.cancel("a")
-    await submission.submit(limited_job("c", limits, kind="stream"), 100)
+    await submission.submit(limited_job("c", limits, kind="stream"))
 
 
 async def test_a_killed_web_process_frees_its_places(submission, worker, redis_client) -> None:
     limits = Limits(max_concurrency=1)
-    await submission.submit(limited_job("a", limits), 100)
+    await submission.submit(limited_job("a", limits))
     await submission.drop_lease()
     redis_client.zadd(f"{PREFIX}open", {"a": 0})
     reconcile(JobStore(redis_client, PREFIX))
     await submission.renew_lease()
-    await submission.submit(limited_job("b", limits), 100)
+    await submission.submit(limited_job("b", limits))
 
 
 async def test_a_place_is_free_at_the_latest_after_the_deadline(submission, worker) -> None:
     limits = Limits(max_concurrency=1)
-    await submission.submit(limited_job("a", limits, deadline=time.time() - 100), 100)
-    await submission.submit(limited_job("b", limits), 100)
+    await submission.submit(limited_job("a", limits, deadline=time.time() - 100))
+    await submission.submit(limited_job("b", limits))
 
 
 @pytest.mark.parametrize("hours", [-1, 1])
@@ -116,30 +116,30 @@ async def test_a_wrong_clock_of_the_web_host_frees_no_place(
     real = time.time
     monkeypatch.setattr(time, "time", lambda: real() + 3600 * hours)
     limits = Limits(max_concurrency=1)
-    await submission.submit(limited_job("a", limits), 100)
+    await submission.submit(limited_job("a", limits))
     assert (await refused(submission, limited_job("b", limits))).limit == "concurrency"
     await submission.cancel("a")
-    await submission.submit(limited_job("late", limits, deadline=time.time() - 100), 100)
-    await submission.submit(limited_job("b", limits), 100)
+    await submission.submit(limited_job("late", limits, deadline=time.time() - 100))
+    await submission.submit(limited_job("b", limits))
 
 
 @pytest.mark.usefixtures("worker")
 async def test_a_limit_that_was_lifted_starts_full(submission) -> None:
     both = Limits(requests_per_minute=1, tokens_per_minute=100)
-    await submission.submit(limited_job("a", both), 100)
-    await submission.submit(limited_job("b", Limits(tokens_per_minute=100)), 100)
-    remaining = await submission.submit(limited_job("c", both), 100)
+    await submission.submit(limited_job("a", both))
+    await submission.submit(limited_job("b", Limits(tokens_per_minute=100)))
+    remaining = await submission.submit(limited_job("c", both))
     assert remaining.requests == Allowance(1, 0)
 
 
 async def test_keys_without_limits_leave_nothing(submission, worker, redis_client) -> None:
-    await submission.submit(limited_job("a", Limits()), 100)
+    await submission.submit(limited_job("a", Limits()))
     assert not redis_client.keys(f"{PREFIX}limits:*")
     assert not redis_client.keys(f"{PREFIX}busy:*")
 
 
 async def test_buckets_expire(submission, worker, redis_client) -> None:
     limits = Limits(requests_per_minute=5, max_concurrency=1)
-    await submission.submit(limited_job("a", limits), 100)
+    await submission.submit(limited_job("a", limits))
     assert 0 < redis_client.ttl(f"{PREFIX}limits:8") <= 300
     assert 0 < redis_client.ttl(f"{PREFIX}busy:8") <= 60 + 60 + 301

@@ -23,7 +23,7 @@ pytestmark = pytest.mark.integration
 async def test_a_dead_workers_job_goes_on_and_the_dead_is_fenced_off(
     submission, worker, other_worker, redis_client
 ):
-    await submission.submit(new_job(), max_open=10)
+    await submission.submit(new_job())
     (old,) = worker.claim(["cmpl-1"])
     worker.publish([step(old, [(0, [5], "a", None, None)])], [])
     die(redis_client, worker)
@@ -44,7 +44,7 @@ async def test_a_dead_workers_job_goes_on_and_the_dead_is_fenced_off(
 
 
 async def test_a_job_that_kills_its_workers_fails(submission, redis_client):
-    await submission.submit(new_job(), max_open=10)
+    await submission.submit(new_job())
     for attempt in range(MAX_LOSSES):
         execution = Execution(JobStore(redis_client, PREFIX), f"victim-{attempt}")
         execution.beat("m", {})
@@ -57,7 +57,7 @@ async def test_a_job_that_kills_its_workers_fails(submission, redis_client):
 
 
 async def test_a_released_job_is_not_counted_as_a_loss(submission, worker, redis_client):
-    await submission.submit(new_job(), max_open=10)
+    await submission.submit(new_job())
     for _ in range(MAX_LOSSES + 2):
         (claim,) = worker.claim(["cmpl-1"])
         worker.release([("cmpl-1", claim.attempt)], lost=False)
@@ -66,9 +66,9 @@ async def test_a_released_job_is_not_counted_as_a_loss(submission, worker, redis
 
 async def test_a_dead_web_process_takes_its_jobs_along(submission, worker, redis_client):
     await submission.renew_lease()
-    await submission.submit(new_job("running", kind="stream"), max_open=10)
+    await submission.submit(new_job("running", kind="stream"))
     (claim,) = worker.claim(["running"])
-    await submission.submit(new_job("queued", kind="sync"), max_open=10)
+    await submission.submit(new_job("queued", kind="sync"))
     await submission.drop_lease()
     assert worker.publish([step(claim, [])], [])[0] == [Verdict.CANCEL]
     assert worker.claim(["queued"]) == [NotClaimed("queued", "done")]
@@ -81,14 +81,14 @@ async def test_submitting_renews_the_lease_of_the_web_process(
 ):
     """It may have started, or waited for longer than its lease, while Redis was away."""
     await submission.drop_lease()
-    await submission.submit(new_job("cmpl-1", kind), max_open=10)
+    await submission.submit(new_job("cmpl-1", kind))
     assert 0 < redis_client.ttl(f"{PREFIX}web:web-1") <= WEB_LEASE
     (claim,) = worker.claim(["cmpl-1"])
     assert worker.publish([step(claim, [])], [])[0] == [Verdict.GO_ON]
 
 
 async def test_the_reconciler_finds_lost_messages_once(submission, worker, redis_client):
-    await submission.submit(new_job("lost"), max_open=10)
+    await submission.submit(new_job("lost"))
     assert reconcile(JobStore(redis_client, PREFIX)) == []  # too young
     redis_client.zadd(f"{PREFIX}open", {"lost": 0})
     (lost,) = reconcile(JobStore(redis_client, PREFIX))
@@ -107,7 +107,7 @@ async def test_the_death_of_a_worker_is_noticed_although_its_job_waited_long(
     submission, worker, redis_client
 ):
     """The pause before the next message of a job that waits doubles, up to an hour."""
-    await submission.submit(new_job(deadline=time.time() + 9999), max_open=10)
+    await submission.submit(new_job(deadline=time.time() + 9999))
     for _ in range(8):
         redis_client.zadd(f"{PREFIX}open", {"cmpl-1": 0})
         reconcile(JobStore(redis_client, PREFIX))
@@ -120,7 +120,7 @@ async def test_the_death_of_a_worker_is_noticed_although_its_job_waited_long(
 async def test_an_unwanted_job_of_a_dead_worker_ends_without_another_worker(
     submission, worker, redis_client, why
 ):
-    await submission.submit(new_job(kind="stream"), max_open=10)
+    await submission.submit(new_job(kind="stream"))
     worker.claim(["cmpl-1"])
     if why == "cancelled by its client":
         await submission.cancel("cmpl-1")
@@ -137,7 +137,7 @@ async def test_an_unwanted_job_of_a_dead_worker_ends_without_another_worker(
 
 
 async def test_a_claim_whose_reply_was_lost_is_given_again(submission, worker, redis_client):
-    await submission.submit(new_job(), max_open=10)
+    await submission.submit(new_job())
     (first,) = worker.claim(["cmpl-1"])
     (again,) = worker.claim(["cmpl-1"])
     assert (again.attempt, again.request) == (first.attempt, first.request)
@@ -145,7 +145,7 @@ async def test_a_claim_whose_reply_was_lost_is_given_again(submission, worker, r
 
 
 async def test_a_worker_that_never_ends_a_job_loses_it(submission, worker, redis_client):
-    await submission.submit(new_job(deadline=time.time() + 60), max_open=10)
+    await submission.submit(new_job(deadline=time.time() + 60))
     (claim,) = worker.claim(["cmpl-1"])
     redis_client.hset(f"{PREFIX}job:cmpl-1", "deadline", time.time() - 61)
     redis_client.zadd(f"{PREFIX}open", {"cmpl-1": 0})
@@ -156,7 +156,7 @@ async def test_a_worker_that_never_ends_a_job_loses_it(submission, worker, redis
 
 async def test_background_jobs_survive_the_loss_of_redis(submission, redis_client, worker):
     job = new_job()
-    await submission.submit(job, max_open=10)
+    await submission.submit(job)
     assert submit_kept(JobStore(redis_client, PREFIX), [job]) == [False]
     redis_client.flushall()
     assert submit_kept(JobStore(redis_client, PREFIX), [job]) == [True]
@@ -167,7 +167,7 @@ async def test_a_redis_that_lost_its_last_second_has_the_tokens_made_again(
     submission, worker, other_worker, redis_client
 ):
     """It came back from its append-only file without the second of three events."""
-    await submission.submit(new_job(), max_open=10)
+    await submission.submit(new_job())
     (claim,) = worker.claim(["cmpl-1"])
     worker.publish([step(claim, [(0, [5], "a", None, None)])], [])
     lost = step(claim, [(0, [7], "c", "stop", None)], 3)
@@ -185,7 +185,7 @@ async def test_a_redis_that_lost_its_last_second_has_the_tokens_made_again(
 async def test_a_job_that_breaks_every_engine_fails_even_if_each_reports_it(
     submission, worker, redis_client
 ):
-    await submission.submit(new_job(), max_open=10)
+    await submission.submit(new_job())
     for _ in range(MAX_LOSSES):
         (claim,) = worker.claim(["cmpl-1"])
         worker.release([("cmpl-1", claim.attempt)], lost=True)
@@ -198,7 +198,7 @@ async def test_a_job_that_breaks_workers_is_separated_from_its_neighbours(
 ):
     """Both have lost two workers; one more would end either, so they run one after the other."""
     for name in ("cmpl-1", "cmpl-2"):
-        await submission.submit(new_job(name), max_open=10)
+        await submission.submit(new_job(name))
     for _ in range(MAX_LOSSES - 1):
         claims = worker.claim(["cmpl-1", "cmpl-2"])
         worker.release([(claim.job_id, claim.attempt) for claim in claims], lost=True)
@@ -215,7 +215,7 @@ async def test_a_job_that_waits_for_another_to_run_alone_loses_no_further_worker
 ):
     """Its last worker died. Each message that finds it still waiting is another claim."""
     for name in ("cmpl-1", "cmpl-2"):
-        await submission.submit(new_job(name), max_open=10)
+        await submission.submit(new_job(name))
     for attempt in range(MAX_LOSSES - 1):
         victim = Execution(JobStore(redis_client, PREFIX), f"victim-{attempt}")
         victim.beat("m", {})
@@ -241,7 +241,7 @@ async def test_a_malformed_record_is_removed_and_does_not_stop_others(
     submission, worker, redis_client, missing
 ):
     for job_id in ("half", "whole", "half-2"):
-        await submission.submit(new_job(job_id), max_open=10)
+        await submission.submit(new_job(job_id))
         redis_client.zadd(f"{PREFIX}open", {job_id: 0})
     redis_client.hdel(f"{PREFIX}job:half", missing)
     redis_client.hdel(f"{PREFIX}job:half-2", missing)
@@ -255,7 +255,7 @@ async def test_a_record_without_numbers_is_removed_and_does_not_stop_others(
     submission, worker, redis_client, damaged
 ):
     for job_id in ("half", "whole", "half-2"):
-        await submission.submit(new_job(job_id), max_open=10)
+        await submission.submit(new_job(job_id))
         redis_client.zadd(f"{PREFIX}open", {job_id: 0})
     redis_client.hset(f"{PREFIX}job:half", damaged, "soon")
     redis_client.hset(f"{PREFIX}job:half-2", damaged, "soon")

@@ -29,7 +29,7 @@ async def submit(valkey, redis_client):
             await submission.renew_lease()
             deadline = time.time() + 60
             job = NewJob(job_id, kind, "m", 7, 8, REQUEST, {}, deadline, 100)
-            await submission.submit(job, 100)
+            await submission.submit(job)
 
         yield send
 

@@ -87,7 +87,7 @@ async def test_what_is_submitted_is_read_again(submission, worker, redis_client)
         request={**REQUEST, "adapters": ["polite"], "sampling": {"max_tokens": 3}},
         request_id="req_1", prices=(1, 1, 2), view={"id": "cmpl-1"},
     )  # fmt: skip
-    await submission.submit(job, max_open=10)
+    await submission.submit(job)
     queued = operate.details(JobStore(redis_client, PREFIX), "cmpl-1")
     for name in ("id", "kind", "model", "organization_id", "api_key_id", "view", "ttl", "priority",
                  "kept", "request_id", "adapter", "prompt_tokens"):  # fmt: skip

@@ -27,7 +27,7 @@ async def submit(valkey, redis_client):
     async def send(job_id="job", seconds=60.0, kind="background", **extra):
         request = {"prompts": [[1, 2]], "sampling": SAMPLING, "grammar": None, **extra}
         job = NewJob(job_id, kind, "m", 1, 1, request, {}, time.time() + seconds, 60)
-        await submission.submit(job, 100)
+        await submission.submit(job)
 
     send.submission = submission
     yield send

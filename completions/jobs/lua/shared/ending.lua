@@ -39,7 +39,7 @@ local function finalize(id, state, event, usage, error)
   local at = now()
   local job = redis.call('HMGET', key, 'ttl', 'kind', 'model', 'organization', 'key', 'created', 'started', 'reserved',
     'kept', 'prices', 'held', 'adapter', 'first', 'attempt', 'owner', 'parameters', 'stored', 'request', 'request_id',
-    'web')
+    'web', 'bytes')
   local tokens, cost = account(usage, job[10])
   redis.call('XADD', event_key(id), '*', 'd', event)
   redis.call('HSET', key, 'state', state, 'finished', tostring(at), 'usage', usage, 'error', error)
@@ -48,6 +48,7 @@ local function finalize(id, state, event, usage, error)
   redis.call('ZREM', prefix .. 'open', id)
   redis.call('SREM', prefix .. 'depth:' .. class_of(job[2]), id)
   redis.call('ZREM', prefix .. 'queued:' .. job[5], id)
+  if job[21] then free_bytes(byte_scopes(job[2], job[5], job[4]), job[21]) end
   settle(job[5], id, job[8], tokens)
   spend({'k' .. job[5], 'o' .. job[4]}, job[11], tokens, cost, at)
   if job[9] ~= '1' then

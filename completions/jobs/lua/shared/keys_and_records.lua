@@ -1,5 +1,5 @@
 -- Names of keys, the clock, control streams, and what a job's record says. The files of this folder precede every
--- script, in the order of completions/jobs/store.py: this one, limits.lua, budgets.lua, ending.lua.
+-- script, in the order of completions/jobs/store.py.
 --
 -- KEYS[1] is the key prefix of the installation; all keys are built from it, so Redis Cluster is not supported.
 -- store.py has the keys, record.py the fields of job:<id>.
