@@ -24,7 +24,12 @@ from completions.admin.dashboard.figures import MONTH
 from completions.admin.display import NONE, ago, compact, exact, label, money, two
 from completions.catalog import model_files
 from completions.models import ApiKey, Scope
-from completions.models.organizations import BUDGETS, all_scopes, validate_networks
+from completions.models.organizations import (
+    BUDGETS,
+    all_scopes,
+    public_id_in,
+    validate_networks,
+)
 from completions.usage import budgets
 
 GRACES = (
@@ -81,8 +86,8 @@ class ApiKeyAdmin(ModelAdmin[ApiKey]):
     list_display = ["named", "prefix", "state", "use", "limits", "last_used"]
     list_filter = ["organization", "role", "revoked_at", "expires_at"]
     list_select_related = ["organization"]
-    search_fields = ["name", "public_id"]
-    search_help_text = "A name, or the six characters after sk-."
+    search_fields = ["name", "public_id", "previous_public_id"]
+    search_help_text = "A name, or the beginning of a current or previous secret."
     actions = ["revoke_selected"]
     ordering = ["name"]
     sortable_by = ["named", "last_used"]
@@ -112,6 +117,14 @@ class ApiKeyAdmin(ModelAdmin[ApiKey]):
         for key in keys:
             key.daily_tokens = use[key.pk]
         return found
+
+    def get_search_results(
+        self, request: HttpRequest, queryset: QuerySet[Any], search_term: str
+    ) -> tuple[QuerySet[Any], bool]:
+        """Search for the public id in a secret: nothing else of a secret is stored."""
+        typed = search_term.strip()
+        wanted = public_id_in(typed) if typed.startswith("sk-") else typed
+        return super().get_search_results(request, queryset, wanted or typed)
 
     @admin.display(description="Secret", ordering="public_id")
     def prefix(self, key: ApiKey) -> SafeString:

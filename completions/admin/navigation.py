@@ -12,6 +12,7 @@ from django.urls import reverse
 from completions.admin.base import SearchResult
 from completions.admin.requests import find_job
 from completions.models import ApiKey, Batch, File, Organization
+from completions.models.organizations import public_id_in
 
 Item = dict[str, Any]
 
@@ -98,9 +99,9 @@ def _requests(request: HttpRequest, typed: str) -> Iterator[SearchResult]:
 
 
 def _rows(request: HttpRequest, typed: str) -> Iterator[SearchResult]:
-    public_id = typed.removeprefix("sk-").split("-")[0]
+    keys = ApiKey.objects.with_secrets([public_id_in(typed)])
     wanted = (
-        (ApiKey, Q(name__icontains=typed) | Q(public_id=public_id), "API key", "key"),
+        (ApiKey, Q(name__icontains=typed) | Q(pk__in=keys), "API key", "key"),
         (Organization, Q(name__icontains=typed), "Organization", "apartment"),
         (Batch, Q(id=typed), "Batch", "stacks"),
         (File, Q(id=typed) | Q(filename__icontains=typed), "File", "draft"),

@@ -15,6 +15,7 @@ from completions.http.base import APIRequest, AsyncAPIView
 from completions.http.bodies import JSONResponse
 from completions.http.query import refuse_unknown
 from completions.models import ApiKey, Scope, UsageHour
+from completions.models.organizations import public_id_in
 from completions.models.usage import FIRST_TOKEN, LATENCY
 from completions.usage import report
 from completions.usage.report import WIDTHS, Row
@@ -123,8 +124,8 @@ def _hours(wanted: Wanted, owner: Principal, until: datetime) -> QuerySet[UsageH
     if wanted.models:
         hours = hours.filter(model__in=wanted.models)
     if wanted.api_key_ids:
-        ids = [name.removeprefix("sk-") for name in wanted.api_key_ids]
-        hours = hours.filter(api_key__public_id__in=ids)
+        keys = ApiKey.objects.with_secrets(map(public_id_in, wanted.api_key_ids))
+        hours = hours.filter(api_key__in=keys)
     return hours
 
 

@@ -1,12 +1,16 @@
 """Finds the API key that an operator names in a command."""
 
 from django.core.management.base import CommandError
+from django.db.models import Q
+from django.utils import timezone
 
 from completions.models import ApiKey
+from completions.models.organizations import public_id_in
 
 
 def only_key(wanted: str) -> ApiKey:
-    """Return the unrevoked key with this name or secret prefix. Raises CommandError."""
+    """Return the unrevoked key with this name, or with a secret that begins like this. A rotated
+    key has two secrets until the grace of the old one ends. Raises CommandError."""
     found = [key for key in _matching(wanted) if key.revoked_at is None]
     if not found:
         raise CommandError(f"no unrevoked key matches {wanted!r}")
@@ -22,14 +26,18 @@ def only_key(wanted: str) -> ApiKey:
 def _matching(wanted: str) -> list[ApiKey]:
     stored = ApiKey.objects.select_related("organization")
     by_name = list(stored.filter(name=wanted))
-    # Public ids are case-sensitive; SQLite's prefix search is not, and a secret is longer.
-    public_id = wanted.removeprefix("sk-").partition("-")[0]
-    if by_name or not public_id:
+    beginning = public_id_in(wanted)
+    if by_name or not beginning:
         return by_name
+    # Public ids are case-sensitive; SQLite's prefix search is not.
+    found = stored.filter(
+        Q(public_id__startswith=beginning) | Q(previous_public_id__startswith=beginning)
+    )
+    now = timezone.now()
     return [
         key
-        for key in stored.filter(public_id__startswith=public_id)
-        if key.public_id.startswith(public_id)
+        for key in found
+        if any(public_id.startswith(beginning) for public_id in key.working_public_ids(now))
     ]
 
 

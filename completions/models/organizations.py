@@ -121,11 +121,21 @@ def validate_networks(networks: Iterable[str]) -> None:
             raise ValidationError(f"{network!r} is not an address or a network: {error}") from error
 
 
+def public_id_in(text: str) -> str:
+    """The public id in a secret or in the beginning of one, with or without `sk-`."""
+    return text.removeprefix("sk-").partition("-")[0]
+
+
 class ApiKeyQuerySet(models.QuerySet["ApiKey"]):
     def active(self) -> "ApiKeyQuerySet":
         """Keys that are accepted now."""
         unexpired = Q(expires_at=None) | Q(expires_at__gt=timezone.now())
         return self.filter(unexpired, revoked_at=None, organization__suspended_at=None)
+
+    def with_secrets(self, public_ids: Iterable[str]) -> "ApiKeyQuerySet":
+        """Keys whose current or previous secret has one of these public ids."""
+        wanted = [public_id for public_id in public_ids if public_id]
+        return self.filter(Q(public_id__in=wanted) | Q(previous_public_id__in=wanted))
 
 
 class ApiKey(Budgets):
@@ -195,3 +205,8 @@ class ApiKey(Budgets):
         if self.revoked_at is not None:
             return "revoked"
         return "expired" if self.expires_at is not None and self.expires_at <= now else "active"
+
+    def working_public_ids(self, now: datetime) -> list[str]:
+        """The public ids of its secrets: after a rotation two, until the grace of the old ends."""
+        ends = self.previous_expires_at
+        return [self.public_id, *([self.previous_public_id] if ends and ends > now else [])]

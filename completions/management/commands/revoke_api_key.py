@@ -4,6 +4,7 @@ from argparse import ArgumentParser
 from typing import Any
 
 from django.core.management.base import BaseCommand
+from django.utils import timezone
 
 from completions.accounts import changes
 from completions.accounts.audit import Actor
@@ -11,7 +12,10 @@ from completions.management.key_selection import described, only_key
 
 
 class Command(BaseCommand):
-    help = "Revoke the API key with this name or this beginning of its secret."
+    help = (
+        "Revoke the API key with this name or this beginning of a secret, with all its secrets: "
+        "after a rotation, the old and the new one."
+    )
 
     def add_arguments(self, parser: ArgumentParser) -> None:
         parser.add_argument("name_or_prefix", help="a key's name, or the beginning of its secret")
@@ -19,4 +23,5 @@ class Command(BaseCommand):
     def handle(self, *args: Any, **options: Any) -> None:
         key = only_key(options["name_or_prefix"])
         changes.revoke(key, Actor.shell())
-        self.stdout.write(f"Revoked sk-{key.public_id}-…, {described(key)}.")
+        names = " and ".join(f"sk-{each}-…" for each in key.working_public_ids(timezone.now()))
+        self.stdout.write(f"Revoked {names}, {described(key)}.")

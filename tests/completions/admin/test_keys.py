@@ -10,7 +10,7 @@ from django.test import Client
 from django.utils import timezone
 from pytest_django import DjangoCaptureOnCommitCallbacks
 
-from completions.accounts import changes, keys
+from completions.accounts import audit, changes, keys
 from completions.admin.keys import ApiKeyAdmin
 from completions.models import ApiKey, Organization, Scope, UsageHour
 from tests.completions.conftest import Tenant
@@ -139,6 +139,25 @@ def test_rotating_shows_the_new_secret_once_and_keeps_the_old_for_its_grace(
     page = admin.get(f"{KEYS}{key.pk}/change/").content.decode()
     assert "The previous secret stops working in 23 h" in page
     assert secret not in page
+
+
+@pytest.mark.parametrize("form", ["sk-{id}", "{id}", "{secret}", "sk-{id}-"])
+@pytest.mark.parametrize("age", ["current", "previous"])
+def test_a_search_finds_a_key_by_either_secret(
+    admin: Client, owner: Tenant, stranger: Tenant, form: str, age: str
+) -> None:
+    new = changes.rotate(owner.key, timedelta(hours=1), audit.SERVICE)
+    secret = new if age == "current" else owner.secret
+    term = form.format(id=secret[3:9], secret=secret)
+    for path, name, extended in ((KEYS, "q", {}), ("/admin/search/", "s", {"extended": "1"})):
+        page = admin.get(path, {name: term, **extended}).content.decode()
+        assert f"/apikey/{owner.key.pk}/change/" in page
+        assert f"/apikey/{stranger.key.pk}/change/" not in page
+
+
+def test_the_beginning_of_every_secret_names_no_key(admin: Client, owner: Tenant) -> None:
+    page = admin.get("/admin/search/", {"s": "sk-", "extended": "1"}).content.decode()
+    assert f"/apikey/{owner.key.pk}/change/" not in page
 
 
 @pytest.mark.parametrize("grace", ["", "5", "-1", "x"])

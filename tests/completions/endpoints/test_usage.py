@@ -8,6 +8,7 @@ from django.test import Client
 from django.utils import timezone
 
 from completions.accounts import changes
+from completions.accounts.audit import SERVICE
 from completions.models import ApiKey, UsageHour
 from tests.completions.conftest import Tenant
 
@@ -61,6 +62,10 @@ def test_an_admin_key_sees_its_organization_and_no_other(
     assert row["api_key_id"] is row["model"] is None
     (row,) = results(api, api_key_ids=f"sk-{other.public_id}")
     assert row["api_key_name"] == "other"
+    changes.rotate(other, timedelta(hours=1), SERVICE)
+    (same,) = results(api, api_key_ids=f"sk-{other.public_id}")  # the previous secret's
+    assert same["api_key_id"] == f"sk-{ApiKey.objects.get(pk=other.pk).public_id}"
+    assert results(api, api_key_ids="sk-") == []
     assert results(api, api_key_ids=f"sk-{stranger.key.public_id}") == []
 
 

@@ -147,6 +147,24 @@ def test_forms_of_a_beginning(form: str) -> None:
     assert not ApiKey.objects.active().exists()
 
 
+@pytest.mark.parametrize("form", ["sk-{id}", "{id}", "{secret}"])
+def test_a_rotated_key_has_two_secrets_until_the_grace_ends(form: str) -> None:
+    old = run("create_api_key", "one").strip()
+    new = run("rotate_api_key", "one").strip()
+    output = run("revoke_api_key", form.format(id=old[3:9], secret=old))
+    assert not ApiKey.objects.active().exists()
+    assert old[:9] in output
+    assert new[:9] in output
+
+
+def test_the_old_secret_names_no_key_after_its_grace() -> None:
+    old = run("create_api_key", "one").strip()
+    run("rotate_api_key", "one", "--grace-hours=0")
+    with pytest.raises(CommandError, match="no unrevoked key"):
+        run("revoke_api_key", old)
+    assert ApiKey.objects.active().exists()
+
+
 def test_ambiguity_lists_the_candidates() -> None:
     for organization in ("acme", "zeta"):
         run("create_api_key", "same", "--organization", organization)
