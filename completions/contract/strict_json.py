@@ -60,7 +60,8 @@ def loads(text: str) -> Any:
     except UnicodeEncodeError as error:
         raise StrictJSONError(r"a \u escape is half of a surrogate pair") from error
     except json.JSONDecodeError as error:
-        raise StrictJSONError(error.msg, error.lineno, error.colno) from error
+        reason = error.msg.removesuffix(" at")  # as in "Unterminated string starting at"
+        raise StrictJSONError(reason, error.lineno, error.colno) from error
     except RecursionError as error:
         raise StrictJSONError(_TOO_DEEP) from error
     except StrictJSONError:

@@ -18,7 +18,7 @@ from completions.batches.files import FileLostError
 from completions.catalog.model_files import ModelFilesError
 from completions.exceptions import APIError, payload_too_large
 from completions.grammars.exceptions import GrammarError
-from completions.http import access_log
+from completions.http import access_log, unknown_paths
 from completions.http.bodies import JSONResponse
 from completions.requests import judging
 
@@ -123,7 +123,7 @@ def not_found(request: HttpRequest, exception: Exception) -> HttpResponseBase:
     if request.path_info.startswith(_FOR_BROWSERS):
         return defaults.page_not_found(request, exception)
     if request.path_info.startswith("/v1/"):
-        return response(APIError("not_found"))
+        return response(APIError("not_found", unknown_paths.describe(request.path_info)))
     message = (
         "There is nothing at this path. Paths of the API begin with /v1/: give your client a base "
         "URL that ends with /v1."

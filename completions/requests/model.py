@@ -1,6 +1,7 @@
 """The field `model`: which model a request names, and whether its key may use it."""
 
 from dataclasses import dataclass
+from difflib import get_close_matches
 from typing import Any, ClassVar, Self
 
 from completions.accounts.keys import Principal
@@ -15,6 +16,8 @@ from completions.requests.fields.routing import no_adapter
 
 DEFAULT_MODEL = "default"
 """The name that clients of SGLang and mistral.rs use for the only model."""
+_LONGEST_NAME = 200
+"""Characters of a name that is compared with others."""
 _LONG_TEXT = 2000
 _MANY = 256
 _FAST = frozenset({"prompt", "tokens"})
@@ -40,7 +43,9 @@ def find_entry(name: str, principal: Principal) -> tuple[ModelEntry, str | None]
         base, _, adapter = name.rpartition(":")
         entry = served.get(base)
     if entry is None:
-        message = f"The model {name[:100]!r} does not exist. GET /v1/models lists the models."
+        near = _nearest(name, principal)
+        hint = f" Did you mean {near!r}?" if near else ""
+        message = f"The model {name[:100]!r} does not exist.{hint} GET /v1/models lists the models."
         raise APIError("model_not_found", message, "model")
     if not (principal.may_use(entry.id) or principal.may_use(name)):
         message = (
@@ -51,6 +56,21 @@ def find_entry(name: str, principal: Principal) -> tuple[ModelEntry, str | None]
     if adapter is not None and adapter not in entry.adapters:
         raise APIError("adapter_not_found", no_adapter(adapter, entry), "model")
     return entry, adapter
+
+
+def _nearest(name: str, principal: Principal) -> str | None:
+    """The model or adapter that the key may use whose name is most like `name`, in any case."""
+    if len(name) > _LONGEST_NAME:
+        return None
+    names = [
+        each
+        for entry in model_files.served_models()
+        for each in (entry.id, *(f"{entry.id}:{adapter}" for adapter in entry.adapters))
+        if principal.may_use(entry.id) or principal.may_use(each)
+    ]
+    by_lower = {each.lower(): each for each in names}
+    near = get_close_matches(name.lower(), by_lower, 1)
+    return by_lower[near[0]] if near else None
 
 
 def only_model(principal: Principal, given: str | None) -> str:

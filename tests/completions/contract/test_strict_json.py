@@ -33,6 +33,9 @@ def test_any_text_is_a_value_or_a_strict_error(text: str) -> None:
     [
         ('{"a":1,"a":2}', "the key 'a' appears twice in one object"),
         ('{"x":{"b":1,"c":1,"b":2}}', "the key 'b' appears twice in one object"),
+        ('{"a": "x', "Unterminated string starting at line 1, column 7"),
+        ('{"a": "\n"}', "Invalid control character at line 1, column 8"),
+        ("[1,\n2 3]", "Expecting ',' delimiter at line 2, column 3"),
         ('{"a":NaN}', "NaN is not JSON"),
         ('{"a":-Infinity}', "-Infinity is not JSON"),
         ("9" * 4301, "an integer has too many digits"),

@@ -1,3 +1,4 @@
+import pytest
 import redis
 from django.test import Client
 
@@ -68,6 +69,34 @@ def test_unknown_model(api: Client) -> None:
     assert response.status_code == 404
     error = response.json()["error"]
     assert (error["code"], error["param"]) == ("model_not_found", "model")
+
+
+@pytest.mark.parametrize(
+    ("name", "near"),
+    [
+        ("tinny", "tiny"), ("Tiny", "tiny"), ("org/slash", "org/slashed"),
+        ("tiny:polit", "tiny:polite"), ("gpt-5", None), ("x" * 10_000, None),
+    ],
+)  # fmt: skip
+def test_an_unknown_model_is_answered_with_the_nearest(
+    api: Client, name: str, near: str | None
+) -> None:
+    for answer in (
+        api.get(f"/v1/models/{name}"),
+        api.post("/v1/completions", {"model": name, "prompt": [1]}, "application/json"),
+    ):
+        error = answer.json()["error"]
+        if error["code"] == "adapter_not_found":
+            assert "it has: polite" in error["message"]
+        elif near:
+            assert f"Did you mean {near!r}?" in error["message"]
+        else:
+            assert "Did you mean" not in error["message"]
+
+
+def test_no_model_is_suggested_that_the_key_may_not_use(api: Client, owner: Tenant) -> None:
+    ApiKey.objects.filter(pk=owner.key.pk).update(allowed_models=["org/slashed"])
+    assert "Did you mean" not in api.get("/v1/models/tinny").json()["error"]["message"]
 
 
 def test_restricted_keys_see_their_models(api: Client, owner: Tenant) -> None:
