@@ -14,18 +14,36 @@ from django.db import close_old_connections
 from completions.batches import files
 from completions.batches.input_lines import as_text, lines_of
 from completions.contract.json_lines import escape_line_breaks
-from completions.models import Batch, File
+from completions.models import Batch, BatchStatus, File
+
+_CLOSED = (BatchStatus.CANCELLED, BatchStatus.EXPIRED)
+
+
+def can_resubmit(batch: Batch) -> bool:
+    """Whether a batch has ended with lines that were not answered."""
+    return batch.ended and (batch.failed > 0 or _ended_in_validation(batch))
+
+
+def _ended_in_validation(batch: Batch) -> bool:
+    """Whether a batch was cancelled, or its window closed, before any line could run."""
+    return batch.in_progress_at is None and batch.status in _CLOSED
 
 
 def prepare(batch: Batch, now: datetime) -> tuple[Batch, File]:
     """Return an unsaved batch and its stored input file.
 
-    The input has the lines named in the error file, as they were sent. Raises File.DoesNotExist,
-    files.StorageLimitError and files.FileLostError.
+    The input has the lines named in the error file, as they were sent; all lines of a batch that
+    ended during its validation. Raises File.DoesNotExist, files.StorageLimitError and
+    files.FileLostError.
     """
     inputs = File.objects.readable(now)
-    sent, failed = inputs.get(id=batch.input_file_id), inputs.get(id=batch.error_file_id)
-    close_old_connections()  # of this thread: others need it while the files are read
+    sent = inputs.get(id=batch.input_file_id)
+    if _ended_in_validation(batch):
+        close_old_connections()  # of this thread: others need it while the files are read
+        with files.opened(sent) as content:
+            return again(batch, lines_of(content))
+    failed = inputs.get(id=batch.error_file_id)
+    close_old_connections()
     with files.opened(failed) as content:
         wanted = {json.loads(line)["custom_id"] for line in lines_of(content)}
     with files.opened(sent) as content:

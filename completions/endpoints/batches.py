@@ -181,7 +181,8 @@ class CancelBatchView(AsyncAPIView):
 
 
 class ResubmitBatchView(AsyncAPIView):
-    """Create a batch from the lines in the error file of an ended batch."""
+    """Create a batch from the lines in the error file of an ended batch, or from all lines if it
+    ended during its validation."""
 
     scope = Scope.BATCHES
 
@@ -190,7 +191,7 @@ class ResubmitBatchView(AsyncAPIView):
         key = idempotency.key_of(request, _ROUTE, request.path.encode())
         if key is not None and (first := await _first(key, request.auth)) is not None:
             return await _repeated(first)
-        if not batch.ended or not batch.failed:
+        if not resubmission.can_resubmit(batch):
             raise APIError("nothing_to_resubmit", param="id")
         # To its end, so that a hang-up leaves no file without a batch.
         making = sync_to_async(_resubmitted)(batch, request.auth, key)

@@ -201,6 +201,32 @@ def test_lines_without_a_result_expire_with_the_window(bench):
     )
 
 
+@pytest.mark.parametrize("end", ["cancelled", "expired"])
+def test_a_batch_that_ended_during_its_validation_can_be_sent_again(bench, end):
+    """It has no error file, since no line has a result."""
+    batch = bench.create([request("a"), b"\n", request("b", max_tokens=0)])
+    if end == "cancelled":
+        bench.post(f"/v1/batches/{batch['id']}/cancel")
+    else:
+        Batch.objects.update(expires_at=timezone.now() - timedelta(seconds=1))
+    refused = bench.post(f"/v1/batches/{batch['id']}/resubmit")
+    assert refused.json()["error"]["code"] == "nothing_to_resubmit"  # it has not ended yet
+    done = bench.run_to_end(batch)
+    assert (done["status"], done["error_file_id"]) == (end, None)
+    again = bench.post(f"/v1/batches/{batch['id']}/resubmit")
+    assert again.status_code == 200, again.content
+    assert again.json()["resubmission_of"] == batch["id"]
+    redone = bench.run_to_end(again.json())
+    assert redone["request_counts"] == {"total": 2, "completed": 1, "failed": 1}
+
+
+def test_a_file_that_failed_is_not_sent_again(bench):
+    failed = bench.run_to_end(bench.create([b'{"no": "request"}']))
+    assert failed["status"] == "failed"
+    refused = bench.post(f"/v1/batches/{failed['id']}/resubmit")
+    assert refused.json()["error"]["code"] == "nothing_to_resubmit"
+
+
 def test_a_resubmission_whose_answer_was_lost_is_made_once(bench):
     failed = bench.run_to_end(bench.create([request("a", max_tokens=0), request("b")]))
     other = bench.run_to_end(bench.create([request("c", max_tokens=0)]))
