@@ -84,9 +84,15 @@ class LiveJob:
             sequence_number=0,  # known once its last choices are published
             state=state,
             error=error,
-            usage=usage or Usage(self.prompt_tokens, self.completion_tokens),
+            usage=usage or self._published_usage(),
         )
         self._report(error.code if error else state, error, now)
+
+    def _published_usage(self) -> Usage | None:
+        """What a job that the engine does not have used: nothing, unless an earlier attempt
+        published tokens."""
+        published = self.completion_tokens
+        return Usage(self.prompt_tokens, published) if published else None
 
     def _report(self, outcome: str, error: JobError | None, now: float) -> None:
         self.times.ended(now, outcome, self.prompt_tokens, self.completion_tokens)

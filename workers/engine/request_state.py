@@ -70,13 +70,23 @@ class RequestState:
         return delta
 
     def usage(self) -> Usage:
-        """The tokens it has used so far."""
+        """The tokens that it has used so far: of its prompts, those that a step has begun to
+        compute."""
         # A token is appended before it is counted as forced. Read in this order, even by another
         # thread, the forced tokens never exceed the completion tokens.
         forced = sum(seq.choice.num_forced for seq in self.sequences)
         return Usage(
-            prompt_tokens=sum(map(len, self.request.prompts)),
+            prompt_tokens=self._prompt_tokens(),
             cached_tokens=sum(seq.cached_tokens for seq in self.sequences if not seq.choice_index),
             completion_tokens=sum(seq.num_output_tokens for seq in self.sequences),
             forced_tokens=forced,
         )
+
+    def _prompt_tokens(self) -> int:
+        prompts = self.request.prompts
+        if self.error is None and not self.num_unfinished:
+            return sum(map(len, prompts))
+        used = [0] * len(prompts)
+        for seq in self.sequences:
+            used[seq.prompt_index] = max(used[seq.prompt_index], seq.num_prompt_used)
+        return sum(used)

@@ -96,6 +96,8 @@ class Sequence:
     """Full blocks that the prefix cache knows."""
     cached_tokens: int = 0
     """Prompt tokens that were in the prefix cache when the sequence first ran."""
+    num_begun: int = 0
+    """Prompt tokens that a step has begun to compute, or that were cached."""
     arrival: int = UNPLACED
     """Orders sequences of one rank."""
     promoted: bool = False
@@ -179,6 +181,11 @@ class Sequence:
     @property
     def num_output_tokens(self) -> int:
         return len(self.token_ids) - self.prompt_len
+
+    @property
+    def num_prompt_used(self) -> int:
+        """Prompt tokens that count as used. All of them led to an output token."""
+        return self.prompt_len if self.num_output_tokens else self.num_begun
 
     @property
     def next_output(self) -> int:

@@ -139,6 +139,9 @@ async def test_jobs_wait_for_a_full_engine_and_keep_their_order(bench, submit):
     eventually(lambda: list(bench.engine.requests) == ["first", "last"])
     assert bench.events("late")[-1].error.code == "queue_timeout"
     assert bench.events("cancelled")[-1].state == "cancelled"
+    assert [bench.events(name)[-1].usage for name in ("late", "cancelled")] == [None, None]
+    entries = bench.client.xrange(f"{PREFIX}usage")
+    assert [entry[b"usage"] for _, entry in entries] == [b"", b""]
     for name in ("first", "last"):
         bench.engine.tokens(name, [5], FinishReason.STOP)
     eventually(lambda: bench.state("first") == bench.state("last") == "completed")

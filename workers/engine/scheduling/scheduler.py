@@ -308,6 +308,8 @@ class Scheduler:
         num_tokens = min(sequence.num_uncomputed, budget)
         if num_tokens > 0:
             chunks.append((sequence, num_tokens))
+            begun = min(sequence.prompt_len, sequence.num_computed + num_tokens)
+            sequence.num_begun = max(sequence.num_begun, begun)
         return num_tokens
 
     # Waiting ------------------------------------------------------------------------------------

@@ -30,7 +30,9 @@ from workers.engine.grammar.structured_output import GrammarMatcher
 from workers.engine.request import (
     Request,
     RequestOutput,
+    Usage,
 )
+from workers.engine.sampling.params import SamplingParams
 
 
 class TestFaults:
@@ -195,6 +197,8 @@ class TestLifeCycle:
         now = 105.0
         ended = advance(engine)
         assert {o.request_id for o in ended if o.finished} == {"running", "waiting", "grammar"}
+        used = {o.request_id: o.usage.prompt_tokens for o in ended if o.usage}
+        assert used == {"running": 3, "waiting": 0, "grammar": 0}
         seen = {o.request_id: o.error.code for o in ended if o.error}
         assert seen.pop("running") == "generation_timeout"
         assert set(seen.values()) == {"queue_timeout"}  # a retry may help
@@ -228,6 +232,27 @@ class TestLifeCycle:
         assert 0 < used.cached_tokens < 40
         assert engine.abort("a") is None
         assert engine.abort("unknown") is None
+
+    def test_a_request_uses_only_the_prompt_tokens_that_a_step_began_to_compute(
+        self, make_engine: MakeEngine
+    ) -> None:
+        engine = make_engine(max_num_seqs=1, max_num_batched_tokens=16, max_waiting=9)
+        one, other = tuple(range(1, 41)), tuple(range(41, 81))
+        engine.submit(request("waits", other, max_tokens=9))
+        engine.submit(Request("two", (one, other), SamplingParams(max_tokens=9)))
+        assert engine.abort("waits") == Usage(0, 0, 0)
+        advance(engine)
+        begun = engine.abort("two")
+        assert begun is not None
+        assert (begun.prompt_tokens, begun.completion_tokens) == (16, 0)
+        advance(engine)
+        engine.submit(Request("two", (one, other), SamplingParams(max_tokens=9)))
+        for _ in range(4):
+            advance(engine)
+        begun = engine.abort("two")
+        assert begun is not None
+        assert begun.prompt_tokens == 40
+        assert begun.completion_tokens > 0
 
     def test_an_abort_while_the_grammar_is_compiled_leaves_nothing_behind(
         self, make_engine: MakeEngine, monkeypatch: pytest.MonkeyPatch
