@@ -9,6 +9,7 @@ from completions.grammars import Constraint
 from completions.grammars.limits import COMPACT
 from completions.grammars.structural_tag import ANSWER
 from completions.grammars.structural_tag.json_nodes import (
+    ANY_OBJECT,
     JSONNode,
     node,
     one_of,
@@ -47,11 +48,16 @@ class Calls:
     @property
     def loosable(self) -> Sequence[Tool]:
         """The tools whose schemas may be left out where they cannot be enforced."""
-        return [tool for tool in self.tools if tool.strict is None and tool.parameters is not None]
+        return [tool for tool in self.tools if tool.parameters and not tool.strict]
 
     def loosened(self) -> "Calls":
         """The same calls, without the schemas that may be left out."""
-        return replace(self, tools=[replace(tool, strict=bool(tool.strict)) for tool in self.tools])
+        loosable = self.loosable
+        tools = [
+            replace(tool, parameters=ANY_OBJECT) if tool in loosable else tool
+            for tool in self.tools
+        ]
+        return replace(self, tools=tools)
 
 
 def answer_constraint(

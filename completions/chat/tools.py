@@ -10,20 +10,21 @@ from completions.chat.call_parser import CallParser
 from completions.grammars.structural_tag.json_nodes import ANY_OBJECT, JSONNode, json_value
 
 AUTO, NONE, REQUIRED = "auto", "none", "required"
+NO_ARGUMENTS: Mapping[str, Any] = {
+    "type": "object", "properties": {}, "additionalProperties": False,
+}  # fmt: skip
+"""The schema of a tool without `parameters`: OpenAI's API defines it as an empty list."""
 
 
 @dataclass(frozen=True, slots=True)
 class Tool:
-    """A function that the client offers.
-
-    With `strict` True its arguments are always constrained to `parameters`, with False never, and
-    with None if a grammar can express the schema.
-    """
+    """A function that the client offers. A grammar enforces its `parameters`."""
 
     name: str
     description: str | None = None
     parameters: Mapping[str, Any] | None = None
-    strict: bool | None = None
+    strict: bool = False
+    """Whether a schema that no grammar can express is refused, not replaced by any object."""
     place: str = "tools"
     """Its path in the request, for errors."""
 
@@ -42,10 +43,8 @@ class Tool:
         return {"type": "function", "function": function}
 
     def arguments(self, style: str = "json") -> JSONNode:
-        """The grammar node of one object: an instance of `parameters`, or any object."""
-        if self.strict is False or self.parameters is None:
-            return json_value(ANY_OBJECT, self.place, style)
-        schema = {**ANY_OBJECT, **self.parameters}
+        """The grammar node of one object: an instance of `parameters`."""
+        schema = {**ANY_OBJECT, **self.parameters} if self.parameters else NO_ARGUMENTS
         return json_value(schema, self.schema_place, style, or_object=not self.strict)
 
 

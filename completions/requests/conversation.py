@@ -62,9 +62,9 @@ class ConversationFields(ModelRequestObject):
         not_empty=True,
     )
     tools = ListField(
-        "Up to 128 functions that the model may call. Arguments match `parameters`, unless "
-        "`strict` is false, or it is absent and x-ignored-params names the schema as one that "
-        "cannot be enforced.",
+        "Up to 128 functions that the model may call. Arguments match `parameters`. A schema that "
+        "cannot be enforced is refused if `strict` is true; otherwise any object is accepted, and "
+        "x-ignored-params names the schema.",
         child=ToolObject(),
         max_length=MAX_TOOLS,
     )

@@ -31,7 +31,7 @@ WEATHER = {
         "strict": True,
     },
 }
-NOW = {"type": "function", "function": {"name": "now"}}
+NOW = {"type": "function", "function": {"name": "now", "parameters": {"type": "object"}}}
 PARIS = Call("get_weather", {"city": 'Par"is\n', "days": 3})
 CLOCK = Call("now", {"zone": "UTC"})
 ROME: dict[str, Any] = {

@@ -27,11 +27,10 @@ class FunctionObject(StrictObject):
     description = TextField("What the model reads about the tool.")
     parameters = StorableObjectField(
         "JSON Schema of the arguments, which are always one object, and match it wherever a "
-        "grammar can express it."
+        "grammar can express it. Without it, the arguments are {}."
     )
     strict = BooleanField(
-        "true: a schema that cannot be enforced is refused, not loosened. false: any object may "
-        "come as arguments."
+        "true: a schema that cannot be enforced is refused, not loosened.", default=False
     )
 
     def check(self, values: Values) -> Tool:

@@ -30,7 +30,7 @@ PARAMETERS = {
     "additionalProperties": False,
 }
 STRICT = Tool("weather", "w", PARAMETERS, strict=True, place="tools[0]")
-LOOSE = Tool("add", None, PARAMETERS, strict=False, place="tools[1]")
+LOOSE = Tool("add", None, {"type": "object"}, place="tools[1]")
 GOOD = Call("weather", {"city": "New York", "days": 3, "unit": "C"})
 ANY = Call("add", {"x": "1"})
 
@@ -142,7 +142,7 @@ def test_strict_arguments_fit_their_schema(bench: Bench, form: str) -> None:
 @pytest.mark.parametrize(
     "parameters",
     [
-        {},
+        {"type": "object"},
         {"properties": {"x": {"type": "integer"}}},
         {"$ref": "#/$defs/a", "$defs": {"a": {"properties": {"x": {"type": "integer"}}}}},
         {"anyOf": [{"properties": {"x": {"type": "integer"}}}, {"type": "null"}]},
@@ -236,23 +236,30 @@ def test_a_schema_that_cannot_be_enforced_is_named(
 
 @pytest.mark.parametrize("form", TOOL_FORMATS)
 @pytest.mark.parametrize("mode", ["auto", "required"])
-def test_arguments_fit_their_schema_unless_it_is_not_strict(
-    bench: Bench, form: str, mode: str
+@pytest.mark.parametrize("strict", [True, False])
+def test_arguments_fit_their_schema(bench: Bench, form: str, mode: str, strict: bool) -> None:
+    written = TOOL_FORMATS[form].write
+    asked = calls(form, replace(STRICT, strict=strict), mode=mode)
+    assert bench.fits(written(GOOD), asked)
+    assert not bench.fits(written(Call("weather", {"city": {"type": "string"}})), asked)
+
+
+@pytest.mark.parametrize("form", TOOL_FORMATS)
+@pytest.mark.parametrize("parameters", [None, {}])
+@pytest.mark.parametrize("strict", [True, False])
+def test_a_tool_without_parameters_has_no_arguments(
+    bench: Bench, form: str, parameters: dict[str, Any] | None, strict: bool
 ) -> None:
     written = TOOL_FORMATS[form].write
-    unsaid = calls(form, replace(STRICT, strict=None), mode=mode)
-    loose = calls(form, replace(STRICT, strict=False), mode=mode)
-    for asked in (unsaid, loose):
-        assert bench.fits(written(GOOD), asked)
-    odd = written(Call("weather", {"city": {"type": "string"}}))
-    assert not bench.fits(odd, unsaid)
-    assert bench.fits(odd, loose)
+    asked = calls(form, Tool("now", None, parameters, strict), mode="required")
+    assert bench.fits(written(Call("now", {})), asked)
+    assert not bench.fits(written(Call("now", {"x": "1"})), asked)
 
 
 @pytest.mark.parametrize("form", TOOL_FORMATS)
 def test_a_schema_that_cannot_be_enforced_is_loosened_alone(bench: Bench, form: str) -> None:
     hard = Tool("add", None, {"properties": {"a": {"extends": {}}}}, place="tools[1]")
-    asked = calls(form, replace(STRICT, strict=None), hard, mode="required")
+    asked = calls(form, replace(STRICT, strict=False), hard, mode="required")
     wanted = answer_constraint(None, asked, None)
     assert wanted is not None
     assert list(translate(wanted, bench.compiler).loosened) == ["tools[1].function.parameters"]

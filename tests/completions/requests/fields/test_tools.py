@@ -18,7 +18,7 @@ def test_tools_keep_their_place():
         F, {"type": "function", "function": {"name": "g", "description": "d", "strict": True}},
     )]  # fmt: skip
     assert placed(given) == (
-        Tool("f", None, {"type": "object"}, None, "tools[0]"),
+        Tool("f", None, {"type": "object"}, False, "tools[0]"),
         Tool("g", "d", None, True, "tools[1]"),
     )
     with pytest.raises(FieldError) as caught:
