@@ -7,6 +7,8 @@ from rest_framework import exceptions as drf
 
 from completions.contract.error_codes import ERRORS
 
+CONTEXT_EXCEEDED = "context_length_exceeded"
+
 
 class APIError(drf.APIException):
     """An error that a client sees. `name` selects its status, type and headers in the table of
@@ -55,7 +57,9 @@ class FieldError(Exception):
 
     def api_error(self) -> APIError:
         where = self.path or "the body"
-        return APIError(self.code, f"{where}: {self.message}", self.path or None)
+        # Some clients compare the first words of this message, so that no path precedes them.
+        message = self.message if self.code == CONTEXT_EXCEEDED else f"{where}: {self.message}"
+        return APIError(self.code, message, self.path or None)
 
 
 def from_job_error(code: str, detail: str = "") -> APIError:

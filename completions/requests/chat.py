@@ -16,7 +16,6 @@ from completions.requests.conversation import (
 )
 from completions.requests.fields.base import BooleanField, IntegerField
 from completions.requests.fields.ignored import FOREIGN_NAMES
-from completions.requests.fields.messages import check_answers
 from completions.requests.fields.objects import Values
 from completions.requests.fields.prompt import RawPromptField
 from completions.requests.fields.tokens import TokenIdsField, token_ids
@@ -85,7 +84,7 @@ class ChatRequestObject(GenerationFields, ConversationFields):
         unread = self.unread(values)
         text_end, ids = self._prompt(source, values, calls, tools)
         context, given = self.requested.files.max_model_len, self.given_length(values)
-        check_context([ids], given or 1, context, source)
+        check_context([ids], given, context, source)
         max_tokens = given or context - len(ids)
         thoughts = self._thoughts(values["thinking"] or Thinking(), text_end, max_tokens)
         request = self.request(
@@ -180,7 +179,6 @@ def _source(values: Values) -> str:
     if len(given) > 1:
         raise FieldError(f"cannot be combined with {given[0]}; send one of them.", given[1])
     if not _is_raw(given[0], values):
-        check_answers(values["messages"])
         return given[0]
     for name in TEMPLATE_FIELDS:
         if values[name] is not None:

@@ -18,6 +18,7 @@ from completions.requests.fields.objects import Values
 from completions.requests.fields.returns import ReturnFields, ReturnSettings, return_settings
 from completions.requests.fields.routing import RoutingFields, RoutingSettings, routing_settings
 from completions.requests.fields.sampling import SamplingFields, SamplingSettings, sampling_settings
+from completions.requests.fields.tokens import context_exceeded
 from completions.requests.judging import Looser
 from completions.requests.model import ModelRequestObject, RequestedModel
 
@@ -127,14 +128,24 @@ def check_choices(prompts: int, n: int, field: str = "n") -> None:
 
 
 def check_context(
-    prompts: Prompts, max_tokens: int, max_model_len: int, field: str = "prompt"
+    prompts: Prompts, max_tokens: int | None, max_model_len: int, field: str = "prompt"
 ) -> None:
-    """Raise FieldError when a prompt and its completion may exceed the model's context."""
+    """Raise FieldError when a prompt and its completion exceed the model's context. `max_tokens`
+    is None if the request leaves the length open."""
     index, longest = max(enumerate(map(len, prompts)), key=lambda pair: pair[1])
-    if longest + max(max_tokens, 1) > max_model_len:
-        which = "it" if len(prompts) == 1 else f"prompt {index}"
-        message = (
-            f"{which} has {longest} tokens and max_tokens is {shown(max_tokens)}, together more "
-            f"than the model's context length of {max_model_len}. Shorten it or lower max_tokens."
+    if longest + (1 if max_tokens is None else max_tokens) <= max_model_len:
+        return
+    name = "messages" if field == "messages" else "prompt"
+    place = f"the {name}" if len(prompts) == 1 else f"prompt {index}"
+    if max_tokens is None:
+        however = (
+            f"your {name} resulted in {longest} tokens, and the completion needs at least 1. "
+            f"Please reduce the length of the {name}."
         )
-        raise FieldError(message, field, code="context_length_exceeded")
+    else:
+        however = (
+            f"you requested {shown(longest + max_tokens)} tokens ({longest} in {place}, "
+            f"{shown(max_tokens)} in the completion). Please reduce the length of the {name} or "
+            "completion."
+        )
+    raise context_exceeded(max_model_len, however, field)

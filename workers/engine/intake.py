@@ -187,15 +187,17 @@ class Intake:
                 )
 
     def _check_length(self, prompt_len: int, max_tokens: int) -> None:
-        if prompt_len >= self.max_model_len:
+        if prompt_len + min(max_tokens, 1) > self.max_model_len:
             raise ContextLengthExceeded(
-                f"The prompt has {prompt_len} tokens and leaves no room in the context of "
-                f"{self.max_model_len}"
+                f"This model's maximum context length is {self.max_model_len} tokens. However, the "
+                f"prompt has {prompt_len} tokens."
             )
         if min(prompt_len + max_tokens, self.max_model_len) > self.max_cached_tokens:
             raise ContextLengthExceeded(
-                f"Prompt and max_tokens make {prompt_len + max_tokens} tokens; "
-                f"the KV cache holds {self.max_cached_tokens}"
+                f"This model's maximum context length is {self.max_cached_tokens} tokens, since "
+                f"the KV cache of its worker holds no more. However, you requested "
+                f"{prompt_len + max_tokens} tokens ({prompt_len} in the prompt, {max_tokens} in "
+                "the completion)."
             )
 
     def _check_ids(self, name: str, token_ids: Iterable[int]) -> None:

@@ -4,7 +4,7 @@ from typing import Any, Final
 
 from completions.catalog.model_files import ModelFiles
 from completions.contract.sampling import LOGIT_BIAS
-from completions.exceptions import FieldError
+from completions.exceptions import CONTEXT_EXCEEDED, FieldError
 from completions.requests.fields.base import (
     SHOWN_NAME,
     Field,
@@ -44,11 +44,19 @@ def check_length(model: ModelFiles, text: str, path: str = "", at_least: int = 0
     `at_least` characters. Tokenizing it would take seconds and hundreds of bytes per token."""
     most = max(model.max_model_len * model.longest_token, at_least)
     if len(text) > most:
-        message = (
-            f"has {len(text)} characters; the model's context of {model.max_model_len} tokens "
-            f"holds at most {most}. Shorten it."
+        raise context_exceeded(
+            model.max_model_len,
+            f"your text has {len(text)} characters, and at most {most} fit. Please reduce the "
+            "length of the text.",
+            path,
         )
-        raise FieldError(message, path, code="context_length_exceeded")
+
+
+def context_exceeded(max_model_len: int, however: str, path: str = "") -> FieldError:
+    """The error for more tokens than a model's context holds, in the words of OpenAI's API:
+    clients that shorten the request or choose another model look for them."""
+    message = f"This model's maximum context length is {max_model_len} tokens. However, {however}"
+    return FieldError(message, path, code=CONTEXT_EXCEEDED)
 
 
 class TokenIdsField(Field):

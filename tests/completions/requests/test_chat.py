@@ -129,10 +129,6 @@ def test_each_field_of_length_sets_max_tokens(body: dict[str, Any], max_tokens: 
             ("invalid_value", "max_completion_tokens"),
         ),
         ({"model": "bare"}, ("invalid_value", "messages")),
-        (
-            {"messages": [*HI, {"role": "tool", "content": "x", "tool_call_id": "c"}]},
-            ("invalid_value", "messages[1].tool_call_id"),
-        ),
         ({"top_logprobs": 2}, ("invalid_value", "top_logprobs")),
         ({"logprobs": 2}, ("invalid_type", "logprobs")),
         ({"logprobs": True, "top_logprobs": 21}, ("integer_above_max_value", "top_logprobs")),
@@ -254,6 +250,40 @@ def test_a_message_of_an_earlier_answer_can_be_sent_back() -> None:
     plain = validate({"messages": [*HI, {"role": "assistant", "content": "a"}, *HI]})
     assert text(sent_back) == text(plain)
     assert sent_back.ignored == ("messages[1].provider_specific_fields",)
+
+
+LIMIT = f"This model's maximum context length is {TINY_CONTEXT} tokens. However, "
+
+
+@pytest.mark.parametrize(
+    ("body", "param", "rest"),
+    [
+        (
+            {"max_tokens": TINY_CONTEXT}, "messages",
+            "you requested {sum} tokens ({prompt} in the messages, {most} in the completion). "
+            "Please reduce the length of the messages or completion.",
+        ),
+        (
+            {"messages": [{"role": "user", "content": "x" * TINY_CONTEXT}]}, "messages",
+            "your messages resulted in {long} tokens, and the completion needs at least 1. Please "
+            "reduce the length of the messages.",
+        ),
+        (
+            {"messages": None, "prompt": "x" * TINY_CONTEXT}, "prompt",
+            "your prompt resulted in {raw} tokens, and the completion needs at least 1. Please "
+            "reduce the length of the prompt.",
+        ),
+    ],
+)  # fmt: skip
+def test_the_words_for_too_many_tokens(body: dict[str, Any], param: str, rest: str) -> None:
+    """Clients such as LiteLLM, Cline and OpenCode look for them."""
+    prompt = len(validate({}).prompts[0])
+    long, raw = prompt - len("hi") + TINY_CONTEXT, TINY_CONTEXT + 1
+    numbers = {"prompt": prompt, "most": TINY_CONTEXT, "sum": prompt + TINY_CONTEXT}
+    with pytest.raises(APIError) as caught:
+        validate(body)
+    assert caught.value.message == LIMIT + rest.format(**numbers, long=long, raw=raw)
+    assert (caught.value.code, caught.value.param) == ("context_length_exceeded", param)
 
 
 def test_a_budget_makes_a_grammar() -> None:

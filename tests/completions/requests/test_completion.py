@@ -210,7 +210,9 @@ def test_no_tokens_are_generated_only_for_an_echo() -> None:
     states = {**body, "echo": True, "return_hidden_states": True}
     assert refusal(states) == ("invalid_value", "return_hidden_states")
     full = {**body, "echo": True, "prompt": [1] * TINY_CONTEXT}
-    assert refusal(full) == ("context_length_exceeded", "prompt")
+    assert len(validate(full).prompts[0]) == TINY_CONTEXT
+    beyond = {**full, "prompt": [1] * (TINY_CONTEXT + 1)}
+    assert refusal(beyond) == ("context_length_exceeded", "prompt")
 
 
 @pytest.mark.parametrize(
@@ -295,6 +297,13 @@ def test_context_length() -> None:
     assert refusal({**LEAST, "prompt": [[1], [*fits, 1]]})[0] == "context_length_exceeded"
     body = {**LEAST, "prompt": [1] * TINY_CONTEXT, "max_tokens": 1}
     assert refusal(body) == ("context_length_exceeded", "prompt")
+    with pytest.raises(APIError) as caught:
+        validate({**LEAST, "prompt": [[1], fits], "max_tokens": 17})
+    assert caught.value.message == (
+        f"This model's maximum context length is {TINY_CONTEXT} tokens. However, you requested "
+        f"{TINY_CONTEXT + 1} tokens ({TINY_CONTEXT - 16} in prompt 1, 17 in the completion). "
+        "Please reduce the length of the prompt or completion."
+    )
 
 
 @pytest.mark.parametrize(

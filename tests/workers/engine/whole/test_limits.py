@@ -11,7 +11,7 @@ from tests.workers.engine import greedy
 from tests.workers.engine.tiny_models import BLOCK_BYTES
 from workers.engine.engine import Engine
 from workers.engine.exceptions import ContextLengthExceeded, RequestFault
-from workers.engine.request import FinishReason, Request, RequestOutput
+from workers.engine.request import FinishReason, LogprobParams, Request, RequestOutput
 from workers.engine.sampling.params import SamplingParams
 
 MakeEngine = Callable[..., Engine]
@@ -52,8 +52,19 @@ class TestContext:
         return make_engine(max_model_len=32, kv_cache_bytes=8 * BLOCK_BYTES)
 
     def test_a_prompt_that_fills_it_is_refused(self, engine: Engine) -> None:
-        with pytest.raises(ContextLengthExceeded, match="leaves no room"):
+        with pytest.raises(ContextLengthExceeded, match="maximum context length is 32 tokens"):
             engine.submit(request("r", greedy.prompt(32), max_tokens=1))
+
+    def test_a_prompt_that_fills_it_can_be_scored(self, engine: Engine) -> None:
+        scores = (LogprobParams(logprob_start_len=0),)
+        sampling = SamplingParams(max_tokens=0)
+        wanted = Request("r", (greedy.prompt(32),), sampling, logprobs=scores)
+        [completion] = engine.generate([wanted])
+        assert completion.error is None
+        [choice] = completion.choices
+        assert (choice.token_ids, choice.finish_reason) == ([], FinishReason.LENGTH)
+        assert choice.prompt_logprobs is not None
+        assert len(choice.prompt_logprobs.chosen) == 32
 
     def test_a_prompt_that_leaves_one_place_gets_one_token(
         self, engine: Engine, tiny_llama: Path
