@@ -5,7 +5,10 @@ from typing import Any
 
 from completions.catalog.model_files import ModelFiles
 from completions.chat import template
-from completions.chat.tools import Call, Tool, ToolFormat
+from completions.chat.forms import forms_of, with_calls_in_text
+from completions.chat.json_calls import HERMES
+from completions.chat.template import ChatTemplateError
+from completions.chat.tools import Tool, ToolFormat
 
 
 def prompt_text(
@@ -18,45 +21,38 @@ def prompt_text(
 ) -> str:
     """The prompt, by default up to where the answer begins. Raises ChatTemplateError.
 
-    If the template does not use `tools`, the tools and earlier calls become text in the model's
-    format.
+    If the template does not use `tools`, the tools become text in the model's format; and so do
+    earlier calls if it does not use them. What it refuses is rendered in a simpler form.
     """
-    if model.chat_template is not None and "tools" not in template.variables_of(
-        model.chat_template
-    ):
-        messages = _plain(messages, written)
-        if tools and written is not None:
-            messages = _with_preamble(messages, written.preamble(tools))
-    else:
+    source = model.chat_template or ""
+    knows_tools = "tools" in template.variables_of(source)
+    write = (written or HERMES).write
+    if knows_tools and "tool_calls" in source:
         messages = _with_text(messages)
-    return template.render(
-        model,
-        messages,
-        add_generation_prompt=add_generation_prompt,
-        tools=[tool.as_dict() for tool in tools] or None,
-        options=options,
-    )
+    else:
+        messages = with_calls_in_text(messages, write)
+    if not knows_tools and tools and written is not None:
+        messages = _with_preamble(messages, written.preamble(tools))
+    refusal: ChatTemplateError | None = None
+    for form in forms_of(messages, write):
+        try:
+            return template.render(
+                model,
+                form,
+                add_generation_prompt=add_generation_prompt,
+                tools=[tool.as_dict() for tool in tools] or None,
+                options=options,
+            )
+        except ChatTemplateError as error:
+            refusal = refusal or error
+    assert refusal is not None
+    raise refusal
 
 
 def _with_text(messages: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
     """The messages with empty text where a message that calls tools has none: templates search or
     append to the text, as Qwen's do, or would print `None`."""
     return [{**message, "content": message.get("content") or ""} for message in messages]
-
-
-def _plain(
-    messages: Sequence[Mapping[str, Any]], written: ToolFormat | None
-) -> list[dict[str, Any]]:
-    """The messages, with tool calls written into their text."""
-    plain = []
-    for message in messages:
-        texts = [message["content"]] if message.get("content") else []
-        if written is not None:
-            functions = (call["function"] for call in message.get("tool_calls", ()))
-            texts += [written.write(Call(each["name"], each["arguments"])) for each in functions]
-        kept = {key: value for key, value in message.items() if key != "tool_calls"}
-        plain.append({**kept, "content": "\n".join(texts)})
-    return plain
 
 
 def _with_preamble(messages: Sequence[Mapping[str, Any]], text: str) -> list[Mapping[str, Any]]:

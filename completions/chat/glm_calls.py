@@ -29,6 +29,8 @@ class GlmFormat(ToolFormat):
 
     def write(self, call: Call) -> str:
         lines = [f"{_OPENING}{call.name}"]
+        if isinstance(call.arguments, str):
+            return "\n".join([*lines, call.arguments, _CLOSING])
         for key, value in call.arguments.items():
             written = value if isinstance(value, str) else dump(value)
             lines += [f"{_KEY}{key}{_KEY_END}", f"{_VALUE}{written}{_VALUE_END}"]

@@ -131,7 +131,7 @@ class JSONFormat(ToolFormat):
         return json_nodes.tag(self._begun(tool.name), tool.arguments(), self.end)
 
     def write(self, call: Call) -> str:
-        return f"{self._begun(call.name)}{dump(call.arguments)}{self.end}"
+        return f"{self._begun(call.name)}{call.text}{self.end}"
 
     def parser(self, tools: Sequence[Tool]) -> CallParser:
         return JSONCallParser(self.opening, self.kept, self.closing, self.separators)

@@ -44,9 +44,22 @@ def _strftime_now(pattern: str) -> str:
     return datetime.now().astimezone().strftime(pattern)
 
 
-def _tojson(value: Any, indent: int | None = None, **options: Any) -> str:
-    """Plain JSON; jinja's own filter escapes it for HTML."""
-    return json.dumps(value, ensure_ascii=False, indent=indent, **options)
+def _tojson(
+    value: Any,
+    ensure_ascii: bool = False,
+    indent: int | None = None,
+    separators: tuple[str, str] | None = None,
+    sort_keys: bool = False,
+) -> str:
+    """Plain JSON, with the parameters that transformers has; jinja's own filter escapes it for
+    HTML."""
+    return json.dumps(
+        value,
+        ensure_ascii=ensure_ascii,
+        indent=indent,
+        separators=separators,
+        sort_keys=sort_keys,
+    )
 
 
 @lru_cache
@@ -110,8 +123,8 @@ def render(
     }
     try:
         return _compile(source).render(variables)
-    except (jinja2.TemplateError, TypeError, ValueError, LookupError, ArithmeticError) as error:
-        raise ChatTemplateError(f"the model's chat template refused them: {error}") from error
     except RecursionError as error:  # of a macro, over tools or arguments
         message = "the model's chat template refused them: they are nested too deeply for it"
         raise ChatTemplateError(message) from error
+    except Exception as error:  # filters raise whatever Python does for values that they lack
+        raise ChatTemplateError(f"the model's chat template refused them: {error}") from error

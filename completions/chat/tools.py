@@ -53,7 +53,13 @@ class Call:
     """A tool call in a conversation."""
 
     name: str
-    arguments: Mapping[str, Any]
+    arguments: Mapping[str, Any] | str
+    """An object; or the text as it is, if that is none."""
+
+    @property
+    def text(self) -> str:
+        """The arguments as JSON, if they are an object."""
+        return self.arguments if isinstance(self.arguments, str) else dump(self.arguments)
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,6 @@ from completions.http.bodies import JSONResponse
 from completions.models import Scope
 from completions.requests.conversation import TEMPLATE_FIELDS, ConversationFields
 from completions.requests.fields.base import BooleanField, TextField
-from completions.requests.fields.messages import check_answers
 from completions.requests.fields.objects import Values
 from completions.requests.fields.tokens import TokenIdsField, token_ids
 from completions.requests.fields.tools import placed
@@ -53,7 +52,6 @@ class TokenizeRequestObject(ConversationFields):
             raise FieldError("cannot be combined with prompt; send one of them.", "messages")
         if text is not None or not messages or type(messages[0]) is int:
             return self._raw(values)
-        check_answers(messages)
         if values["thinking"] is not None and values["thinking"].budget_tokens is not None:
             message = "has no effect on the tokens of messages; leave it out."
             raise FieldError(message, "thinking.budget_tokens", code="unsupported_value")

@@ -20,7 +20,7 @@ from completions.requests.fields.base import (
     ListField,
     ObjectField,
 )
-from completions.requests.fields.messages import ChatMessageObject, MessagesField, paths_of_notes
+from completions.requests.fields.messages import ChatMessageField, MessagesField
 from completions.requests.fields.objects import StrictObject, Values
 from completions.requests.fields.tools import MAX_TOOLS, ToolChoiceField, ToolObject, choice_of
 from completions.requests.model import ModelRequestObject
@@ -58,7 +58,7 @@ class ConversationFields(ModelRequestObject):
 
     messages = MessagesField(
         "The conversation, put into the model's chat template; a string is a prompt.",
-        child=ChatMessageObject(),
+        child=ChatMessageField(),
         not_empty=True,
     )
     tools = ListField(
@@ -93,10 +93,11 @@ class ConversationFields(ModelRequestObject):
         return Calls(TOOL_FORMATS[tool_format], allowed, choice)
 
     def unread(self, values: Values) -> list[str]:
-        """Paths of variables that this model's template does not read, and of notes in messages.
-        Raises FieldError."""
+        """Paths of variables that this model's template does not read, and of what is ignored in
+        messages. Raises FieldError."""
         variables = self._unread_variables(values["chat_template_kwargs"] or {})
-        return [*variables, *paths_of_notes(self.initial_data.get("messages"), MAX_VARIABLES)]
+        messages = ConversationFields.messages.ignored_paths(self.initial_data.get("messages"))
+        return [*variables, *messages]
 
     def _unread_variables(self, variables: Mapping[str, Any]) -> list[str]:
         if len(variables) > MAX_VARIABLES:

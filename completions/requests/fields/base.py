@@ -1,7 +1,7 @@
 """Strict fields: they never convert JSON types, and every error names its place in the body."""
 
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -100,6 +100,10 @@ class Field:
         `model` holds the files of the model that the body names, if it names one.
         """
         raise NotImplementedError
+
+    def ignored(self, data: Any) -> Iterator[str]:
+        """Paths of the parts of a valid value that have no effect, each from `.` or `[` on."""
+        return iter(())
 
     def to_schema(self) -> dict[str, Any]:
         """JSON Schema of the accepted values, without null."""
@@ -263,6 +267,10 @@ class ListField(Field):
             raise FieldError("must have at least 1 element.", code="empty_array")
         check_count(data, self.max_length)
         return read_each(data, lambda item: self.child.read(item, model))
+
+    def ignored(self, data: Any) -> Iterator[str]:
+        for index, item in enumerate(data):
+            yield from (f"[{index}]{path}" for path in self.child.ignored(item))
 
 
 def check_count(items: list[Any], most: int | None, what: str = "elements") -> None:

@@ -1,40 +1,56 @@
-"""The field `messages` of a chat completion: who says what, and which calls are answered."""
+"""The field `messages` of a chat completion: who says what.
 
-from collections.abc import Mapping, Sequence
+Clients send back what they were answered, here or elsewhere, with everything that their library or
+a proxy adds. A history is therefore never a reason to refuse a request: what has no meaning here is
+ignored, and `x-ignored-params` names it. Refused is what cannot be understood as a message.
+"""
+
+from collections.abc import Iterator, Mapping
+from itertools import islice
 from typing import Any
 
-from completions.contract import strict_json
 from completions.exceptions import FieldError
 from completions.requests.fields.base import (
+    SHOWN_NAME,
     ChoiceField,
     Field,
     ListField,
-    ObjectField,
     TextField,
     expect,
     read_each,
 )
-from completions.requests.fields.objects import StrictObject, Values
-from completions.requests.fields.tokens import token_ids
+from completions.requests.fields.objects import OpenObject, Values, quoted
+from completions.requests.fields.past_calls import CalledFunctionObject, ToolCallObject, link_calls
+from completions.requests.fields.tokens import context_exceeded, token_ids
 
-TOOL_NAME = r"[A-Za-z0-9_-]{1,64}"
-NOTES = "provider_specific_fields"
-"""What LiteLLM adds to an answer that it sends back."""
+MAX_NAMED = 16
+"""The most ignored fields of messages that the header names."""
+_TEXT_KEYS = {
+    "text": "text",
+    "input_text": "text",
+    "output_text": "text",
+    "refusal": "refusal",
+}
+"""The key of a part that holds its text, by the part's type."""
+_UNREAD_PARTS = ("thinking", "redacted_thinking", "reasoning", "tool_use", "function_call")
+"""Parts that clients keep in an answer's content. `tool_calls` repeats the calls among them."""
 Message = Mapping[str, Any]
 """A message as chat templates read it."""
 
 
 class ContentField(Field):
-    """A message's text: a string, or an array of {"type": "text", "text": ...} that are joined."""
+    """A message's text: a string, or an array of parts that are joined."""
 
     def to_schema(self) -> dict[str, Any]:
         part = {
             "type": "object",
-            "properties": {"type": {"const": "text"}, "text": {"type": "string"}},
-            "required": ["type", "text"],
-            "additionalProperties": False,
+            "properties": {
+                "type": {"enum": [*_TEXT_KEYS]},
+                **{key: {"type": "string"} for key in _TEXT_KEYS.values()},
+            },
         }
-        return {"anyOf": [{"type": "string"}, {"type": "array", "items": part}]}
+        parts = {"type": "array", "items": {"anyOf": [part, {"type": "string"}]}}
+        return {"anyOf": [{"type": "string"}, parts]}
 
     def read(self, data: Any, model: Any = None) -> str:
         if type(data) is str:
@@ -42,82 +58,131 @@ class ContentField(Field):
         expect(data, list, "a string or an array of text parts")
         return "".join(read_each(data, self._text))
 
+    def ignored(self, data: Any) -> Iterator[str]:
+        parts = enumerate(data) if type(data) is list else ()
+        for index, part in parts:
+            if type(part) is not dict:
+                continue
+            kind = part.get("type") or "text"
+            if kind in _UNREAD_PARTS:
+                yield f"[{index}]"
+                continue
+            for name, value in part.items():
+                if name not in ("type", _TEXT_KEYS[kind]) and value not in (None, [], {}):
+                    yield f"[{index}].{quoted(name)}"
+
     def _text(self, part: Any) -> str:
-        if type(part) is dict and part.get("type", "text") != "text":
-            message = "this model reads text parts only; leave out all others."
+        if type(part) is str:
+            return part
+        expect(part, dict, "a text part or a string")
+        kind = part.get("type") or "text"
+        expect(kind, str, "a string", "type")
+        if kind in _UNREAD_PARTS:
+            return ""
+        if kind not in _TEXT_KEYS:
+            message = f"this model reads text only; leave out parts of type {kind[:SHOWN_NAME]!r}."
             raise FieldError(message, "type", code="unsupported_content_type")
-        if type(part) is dict and part.keys() == {"type", "text"} and type(part["text"]) is str:
-            text: str = part["text"]
-            return text
-        raise FieldError('must be {"type": "text", "text": a string}.')
+        key = _TEXT_KEYS[kind]
+        if key not in part:
+            message = "this field is required."
+            raise FieldError(message, key, code="missing_required_parameter")
+        text = part[key]
+        if text is not None:
+            expect(text, str, "a string", key)
+        return text or ""
 
 
-class ArgumentsField(Field):
-    """A call's arguments: a JSON object, usually as text. Read as an object."""
-
-    accepts = {"anyOf": [{"type": "string"}, {"type": "object"}]}
-
-    def read(self, data: Any, model: Any = None) -> dict[str, Any]:
-        if type(data) is str:
-            try:
-                data = strict_json.loads(data or "{}")
-            except strict_json.StrictJSONError as error:
-                raise FieldError(f"is not JSON: {error.reason}.") from error
-        expect(data, dict, "a JSON object, as text")
-        return dict(data)
-
-
-class CalledFunctionObject(StrictObject):
-    name = TextField("The tool that was called.", pattern=TOOL_NAME, required=True)
-    arguments = ArgumentsField("A JSON object, as text.", required=True)
-
-
-class ToolCallObject(StrictObject):
-    id = TextField("The id that the tool's message refers to.", max_length=128, required=True)
-    type = ChoiceField("The only type.", choices=["function"], default="function")
-    function = CalledFunctionObject("Name and arguments.", required=True)
-
-
-class ChatMessageObject(StrictObject):
-    """Read as a Message: `content`, and the other fields if given. `developer` means `system`."""
-
-    unsupported = dict.fromkeys(
-        ("refusal", "audio", "function_call", "annotations", "images", "thinking_blocks"),
-        "Omit it.",
-    )
+class MessageObject(OpenObject):
+    """The fields of all messages. Read as a Message."""
 
     role = ChoiceField(
-        "Who speaks.", choices=["system", "developer", "user", "assistant", "tool"], default="user"
+        "Who speaks.",
+        choices=["system", "developer", "user", "assistant", "tool", "function"],
+        default="user",
     )
-    content = ContentField("A string, or text parts that are joined.")
-    name = TextField("The participant's name.", max_length=64)
-    tool_calls = ListField("Calls that an assistant made.", child=ToolCallObject())
-    tool_call_id = TextField("In a tool's message: the call that it answers.", max_length=128)
-    reasoning_content = TextField("An assistant's earlier thoughts, if its template shows them.")
-    provider_specific_fields = ObjectField(
-        "LiteLLM's notes in an answer that it sends back; no effect."
-    )
+    content = ContentField("A string, or text parts that are joined; null is an empty text.")
+    name = TextField("The participant's name.")
 
     def check(self, values: Values) -> Message:
-        role = values["role"]
-        for name, of_role in (
-            ("tool_calls", "assistant"),
-            ("reasoning_content", "assistant"),
-            ("tool_call_id", "tool"),
-        ):
-            if values[name] is not None and role != of_role:
-                raise FieldError(f"needs role {of_role}, not {role}.", name)
-        if role == "tool" and values["tool_call_id"] is None:
-            message = "this field is required with role tool."
-            raise FieldError(message, "tool_call_id", code="missing_required_parameter")
-        if values["content"] is None and not values["tool_calls"]:
-            raise FieldError(
-                "this field is required.", "content", code="missing_required_parameter"
-            )
         given = {name: value for name, value in values.items() if value is not None}
-        given.pop(NOTES, None)
-        role = "system" if role == "developer" else role
-        return {**given, "role": role, "content": values["content"]}
+        return {**given, "content": values["content"] or ""}
+
+
+class PromptMessageObject(MessageObject):
+    """What an operator or a user says. `developer` means `system`."""
+
+    def read(self, data: Any, model: Any = None) -> Message:
+        message: Message = super().read(data, model)
+        if "content" not in data:
+            text = "this field is required."
+            raise FieldError(text, "content", code="missing_required_parameter")
+        return message
+
+    def check(self, values: Values) -> Message:
+        role = "system" if values["role"] == "developer" else values["role"]
+        return super().check({**values, "role": role})
+
+
+class AnswerObject(MessageObject):
+    """What an assistant said."""
+
+    refusal = TextField("The text of an answer that refuses, if it has no content.")
+    tool_calls = ListField("Calls that an assistant made.", child=ToolCallObject())
+    function_call = CalledFunctionObject("The only call, in the older form.")
+    reasoning_content = TextField("An assistant's earlier thoughts, if its template shows them.")
+
+    def check(self, values: Values) -> Message:
+        calls = values["tool_calls"] or []
+        if not calls and values["function_call"] is not None:
+            calls = [{"type": "function", "function": values["function_call"]}]
+        message = dict(super().check({**values, "refusal": None, "function_call": None}))
+        message["content"] = values["content"] or values["refusal"] or ("" if not calls else None)
+        if not calls:
+            message.pop("tool_calls", None)
+            return message
+        return {**message, "tool_calls": calls}
+
+
+class ResultObject(MessageObject):
+    """What a tool returned. `function` is the older name of the role."""
+
+    tool_call_id = TextField("The call that it answers.")
+
+    def check(self, values: Values) -> Message:
+        return super().check({**values, "role": "tool"})
+
+
+_PROMPT, _ANSWER, _RESULT = PromptMessageObject(), AnswerObject(), ResultObject()
+_BY_ROLE: Mapping[Any, MessageObject] = {
+    "assistant": _ANSWER,
+    "tool": _RESULT,
+    "function": _RESULT,
+}
+
+
+class ChatMessageField(Field):
+    """A message with the fields of its role."""
+
+    def to_schema(self) -> dict[str, Any]:
+        fields = {**_PROMPT.fields, **_ANSWER.fields, **_RESULT.fields}
+        return {
+            "type": "object",
+            "properties": {name: field.described() for name, field in fields.items()},
+            "additionalProperties": True,
+        }
+
+    def read(self, data: Any, model: Any = None) -> Message:
+        expect(data, dict, "an object")
+        message: Message = _object_for(data).read(data, model)
+        return message
+
+    def ignored(self, data: Any) -> Iterator[str]:
+        return _object_for(data).ignored(data)
+
+
+def _object_for(data: Mapping[str, Any]) -> MessageObject:
+    role = data.get("role")
+    return _BY_ROLE.get(role, _PROMPT) if type(role) is str else _PROMPT
 
 
 class MessagesField(ListField):
@@ -129,33 +194,18 @@ class MessagesField(ListField):
     def read(self, data: Any, model: Any = None) -> Any:
         if type(data) is str:
             return token_ids(model, data)
-        if type(data) is list and len(data) > model.max_model_len:  # each takes at least one token
-            message = (
-                f"has {len(data)} messages; the model's context of {model.max_model_len} tokens "
-                "cannot hold them."
+        if type(data) is list and len(data) > model.max_model_len:
+            raise context_exceeded(
+                model.max_model_len,
+                f"you sent {len(data)} messages, and each takes at least 1 token. Please reduce "
+                "the length of the messages.",
             )
-            raise FieldError(message, code="context_length_exceeded")
-        return super().read(data, model)
+        return link_calls(super().read(data, model))
 
-
-def check_answers(messages: Sequence[Message]) -> None:
-    """Raise FieldError unless tools' messages answer calls of the assistant just before them."""
-    open_calls: set[str] = set()
-    for index, message in enumerate(messages):
-        if message["role"] != "tool":
-            open_calls = {call["id"] for call in message.get("tool_calls", ())}
-        elif message["tool_call_id"] not in open_calls:
-            raise FieldError(
-                "must be the id of a call in the assistant's message before it that no other "
-                "message answers.",
-                f"messages[{index}].tool_call_id",
-            )
-        else:
-            open_calls.discard(message["tool_call_id"])
-
-
-def paths_of_notes(messages: Any, most: int) -> list[str]:
-    """Paths of up to `most` notes in the `messages` of a body."""
-    given = messages if type(messages) is list else ()
-    noted = [i for i, each in enumerate(given) if type(each) is dict and each.get(NOTES)]
-    return [f"messages[{i}].{NOTES}" for i in noted[:most]]
+    def ignored_paths(self, data: Any) -> list[str]:
+        """Paths of what was ignored in the messages of a body, up to MAX_NAMED of them."""
+        if type(data) is not list:
+            return []
+        paths = list(islice(self.ignored(data), MAX_NAMED + 1))
+        named = [f"messages{path}" for path in paths[:MAX_NAMED]]
+        return [*named, *(["..."] if len(paths) > MAX_NAMED else [])]

@@ -1,8 +1,9 @@
 """Strict objects: every key is known, and validation ends at the first error."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from difflib import get_close_matches
 from typing import Any, ClassVar, TypeVar
+from urllib.parse import quote
 
 from completions.exceptions import FieldError
 from completions.requests.fields.base import SHOWN_NAME, Field, expect
@@ -95,3 +96,27 @@ class StrictObject(Field):
             hint = f" Did you mean {near[0]}?" if near else ""
             message = f"there is no such parameter.{hint}"
             raise FieldError(message, name[:SHOWN_NAME], code="unknown_parameter")
+
+
+class OpenObject(StrictObject):
+    """An object that may have any other keys. They have no effect."""
+
+    def to_schema(self) -> dict[str, Any]:
+        return {**super().to_schema(), "additionalProperties": True}
+
+    def ignored(self, data: Any) -> Iterator[str]:
+        for name, value in data.items():
+            if value in (None, [], {}):
+                continue
+            if name in self.fields:
+                yield from (f".{name}{path}" for path in self.fields[name].ignored(value))
+            else:
+                yield f".{quoted(name)}"
+
+    def _refuse_unknown(self, data: dict[str, Any]) -> None:
+        pass
+
+
+def quoted(name: str) -> str:
+    """A client's own key as it can stand in a path of a header."""
+    return quote(name[:SHOWN_NAME])

@@ -14,10 +14,10 @@ from completions.requests.fields.base import (
     StorableObjectField,
     TextField,
 )
-from completions.requests.fields.messages import TOOL_NAME
 from completions.requests.fields.objects import StrictObject, Values
 
 MAX_TOOLS = 128
+TOOL_NAME = r"[A-Za-z0-9_-]{1,64}"
 
 
 class FunctionObject(StrictObject):

@@ -215,18 +215,6 @@ ROWS: list[Row] = [
                 code="unsupported_content_type",
                 at="messages[0].content[0].type",
             ),
-            *wrong(
-                "messages",
-                [{"role": "tool", "content": "x"}],
-                code=MISSING,
-                at="messages[0].tool_call_id",
-            ),
-            *wrong(
-                "messages",
-                [{"role": "tool", "content": "x", "tool_call_id": "c"}],
-                code=BAD,
-                at="messages[0].tool_call_id",
-            ),
             *wrong("messages", [{"role": "user", "content": LONG * 6}], code=TOO_LONG),
         ],
         routes=[CHAT],

@@ -45,9 +45,10 @@ def test_a_template_that_knows_tools_gets_them(tmp_path: Path) -> None:
 def test_a_template_may_search_the_text_of_a_message_without_any(tmp_path: Path) -> None:
     source = (
         "{% for m in messages %}{% if '</think>' in m.content %}thought{% endif %}"
-        "{{ '[' + m.role + ']' + m.content }}{% endfor %}{{ tools | length }}"
+        "{{ '[' + m.role + ']' + m.content }}{{ m.tool_calls | length }}{% endfor %}"
+        "{{ tools | length }}"
     )
-    assert render(tmp_path, source, MESSAGES) == "[user]Go.[assistant][tool]Sun.1"
+    assert render(tmp_path, source, MESSAGES) == "[user]Go.0[assistant]1[tool]Sun.01"
 
 
 @pytest.mark.parametrize("form", TOOL_FORMATS)
@@ -72,6 +73,120 @@ def test_tools_are_listed_as_the_format_separates_them(form: str, apart: str) ->
     tools = [Tool("f"), Tool("g")]
     listed = apart.join(dump(tool.as_dict()) for tool in tools)
     assert f"\n{listed}" in TOOL_FORMATS[form].preamble(tools)
+
+
+def test_a_template_that_lists_tools_but_no_calls_gets_calls_as_text(tmp_path: Path) -> None:
+    text = render(tmp_path, "{{ tools | length }}" + PLAIN, MESSAGES)
+    assert text.startswith("1[user]Go.[assistant]<tool_call>")
+    assert "Rome" in text
+
+
+@pytest.mark.parametrize("form", [*TOOL_FORMATS, None])
+def test_calls_are_not_lost_if_the_model_calls_no_tools(tmp_path: Path, form: str | None) -> None:
+    text = render(tmp_path, PLAIN, MESSAGES, form, tools=())
+    assert "weather" in text
+    assert "Rome" in text
+
+
+@pytest.mark.parametrize("form", TOOL_FORMATS)
+def test_arguments_that_are_no_object_are_written_as_they_are(tmp_path: Path, form: str) -> None:
+    text = render(tmp_path, PLAIN, [*MESSAGES[:1], said('{"city": "Ro')], form)
+    assert '{"city": "Ro' in text.partition("[assistant]")[2]
+
+
+def said(*arguments: Any) -> dict[str, Any]:
+    """A message that calls a tool with each of these arguments."""
+    calls = [
+        {**CALL, "id": f"call_{i}", "function": {"name": "weather", "arguments": each}}
+        for i, each in enumerate(arguments)
+    ]
+    return {"role": "assistant", "content": None, "tool_calls": calls}
+
+
+def answer(index: int) -> dict[str, Any]:
+    return {"role": "tool", "content": f"Sun {index}.", "tool_call_id": f"call_{index}"}
+
+
+LOOP = "{% for m in messages %}[{{ m.role }}]{{ m.content }}"
+CALLS = LOOP + "{% for c in m.tool_calls or [] %}{% set a = c.function.arguments %}"
+END = "{% endfor %}{% endfor %}{{ tools | length }}"
+READERS = {
+    "as JSON": CALLS + "{{ a | tojson }}" + END,
+    "either": CALLS + "{{ a if a is string else a | tojson(ensure_ascii=False) }}" + END,
+    "items": CALLS + "{% for k, v in a.items() %}{{ k }}={{ v }};{% endfor %}" + END,
+    "pairs": CALLS + "{% for k, v in a | items %}{{ k }}={{ v }};{% endfor %}" + END,
+    "sorted": CALLS + "{% for k, v in a | dictsort %}{{ k }}={{ v }};{% endfor %}" + END,
+    "text": CALLS + "{{ '```' + a + '```' }}" + END,
+}
+"""How templates of Llama, Qwen, GLM, Qwen Coder, Gemma and DeepSeek read arguments."""
+
+
+@pytest.mark.parametrize("reader", READERS)
+@pytest.mark.parametrize("arguments", [{"city": "Rome"}, '{"city": "Rome', "[Rome]", ""])
+def test_arguments_of_the_past_in_every_kind_of_template(
+    tmp_path: Path, reader: str, arguments: Any
+) -> None:
+    messages = [MESSAGES[0], said(arguments), answer(0)]
+    text = render(tmp_path, READERS[reader], messages)
+    assert text.startswith("[user]Go.[assistant]")
+    assert text.endswith("[tool]Sun 0.1")
+    assert "Rome" in text or not arguments
+
+
+SINGLE = (
+    "{% for m in messages %}[{{ m.role }}]{{ m.content }}{% if m.tool_calls %}"
+    "{% if m.tool_calls | length != 1 %}{{ raise_exception('one call') }}{% endif %}"
+    "{{ m.tool_calls[0].function.arguments.city }}{% endif %}{% endfor %}{{ tools | length }}"
+)
+SHORT = (
+    "{% for m in messages %}[{{ m.role }}]{{ m.content }}{% for c in m.tool_calls or [] %}"
+    "{% if c.id | length != 9 %}{{ raise_exception('ids') }}{% endif %}{{ c.id }}{% endfor %}"
+    "{{ m.tool_call_id }}{% endfor %}{{ tools | length }}"
+)
+TURNS = (
+    "{% for m in messages if m.role != 'system' %}"
+    "{% if (m.role == 'user') != (loop.index0 % 2 == 0) %}{{ raise_exception('turns') }}{% endif %}"
+    "{% endfor %}" + PLAIN
+)
+NO_SYSTEM = (
+    "{% if messages[0].role == 'system' %}{{ raise_exception('no system') }}{% endif %}" + TURNS
+)
+
+
+def test_a_template_of_single_calls_gets_them_one_by_one(tmp_path: Path) -> None:
+    messages = [
+        MESSAGES[0], said({"city": "Rome"}, {"city": "Oslo"}, {"city": "Bonn"}),
+        answer(1), answer(0), {"role": "user", "content": "And?"},
+    ]  # fmt: skip
+    assert render(tmp_path, SINGLE, messages) == (
+        "[user]Go.[assistant]Rome[tool]Sun 0.[assistant]Oslo[tool]Sun 1.[assistant]Bonn[user]And?1"
+    )
+
+
+def test_a_template_of_short_ids_gets_them(tmp_path: Path) -> None:
+    text = render(tmp_path, SHORT, [MESSAGES[0], said({}), answer(0)])
+    call, _, result = text.removeprefix("[user]Go.[assistant]").partition("[tool]Sun 0.")
+    assert (len(call), result) == (9, f"{call}1")
+
+
+HISTORIES = {
+    "two users": [MESSAGES[0], MESSAGES[0]],
+    "an assistant first": [{"role": "assistant", "content": "Hi."}, MESSAGES[0]],
+    "a late system": [MESSAGES[0], {"role": "system", "content": "Be kind."}, MESSAGES[0]],
+    "two systems": [{"role": "system", "content": "Be kind."}] * 2 + [MESSAGES[0]],
+    "calls": MESSAGES,
+    "calls and text": [MESSAGES[0], {**said("Rome"), "content": "So."}, answer(0), MESSAGES[0]],
+    "a result first": [answer(0), MESSAGES[0]],
+}
+
+
+@pytest.mark.parametrize("history", HISTORIES)
+@pytest.mark.parametrize("source", [TURNS, NO_SYSTEM])
+def test_a_template_of_turns_gets_turns(tmp_path: Path, source: str, history: str) -> None:
+    messages = HISTORIES[history]
+    text = render(tmp_path, source, messages)
+    for message in messages:
+        assert (message["content"] or "Rome") in text
 
 
 def test_no_preamble_without_tools(tmp_path: Path) -> None:

@@ -29,6 +29,11 @@ def render(folder: Path, template: str | None, messages: Any = HELLO, prompt: bo
         ("a\n    {% if true %}\nb\n    {% endif %}\nc", "a\nb\nc"),
         ("{{ messages | tojson }}", '[{"role": "user", "content": "<hi> é"}]'),
         ("{{ {'a': [1]} | tojson(indent=2) }}", '{\n  "a": [\n    1\n  ]\n}'),
+        (
+            "{{ {'b': 'é', 'a': 1} | tojson(ensure_ascii=False, sort_keys=True) }}",
+            '{"a": 1, "b": "é"}',
+        ),
+        ("{{ ['é', 1] | tojson(ensure_ascii=True, separators=(',', ':')) }}", '["\\u00e9",1]'),
         ("{% for m in [1,2,3] %}{% if m == 2 %}{% break %}{% endif %}{{ m }}{% endfor %}", "1"),
         ("{% generation %}\nanswer{% endgeneration %}", "answer"),
         ("{{ strftime_now('%Y') | length }}", "4"),
@@ -62,6 +67,8 @@ def test_a_call_with_content_has_no_thoughts_that_gpt_oss_would_refuse(tmp_path:
         ("{{ ''.__class__.__mro__ }}", "unsafe"),
         ("{% if %}", "Expected an expression"),
         ("{{ 1 + 'a' }}", "unsupported operand"),
+        ("{{ 'a' | dictsort }}", "no attribute 'items'"),
+        ("{{ 'a' | items | list }}", "Can only get item pairs"),
     ],
 )
 def test_a_template_that_fails_is_refused_with_the_reason(

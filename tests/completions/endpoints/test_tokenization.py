@@ -91,8 +91,6 @@ def test_messages_are_those_of_a_chat(
     ("body", "code", "param"),
     [
         ({"messages": CALLING[1:], "tools": TOOLS}, "unsupported_parameter", "tools"),
-        ({"messages": [*CALLING, {"role": "tool", "content": "", "tool_call_id": "2"}]},
-         "invalid_value", "messages[2].tool_call_id"),
         ({"messages": CALLING, "chat_template_kwargs": {"tools": 1}},
          "invalid_value", "chat_template_kwargs.tools"),
         ({"messages": CALLING, "thinking": {"type": "enabled"}},
@@ -128,12 +126,10 @@ def test_refused_conversations(api: Client, body: dict[str, Any], code: str, par
         ({"messages": [1]}, "invalid_type", "messages[0]"),
         ({"messages": [{"role": "user"}]}, "missing_required_parameter", "messages[0].content"),
         ({"messages": [{"role": "x", "content": ""}]}, "invalid_value", "messages[0].role"),
-        ({"messages": [{"role": "user", "content": "", "x": 1}]},
-         "unknown_parameter", "messages[0].x"),
         ({"messages": [{"role": "user", "content": [{"type": "image_url"}]}]},
          "unsupported_content_type", "messages[0].content[0].type"),
         ({"messages": [{"role": "user", "content": [{"type": "text"}]}]},
-         "invalid_value", "messages[0].content[0]"),
+         "missing_required_parameter", "messages[0].content[0].text"),
     ],
 )  # fmt: skip
 def test_refused_tokenize(api: Client, body: dict[str, Any], code: str, param: str) -> None:

@@ -112,3 +112,39 @@ def test_tools_and_calls_are_in_the_prompt(family: Family) -> None:
     assert text.count(written.opening) >= 2
     assert "None" not in text
     assert "sunny" in text
+
+
+def history(*arguments: Any) -> list[dict[str, Any]]:
+    """A conversation that goes on after one message with a call for each of these arguments."""
+    calls = [
+        {**CALL, "id": f"call_{i}", "function": {"name": "weather", "arguments": each}}
+        for i, each in enumerate(arguments)
+    ]
+    results = [says("tool", f"sunny {i}", tool_call_id=f"call_{i}") for i in range(len(calls))]
+    return [
+        says("system", "Be brief."), says("user", "Where?"),
+        says("assistant", None, tool_calls=calls), *results,
+        says("assistant", "There."), says("user", "Sure?"),
+    ]  # fmt: skip
+
+
+HISTORIES: Mapping[str, list[dict[str, Any]]] = {
+    "an object": history({"city": "Rome"}),
+    "two calls": history({"city": "Rome"}, {}),
+    "a call that was cut": history('{"city": "Rome'),
+    "a list": history('["Rome"]'),
+    "an open call": [*history({"city": "Rome"})[:3], says("user", "Where, sunny?")],
+    "no call": [says("user", "Where?"), says("tool", "sunny, Rome", tool_call_id="1")],
+    "two users": [says("user", "Where?"), says("user", "Rome, sunny?")],
+    "an assistant first": [says("assistant", "sunny, Rome"), says("user", "Where?")],
+    "a late system": [says("user", "Where?"), says("system", "sunny, Rome"), says("user", "?")],
+}
+
+
+@pytest.mark.parametrize("name", HISTORIES)
+def test_no_history_is_refused_and_nothing_of_it_is_lost(sides: Sides, name: str) -> None:
+    for tools in (TOOLS, ()):
+        for written in (*TOOL_FORMATS.values(), None):
+            text = prompt_text(sides.model, HISTORIES[name], tools, written, {})
+            assert all(word in text for word in ("Where", "Rome", "sunny"))
+            assert "None" not in text
