@@ -252,6 +252,22 @@ def test_errors_name_the_place(client, change, param):
     assert caught.value.param == param
 
 
+def test_what_the_client_parses_and_streams_goes_back(client):
+    call = {"model": MODEL, "tools": [ROME], "tool_choice": "required", "max_tokens": 200}
+    call |= {"parallel_tool_calls": False, "temperature": 0}
+    parsed = client.chat.completions.parse(messages=HELLO, **call).choices[0].message
+    with client.chat.completions.stream(messages=HELLO, **call) as stream:
+        gathered = stream.get_final_completion().choices[0].message
+    for message in (parsed, gathered):
+        (made,) = message.tool_calls
+        assert made.function.parsed_arguments["city"] in ("Rome", "Paris")
+        result = {"role": "tool", "tool_call_id": made.id, "content": "Sun."}
+        again = client.chat.completions.create(
+            model=MODEL, messages=[*HELLO, message.model_dump(), result], max_tokens=4
+        )
+        assert again.usage.completion_tokens
+
+
 # Scripted models --------------------------------------------------------------------------------
 
 
