@@ -25,6 +25,7 @@ _LAYOUT = 1
 again."""
 _GGUF_LAYOUT = 2
 """The same of the files that describe a GGUF file. 2: all its end tokens."""
+_OWN_FILES = ("config.json", "tokenizer.json")
 _HUB_FILES = ["*.json", "*.safetensors", "*.model", "*.txt", "*.jinja"]
 
 
@@ -39,10 +40,11 @@ def is_prepared(entry: ModelEntry) -> bool:
     """Return whether the folder is complete and from the source that models.toml names now.
 
     Compares sizes, not checksums, so that it takes milliseconds; `verify` reads every byte, except
-    those of a GGUF file. The operator's own folder needs no manifest, only a config.json.
+    those of a GGUF file. The operator's own folder needs no manifest, only a config.json and a
+    tokenizer.json.
     """
     if _is_own_folder(entry):
-        return (entry.folder / "config.json").is_file()
+        return all((entry.folder / name).is_file() for name in _OWN_FILES)
     manifest = _read_manifest(entry.folder)
     if manifest is None or manifest["source"] != _source(entry):
         return False
@@ -64,7 +66,7 @@ def prepare(entry: ModelEntry, report: Report) -> bool:
     """
     if _is_own_folder(entry):
         _check_own(entry)
-        return False
+        return _convert_tokenizer(entry, entry.folder, report)
     if is_prepared(entry):
         return False
     with _exclusive(entry), _scratch(entry) as scratch:
@@ -77,6 +79,7 @@ def prepare(entry: ModelEntry, report: Report) -> bool:
             _describe(entry, entry.gguf_file, built, report)
         else:
             _download(entry, built, report)
+            _convert_tokenizer(entry, built, report)
         report("writing checksums")
         _write_manifest(entry, built)
         shutil.rmtree(entry.folder, ignore_errors=True)
@@ -91,8 +94,7 @@ def _is_own_folder(entry: ModelEntry) -> bool:
 
 def _check_own(entry: ModelEntry) -> None:
     """Check the operator's folder: a partial copy would look whole until a worker loads it."""
-    wanted = ("config.json", "tokenizer.json")
-    missing = [name for name in wanted if not (entry.folder / name).is_file()]
+    missing = [] if (entry.folder / "config.json").is_file() else ["config.json"]
     if not any(any(entry.folder.glob(weights)) for weights in ("*.safetensors", "*.bin")):
         missing.append("weights (*.safetensors)")
     if missing:
@@ -101,6 +103,26 @@ def _check_own(entry: ModelEntry) -> None:
             f"{entry.folder} holds no {', '.join(missing)}",
             "Put a folder in the transformers layout there, or give its hub name in models.toml.",
         )
+
+
+def _convert_tokenizer(entry: ModelEntry, folder: Path, report: Report) -> bool:
+    """Write the tokenizer.json of a folder that has another form of its tokenizer. Returns whether
+    there was something to do."""
+    if (folder / "tokenizer.json").is_file():
+        return False
+    from workers import tokenizer_conversion
+
+    try:
+        source = tokenizer_conversion.convert_tokenizer(folder)
+    except (tokenizer_conversion.ConversionError, OSError) as error:
+        raise CheckpointError(
+            f"converting the tokenizer of {entry.id}",
+            str(error),
+            "Put a tokenizer.json of this model, or of one with the same tokenizer, into "
+            + ("a folder with the rest, and name it with path." if entry.hub else f"{folder}."),
+        ) from error
+    report(f"wrote tokenizer.json from {source}")
+    return True
 
 
 # Sources -----------------------------------------------------------------------------------------

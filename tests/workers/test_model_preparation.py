@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from completions.catalog.entries import ModelEntry
+from tests.workers.tokenizer_files import write_tekken
 from workers import model_preparation
 from workers.model_preparation import CheckpointError
 
@@ -162,7 +163,7 @@ def test_a_folder_of_the_operator_needs_no_manifest(tmp_path):
         model_preparation.prepare(entry, ignore)
     entry.folder.mkdir()
     (entry.folder / "config.json").write_text("{}")
-    with pytest.raises(CheckpointError, match=r"no tokenizer\.json, weights"):
+    with pytest.raises(CheckpointError, match=r"holds no weights"):
         model_preparation.prepare(entry, ignore)
     (entry.folder / "tokenizer.json").write_text("{}")
     (entry.folder / "model-00001-of-00002.safetensors").touch()
@@ -176,11 +177,50 @@ def test_a_hub_model_is_downloaded_into_the_same_layout(tmp_path, monkeypatch):
         assert repository == "someone/model"
         (local_dir / ".cache").mkdir(parents=True)
         (local_dir / "config.json").write_text("{}")
+        (local_dir / "tokenizer.json").write_text("{}")
 
     monkeypatch.setattr("huggingface_hub.snapshot_download", download)
     assert model_preparation.prepare(entry, ignore)
     assert model_preparation.is_prepared(entry)
-    assert sorted(os.listdir(entry.folder)) == ["config.json", "manifest.json"]
+    assert sorted(os.listdir(entry.folder)) == [
+        "config.json", "manifest.json", "tokenizer.json",
+    ]  # fmt: skip
+
+
+def test_a_hub_model_gets_its_tokenizer_converted(tmp_path, monkeypatch):
+    entry = ModelEntry(id="hub-model", folder=tmp_path / "hub-model", hub="someone/model")
+
+    def download(repository: str, local_dir: Path, allow_patterns: list[str]) -> None:
+        local_dir.mkdir(parents=True)
+        write_tekken(local_dir)
+
+    monkeypatch.setattr("huggingface_hub.snapshot_download", download)
+    lines: list[str] = []
+    assert model_preparation.prepare(entry, lines.append)
+    assert "wrote tokenizer.json from tekken.json" in lines
+    assert "tokenizer.json" in json.loads((entry.folder / "manifest.json").read_text())["files"]
+
+
+def test_the_tokenizer_of_an_own_folder_is_converted_once(tmp_path):
+    entry = ModelEntry(id="own", folder=tmp_path)
+    write_tekken(tmp_path)
+    (tmp_path / "model.safetensors").touch()
+    assert not model_preparation.is_prepared(entry)
+    assert model_preparation.prepare(entry, ignore)
+    assert model_preparation.is_prepared(entry)
+    assert not model_preparation.prepare(entry, pytest.fail)
+
+
+def test_a_tokenizer_that_cannot_be_converted_names_the_file_to_fetch(tmp_path):
+    entry = ModelEntry(id="own", folder=tmp_path)
+    (tmp_path / "config.json").write_text("{}")
+    (tmp_path / "model.safetensors").touch()
+    for name in ("", "tokenizer.model"):
+        if name:
+            (tmp_path / name).write_bytes(b"\x0a\x7f")
+        with pytest.raises(CheckpointError, match=r"Put a tokenizer\.json .* into /\S+$") as caught:
+            model_preparation.prepare(entry, ignore)
+        assert name in str(caught.value)
 
 
 def test_an_unreachable_hub_names_the_step(tmp_path, monkeypatch):

@@ -22,10 +22,11 @@ pytestmark = pytest.mark.integration
 
 @pytest.fixture
 def environment(tmp_path) -> dict[str, str]:
-    """An installation of its own whose only model is a folder with a config.json."""
+    """An installation of its own whose only model is a folder without weights."""
     model = tmp_path / "models" / "tiny"
     model.mkdir(parents=True)
     (model / "config.json").write_text('{"vocab_size": 10, "max_position_embeddings": 64}')
+    (model / "tokenizer.json").write_text("{}")
     (tmp_path / "models.toml").write_text('[models.tiny]\npath = "tiny"\n')
     ours = ("DATABASE_URL", "REDIS_URL", "PORT", "DJANGO_SETTINGS_MODULE")
     inherited = {name: value for name, value in os.environ.items() if name not in ours}
