@@ -13,16 +13,22 @@ django.setup(set_prefix=False)
 
 # These need Django set up.
 from completions.endpoints.uploads import MAX_PART_BYTES  # noqa: E402
+from project.server.cross_origin import CrossOriginHeaders, Preflights  # noqa: E402
 from project.server.gateway import MULTIPART_OVERHEAD, Application, Gateway  # noqa: E402
 from project.server.handler import ASGIHandler  # noqa: E402
 
+handler: Any = ASGIHandler()
+if settings.CORS_ORIGINS:
+    handler = Preflights(handler, settings.CORS_ORIGINS)
 application: Any = Gateway(
-    cast("Application", ASGIHandler()),
+    cast("Application", handler),
     settings.MAX_BODY_BYTES,
     uploads={
         "/v1/files": settings.MAX_FILE_BYTES + MULTIPART_OVERHEAD,
         "/v1/uploads/[^/]+/parts": MAX_PART_BYTES + MULTIPART_OVERHEAD,
     },
 )
+if settings.CORS_ORIGINS:
+    application = CrossOriginHeaders(application, settings.CORS_ORIGINS)
 if settings.TRUSTED_PROXIES:
     application = ProxyHeadersMiddleware(application, settings.TRUSTED_PROXIES)

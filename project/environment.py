@@ -1,6 +1,7 @@
 """Reads settings from environment variables; a wrong value is refused by the variable's name."""
 
 import os
+import re
 from collections.abc import Sequence
 from typing import Any
 
@@ -9,6 +10,7 @@ from django.core.exceptions import ImproperlyConfigured
 
 _SWITCHES = ("", "true", "on", "ok", "y", "yes", "1", "false", "off", "n", "no", "0")
 """What a variable for yes or no may hold; all but django-environ's own names of true are false."""
+_ORIGIN = re.compile(r"[a-z][a-z0-9+.-]*://([a-z0-9._-]+|\[[0-9a-f:.]+\])(:[0-9]{1,5})?")
 _FORMS = {int: "a whole number", float: "a number", bool: "true or false"}
 
 
@@ -23,6 +25,17 @@ class Environment(environ.Env):  # type: ignore[misc] # it has no types
         except ValueError:
             pass
         raise ImproperlyConfigured(f"{var} is {text!r}; use {_FORMS.get(cast, 'JSON')}")
+
+    def origins(self, var: str) -> list[str]:
+        """Return the origins in `var`, as browsers write them. Raises ImproperlyConfigured."""
+        values: list[str] = [value.strip().lower() for value in self.list(var, default=[])]
+        for value in values:
+            if value != "*" and not _ORIGIN.fullmatch(value):
+                raise ImproperlyConfigured(
+                    f"{var} is {value!r}; use origins such as https://app.example.com, without a "
+                    "path, or * for all"
+                )
+        return values
 
     def choice(self, var: str, choices: Sequence[str], default: str) -> str:
         """Return the value of `var`, one of `choices`. Raises ImproperlyConfigured."""

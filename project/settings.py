@@ -299,6 +299,8 @@ FORMAT_MODULE_PATH = "project.date_formats"
 HTTPS = env.bool("QUIRE_HTTPS", default=False)
 # Addresses and CIDR networks whose X-Forwarded-For is trusted; keys may be bound to networks.
 TRUSTED_PROXIES = env.list("QUIRE_TRUSTED_PROXIES", default=[])
+CORS_ORIGINS = env.origins("QUIRE_CORS_ORIGINS")
+"""Origins whose pages may use the API; project/server/cross_origin.py answers them."""
 SECURE_PROXY_SSL_HEADER = ("HTTP_X_FORWARDED_PROTO", "https") if HTTPS else None
 SESSION_COOKIE_SECURE = CSRF_COOKIE_SECURE = HTTPS
 SECURE_HSTS_SECONDS = 31_536_000 if HTTPS else 0

@@ -98,12 +98,22 @@ def test_servers_that_are_given_are_used(tmp_path):
         ("QUIRE_REQUEST_TIMEOUT", "soon", "use a number"),
         ("QUIRE_HTTPS", "maybe", "use true or false"),
         ("QUIRE_STORAGE_OPTIONS", "{", "use JSON"),
+        ("QUIRE_CORS_ORIGINS", "https://a.example/", "use origins such as https://app.example.com"),
+        ("QUIRE_CORS_ORIGINS", "a.example", "use origins such as https://app.example.com"),
         ("QUIRE_LOG_LEVEL", "loud", "use DEBUG, INFO, WARNING, ERROR or CRITICAL"),
     ],
 )
 def test_a_bad_value_is_named(tmp_path, name, value, remedy):
     with pytest.raises(ValueError, match=f"ImproperlyConfigured: {name} is '{value}'; {remedy}"):
         read(tmp_path, "DEVICE", **{name: value})
+
+
+def test_origins_are_read_as_browsers_write_them(tmp_path):
+    given = "https://A.example.com, http://[::1]:3000,tauri://localhost"
+    found = read(tmp_path, "CORS_ORIGINS", QUIRE_CORS_ORIGINS=given)["CORS_ORIGINS"]
+    assert found == "['https://a.example.com', 'http://[::1]:3000', 'tauri://localhost']"
+    for nothing in ({}, {"QUIRE_CORS_ORIGINS": ""}):
+        assert read(tmp_path, "CORS_ORIGINS", **nothing) == {"CORS_ORIGINS": "[]"}
 
 
 def test_what_cannot_be_a_database_is_named_without_its_password(tmp_path):
