@@ -23,6 +23,9 @@ IMPATIENT_AFTER = 1.0
 """Seconds after which a second stop signal kills the children. Earlier signals are duplicates of
 the first: make forwards a signal that the process group has already received."""
 
+PID_FILE_RETRY = 5.0
+"""Seconds before another try to write a pid file, for example on a full disk."""
+
 ROTATE_EVERY = 60.0
 """Seconds between two checks of the size of the logs."""
 
@@ -72,6 +75,7 @@ class _Child:
     started_at: float = 0.0
     failures: int = 0
     restart_at: float | None = None
+    has_pid_file: bool = False
 
 
 class Supervisor:
@@ -156,13 +160,16 @@ class Supervisor:
         self._children.clear()
 
     def _spawn(self, child: _Child) -> None:
+        """Start a child that does not run. Raises OSError if none was started: an error after the
+        start would leave a process that nobody stops, beside the one started in its place."""
+        assert child.process is None
         service = child.service
-        child.restart_at = None
         child.started_at = time.monotonic()
         self._rotate(service)
         with open(self.log(service.name), "ab", buffering=0) as log:
             now = datetime.datetime.now().astimezone().isoformat(timespec="seconds")
-            log.write(f"--- {now} starting {service.name}\n".encode())
+            with contextlib.suppress(OSError):  # a full disk
+                log.write(f"--- {now} starting {service.name}\n".encode())
             child.process = subprocess.Popen(  # noqa: S603
                 service.command,
                 stdin=subprocess.DEVNULL,
@@ -173,9 +180,20 @@ class Supervisor:
                 start_new_session=True,
                 preexec_fn=dying_with(os.getpid()),
             )
-        draft = self._pid_file(service).with_suffix(".draft")
-        draft.write_text(f"{child.process.pid}\n")
-        draft.replace(self._pid_file(service))  # atomic, so that no reader finds it empty
+        child.restart_at = None
+        child.has_pid_file = False
+        if error := self._write_pid_file(child, child.process):
+            self._report(f"{service.name} runs as process {child.process.pid}, but {error}")
+
+    def _write_pid_file(self, child: _Child, process: subprocess.Popen[bytes]) -> OSError | None:
+        draft = self._pid_file(child.service).with_suffix(".draft")
+        try:
+            draft.write_text(f"{process.pid}\n")
+            draft.replace(self._pid_file(child.service))  # atomic: no reader finds it empty
+        except OSError as error:  # for example a full disk
+            return error
+        child.has_pid_file = True
+        return None
 
     def _rotate(self, service: Service) -> None:
         try:
@@ -192,6 +210,8 @@ class Supervisor:
         """Sleep until a signal, a due restart or the timeout, then do what is due."""
         self._raise_if_asked_to_stop()
         due = [child.restart_at for child in self._children.values() if child.restart_at]
+        if any(child.process and not child.has_pid_file for child in self._children.values()):
+            due.append(time.monotonic() + PID_FILE_RETRY)
         self._sleep(min([timeout, *(at - time.monotonic() for at in due)]))
         for child in self._children.values():
             if child.process is not None and _has_exited(child.process):
@@ -201,6 +221,8 @@ class Supervisor:
                     self._spawn(child)
                 except OSError as error:  # out of memory or processes
                     self._schedule(child, f"could not be started: {error}")
+            elif child.process is not None and not child.has_pid_file:
+                self._write_pid_file(child, child.process)
         self._raise_if_asked_to_stop()
 
     def _raise_if_asked_to_stop(self) -> None:
@@ -268,7 +290,10 @@ class Supervisor:
             os.killpg(process.pid, signal.SIGKILL)  # the zombie still reserves the id
         process.wait()
         child.process = None
-        self._pid_file(child.service).unlink(missing_ok=True)
+        try:
+            self._pid_file(child.service).unlink(missing_ok=True)
+        except OSError as error:  # for example a file system that is read-only by now
+            self._report(f"{self._pid_file(child.service)} cannot be removed: {error}")
 
 
 def dying_with(parent: int) -> Callable[[], None]:

@@ -151,6 +151,30 @@ def test_a_killed_child_comes_back(supervisor, tmp_path, lines):
     assert f"log: {tmp_path}/log/one.log" in lines[0]
 
 
+def test_a_child_whose_pid_file_cannot_be_written_is_started_once(supervisor, tmp_path, lines):
+    """As on a full disk. A second one would run beside the first, which nobody would stop."""
+    draft = tmp_path / "run/one.draft"
+    draft.mkdir()
+    supervisor.start(Service("one", FOREVER))
+    first = supervisor.pid("one")
+    assert lines == [f"one runs as process {first}, but [Errno 21] Is a directory: '{draft}'"]
+    os.kill(first, signal.SIGKILL)
+    assert supervisor.wait_until(lambda: supervisor.pid("one") not in (None, first), PATIENCE)
+    second = supervisor.pid("one")
+    assert not supervisor.wait_until(lambda: supervisor.pid("one") != second, 0.3)
+    draft.rmdir()
+    assert supervisor.wait_until((tmp_path / "run/one.pid").exists, PATIENCE)
+    assert int((tmp_path / "run/one.pid").read_text()) == second
+    supervisor.stop()
+    assert not is_alive(second)
+
+
+def test_a_log_that_cannot_be_written_stops_no_child(supervisor, monkeypatch):
+    monkeypatch.setattr(supervisor, "log", lambda name: Path("/dev/full"))
+    supervisor.start(Service("one", FOREVER))
+    assert is_alive(supervisor.pid("one"))
+
+
 def test_a_failing_child_is_tried_ever_more_slowly(supervisor, lines):
     supervisor.start(shell("one", "exit 3"))
     assert supervisor.wait_until(lambda: len(lines) >= 5, PATIENCE)
