@@ -1,5 +1,9 @@
 """Settings of Celery: broker, queues, acknowledgement and periodic tasks."""
 
+from datetime import UTC, datetime, timedelta
+from time import monotonic
+
+from celery.schedules import schedule
 from django.conf import settings
 from kombu import Queue
 
@@ -50,11 +54,20 @@ worker_enable_remote_control = False
 worker_hijack_root_logger = False
 worker_cancel_long_running_tasks_on_connection_loss = False
 
+_START = datetime.now(UTC) - timedelta(seconds=monotonic())
+
+
+def steady_now() -> datetime:
+    """Return a time that no change of the system's clock moves. By the clock of the system, a step
+    back by an hour would stop all periodic tasks for an hour."""
+    return _START + timedelta(seconds=monotonic())
+
+
 # Per task: seconds between two runs, and seconds until the message of a run expires.
 beat_schedule = {
     name: {
         "task": f"completions.tasks.{name}",
-        "schedule": every,
+        "schedule": schedule(every, nowfun=steady_now),
         "options": {"expires": expires},
     }
     for name, every, expires in (
