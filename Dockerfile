@@ -43,7 +43,7 @@ EXPOSE 8000
 CMD ["uvicorn", "project.asgi:application", "--host", "0.0.0.0", "--port", "8000", \
      "--loop", "uvloop", "--http", "project.server.http_protocol:Protocol", "--ws", "none", "--no-access-log", \
      "--no-server-header", "--no-use-colors", "--no-proxy-headers", "--timeout-graceful-shutdown", "20", \
-     "--timeout-keep-alive", "75"]
+     "--timeout-keep-alive", "75", "--workers", "1"]
 
 FROM base AS worker
 # On CPUs the engine compiles its C kernels for the machine that it finds; without them it is several times slower.

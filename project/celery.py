@@ -8,10 +8,10 @@ os.environ.setdefault("DJANGO_SETTINGS_MODULE", "project.settings")
 
 _CONFIG = "project.celeryconfig"
 
-app = Celery("quire", set_as_current=True, config_source=_CONFIG)
+app = Celery("quire", set_as_current=True, loader="app", config_source=_CONFIG)
 
 
 def engine_app() -> Celery:
     """Return the app of an engine worker, which needs no Django models. Without Celery's fixup for
     Django, it neither loads the applications nor checks the URL table."""
-    return Celery("quire", set_as_current=True, config_source=_CONFIG, fixups=[])
+    return Celery("quire", set_as_current=True, loader="app", config_source=_CONFIG, fixups=[])

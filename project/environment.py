@@ -14,6 +14,25 @@ _ORIGIN = re.compile(r"[a-z][a-z0-9+.-]*://([a-z0-9._-]+|\[[0-9a-f:.]+\])(:[0-9]
 _FORMS = {int: "a whole number", float: "a number", bool: "true or false"}
 
 
+FOREIGN = (
+    (
+        r"CELERY_BROKER(_READ|_WRITE)?_URL",
+        "Celery would use it instead of REDIS_URL; unset it, or give both the same address",
+    ),
+    (r"CELERY_RESULT_BACKEND", "Quire stores results itself; unset it"),
+)
+"""Patterns of variables that a library reads by itself, and why Quire does not start with them."""
+
+
+def refuse_foreign_variables(redis_url: str) -> None:
+    """Raise ImproperlyConfigured if a variable would redirect a part of the service. One that is
+    empty or repeats `redis_url` changes nothing."""
+    for pattern, reason in FOREIGN:
+        for name, value in os.environ.items():
+            if re.fullmatch(pattern, name) and value not in ("", redis_url):
+                raise ImproperlyConfigured(f"{name} is set: {reason}")
+
+
 class Environment(environ.Env):  # type: ignore[misc] # it has no types
     def get_value(self, var: str, cast: Any = None, *args: Any, **options: Any) -> Any:
         """Return the value of `var`, converted by `cast`. Raises ImproperlyConfigured."""

@@ -14,7 +14,7 @@ from django.core.exceptions import ImproperlyConfigured
 
 from completions.catalog.entries import DTYPES
 from project import structured_logs
-from project.environment import Environment
+from project.environment import Environment, refuse_foreign_variables
 
 env = Environment()
 BASE_DIR = Path(__file__).resolve().parent.parent
@@ -87,6 +87,7 @@ _redis_url = env.str("REDIS_URL", default="")
 VALKEY_SOCKET: Path | None = None if _redis_url else _socket_path()
 REDIS_URL = _redis_url or f"unix://{quote(str(VALKEY_SOCKET))}?db=0"
 REDIS_PREFIX = env.str("QUIRE_REDIS_PREFIX", default="quire:")
+refuse_foreign_variables(_redis_url)
 
 
 # Database: SQLite under QUIRE_HOME, or DATABASE_URL ----------------------------------------------

@@ -38,6 +38,10 @@ def explained() -> Iterator[None]:
         raise CommandError(str(error)) from error
     except DatabaseError as error:
         raise CommandError(f"the database cannot be used: {error}") from error
+    except OSError as error:
+        if error.filename is None:
+            raise
+        raise CommandError(f"{error.filename} cannot be used: {error.strerror}") from error
 
 
 def prepare_process() -> None:

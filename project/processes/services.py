@@ -1,9 +1,11 @@
 """The services that `up` starts, declared from the settings."""
 
+import os
 import sys
 from collections.abc import Collection
 
 from django.conf import settings
+from django.core.exceptions import ImproperlyConfigured
 
 from completions.catalog.entries import Catalog
 from project.processes import valkey
@@ -24,7 +26,8 @@ default too; nginx and load balancers after 60 s."""
 _UVICORN = (
     "-m uvicorn project.asgi:application --http project.server.http_protocol:Protocol "
     "--loop uvloop --ws none --no-access-log --no-server-header --no-use-colors "
-    f"--timeout-graceful-shutdown {WEB_GRACE} --timeout-keep-alive {KEEP_ALIVE} --no-proxy-headers"
+    f"--timeout-graceful-shutdown {WEB_GRACE} --timeout-keep-alive {KEEP_ALIVE} --no-proxy-headers "
+    "--workers 1"  # or uvicorn would start as many as WEB_CONCURRENCY says
 )
 
 
@@ -32,7 +35,7 @@ def declare(catalog: Catalog, endpoint: Endpoint, only: Collection[str]) -> list
     """Return the services named in `only`, in starting order.
 
     The embedded Valkey is always included, and first, unless REDIS_URL names a server. Raises
-    ValkeyUnavailableError.
+    ValkeyUnavailableError, and ImproperlyConfigured for variables that change uvicorn.
     """
     chosen: list[Service] = []
     if settings.VALKEY_SOCKET:
@@ -46,8 +49,18 @@ def declare(catalog: Catalog, endpoint: Endpoint, only: Collection[str]) -> list
         chosen.append(_python("cpu-worker", ["manage.py", "cpu_worker"], 20, _WORKERS))
     if "web" in only:
         command = [*_UVICORN.split(), "--host", endpoint.host, "--port", str(endpoint.port)]
+        _refuse_options_of_uvicorn(command)
         chosen.append(_python("web", command, WEB_GRACE + 5, _WEB))
     return chosen
+
+
+def _refuse_options_of_uvicorn(command: Collection[str]) -> None:
+    """Refuse variables by which uvicorn's command line would take other options than ours, for
+    example a socket to listen on. Ours win where both are given."""
+    for name in os.environ:
+        option = "--" + name.removeprefix("UVICORN_").lower().replace("_", "-")
+        if name.startswith("UVICORN_") and option not in command:
+            raise ImproperlyConfigured(f"{name} is set: it changes the web server; unset it")
 
 
 def needs_database(service: Service) -> bool:

@@ -128,6 +128,27 @@ def test_a_home_that_cannot_be_made_is_named(tmp_path):
         read(tmp_path / "file" / "home", "DEVICE")
 
 
+@pytest.mark.parametrize(
+    "name",
+    [
+        "CELERY_BROKER_URL",
+        "CELERY_BROKER_READ_URL",
+        "CELERY_BROKER_WRITE_URL",
+        "CELERY_RESULT_BACKEND",
+    ],
+)
+def test_a_variable_that_redirects_celery_is_refused(tmp_path, name):
+    """The web tier would go on to REDIS_URL, and every job would wait for ever."""
+    with pytest.raises(ValueError, match=f"ImproperlyConfigured: {name} is set: .*; unset it"):
+        read(tmp_path, "DEVICE", **{name: "redis://elsewhere:1/0"})
+
+
+def test_a_broker_that_is_the_same_server_is_accepted(tmp_path):
+    url = "redis://r:1/2"
+    same = {"CELERY_BROKER_URL": url, "CELERY_BROKER_READ_URL": ""}
+    read(tmp_path, "REDIS_URL", REDIS_URL=url, CELERY_LOADER="mine.Loader", **same)
+
+
 @pytest.mark.parametrize(("value", "expected"), [("", "False"), ("on", "True"), ("No", "False")])
 def test_a_switch_may_have_several_names(tmp_path, value, expected):
     assert read(tmp_path, "HTTPS", QUIRE_HTTPS=value) == {"HTTPS": expected}

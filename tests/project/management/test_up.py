@@ -49,6 +49,17 @@ def refused(environment: dict[str, str], *arguments: str) -> str:
     return done.stderr
 
 
+@pytest.mark.parametrize("name", ["log", "run", "valkey"])
+def test_a_file_in_place_of_a_folder_is_named(environment, tmp_path, name):
+    (tmp_path / name).touch()
+    assert f"{tmp_path / name} cannot be used: File exists" in refused(environment)
+
+
+def test_a_variable_of_celery_is_named(environment):
+    environment["CELERY_BROKER_URL"] = "redis://127.0.0.1:1/0"
+    assert refused(environment).startswith("CELERY_BROKER_URL is set: ")
+
+
 @contextmanager
 def running(
     environment: dict[str, str], *arguments: str, limit: int | None = None

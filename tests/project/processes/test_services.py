@@ -4,6 +4,8 @@ import json
 import re
 from pathlib import Path
 
+import pytest
+from django.core.exceptions import ImproperlyConfigured
 from openai import DEFAULT_CONNECTION_LIMITS
 
 from project.processes import services
@@ -31,6 +33,18 @@ def pairs(options: list[str]) -> set[str]:
 def test_clients_and_proxies_close_idle_connections_first():
     assert max(PROXIES_KEEP, DEFAULT_CONNECTION_LIMITS.keepalive_expiry) < services.KEEP_ALIVE
     assert f"--timeout-keep-alive {services.KEEP_ALIVE}" in pairs(web_options())
+
+
+def test_a_variable_that_changes_uvicorn_is_refused(monkeypatch):
+    monkeypatch.setenv("UVICORN_PORT", "1234")  # `up` names the port itself
+    web_options()
+    monkeypatch.setenv("UVICORN_UDS", "/run/web.sock")
+    with pytest.raises(ImproperlyConfigured, match=r"UVICORN_UDS is set: .*; unset it"):
+        web_options()
+
+
+def test_the_number_of_web_processes_does_not_come_from_the_environment():
+    assert "--workers 1" in pairs(web_options())
 
 
 def test_the_image_starts_the_web_server_as_up_does():
