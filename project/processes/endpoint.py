@@ -36,20 +36,19 @@ class Endpoint:
         """Return whether /readyz returns 200, which means that a worker serves a model."""
         return not self.failures()
 
-    def failures(self) -> list[str]:
-        """Return what /readyz names as missing; an empty list if the service is ready."""
+    def failures(self) -> dict[str, str]:
+        """Return the reasons, by part, why the service is not ready; empty if it is."""
         connection = http.client.HTTPConnection(self._reachable, self.port, timeout=2)
         try:
             connection.request("GET", "/readyz")
             answer = connection.getresponse()
             if answer.status == http.HTTPStatus.OK:
-                return []
-            named = json.loads(answer.read())["failures"]
-            return [f"{part}: {reason}" for part, reason in named.items()]
+                return {}
+            return dict(json.loads(answer.read())["failures"])
         except (OSError, http.client.HTTPException):
-            return ["the web server does not answer"]
-        except (AttributeError, KeyError, TypeError, ValueError):  # another server's answer
-            return [f"the web server answers /readyz with {answer.status}"]
+            return {"web": "does not answer"}
+        except (KeyError, TypeError, ValueError):  # another server's answer
+            return {"web": f"answers /readyz with {answer.status}"}
         finally:
             connection.close()
 

@@ -1,5 +1,6 @@
 """`manage.py create_api_key NAME`: prints only the new key's secret on standard output."""
 
+import sys
 from argparse import ArgumentParser, ArgumentTypeError
 from collections.abc import Callable
 from datetime import timedelta
@@ -108,3 +109,5 @@ class Command(BaseCommand):
         except ValidationError as error:
             raise CommandError("; ".join(error.messages)) from error
         self.stdout.write(changes.issue(key, actor))
+        if sys.stderr.isatty():
+            self.stderr.write("The service explains its API at /docs; /admin/ lists the keys.")

@@ -5,7 +5,9 @@ import io
 import os
 import time
 from argparse import ArgumentParser, ArgumentTypeError
+from collections.abc import Mapping
 from typing import Any
+from urllib.parse import urlsplit
 
 from django.apps import apps
 from django.conf import settings
@@ -76,8 +78,8 @@ class Command(BaseCommand):
     def _wait_until_ready(self, supervisor: Supervisor, endpoint: Endpoint) -> None:
         started = time.monotonic()
         while not supervisor.wait_until(endpoint.is_ready, REMINDER, interval=0.25):
-            waited = f"not ready after {time.monotonic() - started:.0f} s"
-            self._say(f"{waited}: {'; '.join(endpoint.failures())}")
+            reasons = explain_failures(endpoint.failures(), supervisor)
+            self._say(f"not ready after {time.monotonic() - started:.0f} s: {reasons}")
             for name in supervisor.failing():
                 self._say(f"the end of {name}.log:\n{logs.tail(supervisor.log(name))}")
         self._say(f"ready after {time.monotonic() - started:.1f} s: {endpoint.url}")
@@ -85,6 +87,8 @@ class Command(BaseCommand):
     def _show(self, endpoint: Endpoint, models: entries.Catalog) -> None:
         command = endpoint.curl(self.secret or "$QUIRE_API_KEY", next(iter(models)).id)
         self._write(f"\nTry it (Ctrl-C stops everything):\n\n{command}\n")
+        self._write(f"Documentation: {endpoint.url}/docs")
+        self._write(f"Admin: {endpoint.url}/admin/ (its first user: manage.py createsuperuser)\n")
         if not self.secret:
             self._write("A key: python manage.py create_api_key NAME\n")
 
@@ -95,6 +99,22 @@ class Command(BaseCommand):
         with contextlib.suppress(OSError):  # the terminal was closed
             self.stdout.write(text)
             self.stdout.flush()
+
+
+def explain_failures(failures: Mapping[str, str], supervisor: Supervisor) -> str:
+    """Return why the service is not ready, with what only this machine's operator may see."""
+    reasons = dict(failures)
+    if "worker" in reasons and supervisor.pid("worker") and not supervisor.failing():
+        reasons["worker"] = f"loads its model (log: {supervisor.log('worker')})"
+    if "redis" in reasons:
+        reasons["redis"] += f" at {_address(settings.REDIS_URL)}"
+    return "; ".join(f"{part}: {reason}" for part, reason in reasons.items())
+
+
+def _address(url: str) -> str:
+    """Return a URL without its user, password and options."""
+    parts = urlsplit(url)
+    return parts._replace(netloc=parts.netloc.rpartition("@")[2], query="").geturl()
 
 
 def _names(text: str) -> tuple[str, ...]:

@@ -41,6 +41,15 @@ def test_the_examples_run(service, page, tmp_path):
     assert environment["QUIRE_METRICS_TOKEN"] == METRICS_TOKEN
 
 
+def test_backups_are_for_their_own_user_alone():
+    """Whatever umask the shell has."""
+    page = (ROOT / "docs" / "backup.md").read_text()
+    every = re.findall(r"^```sh.*?\n(.*?)^```$", page, re.MULTILINE | re.DOTALL)
+    writing = [block for block in every if re.search(r"VACUUM INTO|pg_dump|tar .*-c ", block)]
+    assert len(writing) == 2
+    assert all(block.startswith("umask 077") for block in writing)
+
+
 @pytest.fixture
 def both(service):
     """Ids of the worker that `up` runs and of a second one, which ends with the test."""

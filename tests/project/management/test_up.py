@@ -14,6 +14,9 @@ from pathlib import Path
 
 import pytest
 
+from project.management.commands.up import explain_failures
+from project.processes.supervisor import Backoff, Service, Supervisor
+
 ROOT = Path(__file__).resolve().parents[3]
 PATIENCE = 240.0
 
@@ -131,6 +134,26 @@ def test_its_processes_may_have_as_many_connections_as_the_system_lets(environme
         pid = pid_of_valkey(tmp_path)
         (line,) = re.findall(r"Max open files.*", Path(f"/proc/{pid}/limits").read_text())
         assert int(line.split()[3]) == min(hard, 65536)
+
+
+def test_a_redis_that_does_not_answer_is_named_without_its_password(tmp_path, settings):
+    settings.REDIS_URL = "redis://user:secret@far:6380/1?password=secret"
+    with Supervisor(tmp_path, print) as supervisor:
+        reasons = explain_failures({"redis": "does not answer"}, supervisor)
+    assert reasons == "redis: does not answer at redis://far:6380/1"
+
+
+def test_a_worker_that_starts_is_said_to_load_its_model(tmp_path):
+    unserved = {"worker": "no worker that takes new jobs serves any of: tiny"}
+    with Supervisor(tmp_path, print, Backoff(first=0.02)) as supervisor:
+        assert explain_failures(unserved, supervisor) == f"worker: {unserved['worker']}"
+        supervisor.start(Service("worker", ("sleep", "1000")))
+        loading = f"worker: loads its model (log: {tmp_path}/log/worker.log)"
+        assert explain_failures(unserved, supervisor) == loading
+        supervisor.stop()
+        supervisor.start(Service("worker", ("false",)))
+        assert supervisor.wait_until(supervisor.failing, PATIENCE)
+        assert explain_failures(unserved, supervisor) == f"worker: {unserved['worker']}"
 
 
 def test_killing_it_leaves_no_process_and_no_obstacle(environment, tmp_path):

@@ -53,10 +53,10 @@ def web_server(status, body):
 @pytest.mark.parametrize(
     ("status", "body", "failures"),
     [
-        (200, b'{"status":"ready"}', []),
-        (503, b'{"failures":{"worker":"none","redis":"mute"}}', ["worker: none", "redis: mute"]),
-        (500, b"oops", ["the web server answers /readyz with 500"]),
-        (503, b"[]", ["the web server answers /readyz with 503"]),
+        (200, b'{"status":"ready"}', {}),
+        (503, b'{"failures":{"worker":"none"}}', {"worker": "none"}),
+        (500, b"oops", {"web": "answers /readyz with 500"}),
+        (503, b"[]", {"web": "answers /readyz with 503"}),
     ],
 )
 def test_ready_is_what_readyz_says(status, body, failures):
@@ -69,7 +69,7 @@ def test_ready_is_what_readyz_says(status, body, failures):
 def test_a_closed_port_is_not_ready():
     endpoint = Endpoint("127.0.0.1", free_port())
     assert not endpoint.is_ready()
-    assert endpoint.failures() == ["the web server does not answer"]
+    assert endpoint.failures() == {"web": "does not answer"}
 
 
 def test_the_url_can_be_opened_even_when_all_addresses_are_bound():
