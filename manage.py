@@ -20,6 +20,8 @@ def main() -> None:
         sys.stdout.flush()
     except ImproperlyConfigured as error:
         sys.exit(str(error))
+    except KeyboardInterrupt:
+        sys.exit(130)  # as a shell reports SIGINT
     except BrokenPipeError:  # the reader, such as `head`, has closed the pipe
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # for the flush at exit
         sys.exit(1)

@@ -831,7 +831,9 @@ def _run(quire: Quire, options: argparse.Namespace) -> int:
         case "submit":
             return _submit(quire, options)
         case "dry-run":
-            print(json.dumps(quire.dry_run(_existing(options.file), **_fields(options)), indent=2))
+            forecast = quire.dry_run(_existing(options.file), **_fields(options))
+            print(json.dumps(forecast, indent=2))
+            return 0 if forecast["would_run"] else 1
         case "fetch":
             return _deliver(quire, quire.get(options.batch), options.to or Path(options.batch))
         case "watch":
@@ -847,9 +849,14 @@ def main(argv: Sequence[str] | None = None) -> int:
     options = _parser().parse_args(argv)
     try:
         with Quire() as quire:
-            return _run(quire, options)
+            code = _run(quire, options)
+            sys.stdout.flush()
+            return code
     except QuireError as error:
         print(f"quire: {error}", file=sys.stderr)
+        return 1
+    except BrokenPipeError:  # the reader, such as `head`, has closed the pipe
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # for the flush at exit
         return 1
     except KeyboardInterrupt:
         print("\nquire: run the same command again to continue", file=sys.stderr)

@@ -1,5 +1,10 @@
 """The client on a broken network. tests/acceptance/test_quire_client.py runs it on a service."""
 
+import os
+import subprocess
+import sys
+from pathlib import Path
+
 import httpx
 import pytest
 
@@ -153,6 +158,29 @@ def test_the_command_reports_what_went_wrong(monkeypatch, capsys, tmp_path) -> N
     monkeypatch.setenv("QUIRE_API_KEY", "sk-a")
     assert quire_client.main(["submit", str(tmp_path / "none.jsonl")]) == 1
     assert "is not a file" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(("would_run", "code"), [(True, 0), (False, 1)])
+def test_a_dry_run_that_would_not_run_is_a_failure(monkeypatch, tmp_path, would_run, code) -> None:
+    monkeypatch.setenv("QUIRE_API_KEY", "sk-a")
+    monkeypatch.setattr(Quire, "dry_run", lambda *_, **__: {"would_run": would_run})
+    (tmp_path / "lines.jsonl").touch()
+    assert quire_client.main(["dry-run", str(tmp_path / "lines.jsonl")]) == code
+
+
+def test_a_closed_pipe_is_not_an_error(tmp_path) -> None:
+    program = (
+        "import sys, quire_client as q; q.Quire.cancel = lambda *_: {'status': 'x'};"
+        "sys.exit(q.main(['cancel', 'batch_1']))"
+    )
+    reading, writing = os.pipe()
+    os.close(reading)
+    done = subprocess.run(
+        [sys.executable, "-c", program], stdout=writing, stderr=subprocess.PIPE, text=True,
+        cwd=Path(quire_client.__file__).parent, env={**os.environ, "QUIRE_API_KEY": "sk-a"},
+    )  # fmt: skip
+    os.close(writing)
+    assert (done.returncode, done.stderr) == (1, "")
 
 
 def test_no_rows_are_no_batch(quire, service) -> None:

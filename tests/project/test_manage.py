@@ -23,6 +23,20 @@ def test_a_closed_pipe_is_not_an_error():
     assert (done.returncode, done.stderr) == (1, "")
 
 
+@pytest.mark.integration
+def test_an_interrupt_is_no_traceback():
+    program = (
+        "import runpy, sys, os, signal; sys.argv = ['manage.py', 'help']\n"
+        "from django.core import management\n"
+        "management.execute_from_command_line = lambda _: os.kill(os.getpid(), signal.SIGINT)\n"
+        "runpy.run_path('manage.py', run_name='__main__')"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=False
+    )
+    assert (done.returncode, done.stderr) == (130, "")
+
+
 def test_an_engine_worker_loads_no_django_application():
     """The applications take a second in which the model could load."""
     program = (

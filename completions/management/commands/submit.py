@@ -4,7 +4,8 @@ import hashlib
 import json
 import shutil
 import time
-from argparse import ArgumentParser
+from argparse import ArgumentParser, ArgumentTypeError
+from contextlib import suppress
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -36,6 +37,7 @@ LOOK_EVERY = 0.5
 SAY_EVERY = 10.0
 """Seconds between progress lines if the output is not a terminal."""
 BAR = 30
+MAX_HOURS = 168
 
 
 class Command(BaseCommand):
@@ -52,9 +54,11 @@ class Command(BaseCommand):
             "--wait", action="store_true", help="show progress and write the results"
         )
         parser.add_argument("--to", help=f"--wait, and then write {HELP}")
-        parser.add_argument("--endpoint", choices=list(ROUTES), default=next(iter(ROUTES)))
         parser.add_argument(
-            "--window", type=int, default=24, metavar="HOURS", choices=range(1, 169)
+            "--endpoint", choices=list(ROUTES), help="default: the url of the first line"
+        )
+        parser.add_argument(
+            "--window", type=_hours, default=24, metavar="HOURS", help="1 to 168; default: 24"
         )
         parser.add_argument("--organization", default=DEFAULT_ORGANIZATION)
         parser.add_argument(
@@ -83,6 +87,7 @@ class Command(BaseCommand):
             raise CommandError(f"{file} is larger than {settings.MAX_FILE_BYTES} bytes; split it")
         with file.open("rb") as content:
             digest = hashlib.file_digest(content, "sha256").hexdigest()
+        options["endpoint"] = options["endpoint"] or _first_endpoint(file)
         origin = {"submitted_from": _as_utf8(file.resolve())[-512:], "sha256": digest}
         if dry_run and options["pilot"] is None:
             self._rehearse(file, origin, options)
@@ -177,6 +182,27 @@ class Command(BaseCommand):
             raise CommandError(faults_of(batch))
         if batch.status != BatchStatus.COMPLETED:
             raise CommandError(f"the batch is {batch.status}; the error file lists the other lines")
+
+
+def _hours(text: str) -> int:
+    """Read 24 or 24h."""
+    number = text.removesuffix("h")
+    if not (number.isascii() and number.isdecimal() and 1 <= int(number) <= MAX_HOURS):
+        raise ArgumentTypeError(f"{text!r} is no window; use hours from 1 to {MAX_HOURS}")
+    return int(number)
+
+
+def _first_endpoint(file: Path) -> str:
+    """Return the url of the first line that is not blank. Validation explains what is wrong with a
+    line that has none."""
+    with (
+        file.open(encoding="utf-8-sig", newline="\n") as lines,
+        suppress(ValueError, KeyError, TypeError, StopIteration, RecursionError),
+    ):
+        url = json.loads(next(line for line in lines if line.strip()))["url"]
+        if url in ROUTES:
+            return str(url)
+    return next(iter(ROUTES))
 
 
 def _target(to: str | None) -> Target | None:

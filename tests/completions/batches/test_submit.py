@@ -63,6 +63,30 @@ def test_results_lie_next_to_the_file(run, file):
     assert ApiKey.objects.filter(name=submit.KEY_NAME).count() == 1
 
 
+@pytest.mark.parametrize("blank", ["", "\n \n"])
+def test_the_first_line_names_the_endpoint(run, file, blank):
+    chat = {"model": "tiny", "messages": [{"role": "user", "content": "hi"}]}
+    line = {"custom_id": "a", "method": "POST", "url": "/v1/chat/completions", "body": chat}
+    file.write_text(f"{blank}{json.dumps(line)}\n")
+    run(file)
+    assert Batch.objects.get().endpoint == "/v1/chat/completions"
+
+
+@pytest.mark.parametrize("content", ["", "no json", "[]", '{"url": "/v1/x"}', '{"url": ["a"]}'])
+def test_a_first_line_without_an_endpoint_is_left_to_validation(run, file, content):
+    file.write_text(content)
+    run(file)
+    assert Batch.objects.get().endpoint == "/v1/completions"
+
+
+def test_a_window_may_have_its_unit(run, file):
+    run(file, "--window", "30h")
+    assert Batch.objects.get().completion_window == "30h"
+    for window in ("0h", "169", "1d", "²"):
+        with pytest.raises(CommandError, match="use hours from 1 to 168"):
+            run(file, "--window", window)
+
+
 def test_a_batch_is_submitted_once_and_waited_for_later(run, file, bench):
     printed = run(file)
     assert "submitted as batch_" in printed
