@@ -3,7 +3,6 @@
 from workers.engine.exceptions import InvalidLogits
 from workers.engine.grammar.effect import Removal
 from workers.engine.grammar.jump_rate import JumpRate
-from workers.engine.grammar.mask import GrammarMask
 from workers.engine.launched_steps import Flight
 from workers.engine.live_requests import LiveRequests
 from workers.engine.request import ConstraintEffect
@@ -69,14 +68,16 @@ class Progress:
         )
         spoilt = {row.sequence for row in invalid if row.num_drafted}
         self._scheduler.taint_drafts(spoilt)
-        self._append(rows, sampled, flight.mask)
+        self._append(rows, sampled, flight)
         if self._speculation is not None:
             self._speculation.settle(flight.batch.all_sampled, spoilt)
 
-    def _append(self, rows: list[Row], sampled: SamplerOutput, mask: GrammarMask | None) -> None:
+    def _append(self, rows: list[Row], sampled: SamplerOutput, flight: Flight) -> None:
         """Append each row's token, or end its request with the row's error."""
+        mask = flight.mask
         invalid = {row: InvalidLogits() for row in sampled.invalid}
-        faults = {**invalid, **sampled.faults, **(mask.faults if mask is not None else {})}
+        masked = mask.faults if mask is not None else {}
+        faults = {**invalid, **sampled.faults, **masked, **flight.batch.faults}
         num_jumped = 0
         for row, token_id in enumerate(sampled.token_ids):
             seq, num_drafted, _ = rows[row]

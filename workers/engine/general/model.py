@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 from transformers import GenerationConfig
-from transformers.cache_utils import DynamicLayer, DynamicSlidingWindowLayer
+from transformers.cache_utils import DummyLayer, DynamicLayer, DynamicSlidingWindowLayer
 
 from workers.engine.exceptions import UnsupportedModel
 from workers.engine.model.lora import AdapterRows, Adapters
@@ -38,6 +38,7 @@ class GeneralModel:
         self.adapters = adapters
         self.max_len = max_len
         model.generation_config = _plain_generation(model.generation_config)
+        _set_padding(model.config.get_text_config())
         self._takes_mask = "attention_mask" in inspect.signature(model.forward).parameters
         self._dynamic_ropes = [m for m in model.modules() if _has_dynamic_rope(m)]
         self._own_state: list[_Place] = []
@@ -174,8 +175,8 @@ class GeneratedSequence:
         cache = self._kwargs.get("past_key_values")
         cache = getattr(cache, "self_attention_cache", cache)
         kinds = {type(layer) for layer in getattr(cache, "layers", ())}
-        known = kinds <= {DynamicLayer, DynamicSlidingWindowLayer}
-        return bool(kinds) and known and not self.has_module_state
+        known = kinds <= {DynamicLayer, DynamicSlidingWindowLayer, DummyLayer}
+        return bool(kinds - {DummyLayer}) and known and not self.has_module_state
 
     def extend(self, token_ids: list[int], every_row: bool = False) -> Tensor:
         """Append tokens. Returns the logits after the last one [1, vocabulary], or with
@@ -226,6 +227,13 @@ def _plain_generation(given: Any) -> Any:
     names = ("bos_token_id", "eos_token_id", "pad_token_id")
     make: Any = GenerationConfig
     return make(**{name: getattr(given, name, None) for name in names})
+
+
+def _set_padding(config: Any) -> None:
+    """Some models, such as Reformer, pad every input to a multiple of a length, and fail without a
+    token for it. Which one makes no difference: it is masked."""
+    if getattr(config, "pad_token_id", None) is None:
+        config.pad_token_id = 0
 
 
 def _tensors(value: Any, seen: set[int]) -> Iterator[Tensor]:

@@ -77,13 +77,22 @@ class GeneralRunner:
         )
 
     def forward(self, model_input: ModelInput) -> Tensor:
-        """Logits [rows, vocabulary] of ``all_sampled`` and then of ``all_scored``."""
+        """Logits [rows, vocabulary] of ``all_sampled`` and then of ``all_scored``. A sequence whose
+        own forward fails has none, and a fault of its own."""
         scored = {seq for seq, _, _ in model_input.scored}
         computed = [torch.empty(0, self._model.vocab_size, device=self._device)]
         places = np.zeros(len(model_input.input_ids), dtype=np.int64)  # of the flat batch's rows
         end = num_rows = 0
-        for seq, _, size in model_input.layout:
-            rows = self._extend(seq, size, model_input.is_recorded or seq in scored)
+        for i, (seq, _, size) in enumerate(model_input.layout):
+            try:
+                rows = self._extend(seq, size, model_input.is_recorded or seq in scored)
+            except torch.OutOfMemoryError:
+                raise
+            except Exception as error:
+                if model_input.is_recorded or self._device.type != "cpu":
+                    raise  # hooks saw half of a forward; or the GPU may be unusable
+                rows = torch.full((size, self._model.vocab_size), torch.nan)
+                model_input.faults[i] = error
             end += size
             places[end - len(rows) : end] = np.arange(num_rows, num_rows + len(rows))
             num_rows += len(rows)

@@ -1,6 +1,6 @@
 """The flat batch of a step: what the forward computes, and which sequences its logits belong to."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
@@ -37,6 +37,8 @@ class ModelInput:
     apart: "ModelInput | None" = None
     plan: BatchPlan | None = None
     """What the tensors were made of, without the sequences."""
+    faults: dict[int, Exception] = field(default_factory=dict)
+    """By the row of ``sampled``: why the forward has no logits for it."""
 
     @property
     def is_recorded(self) -> bool:

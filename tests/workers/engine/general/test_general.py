@@ -1,5 +1,6 @@
 """The general way against ``generate``, and against the paged forward of a model that has both."""
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -13,8 +14,8 @@ from tests.workers.engine.driving import request, tokens
 from tests.workers.engine.tiny_models import LLAMA, save_model
 from workers.engine.config import EngineConfig
 from workers.engine.engine import Engine
-from workers.engine.exceptions import UnsupportedModel
-from workers.engine.general.model import GeneralModel
+from workers.engine.exceptions import EngineError, UnsupportedModel
+from workers.engine.general.model import GeneralModel, GeneratedSequence
 from workers.engine.loading.own_attention import OwnAttention
 from workers.engine.request import Completion, LogprobParams, Request
 from workers.engine.sampling.params import SamplingParams
@@ -83,6 +84,44 @@ def test_a_prompt_may_contain_the_padding_token(tmp_path: Path) -> None:
     prompt = (9, 9, 20, 30, 9, 40, 50, 60)
     completions = engine.generate([request("r", prompt, max_tokens=8)])
     assert tokens(completions) == [greedy.generate(path, prompt, 8)]
+
+
+def test_a_model_that_pads_its_inputs_needs_no_padding_token(tmp_path: Path) -> None:
+    options = {
+        **SHAPE, "model_type": "reformer", "is_decoder": True, "axial_pos_shape": [16, 32],
+        "axial_pos_embds_dim": [32, 32], "attn_layers": ["local", "lsh"], "hash_seed": 0,
+        "attention_head_size": 16, "feed_forward_size": 96, "num_buckets": 4,
+        "local_attn_chunk_length": 16, "lsh_attn_chunk_length": 16,
+    }  # fmt: skip
+    path = save_model(tmp_path, options)
+    prompt = greedy.prompt(17)
+    expected = greedy.generate(path, prompt, 8)
+    file = path / "config.json"
+    file.write_text(json.dumps({**json.loads(file.read_text()), "pad_token_id": None}))
+    engine = Engine.from_pretrained(path, EngineConfig(**SETTINGS))
+    assert tokens(engine.generate([request("r", prompt, max_tokens=8)])) == [expected]
+
+
+def test_a_forward_that_fails_ends_its_own_request_only(
+    tiny_llama: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine = general(tiny_llama)
+    extend = GeneratedSequence.extend
+
+    def fail(self: GeneratedSequence, token_ids: list[int], every_row: bool = False) -> Any:
+        if self.length + len(token_ids) == 19:
+            raise TypeError("no padding")
+        return extend(self, token_ids, every_row)
+
+    monkeypatch.setattr(GeneratedSequence, "extend", fail)
+    prompts = [greedy.prompt(length) for length in (5, 15, 19, 25)]
+    done = engine.generate([request(str(i), p, max_tokens=9) for i, p in enumerate(prompts)])
+    assert [isinstance(each.error, EngineError) for each in done] == [False, True, True, False]
+    for i in (0, 3):
+        assert tokens([done[i]]) == [greedy.generate(tiny_llama, prompts[i], 9)]
+    assert tokens(engine.generate([request("after", prompts[0], max_tokens=9)])) == tokens(
+        [done[0]]
+    )
 
 
 def test_a_preempted_sequence_is_computed_again(tiny_llama: Path) -> None:
