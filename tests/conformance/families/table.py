@@ -23,12 +23,14 @@ _MLA = {"num_key_value_heads": 4, "head_dim": None}
 _UNTIED = {"tie_word_embeddings": False}
 _DECODER = {"is_decoder": True}
 _SEQ2SEQ = {"is_decoder": True, "is_encoder_decoder": False, "tie_word_embeddings": False}
-_PER_LAYER = {"vocab_size_per_layer_input": VOCAB_SIZE, "hidden_size_per_layer_input": 8, **_UNTIED}
+_PER_LAYER = {"vocab_size_per_layer_input": 416, "hidden_size_per_layer_input": 8, **_UNTIED}
 _SPARSE_FOUR = {"num_hidden_layers": 4}
 _GLOBAL = {
     "num_hidden_layers": 3,
     "layer_types": ["sliding_attention", "sliding_attention", "full_attention"],
 }
+
+_ALTERNATING = ["sliding_attention", "full_attention"] * 3
 
 
 def _rope(kind: str, **settings: Any) -> dict[str, Any]:
@@ -125,14 +127,17 @@ _MORE: tuple[Case, ...] = (
     Case("gemma3_text", "", {**_GLOBAL, **_UNTIED}),
     Case("gemma3_text", "bidirectional", {"use_bidirectional_attention": True, **_UNTIED}),
     Case("gemma3n_text", "", {"num_hidden_layers": 6, "num_kv_shared_layers": 2, **_PER_LAYER,
-                              "layer_types": ["sliding_attention", "full_attention"] * 3,
+                              "layer_types": _ALTERNATING,
                               "activation_sparsity_pattern": [0.0] * 6, "laurel_rank": 8}),
     Case("gemma3n_text", "no shared kv", {"num_hidden_layers": 2, "num_kv_shared_layers": 0,
                               "layer_types": ["sliding_attention", "full_attention"], **_PER_LAYER,
                               "activation_sparsity_pattern": [0.0] * 2, "laurel_rank": 8}),
-    Case("gemma4_text", "", _PER_LAYER),
-    Case("gemma4_text", "experts", {"enable_moe_block": True, "top_k_experts": 2, **_PER_LAYER}),
-    Case("gemma4_unified_text", "", _UNTIED),
+    Case("gemma4_text", "", {**_GLOBAL, **_PER_LAYER}),
+    Case("gemma4_text", "shared kv", {"num_hidden_layers": 6, "num_kv_shared_layers": 2,
+                                      "layer_types": _ALTERNATING, **_PER_LAYER}),
+    Case("gemma4_text", "experts", {**_GLOBAL, "enable_moe_block": True, "top_k_experts": 2,
+                                    **_PER_LAYER}),
+    Case("gemma4_unified_text", "", {**_GLOBAL, **_UNTIED}),
     Case("glm_moe_dsa", "topk 8", {**_MLA, "index_topk": 8}),
     Case("glm_moe_dsa", "topk 128", {**_MLA, "index_topk": 128}),
     Case("gpt2", "inverse layer scale", {"scale_attn_by_inverse_layer_idx": True}),

@@ -6,7 +6,8 @@ was trained on: that takes thousands of tokens. With its twin, eighty tokens are
 
 import copy
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from types import SimpleNamespace
 from typing import Any
 
 import torch
@@ -52,11 +53,14 @@ def make_twin(model: Any, max_len: int, attention: str, dtype: torch.dtype, seed
     passes through."""
     config = copy.deepcopy(model.config)
     text = config.get_text_config()
-    _shorten(text, max_len)
-    _keep_layers(text)
-    for name, size in _NARROWER.items():
-        if isinstance(getattr(text, name, None), int):
-            setattr(text, name, min(size, getattr(text, name)))
+    layers = _take_layer_settings(text)
+    for settings in (text, *layers.values()):
+        _shorten(settings, max_len)
+        _narrow(settings)
+    kept = _keep_layers(text, layers)
+    if layers:
+        given = {new: vars(layers[old]) for new, old in enumerate(kept) if old in layers}
+        text.per_layer_config = given
     for name in ("bos_token_id", "eos_token_id", "pad_token_id"):
         setattr(text, name, 0)
     with torch.random.fork_rng(devices=[]):
@@ -68,45 +72,69 @@ def make_twin(model: Any, max_len: int, attention: str, dtype: torch.dtype, seed
     return twin.to(dtype).eval()
 
 
-def _shorten(text: Any, max_len: int) -> None:
+def _take_layer_settings(text: Any) -> dict[int, Any]:
+    """Remove the settings that differ by layer from the configuration. Without them, it answers for
+    all its names again."""
+    found = text.to_dict().get("per_layer_config") or {}
+    if found:
+        text.per_layer_config = None
+    return {int(layer): SimpleNamespace(**settings) for layer, settings in found.items()}
+
+
+def _shorten(settings: Any, max_len: int) -> None:
     def shorter(length: int, wanted: int) -> int:
         return min(length, wanted) if length < max_len else max(length, _UNREACHED)
 
     for name, wanted in _SHORTER.items():
-        if length := getattr(text, name, None):
-            setattr(text, name, shorter(length, wanted))
-    for settings in _rope_settings(text):
-        if length := settings.get("original_max_position_embeddings"):
-            settings["original_max_position_embeddings"] = shorter(length, _TRAINED)
+        if length := getattr(settings, name, None):
+            setattr(settings, name, shorter(length, wanted))
+    for rope in _rope_settings(settings):
+        if length := rope.get("original_max_position_embeddings"):
+            rope["original_max_position_embeddings"] = shorter(length, _TRAINED)
 
 
-def _rope_settings(text: Any) -> Iterator[dict[str, Any]]:
+def _rope_settings(settings: Any) -> Iterator[dict[str, Any]]:
     """The dictionaries that describe rotary embeddings, one for each kind of layer."""
-    for name, value in vars(text).items():
+    for name, value in vars(settings).items():
         if _ROPE.search(name) and isinstance(value, dict):
             yield value
             yield from (inner for inner in value.values() if isinstance(inner, dict))
 
 
-def _keep_layers(text: Any) -> None:
-    """A few layers, among them one of every kind that the configuration lists."""
+def _narrow(settings: Any) -> None:
+    for name, width in _NARROWER.items():
+        given = getattr(settings, name, None)
+        if isinstance(given, int):
+            setattr(settings, name, min(width, given))
+        elif isinstance(given, list):  # by layer
+            setattr(settings, name, [min(width, each) for each in given])
+
+
+def _keep_layers(text: Any, layers: Mapping[int, Any]) -> list[int]:
+    """Keep a few layers, among them one of every kind that the configuration lists, and return
+    them. ``layers`` are the settings of those that have their own."""
     total = text.num_hidden_layers
     lists = {
         name: value
         for name, value in vars(text).items()
         if isinstance(value, (list, tuple)) and len(value) == total
     }
-    if getattr(text, "num_kv_shared_layers", None):
-        return  # which layers share depends on how many there are
+    # So many layers at the end use the keys and values of earlier ones of their kind.
+    shared = getattr(text, "num_kv_shared_layers", None) or 0
     first: dict[str, int] = {}
     for layer in range(total):
-        first.setdefault(str([value[layer] for value in lists.values()]), layer)
+        listed = [value[layer] for value in lists.values()]
+        kind = str([layer >= total - shared, layers.get(layer), *listed])
+        first.setdefault(kind, layer)
     dense = getattr(text, "first_k_dense_replace", None)
     num_first = max(_LAYERS, dense + 1 if isinstance(dense, int) else 0)
     kept = sorted({*first.values(), *range(min(num_first, total))})
     for name, value in lists.items():
         setattr(text, name, [value[layer] for layer in kept])
     text.num_hidden_layers = len(kept)
+    if shared:
+        text.num_kv_shared_layers = sum(layer >= total - shared for layer in kept)
+    return kept
 
 
 @torch.no_grad()
