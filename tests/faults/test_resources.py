@@ -166,9 +166,9 @@ async def _under_load(service: ScriptedInstallation, server: PrivatePostgres):
     with service.client() as client:
         batch = await asyncio.to_thread(create_batch, client, 40)
         for _ in range(3):
-            await asyncio.sleep(2.0)
+            await traffic.until_more(20)
             await asyncio.to_thread(server.restart)
-        await asyncio.sleep(1.0)
+        await traffic.until_more(20)
         traffic.stop()
         ledger = await running
         done = await asyncio.to_thread(ended, client, batch)

@@ -44,7 +44,7 @@ async def storm(service: ScriptedInstallation, victims: list[str], dice: random.
     await asyncio.to_thread(
         until, lambda: seen.outcomes["whole streams"] and seen.accepted, "a stream is whole"
     )
-    await asyncio.sleep(2.0)
+    await traffic.until_more(CLIENTS)
     traffic.stop()
     return await running
 

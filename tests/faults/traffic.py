@@ -15,6 +15,7 @@ import httpx
 
 from benchmarks.service.scripted_worker import token
 from tests.acceptance.service import MODEL, Installation
+from tests.running import until
 
 TOKENS = 30
 EXCUSES = frozenset(
@@ -62,6 +63,11 @@ class Traffic:
         ) as http:
             await asyncio.gather(*(self._client(http) for _ in range(self._clients)))
         return self.ledger
+
+    async def until_more(self, answers: int) -> None:
+        """Wait for this many more answers of any kind."""
+        enough = self.ledger.outcomes.total() + answers
+        await until(lambda: self.ledger.outcomes.total() >= enough)
 
     def stop(self) -> None:
         self._stopping.set()

@@ -10,6 +10,7 @@ import pytest
 
 from tests.acceptance.service import MODEL, Installation
 from tests.acceptance.small_model import SMALL
+from tests.running import until
 
 pytestmark = pytest.mark.acceptance
 
@@ -42,6 +43,7 @@ async def test_64_concurrent_requests_of_different_lengths_each_get_their_own(se
 async def crowd(service: Installation, prompt: list[int], strike) -> tuple[list, list]:
     """Four streams and four answers of 150 tokens, in the midst of which something strikes."""
     call = {"model": MODEL, "prompt": prompt, "max_tokens": 150, "temperature": 0.9}
+    begun: set[int] = set()
     async with service.async_client(timeout=120) as client:
 
         async def stream(seed: int):
@@ -51,6 +53,7 @@ async def crowd(service: Installation, prompt: list[int], strike) -> tuple[list,
                 extra_body={"return_token_ids": True, "ignore_eos": True},
             ):  # fmt: skip
                 numbers.append(chunk.sequence_number)
+                begun.add(seed)
                 ids += chunk.choices[0].token_ids
             return numbers, ids
 
@@ -61,7 +64,7 @@ async def crowd(service: Installation, prompt: list[int], strike) -> tuple[list,
 
         streams = [asyncio.create_task(stream(seed)) for seed in range(4)]
         answers = [asyncio.create_task(answer(seed)) for seed in range(4)]
-        await asyncio.sleep(1.5)
+        await until(lambda: len(begun) == len(streams))
         strike()
         return await asyncio.gather(*streams), await asyncio.gather(*answers)
 

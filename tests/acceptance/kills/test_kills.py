@@ -11,6 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from benchmarks.service.scripted_worker import token
+from completions.jobs.connection import connect
 from tests.acceptance.service import MODEL, Installation
 
 pytestmark = pytest.mark.acceptance
@@ -168,7 +169,9 @@ def test_a_killed_redis_restarts_with_its_jobs(scripted: Installation):
             http.post("/v1/completions", json={**call, "seed": seed}).headers["Location"]
             for seed in range(6)
         ]
-        time.sleep(1.2)  # the append-only file is written every second
+        with connect(scripted.redis_url) as redis:
+            # The append-only file is written every second.
+            assert redis.execute_command("WAITAOF", 1, 0, 60_000)[0] == 1
         scripted.kill("valkey")
         deadline = time.monotonic() + 240
         while http.get(locations[0]).status_code == 503:

@@ -25,7 +25,8 @@ from project.server.handler import ASGIHandler
 from project.server.http_protocol import Protocol
 from tests.completions.console.batch_of_results import ended_batch
 from tests.completions.live_api import PATH, PREFIX
-from tests.project.server.transport import Transport, until
+from tests.project.server.transport import Transport
+from tests.running import until
 
 pytestmark = [pytest.mark.integration, pytest.mark.django_db(transaction=True)]
 
@@ -196,7 +197,8 @@ async def test_a_stream_whose_head_cannot_be_written_yet_is_not_given_up(live, c
     connection.protocol.pause_writing()
     connection.send(stream=True)
     await connection.until_sent()
-    await asyncio.sleep(1.0)  # however long it is
+    for _ in range(1000):  # any number of turns of the event loop
+        await asyncio.sleep(0)
     connection.protocol.resume_writing()
     assert await asyncio.to_thread(live.worker.run, live.sent[0])
     await until(lambda: b"[DONE]" in connection.transport.written)

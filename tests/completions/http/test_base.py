@@ -11,6 +11,7 @@ from django.test import RequestFactory
 
 from completions.http.base import LARGE_BODY, APIRequest, AsyncAPIView
 from completions.http.bodies import JSONResponse
+from tests.running import until
 
 
 class EchoView(AsyncAPIView):
@@ -120,18 +121,19 @@ async def test_body_limit(monkeypatch: pytest.MonkeyPatch, settings: Any) -> Non
 
 
 async def test_large_bodies_of_one_owner_are_held_one_at_a_time_until_they_are_checked() -> None:
-    held, most, let = 0, 0, asyncio.Event()
+    held, most, checked, let = 0, 0, 0, asyncio.Event()
 
     class SlowView(AsyncAPIView):
         authenticated = False
 
         async def post(self, request: APIRequest) -> JSONResponse:
-            nonlocal held, most
+            nonlocal held, most, checked
             held += 1
             most = max(most, held)
             await asyncio.sleep(0.02)
             held -= 1
             request.checked()
+            checked += 1
             await let.wait()  # what was checked runs, and waits for nobody
             return JSONResponse({})
 
@@ -142,7 +144,7 @@ async def test_large_bodies_of_one_owner_are_held_one_at_a_time_until_they_are_c
         return slow(factory.generic("POST", "/v1/x", body, content_type="application/json"))
 
     answers = [asyncio.create_task(send()) for _ in range(4)]
-    await asyncio.sleep(1.0)
+    await until(lambda: checked == 4)
     let.set()
     assert [each.status_code for each in await asyncio.gather(*answers)] == [200] * 4
     assert most == 1

@@ -19,6 +19,12 @@ CONTROL = f"{PREFIX}ctl:web-1"
 
 
 @pytest.fixture
+def frequent_looks(monkeypatch):
+    """Requested before `reading`, whose first look would otherwise be a second away."""
+    monkeypatch.setattr(calls, "LOOK", 0.05)
+
+
+@pytest.fixture
 async def reading(valkey, redis_client):
     event_reader = EventReader(valkey.url, PREFIX, "web-1", lambda: None)
     tasks = [asyncio.create_task(event_reader.run())]
@@ -84,10 +90,10 @@ async def test_cancelling_a_queued_call_ends_it(reading, submission, worker):
     assert end.state == "cancelled"
 
 
-async def test_an_unannounced_end_is_found(reading, submission, worker, redis_client, monkeypatch):
+async def test_an_unannounced_end_is_found(
+    frequent_looks, reading, submission, worker, redis_client
+):
     """A worker of an older version writes the same, but for the word to the web process."""
-    monkeypatch.setattr(calls, "LOOK", 0.05)
-    await asyncio.sleep(1.1)  # the first look was still as far away as before
     reading.calls.expect("cmpl-1")
     await submission.submit(new_job(kind="sync"))
     waiting = asyncio.create_task(result(reading, "cmpl-1"))

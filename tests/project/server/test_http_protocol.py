@@ -11,7 +11,8 @@ from uvicorn.server import ServerState
 
 from project.server import http_protocol
 from project.server.http_protocol import Protocol
-from tests.project.server.transport import Transport, until
+from tests.project.server.transport import Transport
+from tests.running import until
 
 
 async def application(scope, receive, send):

@@ -1,7 +1,5 @@
 """A connection without a socket."""
 
-import asyncio
-
 
 class Transport:
     """Remembers what was written, and whether more would be read."""
@@ -35,11 +33,3 @@ class Transport:
 
     def resume_reading(self):
         self.reading = True
-
-
-async def until(condition):
-    for _ in range(3000):
-        if condition():
-            return
-        await asyncio.sleep(0.01)
-    raise AssertionError("it did not happen in time")
