@@ -18,7 +18,7 @@ export PYTHONUNBUFFERED := 1
 export PYTHONDONTWRITEBYTECODE :=
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: setup demo serve test test-all check bench models
+.PHONY: setup demo serve test test-all test-ci check bench models
 .DEFAULT_GOAL := setup
 
 setup: models
@@ -39,6 +39,11 @@ test: $(TOOLS) models
 test-all: test
 	$(PYTEST) -m "(long or hypothesis) and not faults" --hypothesis-profile=long
 	$(PY) -m pytest -m faults
+
+# What .ci/run runs: all that is not long, and a quarter of the rest, which the commit chooses.
+test-ci: $(TOOLS) models
+	$(PYTEST) -m "not long"
+	$(PYTEST) -m "long or hypothesis" --hypothesis-profile=long --share=$(shell git rev-parse HEAD)
 
 check: $(TOOLS) $(PINS)
 	$(VENV)/bin/ruff check .

@@ -4,7 +4,10 @@ import gc
 import subprocess
 import tempfile
 import time
+import zlib
 from collections.abc import Callable, Iterator, Sequence
+from itertools import compress
+from operator import not_
 from pathlib import Path
 from typing import Any
 
@@ -44,6 +47,8 @@ class ByInstallation(LoadScopeScheduling):
         file, *_ = nodeid.split("::")
         if file in _SCRIPTED:
             return "scripted installation"
+        if file in _SCRIPTED_FAULTS:
+            return "scripted faults"
         return "installations" if file.startswith("tests/acceptance/") else file
 
 
@@ -54,7 +59,39 @@ _SCRIPTED = (
 )
 
 
+_SCRIPTED_FAULTS = tuple(
+    f"tests/faults/test_{name}.py" for name in ("clients", "messages", "resources", "storm")
+)
+"""They share an installation, too. Each other file of faults makes its own."""
+
+_SHARES = 4
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--share",
+        metavar="WORD",
+        help=f"one in {_SHARES} of the selected tests, chosen by a hash of WORD and their names",
+    )
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    word = config.getoption("--share")
+    if word is not None:
+        chosen = [zlib.crc32(f"{word} {item.nodeid}".encode()) % _SHARES == 0 for item in items]
+        config.hook.pytest_deselected(items=list(compress(items, map(not_, chosen))))
+        items[:] = compress(items, chosen)
+    items.sort(key=_rank)
+
+
+def _rank(item: pytest.Item) -> int:
+    """What takes minutes while it mostly waits begins first."""
+    first = ("tests/faults/", "tests/acceptance/")
+    return next((rank for rank, folder in enumerate(first) if item.nodeid.startswith(folder)), 2)
+
+
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> ByInstallation:
+    config.option.loadscopereorder = False  # keep the order of _rank
     return ByInstallation(config, log)
 
 
