@@ -5,6 +5,7 @@ Vocabularies with byte fallback (SentencePiece, as in Llama 2) write a space as 
 that no token covers as `<0xE2>`.
 """
 
+import codecs
 import json
 import re
 from collections.abc import Iterator
@@ -12,6 +13,9 @@ from typing import Any
 
 from tokenizers import Tokenizer
 
+REPLACEMENT = "\ufffd"
+"""What decoders show for bytes that are no character."""
+_Utf8 = codecs.getincrementaldecoder("utf-8")
 _BYTE_TOKEN = re.compile(r"<0x([0-9A-Fa-f]{2})>")
 
 
@@ -97,3 +101,21 @@ def _space_mark(step: dict[str, Any]) -> str:
     if step["type"] == "Replace" and step["content"] == " ":
         return str(step["pattern"].get("String", ""))
     return ""
+
+
+def unfinished(data: bytes) -> bytes:
+    """The bytes at the end of ``data`` that begin a character and do not complete it."""
+    if is_text(data):  # the common case, in a tenth of a decoder's time
+        return b""
+    utf8 = _Utf8(errors="replace")
+    utf8.decode(data)
+    return utf8.getstate()[0]
+
+
+def is_text(data: bytes) -> bool:
+    """Whether the bytes are whole UTF-8."""
+    try:
+        data.decode()
+    except UnicodeDecodeError:
+        return False
+    return True

@@ -50,7 +50,10 @@ class CompletionRequestObject(GenerationFields):
         min_value=1,
         max_value=INTEGERS["n"].high,
     )
-    echo = BooleanField("Put the prompt's text before the completion's.", default=False)
+    echo = BooleanField(
+        "Put the prompt's text before the completion's; `skip_special_tokens` applies to both.",
+        default=False,
+    )
     logprobs = IntegerField(
         "Natural log probabilities, under the unmodified distribution, of each token (with echo, "
         "of the prompt's too) and of this many of the likeliest ones. Tokens that a stop string "

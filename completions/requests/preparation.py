@@ -16,6 +16,7 @@ from completions.requests.generation import GenerationFields, GenerationRequest
 from completions.requests.judging import judge
 from completions.responses.chat import ChatView
 from completions.responses.completion import View
+from completions.responses.echo import echo_prompts
 
 
 class Route(NamedTuple):
@@ -131,11 +132,17 @@ def _view_fields(request: GenerationRequest) -> dict[str, Any]:
 
 
 def _completion_fields(request: GenerationRequest) -> dict[str, Any]:
-    texts = None
-    if request.echo:
-        tokenizer = request.model.files.tokenizer
-        texts = tokenizer.decode_batch([list(prompt) for prompt in request.prompts])
-    return {"logprobs": request.logprobs.top, "echo": texts}
+    fields: dict[str, Any] = {"logprobs": request.logprobs.top}
+    if not request.echo:
+        return fields
+    skip = request.sampling.skip_special_tokens
+    echoes = echo_prompts(request.model.files, request.prompts, skip)
+    return {
+        **fields,
+        "echo": echoes.texts,
+        "open_ends": [each and list(each) for each in echoes.open_ends] or (),
+        "skip_special_tokens": skip,
+    }
 
 
 def _chat_fields(request: GenerationRequest) -> dict[str, Any]:

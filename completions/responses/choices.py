@@ -5,6 +5,7 @@ from typing import Any
 from completions.jobs.events import ChoiceEvent
 from completions.responses import sglang, token_texts
 from completions.responses.choice_record import ABORT, Choices
+from completions.responses.echo import Echo
 from completions.responses.logprobs import CompletionLogprobs, Row, rows
 
 
@@ -17,6 +18,7 @@ class ChoiceWriter:
         self._index = index
         self._begun = False
         self._text_length = 0
+        self._echo = Echo(view, index) if view.echo is not None else None
         self._logprobs: CompletionLogprobs | None = None
         if view.logprobs is not None:
             texts = token_texts.of(view.served_model)
@@ -34,8 +36,8 @@ class ChoiceWriter:
             "finish_reason": event.finish_reason,
             "matched_stop": event.matched_stop,
         }
-        if view.echo is not None and first:
-            choice["text"] = view.echo[event.index // view.n] + text
+        if self._echo is not None:
+            choice["text"] = self._echo.push(event) + text
         if self._logprobs is not None:
             choice["logprobs"] = self._listed(self._logprobs, event, first)
         if view.return_token_ids:
@@ -54,7 +56,7 @@ class ChoiceWriter:
         prompt's tokens come first."""
         view = self._view
         self._text_length += len(event.text)
-        echoed = len(view.echo[event.index // view.n]) if view.echo is not None else 0
+        echoed = self._echo.length if self._echo is not None else 0
         scores = event.extras.get("logprobs")
         gained: list[Row] = []
         if scores is not None:
@@ -71,5 +73,5 @@ class ChoiceWriter:
         if scores is None or view.prompts is None:
             return []
         prompt = view.prompts[self._index // view.n]
-        offsets = token_texts.of(view.served_model).offsets(prompt)
+        offsets = token_texts.of(view.served_model).offsets(prompt, view.skip_special_tokens)
         return list(rows(prompt, scores, offsets))

@@ -35,21 +35,35 @@ class TokenTexts:
         """The bytes of a token; none for an id without a token."""
         return self._bytes.of(token_id)
 
-    def offsets(self, token_ids: Sequence[int]) -> list[int]:
-        """Characters before each token in the decoded text, without special tokens.
+    @property
+    def is_byte_level(self) -> bool:
+        return self._bytes.is_byte_level
+
+    def visible(self, token_id: int, skip_special_tokens: bool) -> bool:
+        """Whether a token has text."""
+        is_skipped = skip_special_tokens and token_id in self._bytes.special_ids
+        return not is_skipped and bool(self.raw(token_id))
+
+    def decode(self, token_ids: Sequence[int], skip_special_tokens: bool) -> str:
+        text: str = self._tokenizer.decode(token_ids, skip_special_tokens=skip_special_tokens)
+        return text
+
+    def offsets(self, token_ids: Sequence[int], skip_special_tokens: bool = True) -> list[int]:
+        """Characters before each token in the decoded text.
 
         With byte fallback, a byte may make characters invalid that were whole before it. They count
         as they were.
         """
-        stream = DecodeStream(skip_special_tokens=True)
+        skip = skip_special_tokens
+        stream = DecodeStream(skip_special_tokens=skip)
         offsets, length = [], 0
         for token_id in token_ids:
             offsets.append(length)
             try:
                 text = stream.step(self._tokenizer, token_id)
             except Exception:  # noqa: BLE001 - tokenizers raises nothing narrower
-                stream = DecodeStream([token_id], skip_special_tokens=True)
-                text = self._tokenizer.decode([token_id])
+                stream = DecodeStream([token_id], skip_special_tokens=skip)
+                text = self.decode([token_id], skip)
             length += len(text or "")
         return offsets
 

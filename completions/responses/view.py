@@ -30,6 +30,10 @@ class ViewFields:
     return_token_ids: bool = False
     echo: Sequence[str] | None = None
     """The prompts' texts, if they come before the completions' texts."""
+    open_ends: Sequence[Sequence[str] | None] = ()
+    """The fields of an OpenEnd per echoed prompt, or None; empty if no prompt has one."""
+    skip_special_tokens: bool = True
+    """Whether an echo leaves out special tokens."""
     logprobs: int | None = None
     """Alternatives per token in `choices[].logprobs`."""
     sglang_logprobs: Sequence[Sequence[Any] | None] | None = None

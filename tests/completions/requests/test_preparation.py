@@ -50,6 +50,21 @@ def test_what_a_response_is_built_from_can_be_stored() -> None:
     assert stored.as_dict() == orjson.loads(orjson.dumps(view.as_dict()))
 
 
+def test_an_echo_has_special_tokens_if_they_are_not_skipped() -> None:
+    body = {**LEAST, "prompt": [256, 64], "echo": True}
+    assert prepared(body).view.echo == ["a"]
+    assert prepared({**body, "skip_special_tokens": False}).view.echo == ["<s>a"]
+
+
+def test_an_echo_that_ends_within_a_character_can_be_stored() -> None:
+    files = prepared(LEAST).request.model.files
+    ids = files.tokenizer.encode("a\u20ac", add_special_tokens=False).ids
+    view = prepared({**LEAST, "prompt": [ids, ids[:-1]], "echo": True}).view
+    assert view.open_ends == [None, ["a", "e282"]]
+    stored = View(**orjson.loads(orjson.dumps(view.as_dict())))
+    assert stored.as_dict() == orjson.loads(orjson.dumps(view.as_dict()))
+
+
 def test_the_job_holds_the_engines_parameters() -> None:
     job = prepared({**LEAST, "stop": "x", "logit_bias": {"3": 1}, "seed": -7}).payload
     assert job["prompts"] == [[1, 2]]

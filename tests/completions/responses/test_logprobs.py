@@ -2,6 +2,7 @@
 
 import pytest
 
+from completions.catalog import model_files
 from completions.jobs.events import ChoiceEvent
 from completions.responses import token_texts
 from completions.responses.choice_record import ABORT
@@ -150,6 +151,18 @@ def test_an_echo_comes_first_with_its_scores():
     pieces = streamed(wanted)
     assert [piece["text"] for piece in pieces] == ["bc", "ab"]
     assert joined(pieces) == choice["logprobs"]
+
+
+def test_offsets_behind_an_echo_that_ends_within_a_character():
+    euro = model_files.load(model_files.served_models().entries["tiny"]).tokenizer.encode("\u20ac")
+    open_end = {"echo": ["b\ufffd"], "open_ends": [["b", "e282"]], "prompts": [[B, *euro.ids[1:3]]]}
+    scored = {"logprobs": scores(-1.0, -2.0, offsets=[0, 1])}
+    events = [ChoiceEvent(1, 0, [euro.ids[3], A], "\u20aca", "length", None, scored)]
+    collected = Collected(view(logprobs=0, **open_end))
+    collected.add(events)
+    choice = collected.response(None)["choices"][0]
+    assert choice["text"] == "b\u20aca"
+    assert choice["logprobs"]["text_offset"] == [1, 2]
 
 
 @pytest.mark.parametrize("ends", ["length", ABORT])

@@ -11,13 +11,11 @@ from typing import Protocol, Self
 
 from tokenizers import Tokenizer
 
-from completions.contract.token_bytes import TokenBytes, num_ids
+from completions.contract.token_bytes import REPLACEMENT, TokenBytes, num_ids, unfinished
 from workers.engine.text.windowed_detokenizers import (
     CONTEXT_TOKENS,
-    REPLACEMENT,
     ByteFallbackDetokenizer,
     WindowedDetokenizer,
-    unfinished,
 )
 
 _MOST_UNFINISHED = 3

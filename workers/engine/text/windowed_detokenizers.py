@@ -5,16 +5,15 @@ window begins and ends between characters, so a decoding of the window says what
 would say.
 """
 
-import codecs
 from collections.abc import Sequence
 from typing import Self
 
 from tokenizers import Tokenizer
 
-REPLACEMENT = "\ufffd"
+from completions.contract.token_bytes import REPLACEMENT, is_text, unfinished
+
 CONTEXT_TOKENS = 6
 """Prompt tokens that a window has before the output, for a word boundary in front."""
-_Utf8 = codecs.getincrementaldecoder("utf-8")
 _MOST_KEPT = 2 * CONTEXT_TOKENS
 """Tokens of a window without text after which no more are added."""
 
@@ -127,7 +126,7 @@ class ByteFallbackDetokenizer:
             run -= 1
         data = self._bytes(context[run:])
         rest = unfinished(data)
-        self._is_broken = not _is_text(data.removesuffix(rest))
+        self._is_broken = not is_text(data.removesuffix(rest))
         if rest and not self._is_broken:
             self._character = list(context[-len(rest) :])
             self._num_shown = len(rest)
@@ -144,7 +143,7 @@ class ByteFallbackDetokenizer:
             return REPLACEMENT
         self._character.append(token_id)
         data = self._bytes(self._character)
-        if _is_text(data):
+        if is_text(data):
             character, self._character, self._num_shown = self._character, [], 0
             return self.window.extend(character)
         return "" if unfinished(data) == data else self._give_up()
@@ -174,20 +173,3 @@ class ByteFallbackDetokenizer:
 
     def _bytes(self, token_ids: Sequence[int]) -> bytes:
         return b"".join(self.window.table[token_id] for token_id in token_ids)
-
-
-def unfinished(data: bytes) -> bytes:
-    """The bytes at the end of ``data`` that begin a character and do not complete it."""
-    if _is_text(data):  # the common case, in a tenth of a decoder's time
-        return b""
-    utf8 = _Utf8(errors="replace")
-    utf8.decode(data)
-    return utf8.getstate()[0]
-
-
-def _is_text(data: bytes) -> bool:
-    try:
-        data.decode()
-    except UnicodeDecodeError:
-        return False
-    return True

@@ -1,0 +1,109 @@
+"""The prompt's text in front of a completion's. A character may begin in one and end in the other:
+then the prompt alone decodes to U+FFFD, and the completion's text has the whole character.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from completions.catalog.model_files import ModelFiles
+from completions.contract.token_bytes import REPLACEMENT, unfinished
+from completions.jobs.events import ChoiceEvent
+from completions.responses import token_texts
+from completions.responses.token_texts import TokenTexts
+from completions.responses.view import ViewFields
+
+_MOST_OPEN = 3
+"""Bytes, and so tokens, of a character that is not whole."""
+
+
+class OpenEnd(NamedTuple):
+    """The end of a prompt that ends within a character."""
+
+    before: str
+    """The prompt's text before the character."""
+    begun: str
+    """The character's first bytes, in hexadecimal."""
+
+
+@dataclass(frozen=True, slots=True)
+class Echoes:
+    """The texts of a request's prompts."""
+
+    texts: list[str]
+    open_ends: list[OpenEnd | None]
+    """By prompt; empty if all prompts end between characters."""
+
+
+def echo_prompts(
+    model: ModelFiles, prompts: Sequence[Sequence[int]], skip_special_tokens: bool
+) -> Echoes:
+    decoded = model.tokenizer.decode_batch(
+        [list(prompt) for prompt in prompts], skip_special_tokens=skip_special_tokens
+    )
+    if not any(text.endswith(REPLACEMENT) for text in decoded):
+        return Echoes(decoded, [])
+    texts = TokenTexts(model)
+    pairs = zip(prompts, decoded, strict=True)
+    return Echoes(
+        decoded, [_open_end(texts, prompt, text, skip_special_tokens) for prompt, text in pairs]
+    )
+
+
+def _open_end(texts: TokenTexts, prompt: Sequence[int], text: str, skip: bool) -> OpenEnd | None:
+    places: list[int] = []  # of the last tokens with text, the last one first
+    for place in range(len(prompt) - 1, -1, -1):
+        if texts.visible(prompt[place], skip):
+            places.append(place)
+        if len(places) == _MOST_OPEN:
+            break
+    begun = unfinished(b"".join(texts.raw(prompt[place]) for place in reversed(places)))
+    if not begun:  # the text really has U+FFFD
+        return None
+    if texts.is_byte_level:
+        return OpenEnd(text.removesuffix(REPLACEMENT), begun.hex())
+    # Byte fallback: each byte is a token, and a run of them is replaced as a whole.
+    before = list(prompt[: places[len(begun) - 1]])
+    return OpenEnd(texts.decode(before, skip), begun.hex())
+
+
+class Echo:
+    """The text of one choice's prompt. It waits for the completion's first text if the prompt ends
+    within a character."""
+
+    def __init__(self, view: ViewFields, index: int) -> None:
+        assert view.echo is not None
+        prompt = index // view.n
+        self._text = view.echo[prompt]
+        self._open = view.open_ends[prompt] if view.open_ends else None
+        self._view = view
+        self._token_ids: list[int] = []
+        self._waits = True
+        self.length = len(self._text if self._open is None else self._open[0])
+        """How many characters come before the completion's text, as far as is known."""
+
+    def push(self, event: ChoiceEvent) -> str:
+        """What comes before the event's text."""
+        if not self._waits:
+            return ""
+        if self._open is not None:
+            self._token_ids += event.token_ids
+            if not event.text and event.finish_reason is None:
+                return ""
+            if self._is_completed_by(event.text):
+                self._text = self._open[0]
+        self._waits, self.length = False, len(self._text)
+        return self._text
+
+    def _is_completed_by(self, text: str) -> bool:
+        """Whether the completion's first character is the one that begins in the prompt, and not
+        another one that begins with the same bytes."""
+        assert self._open is not None
+        character, begun = text[:1].encode(), bytes.fromhex(self._open[1])
+        if not character.startswith(begun):
+            return False
+        texts = token_texts.of(self._view.served_model)
+        written = b"".join(
+            texts.raw(token_id) for token_id in self._token_ids if texts.visible(token_id, True)
+        )
+        return written.startswith(character[len(begun) :])
