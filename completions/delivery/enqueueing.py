@@ -49,8 +49,10 @@ def new_job(
     kind: Kind,
     principal: Principal,
     idempotency_key: IdempotencyKey | None = None,
+    is_counted: bool = False,
 ) -> NewJob:
-    """The job for a request, with the timeout and lifetime of its kind."""
+    """The job for a request, with the timeout and lifetime of its kind. `is_counted`: the request
+    counts toward the key's limit already."""
     view = prepared.view
     waits = kind == "background"
     timeout = settings.BACKGROUND_TIMEOUT if waits else settings.REQUEST_TIMEOUT
@@ -66,6 +68,7 @@ def new_job(
         deadline=time.time() + timeout,
         ttl=ttl if idempotency_key is None else max(ttl, idempotency.REPLAYED_FOR),
         limits=principal.limits,
+        is_counted=is_counted,
         idempotency=idempotency_key,
         request_id=access_log.current_request_id(),
         trace=tracing.headers(),

@@ -5,8 +5,10 @@ https://platform.openai.com/docs/guides/rate-limits#rate-limits-in-headers
 
 import math
 
+from completions.accounts.keys import Principal
 from completions.contract.error_codes import NEVER
 from completions.exceptions import APIError
+from completions.http import runtime
 from completions.jobs.limits import (
     Allowance,
     BudgetReachedError,
@@ -34,6 +36,19 @@ _TOO_MANY = {
     ),
 }  # fmt: skip
 """The error, the field of Limits and the message for each limit."""
+
+
+async def count_request(principal: Principal) -> dict[str, str]:
+    """Count a request toward the key's requests per minute before work that no job pays for.
+    Returns the headers about its limits. Raises APIError."""
+    if principal.limits.requests_per_minute is None:
+        return {}
+    here = await runtime.current()
+    try:
+        remaining = await here.submission.count_request(principal.key_id, principal.limits)
+    except LimitReachedError as error:
+        raise refusal(error, principal.limits, 0) from error
+    return headers(remaining)
 
 
 def headers(remaining: Remaining) -> dict[str, str]:

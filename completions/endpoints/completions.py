@@ -20,7 +20,7 @@ from completions.jobs import kept
 from completions.jobs.record import Kind
 from completions.models import Job, Scope
 from completions.requests.fields.returns import ReturnSettings
-from completions.requests.preparation import prepare
+from completions.requests.preparation import ROUTES, prepare
 from completions.responses import sse
 from completions.responses.completion import STATUS, View
 
@@ -41,12 +41,16 @@ class CompletionsView(AsyncAPIView):
         key = idempotency.key_of(request, path)
         if key is not None and (first := await idempotency.first_job(key, principal.key_id)):
             return await self._answered_again(first, request, preferences, query)
+        # A refused body would cost nothing, however long it takes to check.
+        is_long = ROUTES[path].request_type.takes_long(request.data)
+        if is_long:
+            self.headers.update(await rate_limits.count_request(principal))
         prepared = await prepare(path, request.data, principal)
         request.checked()
         view, returns = prepared.view, prepared.request.returns
         self._name_ignored(view)
         kind = _kind(returns, preferences)
-        job = new_job(prepared, kind, principal, key)
+        job = new_job(prepared, kind, principal, key, is_counted=is_long)
         self.headers.update(rate_limits.headers(await enqueue(job)))
         if returns.stream:
             watched = kind == "stream" and not job.kept

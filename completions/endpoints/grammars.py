@@ -4,6 +4,7 @@ from dataclasses import asdict
 from typing import Any
 
 from completions.catalog.model_files import ModelFiles
+from completions.delivery import rate_limits
 from completions.exceptions import FieldError
 from completions.grammars import Constraint, Verdict
 from completions.grammars.exceptions import GrammarOverloadError, GrammarTimeoutError
@@ -36,6 +37,7 @@ class ValidateView(AsyncAPIView):
     scope = Scope.INFERENCE
 
     async def post(self, request: APIRequest) -> JSONResponse:
+        self.headers.update(await rate_limits.count_request(request.auth))
         question = await ValidateRequestObject.validate_request(request.data, request.auth)
         verdict = await judging.examine(*question)
         if isinstance(verdict.error, GrammarOverloadError | GrammarTimeoutError):

@@ -3,7 +3,12 @@
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
+import orjson
+
+from completions.catalog import tokenization
 from completions.catalog.model_files import ModelFiles
+from completions.catalog.tokenization import TokenIds
+from completions.delivery import rate_limits
 from completions.exceptions import FieldError
 from completions.http.base import APIRequest, AsyncAPIView
 from completions.http.bodies import JSONResponse
@@ -11,7 +16,7 @@ from completions.models import Scope
 from completions.requests.conversation import TEMPLATE_FIELDS, ConversationFields
 from completions.requests.fields.base import BooleanField, TextField
 from completions.requests.fields.objects import Values
-from completions.requests.fields.tokens import TokenIdsField, token_ids
+from completions.requests.fields.tokens import TokenIdsField, written_token_ids
 from completions.requests.fields.tools import placed
 from completions.requests.model import ModelRequestObject
 
@@ -59,7 +64,7 @@ class TokenizeRequestObject(ConversationFields):
         calls, ignored = self.calls_of(values, tools), self.unread(values)
         text = self.conversation(values, calls, tools, values["add_generation_prompt"])
         special = bool(values["add_special_tokens"])
-        ids = token_ids(model, text, "messages", special, MOST_CHARACTERS)
+        ids = written_token_ids(model, text, "messages", special, MOST_CHARACTERS)
         return _answer(model, ids, ignored)
 
     def _raw(self, values: Values) -> Answer:
@@ -74,13 +79,15 @@ class TokenizeRequestObject(ConversationFields):
                 raise FieldError(
                     "needs prompt, not messages that are a string.", "add_special_tokens"
                 )
-            return _answer(model, values["messages"])
-        ids = token_ids(model, text, "prompt", special is not False, MOST_CHARACTERS)
+            given = values["messages"]
+            return _answer(model, TokenIds(len(given), orjson.dumps(given)))
+        ids = written_token_ids(model, text, "prompt", special is not False, MOST_CHARACTERS)
         return _answer(model, ids)
 
 
-def _answer(model: ModelFiles, ids: list[int], ignored: Sequence[str] = ()) -> Answer:
-    return Answer({"tokens": ids, "count": len(ids), "max_model_len": model.max_model_len}, ignored)
+def _answer(model: ModelFiles, ids: TokenIds, ignored: Sequence[str] = ()) -> Answer:
+    sizes = {"count": ids.count, "max_model_len": model.max_model_len}
+    return Answer({"tokens": ids.fragment(), **sizes}, ignored)
 
 
 class DetokenizeRequestObject(ModelRequestObject):
@@ -91,8 +98,8 @@ class DetokenizeRequestObject(ModelRequestObject):
     tokens = TokenIdsField("Token ids; special tokens stay in the text.", required=True)
 
     def check(self, values: Values) -> Answer:
-        tokenizer = self.requested.files.tokenizer
-        return Answer({"prompt": tokenizer.decode(values["tokens"], skip_special_tokens=False)})
+        ids = values["tokens"]
+        return Answer({"prompt": tokenization.decode(self.requested.files, ids)})
 
 
 class TokenizeView(AsyncAPIView):
@@ -102,6 +109,7 @@ class TokenizeView(AsyncAPIView):
     body: type[ModelRequestObject] = TokenizeRequestObject
 
     async def post(self, request: APIRequest) -> JSONResponse:
+        self.headers.update(await rate_limits.count_request(request.auth))
         answer: Answer = await self.body.validate_request(request.data, request.auth)
         if answer.ignored:
             self.headers["x-ignored-params"] = ", ".join(answer.ignored)

@@ -67,6 +67,8 @@ class NewJob:
     """Seconds that an ended job can still be fetched."""
     limits: Limits = UNLIMITED
     """What its API key may use."""
+    is_counted: bool = False
+    """Whether its request counts toward the requests per minute already."""
     idempotency: IdempotencyKey | None = None
     request_id: str = ""
     """Id of the HTTP request that made it, or empty."""

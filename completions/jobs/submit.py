@@ -18,6 +18,7 @@ from completions.jobs.limits import (
     KeyQueueFullError,
     LimitName,
     LimitReachedError,
+    Limits,
     QueueFullError,
     Remaining,
     UnseededError,
@@ -89,11 +90,14 @@ class Submission:
             raise _REFUSALS[verdict]
         if verdict == "exists":  # the first reply was lost on its way
             return Remaining()
-        requests, tokens, retry_after = map(float, reply[1:])
-        remaining = Remaining.of(job.limits, requests, tokens)
-        if verdict != "ok":
-            raise LimitReachedError(cast("LimitName", verdict), remaining, retry_after)
-        return remaining
+        return _remaining(job.limits, verdict, reply)
+
+    async def count_request(self, api_key_id: int, limits: Limits) -> Remaining:
+        """Count a request before it is checked at length, or one that makes no job. Returns what
+        the API key has left. Raises LimitReachedError."""
+        args = [api_key_id, orjson.dumps(_rates(limits))]
+        reply = await self._gathered.do(("count_request", args))
+        return _remaining(limits, reply[0].decode(), reply)
 
     async def cancel(self, job_id: str) -> None:
         """Cancel a job: at once while it is queued, within one engine step while it runs, without
@@ -174,6 +178,21 @@ def _verdict(reply: list[bytes]) -> str:
     return verdict
 
 
+def _remaining(limits: Limits, verdict: str, reply: list[bytes]) -> Remaining:
+    """What a reply says is left. Raises LimitReachedError."""
+    requests, tokens, retry_after = map(float, reply[1:])
+    remaining = Remaining.of(limits, requests, tokens)
+    if verdict != "ok":
+        raise LimitReachedError(cast("LimitName", verdict), remaining, retry_after)
+    return remaining
+
+
+def _rates(limits: Limits) -> list[int]:
+    """The form that the scripts read."""
+    rates = (limits.requests_per_minute, limits.tokens_per_minute, limits.max_concurrency)
+    return [rate or 0 for rate in rates]
+
+
 def _arguments(
     job: NewJob,
     bounds: Bounds,
@@ -184,7 +203,6 @@ def _arguments(
 ) -> list[Any]:
     """What `submit.lua` documents: the terms of the job, its message, the fields of its record."""
     limits, seconds = job.limits, job.deadline - time.time()
-    rates = (limits.requests_per_minute, limits.tokens_per_minute, limits.max_concurrency)
     most_bytes = [bounds.bytes_of_organization, bounds.bytes_of_class, bounds.bytes]
     if job.kind != "batch":
         most_bytes.insert(0, bounds.bytes_of_key)
@@ -202,7 +220,8 @@ def _arguments(
         "check_after": check_after,
         "patience": patience,
         "seconds": seconds,
-        "limits": [rate or 0 for rate in rates],
+        "limits": _rates(limits),
+        "requests": 0 if job.is_counted else 1,
         "tokens": job.most_tokens,
         "cost": job.most_cost,
         "budgets": [limits.budget.as_list(), limits.organization_budget.as_list()],

@@ -19,7 +19,9 @@ DEFAULT_MODEL = "default"
 _LONGEST_NAME = 200
 """Characters of a name that is compared with others."""
 _LONG_TEXT = 2000
+"""Characters of all texts together."""
 _MANY = 256
+"""Fields and elements together."""
 _FAST = frozenset({"prompt", "tokens"})
 """Fields of token ids, which one fast pass checks."""
 
@@ -125,11 +127,7 @@ class ModelRequestObject(StrictObject):
         prompt = data.get("prompt")
         if type(prompt) is list and len(prompt) > 8 and type(prompt[0]) in (list, str):
             return True
-        return len(data) > _MANY or any(
-            len(value) > (_LONG_TEXT if type(value) is str else _MANY)
-            for name, value in data.items()
-            if type(value) in (str, dict) or (type(value) is list and name not in _FAST)
-        )
+        return _is_large([each for name, each in data.items() if not _is_fast(name, each)])
 
     def read(self, data: Any, model: Any = None) -> Any:
         if type(data) is dict and data.get("model") is None:
@@ -146,3 +144,23 @@ class ModelRequestObject(StrictObject):
         entry, adapter = find_entry(name, self.principal)
         self.requested = RequestedModel(name, entry, adapter, model_files.load(entry))
         return self.requested
+
+
+def _is_fast(name: str, value: Any) -> bool:
+    """Whether a value is token ids, or a list of lists of them."""
+    return name in _FAST and type(value) is list and bool(value) and type(value[0]) in (int, list)
+
+
+def _is_large(value: Any) -> bool:
+    """Whether JSON has long texts or many parts, wherever in it. Looks no further than needed."""
+    unseen, characters, parts = [value], 0, 0
+    while unseen:
+        value = unseen.pop()
+        if type(value) is str:
+            characters += len(value)
+        elif type(value) in (dict, list):
+            parts += len(value)
+            unseen += (value.values() if type(value) is dict else value) if parts <= _MANY else ()
+        if characters > _LONG_TEXT or parts > _MANY:
+            return True
+    return False

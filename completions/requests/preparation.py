@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 from completions.accounts.keys import Principal
 from completions.exceptions import APIError
 from completions.models.timed_ids import new_id
+from completions.requests import turns
 from completions.requests.chat import ChatRequestObject
 from completions.requests.completion import CompletionRequestObject
 from completions.requests.generation import GenerationFields, GenerationRequest
@@ -29,6 +30,8 @@ ROUTES: Mapping[str, Route] = {
     ChatView.path: Route(ChatRequestObject, ChatView),
 }
 """By path."""
+_MANY_IDS = 1000
+"""Ids that the event loop turns into text in about a millisecond."""
 OFFLINE_TRIES, OFFLINE_SECONDS = 10, 1.0
 """How often an offline body is tried, and the pause between two tries."""
 
@@ -56,7 +59,11 @@ async def prepare(
         request = replace(request, ignored=ignored)
         compile_ms = round((time.monotonic() - began) * 1000, 3)
     job_id = job_id or new_id(route.view_type.id_prefix)
-    view = route.view_type(id=job_id, grammar_compile_ms=compile_ms, **_view_fields(request))
+    if request.echo and sum(map(len, request.prompts)) > _MANY_IDS:
+        fields = await turns.current().run(principal.organization_id, _view_fields, request)
+    else:
+        fields = _view_fields(request)
+    view = route.view_type(id=job_id, grammar_compile_ms=compile_ms, **fields)
     return Prepared(request, _payload(request, grammar), view)
 
 

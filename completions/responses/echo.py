@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from completions.catalog import tokenization
 from completions.catalog.model_files import ModelFiles
 from completions.contract.token_bytes import REPLACEMENT, unfinished
 from completions.jobs.events import ChoiceEvent
@@ -38,9 +39,7 @@ class Echoes:
 def echo_prompts(
     model: ModelFiles, prompts: Sequence[Sequence[int]], skip_special_tokens: bool
 ) -> Echoes:
-    decoded = model.tokenizer.decode_batch(
-        [list(prompt) for prompt in prompts], skip_special_tokens=skip_special_tokens
-    )
+    decoded = tokenization.decode_all(model, prompts, skip_special_tokens)
     if not any(text.endswith(REPLACEMENT) for text in decoded):
         return Echoes(decoded, [])
     texts = TokenTexts(model)

@@ -9,6 +9,7 @@
 --   seconds                                 until its deadline
 --   limits                                  requests per minute, tokens per minute, places; 0: none
 --   lease                                   seconds after which its place is free at the latest; absent if it needs none
+--   requests                                1, or 0 if count_request.lua has counted the request
 --   tokens, cost                            the most that it can use
 --   budgets                                 four per scope, see shared/budgets.lua; negative: none
 --   web, web_lease                          the web process that waits for it or '', seconds of its lease
@@ -42,7 +43,7 @@ if heavy then return {'bytes', heavy, whole(bytes_held)} end
 local scopes = {'k' .. job.key, 'o' .. job.organization}
 local scope, found, used = within_budgets(scopes, job.budgets, job.tokens, job.cost, at)
 if scope ~= 'ok' then return {'budget', scope, found, whole(used)} end
-local verdict, requests_left, tokens_left, wait = admit(job.key, id, job.limits, job.tokens, job.lease, at)
+local verdict, requests_left, tokens_left, wait = admit(job.key, id, job.limits, job.requests, job.tokens, job.lease, at)
 if verdict == 'ok' then
   local deadline = at + job.seconds
   redis.call('HSET', job_key(id), 'state', 'queued', 'attempt', 0, 'losses', 0, 'seq', 1, 'created', tostring(at),

@@ -2,6 +2,7 @@
 
 from typing import Any, NoReturn
 
+from completions.catalog import tokenization
 from completions.catalog.model_files import ModelFiles
 from completions.exceptions import FieldError
 from completions.requests.fields.base import Field, expect, kind
@@ -57,7 +58,7 @@ def _tokenized(value: str | list[str], model: ModelFiles) -> list[list[int]]:
     _check_prompt_count(len(texts))
     for text, path in zip(texts, paths, strict=True):
         check_length(model, text, path)
-    prompts = [list(encoding.ids) for encoding in model.tokenizer.encode_batch(texts)]
+    prompts = tokenization.encode_all(model, texts)
     for prompt, path in zip(prompts, paths, strict=True):
         if not prompt:
             raise FieldError("must hold at least one token.", path, code="empty_array")

@@ -2,7 +2,9 @@
 
 from typing import Any, Final
 
+from completions.catalog import tokenization
 from completions.catalog.model_files import ModelFiles
+from completions.catalog.tokenization import TokenIds
 from completions.contract.sampling import LOGIT_BIAS
 from completions.exceptions import CONTEXT_EXCEEDED, FieldError
 from completions.requests.fields.base import (
@@ -31,12 +33,18 @@ def check_token_id(value: Any, vocab_size: int, path: str) -> None:
         raise FieldError(message, path, code="invalid_token_id")
 
 
-def token_ids(
-    model: ModelFiles, text: str, path: str = "", special: bool = True, at_least: int = 0
-) -> list[int]:
+def token_ids(model: ModelFiles, text: str, path: str = "", special: bool = True) -> list[int]:
     """The tokens of a text. `special` adds the tokenizer's own, such as BOS. Raises FieldError."""
+    check_length(model, text, path)
+    return tokenization.encode_all(model, [text], special)[0]
+
+
+def written_token_ids(
+    model: ModelFiles, text: str, path: str, special: bool, at_least: int
+) -> TokenIds:
+    """The same for an answer in JSON. A text may always have `at_least` characters."""
     check_length(model, text, path, at_least)
-    return list(model.tokenizer.encode(text, add_special_tokens=special).ids)
+    return tokenization.encode(model, text, special)
 
 
 def check_length(model: ModelFiles, text: str, path: str = "", at_least: int = 0) -> None:

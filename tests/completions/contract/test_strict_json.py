@@ -1,11 +1,13 @@
 import json
 from contextlib import suppress
 from typing import Any
+from unittest.mock import patch
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from completions.contract import strict_json
 from completions.contract.strict_json import StrictJSONError, loads
 from tests.operations import counted_operations
 
@@ -20,6 +22,14 @@ json_values = st.recursive(
 @given(json_values)
 def test_reads_what_json_writes(value: Any) -> None:
     assert loads(json.dumps(value)) == value
+
+
+@given(json_values | st.lists(st.integers(-5, 50_000)))
+def test_long_texts_are_read_alike(value: Any) -> None:
+    text = json.dumps(value)
+    with patch.object(strict_json, "_LONG", 0):
+        read = loads(text)
+    assert repr(read) == repr(loads(text))
 
 
 @given(st.text())

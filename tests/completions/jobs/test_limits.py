@@ -56,6 +56,30 @@ async def test_submitting_returns_what_is_left(submission) -> None:
 
 
 @pytest.mark.usefixtures("worker")
+async def test_a_request_without_a_job_counts_once(submission) -> None:
+    limits = Limits(requests_per_minute=3, tokens_per_minute=10, max_concurrency=1)
+    remaining = await submission.count_request(8, limits)
+    assert remaining == Remaining(Allowance(3, 2), Allowance(10, 10))
+    counted = limited_job("a", limits, is_counted=True)
+    remaining = await submission.submit(counted)
+    assert remaining == Remaining(Allowance(3, 2), Allowance(10, 0))
+    for left in (1, 0):  # neither tokens nor places are missing
+        remaining = await submission.count_request(8, limits)
+        assert remaining == Remaining(Allowance(3, left), Allowance(10, 0))
+    with pytest.raises(LimitReachedError) as caught:
+        await submission.count_request(8, limits)
+    assert caught.value.limit == "requests"
+    assert 0 < caught.value.retry_after <= 20
+
+
+@pytest.mark.usefixtures("worker")
+async def test_a_counted_request_is_admitted_without_requests_left(submission) -> None:
+    limits = Limits(requests_per_minute=1)
+    await submission.count_request(8, limits)
+    await submission.submit(limited_job("a", limits, is_counted=True))
+
+
+@pytest.mark.usefixtures("worker")
 async def test_keys_do_not_share(submission) -> None:
     limits = Limits(requests_per_minute=1, max_concurrency=1)
     await submission.submit(limited_job("a", limits))

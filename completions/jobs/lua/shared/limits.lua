@@ -10,20 +10,20 @@ local function left(stored, limit, elapsed)
   return math.min(limit, tonumber(stored) + elapsed * limit / 60)
 end
 
--- Take what job `id` needs, all or nothing. A limit of 0 means no limit. Its place is free after `lease` seconds at the
--- latest; nil for a job that needs no place. Returns verdict, requests left, tokens left, seconds until it fits; the
--- verdict is 'ok' or the limit that is reached.
-local function admit(api_key, id, limits, tokens, lease, at)
+-- Take what job `id` needs, all or nothing: `requests` (1, or 0 if the request is counted already) and `tokens`. A limit
+-- of 0 means no limit. Its place is free after `lease` seconds at the latest; nil for a job that needs no place. Returns
+-- verdict, requests left, tokens left, seconds until it fits; the verdict is 'ok' or the limit that is reached.
+local function admit(api_key, id, limits, requests, tokens, lease, at)
   local rpm, tpm, places = limits[1], limits[2], limits[3]
   if rpm + tpm + places == 0 then return 'ok', 0, 0, 0 end
   local bucket, busy = prefix .. 'limits:' .. api_key, prefix .. 'busy:' .. api_key
   local stored = redis.call('HMGET', bucket, 'requests', 'tokens', 'at')
   local elapsed = stored[3] and math.max(0, at - tonumber(stored[3])) or 0
   local requests_left, tokens_left = left(stored[1], rpm, elapsed), left(stored[2], tpm, elapsed)
-  if rpm > 0 and requests_left < 1 then
-    return 'requests', requests_left, tokens_left, (1 - requests_left) * 60 / rpm
+  if rpm > 0 and requests_left < requests then
+    return 'requests', requests_left, tokens_left, (requests - requests_left) * 60 / rpm
   end
-  if tpm > 0 and tokens_left < tokens then
+  if tpm > 0 and tokens > 0 and tokens_left < tokens then
     return 'tokens', requests_left, tokens_left, (tokens - tokens_left) * 60 / tpm
   end
   if places > 0 and lease then
@@ -36,7 +36,7 @@ local function admit(api_key, id, limits, tokens, lease, at)
   end
   local fields = {'at', tostring(at)}
   if rpm > 0 then
-    requests_left = requests_left - 1
+    requests_left = requests_left - requests
     fields[#fields + 1] = 'requests'
     fields[#fields + 1] = tostring(requests_left)
   end

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from completions import child_process
 from completions.contract.llguidance_threads import NICENESS
 from completions.grammars import Constraint, Limits, Question, TokenSource
 from completions.grammars.exceptions import (
@@ -52,7 +53,7 @@ def test_verdicts_are_the_same_as_in_the_own_process(children: Children, tiny_mo
 def test_one_child_serves_until_it_is_worn(
     children: Children, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(module, "MAX_QUESTIONS", 2)
+    monkeypatch.setattr(child_process, "MAX_QUESTIONS", 2)
     seen = []
     for _ in range(3):
         with children.borrowed() as child:
@@ -98,7 +99,7 @@ def test_a_child_steps_back_behind_everything_else(children: Children) -> None:
 
 def test_a_child_ends_with_its_parent() -> None:
     command = [sys.executable, "-m", module.CHILD, json.dumps(asdict(Limits()))]
-    with subprocess.Popen(command, cwd=module.ROOT, stdin=subprocess.PIPE) as child:
+    with subprocess.Popen(command, cwd=child_process.ROOT, stdin=subprocess.PIPE) as child:
         assert child.poll() is None
         child.communicate(timeout=60)  # closes the child's input, as the end of a parent does
     assert child.returncode == 0

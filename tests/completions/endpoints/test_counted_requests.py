@@ -1,0 +1,53 @@
+"""Requests that make no job, or are refused after long checks, count toward a key's limit."""
+
+import json
+from typing import Any
+
+import pytest
+
+from completions.accounts import changes
+
+pytestmark = [pytest.mark.integration, pytest.mark.django_db(transaction=True)]
+
+LONG = "x" * 4000
+
+
+@pytest.fixture
+def limited(live, owner) -> dict[str, str]:
+    """The headers of a key with two requests per minute."""
+    _, secret = changes.create(owner.organization, "limited", requests_per_minute=2)
+    return {"Authorization": f"Bearer {secret}"}
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "status"),
+    [
+        ("/v1/tokenize", {"prompt": "a"}, 200),
+        ("/v1/detokenize", {"tokens": [65]}, 200),
+        ("/v1/grammars/validate", {"regex": "a"}, 200),
+        ("/v1/completions", {"prompt": [65], "max_tokens": 1, "user": LONG}, 400),
+        ("/v1/chat/completions", {"messages": [{"content": LONG}]}, 400),
+    ],
+)
+async def test_the_third_of_two_per_minute_is_refused(
+    live, limited, path: str, body: dict[str, Any], status: int
+) -> None:
+    content = json.dumps({"model": "tiny", **body})
+    for left in ("1", "0"):
+        response = await live.http.post(
+            path, content, content_type="application/json", headers=limited
+        )
+        assert response.status_code == status
+        assert response.headers["x-ratelimit-remaining-requests"] == left
+    response = await live.http.post(path, content, content_type="application/json", headers=limited)
+    assert response.status_code == 429
+    assert json.loads(response.content)["error"]["type"] == "requests"
+
+
+async def test_a_long_request_with_a_job_counts_once(live, limited) -> None:
+    body = {"model": "tiny", "prompt": [[65]] * 9, "max_tokens": 1}
+    response = await live.http.post(
+        "/v1/completions", json.dumps(body), content_type="application/json", headers=limited
+    )
+    assert response.status_code == 200
+    assert response.headers["x-ratelimit-remaining-requests"] == "1"
