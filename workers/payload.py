@@ -6,6 +6,7 @@ from functools import cache
 from types import NoneType, UnionType
 from typing import Any, get_args, get_origin, get_type_hints
 
+from completions.contract.stop_spans import StopSpan
 from workers.engine.request import LogprobParams, Request
 from workers.engine.sampling.params import SamplingParams
 
@@ -43,6 +44,8 @@ def sampling_params(payload: Any) -> SamplingParams:
         fields["logit_bias"] = {_token_id(name): bias for name, bias in biases.items()}
     for name in _TUPLES & fields.keys():
         fields[name] = _tuple(fields[name])
+    if "stop_spans" in fields:
+        fields["stop_spans"] = _tuple(fields["stop_spans"], _span)
     _check(SamplingParams, fields)
     return SamplingParams(**fields)
 
@@ -73,6 +76,15 @@ def _tuple(value: Any, each: Any = None) -> Any:
     if not isinstance(value, list | tuple):
         return value
     return tuple(map(each, value)) if each else tuple(value)
+
+
+def _span(value: Any) -> StopSpan:
+    try:
+        span = StopSpan(*value)
+    except TypeError as error:
+        raise ValueError(f"stop_spans has {value!r:.80}") from error
+    _check(StopSpan, span._asdict())
+    return span
 
 
 def _token_id(name: str) -> int:

@@ -8,6 +8,7 @@ from completions.chat.call_parser import Arguments, CallBegun, CallParser, Part
 from completions.chat.markers import split_at
 from completions.chat.tools import Call, Tool, ToolFormat, dump
 from completions.contract import strict_json
+from completions.contract.stop_spans import StopSpan
 from completions.grammars.structural_tag import json_nodes
 from completions.grammars.structural_tag.json_nodes import JSONNode
 
@@ -126,6 +127,10 @@ class JSONFormat(ToolFormat):
     kept: str = ""
     """The suffix of `opening` that belongs to the object."""
     separators: str = ""
+
+    @property
+    def span(self) -> StopSpan:
+        return StopSpan(self.opening, self.closing, True, _WHITESPACE + self.separators)
 
     def call(self, tool: Tool) -> JSONNode:
         return json_nodes.tag(self._begun(tool.name), tool.arguments(), self.end)

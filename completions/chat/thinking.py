@@ -4,6 +4,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from completions.chat.markers import split_at
+from completions.contract.stop_spans import StopSpan
 
 ENABLED, DISABLED, AUTO = "enabled", "disabled", "auto"
 _NEWLINES = 2
@@ -16,6 +17,10 @@ class Marks:
 
     begin: str
     end: str
+
+    def span(self, *, is_open: bool) -> StopSpan:
+        """The thoughts in an answer's text, with the line breaks behind them."""
+        return StopSpan("" if is_open else self.begin, self.end, dropped="\n")
 
     def open_in(self, prompt: str) -> bool:
         """Whether a prompt ends inside thoughts: some templates write the first mark."""

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from completions.chat.call_parser import CallParser
+from completions.contract.stop_spans import StopSpan
 from completions.grammars.structural_tag.json_nodes import ANY_OBJECT, JSONNode, json_value
 
 AUTO, NONE, REQUIRED = "auto", "none", "required"
@@ -97,6 +98,11 @@ class ToolFormat(ABC):
     """A system message for models whose template does not describe tools; {tools} lists them."""
     tools_apart: str = "\n"
     """The separator between two tools in the preamble."""
+
+    @property
+    def span(self) -> StopSpan:
+        """A call in an answer's text, with the characters that the parser drops behind it."""
+        return StopSpan(self.opening, self.closing, dropped=" \t\r\n")
 
     @abstractmethod
     def call(self, tool: Tool) -> JSONNode:

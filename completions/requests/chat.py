@@ -161,6 +161,11 @@ class ChatRequestObject(GenerationFields, ConversationFields):
             # The parser must find the marks, so it takes the other special tokens out itself.
             sampling = replace(sampling, skip_special_tokens=False)
             hidden = sorted(special - marks)
+        if sampling.stop or sampling.stop_regex:
+            spans = [calls.format.span] if calls else []
+            if thoughts is not None and values["separate_reasoning"]:
+                spans.append(thoughts.marks.span(is_open=thoughts.is_open))
+            sampling = replace(sampling, stop_spans=spans)
         chat = ChatSettings(
             calls=calls,
             thoughts=thoughts,

@@ -333,6 +333,17 @@ def test_calls_come_back(scripted, form):
 
 @pytest.mark.long
 @pytest.mark.parametrize("form", TOOL_FORMATS)
+def test_stops_do_not_cut_calls(scripted, form):
+    stop = ["</tool_call>", "}", '"', "ask"]
+    choice = ask(scripted, form, f"{form} thought", tools=[WEATHER], stop=stop)
+    ((name, arguments),) = choice["calls"]
+    assert (name, json.loads(arguments)) == (PARIS.name, PARIS.arguments)
+    assert (choice["reasoning"], choice["content"]) == ("ask", "")
+    assert choice["finish"] == "tool_calls"
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("form", TOOL_FORMATS)
 def test_one_call_where_they_may_not_be_parallel(scripted, form):
     choice = ask(
         scripted, form, f"{form} two", tools=[WEATHER, NOW], parallel_tool_calls=False

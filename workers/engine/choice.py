@@ -130,8 +130,9 @@ class Choice:
         matched = self._show(self._detokenizer.flush())
         if matched is not None:
             return matched
-        self._text.append(self.stop_checker.flush())
-        return finish
+        text, matched = self.stop_checker.flush()
+        self._text.append(text)
+        return matched or finish
 
     def _show(self, text: str) -> Finish | None:
         if not text:

@@ -76,6 +76,9 @@ class StopRegex:
         if nullable:
             raise RegexError(f"{pattern!r} matches the empty text; require at least one character")
         self.start = self._states(tuple(at_start))
+        within, _ = nfa.closure([nfa.first], of_text=False, of_line=False)
+        self.within = self._states(tuple(within))
+        """The start of a search within a text."""
 
     def step(self, states: _States, char: str) -> _Step:
         if (step := states.steps.get(char)) is not None:
@@ -83,6 +86,7 @@ class StopRegex:
         if self.cached > _CACHED_STATES:
             self._known, self.cached = {}, 0
             self.start = self._states(self.start.numbers)
+            self.within = self._states(self.within.numbers)
         step = states.steps[char] = self._compute(states, char)
         self.cached += len(step.sources) + 1
         return step
@@ -156,6 +160,11 @@ class RegexSearch:
         self._starts += [self._position] * (len(step.target.numbers) - len(step.sources))
         self._states = step.target
         return begun
+
+    def restart(self) -> None:
+        """Forget the text so far, without taking the next character for the first one."""
+        self._states = self.regex.within
+        self._starts = [self._position] * len(self._states.numbers)
 
     def copy(self) -> Self:
         clone = type(self)(self.regex)

@@ -11,6 +11,7 @@ from completions.catalog.entries import ModelEntry
 from completions.contract.sampling import DRY_SEQUENCE_BREAKERS, FLOATS, INTEGERS
 from completions.contract.stop_regex import automaton
 from completions.contract.stop_regex.syntax import RegexError
+from completions.contract.stop_spans import StopSpan
 from completions.exceptions import FieldError
 from completions.requests.fields.base import (
     BooleanField,
@@ -148,7 +149,9 @@ class SamplingFields(StrictObject):
     )
     n = IntegerField("Choices per prompt; prompts times n at most 1024.", range=INTEGERS["n"])
     stop = StopField(
-        "Up to 16 strings of 1-256 characters that end a choice; not part of its text."
+        "Up to 16 strings of 1-256 characters that end a choice; not part of its text. In chat, "
+        "thoughts in reasoning_content and tool calls are searched neither for them nor for "
+        "stop_regex."
     )
     stop_regex = StopRegexField(
         "Up to 32 regular expressions of 1-256 bytes, matched in linear time, that end "
@@ -232,6 +235,8 @@ class SamplingSettings:
     stop: Sequence[str]
     stop_regex: Sequence[str]
     stop_token_ids: Sequence[int]
+    stop_spans: Sequence[StopSpan]
+    """Not from a field: a chat's thoughts and calls."""
     ignore_eos: bool
     no_stop_trim: bool
     skip_special_tokens: bool
@@ -241,6 +246,9 @@ class SamplingSettings:
         """JSON for a worker."""
         payload = {name: getattr(self, name) for name in self.__slots__}
         payload["logit_bias"] = {str(token): bias for token, bias in self.logit_bias.items()}
+        payload["stop_spans"] = list(map(list, self.stop_spans))
+        if not self.stop_spans:
+            del payload["stop_spans"]  # workers of older versions do not know it
         return payload
 
 
@@ -260,6 +268,7 @@ def sampling_settings(values: Values, entry: ModelEntry, max_tokens: int) -> Sam
         seed=secrets.randbits(63) if seed is None else seed,
         logit_bias=values["logit_bias"] or {},
         dry_sequence_breakers=DRY_SEQUENCE_BREAKERS if breakers is None else breakers,
+        stop_spans=(),
         custom_params={} if without_effect(values) else values["custom_params"] or {},
         **{name: values[name] or () for name in ("stop", "stop_regex", "stop_token_ids")},
     )

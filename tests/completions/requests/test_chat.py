@@ -1,5 +1,6 @@
 """The body of a chat completion: its prompt, its limits and its grammar."""
 
+import json
 import shutil
 from pathlib import Path
 from types import SimpleNamespace
@@ -22,6 +23,7 @@ from completions.requests.generation import GenerationRequest
 from completions.requests.judging import judge
 from completions.requests.preparation import Prepared, prepare
 from tests.completions.conftest import TINY_CONTEXT
+from workers.payload import request_params
 
 ANYONE = Principal(1, 1, "abcdef", (), None)
 HI = [{"role": "user", "content": "hi"}]
@@ -284,6 +286,30 @@ def test_the_words_for_too_many_tokens(body: dict[str, Any], param: str, rest: s
         validate(body)
     assert caught.value.message == LIMIT + rest.format(**numbers, long=long, raw=raw)
     assert (caught.value.code, caught.value.param) == ("context_length_exceeded", param)
+
+
+THOUGHTS = ["<s>", "</s>", False, "\n"]
+GLM = ["<tool_call>", "</tool_call>", False, " \t\r\n"]
+
+
+@pytest.mark.parametrize(
+    ("body", "spans"),
+    [
+        ({"stop": "x"}, [THOUGHTS]),
+        ({"stop_regex": "x"}, [THOUGHTS]),
+        ({"stop": "x", "tools": [F]}, [GLM, THOUGHTS]),
+        ({"stop": "x", "thinking": {"type": "enabled"}}, [["", *THOUGHTS[1:]]]),
+        ({"stop": "x", "thinking": {"type": "disabled"}}, []),
+        ({"stop": "x", "tools": [F], "separate_reasoning": False}, [GLM]),
+        ({"stop_token_ids": [1], "tools": [F]}, []),
+        ({"stop": "x", "model": "tiny"}, []),
+    ],
+)
+def test_stops_count_in_content_only(body: dict[str, Any], spans: list[Any]) -> None:
+    payload = prepare_chat(**{"model": "thinker", **body}).payload
+    assert payload["sampling"].get("stop_spans", []) == spans
+    given = request_params(json.loads(json.dumps(payload)))["sampling"]
+    assert [list(span) for span in given.stop_spans] == spans
 
 
 def test_a_budget_makes_a_grammar() -> None:

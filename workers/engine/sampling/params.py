@@ -6,6 +6,7 @@ from typing import Any
 
 from completions.contract.sampling import DRY_SEQUENCE_BREAKERS, FLOATS, INTEGERS, LOGIT_BIAS, Range
 from completions.contract.stop_regex.automaton import MAX_PATTERN_BYTES, MAX_PATTERNS
+from completions.contract.stop_spans import StopSpan
 
 GREEDY_TEMPERATURE = 1e-5
 """Below this temperature the engine takes the likeliest token: division would overflow."""
@@ -56,6 +57,8 @@ class SamplingParams:
     stop: tuple[str, ...] = ()
     stop_regex: tuple[str, ...] = ()
     stop_token_ids: tuple[int, ...] = ()
+    stop_spans: tuple[StopSpan, ...] = ()
+    """Parts of the text in which ``stop`` and ``stop_regex`` do not count."""
     ignore_eos: bool = False
     """Ignores the model's own end-of-sequence ids, never ``stop_token_ids``. Under a grammar,
     where these ids can only end the text, they are not sampled while anything else may follow."""
@@ -102,6 +105,7 @@ class SamplingParams:
             "best_of": self.best_of is None or self.best_of >= self.n,
             "min_tokens": self.min_tokens <= self.max_tokens,
             "stop": all(self.stop),
+            "stop_spans": all(span.closing for span in self.stop_spans),
             "stop_regex": len(pattern_bytes) <= MAX_PATTERNS
             and all(0 < size <= MAX_PATTERN_BYTES for size in pattern_bytes),
         }

@@ -8,6 +8,7 @@ from typing import NamedTuple
 from completions.contract.stop_regex.automaton import RegexSearch, compile_all
 from workers.engine.request import FinishReason
 from workers.engine.sampling.params import SamplingParams
+from workers.engine.text.content_stops import ContentSplitter, ContentStops
 from workers.engine.text.stop_text import StopText, StringSearch, compile_string
 
 
@@ -86,12 +87,18 @@ class StopChecker:
             return None
         return Finish(FinishReason.LENGTH)
 
-    def flush(self) -> str:
-        """Return the text held back for a stop that can no longer come."""
-        return self._text.flush() if self._text is not None else ""
+    def flush(self) -> tuple[str, Finish | None]:
+        """Return the text held back for a stop that can no longer come, as :meth:`check_text`
+        does."""
+        if self._text is None:
+            return "", None
+        shown, stop = self._text.finish(armed=self.may_end)
+        return shown, None if stop is None else Finish(FinishReason.STOP, *stop)
 
 
-def _stop_text(sampling: SamplingParams) -> StopText:
+def _stop_text(sampling: SamplingParams) -> StopText | ContentStops:
     regexes = [RegexSearch(regex) for regex in compile_all(sampling.stop_regex)]
     strings = [StringSearch(compile_string(stop)) for stop in sampling.stop]
-    return StopText(strings, regexes, trim=not sampling.no_stop_trim)
+    stops = StopText(strings, regexes, trim=not sampling.no_stop_trim)
+    spans = sampling.stop_spans
+    return ContentStops(stops, ContentSplitter(spans)) if spans else stops

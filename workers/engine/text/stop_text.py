@@ -21,6 +21,9 @@ class TextSearch(Protocol):
     def step(self, char: str) -> int:
         """Add a character. Return the length of the match that ends with it, or 0."""
 
+    def restart(self) -> None:
+        """Forget the text so far, without taking the next character for the first one."""
+
     def copy(self) -> Self: ...
 
 
@@ -69,6 +72,9 @@ class StringSearch:
         complete = state == len(self._stop.text)
         self.num_held = self._stop.restart if complete else state
         return state if complete else 0
+
+    def restart(self) -> None:
+        self.num_held = 0
 
     def copy(self) -> Self:
         clone = type(self)(self._stop)
@@ -122,6 +128,18 @@ class StopText:
     def flush(self) -> str:
         """Return the text still held back once no more text follows."""
         held, self._tail = self._tail[self._num_released :], ""
+        return held
+
+    def finish(self, armed: bool = True) -> tuple[str, TextStop | None]:
+        """Return the text still held back, and the stop that it completes: here always none."""
+        return self.flush(), None
+
+    def restart(self) -> str:
+        """Return the text held back. No match extends beyond this place."""
+        held = self.flush()
+        searches: list[TextSearch] = [*self._strings, *self._regexes]
+        for search in searches:
+            search.restart()
         return held
 
     def copy(self) -> Self:

@@ -67,7 +67,7 @@ def test_patterns_too_large_together_are_refused() -> None:
 def test_without_stop_strings_nothing_is_held() -> None:
     stops = checker()
     assert stops.check_text("abc") == stops.peek_text("abc") == ("abc", None)
-    assert stops.flush() == ""
+    assert stops.flush() == ("", None)
 
 
 @pytest.mark.parametrize("limit", [1, 3])

@@ -1,0 +1,143 @@
+"""Finds stops in the content of a text, and not in the thoughts and tool calls around it."""
+
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import groupby
+from typing import Self
+
+from completions.contract.stop_spans import StopSpan
+from workers.engine.text.stop_text import StopText, StringSearch, TextStop, compile_string
+
+
+class _Brackets:
+    """Whether a JSON text is outside of strings and brackets."""
+
+    def __init__(self) -> None:
+        self.depth = 0
+        self._in_string = self._escaped = False
+
+    @property
+    def outside(self) -> bool:
+        return self.depth == 0 and not self._in_string
+
+    def step(self, char: str) -> None:
+        if self._in_string:
+            self._in_string = self._escaped or char != '"'
+            self._escaped = char == "\\" and not self._escaped
+        elif char == '"':
+            self._in_string = True
+        elif char in "{[":
+            self.depth += 1
+        elif char in "}]":
+            self.depth -= 1
+
+    def copy(self) -> Self:
+        clone = type(self)()
+        clone.depth, clone._in_string, clone._escaped = self.depth, self._in_string, self._escaped
+        return clone
+
+
+class _OpenSpan:
+    """The search for the end of a span."""
+
+    def __init__(self, span: StopSpan) -> None:
+        self.span = span
+        self._closing = StringSearch(compile_string(span.closing))
+        self._brackets = _Brackets()
+        for char in span.opening:
+            self._brackets.step(char)
+
+    def ends_with(self, char: str) -> bool:
+        """Add a character. Return whether it completes the closing mark."""
+        self._brackets.step(char)
+        is_closed = self._closing.step(char) > 0
+        return is_closed and (self._brackets.outside or not self.span.is_json)
+
+    def copy(self) -> Self:
+        clone = type(self)(self.span)
+        clone._closing, clone._brackets = self._closing.copy(), self._brackets.copy()
+        return clone
+
+
+class ContentSplitter:
+    """Splits a text that arrives in pieces into content and everything else. It holds back what may
+    become the opening mark of a span."""
+
+    def __init__(self, spans: Sequence[StopSpan]) -> None:
+        self._spans = [span for span in spans if span.opening]
+        self._openings = [StringSearch(compile_string(span.opening)) for span in self._spans]
+        self._open = next((_OpenSpan(span) for span in spans if not span.opening), None)
+        self._dropped = ""
+        self._held = ""
+
+    def push(self, text: str) -> Iterator[tuple[str, bool]]:
+        """Pieces of the text, and whether each is content."""
+        parts = (part for char in text for part in self._step(char))
+        for is_content, group in groupby(parts, key=lambda part: part[1]):
+            yield "".join(piece for piece, _ in group), is_content
+
+    def flush(self) -> str:
+        """Return the content held back once no more text follows."""
+        held, self._held = self._held, ""
+        return held
+
+    def copy(self) -> Self:
+        clone = type(self)(self._spans)
+        clone._openings = [opening.copy() for opening in self._openings]
+        clone._open = self._open and self._open.copy()
+        clone._dropped, clone._held = self._dropped, self._held
+        return clone
+
+    def _step(self, char: str) -> Iterable[tuple[str, bool]]:
+        if self._open is not None:
+            if self._open.ends_with(char):
+                self._dropped, self._open = self._open.span.dropped, None
+            return ((char, False),)
+        if char in self._dropped:
+            return ((char, False),)
+        self._dropped = ""
+        self._held += char
+        opened = None
+        for span, opening in zip(self._spans, self._openings, strict=True):
+            if opening.step(char):
+                opened = span
+        if opened is not None:
+            return self._enter(opened)
+        return self._release(max((opening.num_held for opening in self._openings), default=0))
+
+    def _enter(self, span: StopSpan) -> Iterable[tuple[str, bool]]:
+        before = self._held.removesuffix(span.opening)
+        self._held, self._open = "", _OpenSpan(span)
+        for opening in self._openings:
+            opening.restart()
+        return ((before, True), (span.opening, False)) if before else ((span.opening, False),)
+
+    def _release(self, num_held: int) -> Iterable[tuple[str, bool]]:
+        cut = len(self._held) - num_held
+        released, self._held = self._held[:cut], self._held[cut:]
+        return ((released, True),) if released else ()
+
+
+class ContentStops:
+    """A StopText that sees only content. A stop does not extend beyond a span."""
+
+    def __init__(self, stops: StopText, content: ContentSplitter) -> None:
+        self._stops, self._content = stops, content
+
+    def push(self, text: str, armed: bool = True) -> tuple[str, TextStop | None]:
+        shown = []
+        for piece, is_content in self._content.push(text):
+            if not is_content:
+                shown += [self._stops.restart(), piece]
+                continue
+            part, stop = self._stops.push(piece, armed)
+            shown.append(part)
+            if stop is not None:
+                return "".join(shown), stop
+        return "".join(shown), None
+
+    def finish(self, armed: bool = True) -> tuple[str, TextStop | None]:
+        shown, stop = self._stops.push(self._content.flush(), armed)
+        return (shown, stop) if stop is not None else (shown + self._stops.flush(), None)
+
+    def copy(self) -> Self:
+        return type(self)(self._stops.copy(), self._content.copy())
