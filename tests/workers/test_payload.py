@@ -4,6 +4,7 @@ import json
 
 import pytest
 
+from completions.contract.stop_spans import StopSpan
 from tests.workers.relay.bench import SAMPLING
 from workers.engine.request import LogprobParams, Request
 from workers.engine.sampling.params import SamplingParams
@@ -26,6 +27,12 @@ def test_sampling_parameters_of_a_payload():
     sent = json.loads('{"logit_bias": {"5": 1.5}, "stop": ["x"], "stop_regex": ["a+"], "seed": 3}')
     expected = SamplingParams(logit_bias={5: 1.5}, stop=("x",), stop_regex=("a+",), seed=3)
     assert sampling_params(sent) == expected
+
+
+def test_spans_without_stops():
+    sent = json.loads('{"stop_spans": [["<a>", "</a>", true, "; "], ["", "</b>"]]}')
+    expected = (StopSpan("<a>", "</a>", True, "; "), StopSpan("", "</b>"))
+    assert sampling_params(sent).stop_spans == expected
 
 
 def test_what_an_older_version_does_not_say_yet_has_its_default():
@@ -56,6 +63,17 @@ def test_whole_numbers_are_numbers():
         ({"sampling": {"n": 1.5}}, "n"),
         ({"sampling": {"seed": "x"}}, "seed"),
         ({"sampling": {"ignore_eos": 1}}, "ignore_eos"),
+        *[
+            ({"sampling": {"stop_spans": spans}}, word)
+            for spans, word in [
+                (5, "stop_spans"),
+                ([5], "stop_spans"),
+                ([["<a>"]], "stop_spans"),
+                ([["<a>", "", False, ""]], "stop_spans"),
+                ([["<a>", 5, False, ""]], "closing"),
+                ([["<a>", "</a>", 1, ""]], "is_json"),
+            ]
+        ],
         ({"sampling": {"logit_bias": [5]}}, "logit_bias"),
         ({"sampling": {"logit_bias": {"five": 1}}}, "logit_bias"),
         ({"sampling": {"logit_bias": {"5": "1"}}}, "logit_bias"),
