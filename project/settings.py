@@ -199,6 +199,8 @@ GRAMMAR_STEP_WORK = env.int("QUIRE_GRAMMAR_STEP_WORK", default=550_000)
 GRAMMAR_STEP_SECONDS = env.float("QUIRE_GRAMMAR_STEP_SECONDS", default=0.05)
 GRAMMAR_SECONDS = env.float("QUIRE_GRAMMAR_SECONDS", default=5.0)
 GRAMMAR_PROCESSES = env.int("QUIRE_GRAMMAR_PROCESSES", default=2)
+BATCH_GRAMMAR_SECONDS = env.float("QUIRE_BATCH_GRAMMAR_SECONDS", default=1800.0)
+"""Processor seconds in which the constraints of one batch's file are checked."""
 GRAMMAR_CACHE_BYTES = env.int("QUIRE_GRAMMAR_CACHE_BYTES", default=32 * 1024 * 1024)
 
 

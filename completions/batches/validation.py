@@ -31,7 +31,7 @@ from completions.batches.summary import Summary
 from completions.batches.writing import Alive
 from completions.catalog.model_files import ModelFilesError
 from completions.exceptions import APIError
-from completions.grammars import TokenSource
+from completions.grammars import Asker, TokenSource
 from completions.jobs.rids import BatchRids, rids_of
 from completions.models import (
     UNFINISHED,
@@ -135,6 +135,7 @@ class Check:
         self._rids = rids
         self._cache_of = cache_of
         self._principal = keys.principal_of(batch.api_key)
+        self._asker = Asker(batch.organization_id)
         self._seen: dict[bytes, int] = {}
         self._schema = SharedSchema()
         self._summary = Summary(None)
@@ -229,6 +230,17 @@ class Check:
                     raise LineError("too_many_tasks", message)
                 yield number, text
 
+    def _require_budget(self, number: int) -> None:
+        """Raise LineError if the checks of the file's constraints have taken too long."""
+        most = settings.BATCH_GRAMMAR_SECONDS
+        if self._asker.spent > most:
+            message = (
+                f"Checking the constraints before line {number} took {self._asker.spent:.0f} "
+                f"seconds of processor time; one file may take {most:g}. Split the file, or send "
+                "simpler or fewer different constraints: equal ones are checked once."
+            )
+            raise LineError("grammar_budget_exceeded", message, line=number)
+
     async def _checked(self, group: Sequence[tuple[int, bytes]]) -> list[_Checked]:
         turns = asyncio.Semaphore(CHECKED_AT_ONCE)
         return await asyncio.gather(*(self._prepared(turns, *numbered) for numbered in group))
@@ -243,7 +255,12 @@ class Check:
         where = self._batch.endpoint, self._batch.job_id(number)
         try:
             async with turns:
-                return custom_id, await prepare_line(*where, request["body"], self._principal)
+                self._require_budget(number)
+                return custom_id, await prepare_line(
+                    *where, request["body"], self._principal, self._asker
+                )
+        except LineError:  # of the whole file
+            raise
         except APIError as error:
             if error.status_code >= HTTPStatus.INTERNAL_SERVER_ERROR:
                 raise
@@ -325,9 +342,11 @@ class Check:
             raise LineError("duplicate_custom_id", message, "custom_id")
 
 
-async def prepare_line(endpoint: str, job_id: str, body: Any, principal: Principal) -> PreparedLine:
+async def prepare_line(
+    endpoint: str, job_id: str, body: Any, principal: Principal, asker: Asker | None = None
+) -> PreparedLine:
     """Prepare a line's job. Raises APIError."""
-    prepared = await preparation.prepare_offline(endpoint, body, principal, job_id)
+    prepared = await preparation.prepare_offline(endpoint, body, principal, job_id, asker)
     for name in ("stream", "background"):
         if getattr(prepared.request.returns, name):
             message = f"{name}: a line of a batch is neither streamed nor polled; leave it out."

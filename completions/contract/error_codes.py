@@ -89,6 +89,9 @@ ERRORS: Final[Mapping[str, ErrorKind]] = {
     "url_mismatch": _request("A line of the file has a url that is not the batch's endpoint."),
     "duplicate_custom_id": _request("Two lines of the file have the same custom_id."),
     "model_mismatch": _request("Lines of the file ask for different models."),
+    "grammar_budget_exceeded": _request(
+        "Checking the file's constraints takes too long. Split it, or send simpler ones."
+    ),
     "token_limit_exceeded": _request(
         "The batches of this API key or your organization hold too many enqueued tokens. Try "
         "again once some of them have ended."

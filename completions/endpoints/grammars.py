@@ -6,7 +6,7 @@ from typing import Any
 from completions.catalog.model_files import ModelFiles
 from completions.delivery import rate_limits
 from completions.exceptions import FieldError
-from completions.grammars import Constraint, Verdict
+from completions.grammars import Asker, Constraint, Verdict
 from completions.grammars.exceptions import GrammarOverloadError, GrammarTimeoutError
 from completions.http.base import APIRequest, AsyncAPIView
 from completions.http.bodies import JSONResponse
@@ -38,8 +38,12 @@ class ValidateView(AsyncAPIView):
 
     async def post(self, request: APIRequest) -> JSONResponse:
         self.headers.update(await rate_limits.count_request(request.auth))
-        question = await ValidateRequestObject.validate_request(request.data, request.auth)
-        verdict = await judging.examine(*question)
+        constraint, model, text = await ValidateRequestObject.validate_request(
+            request.data, request.auth
+        )
+        verdict = await judging.examine(
+            constraint, model, text, Asker(request.auth.organization_id)
+        )
         if isinstance(verdict.error, GrammarOverloadError | GrammarTimeoutError):
             verdict.result()  # raises, because the check did not finish
         return JSONResponse(_answer(verdict))

@@ -2,9 +2,11 @@
 
 from completions.grammars.constraint import Constraint
 from completions.grammars.judging.examination import Question, Verdict
-from completions.grammars.judging.judge import Judge
+from completions.grammars.judging.judge import Asker, Judge
 from completions.grammars.limits import Limits
 from completions.grammars.tokens import TokenSource
 from completions.grammars.translation import translate
 
-__all__ = ["Constraint", "Judge", "Limits", "Question", "TokenSource", "Verdict", "translate"]
+__all__ = [
+    "Asker", "Constraint", "Judge", "Limits", "Question", "TokenSource", "Verdict", "translate",
+]  # fmt: skip

@@ -15,6 +15,7 @@ from completions.catalog.entries import ModelEntry
 from completions.catalog.model_files import ModelFiles, ModelFilesError
 from completions.exceptions import APIError
 from completions.grammars import (
+    Asker,
     Constraint,
     Judge,
     Limits,
@@ -29,6 +30,10 @@ MAX_NAMED = 16
 """The most keywords of one constraint that a header names."""
 MAX_NAME = 200
 """The most characters of such a name: proxies refuse headers longer than a few kilobytes."""
+
+
+NOBODY = Asker()
+"""Asks for the service itself."""
 
 
 class Judged(NamedTuple):
@@ -47,15 +52,18 @@ class Looser(NamedTuple):
     """Paths of the schemas in the request that it does not enforce."""
 
 
-async def judge(constraint: Constraint, model: ModelFiles, looser: Looser | None = None) -> Judged:
+async def judge(
+    constraint: Constraint, model: ModelFiles, looser: Looser | None = None, asker: Asker = NOBODY
+) -> Judged:
     """The llguidance grammar text for a worker, and what has no effect. Raises APIError.
 
     The looser constraint replaces one that cannot be used as a whole.
     """
-    verdict = await examine(constraint, model, None)
+    verdict = await examine(constraint, model, None, asker)
     is_refused = verdict.error is not None and not isinstance(verdict.error, GrammarOverloadError)
     if is_refused and looser is not None:
-        verdict = replace(await examine(looser.constraint, model, None), loosened=looser.places)
+        loose = await examine(looser.constraint, model, None, asker)
+        verdict = replace(loose, loosened=looser.places)
     try:
         return Judged(verdict.result(), _names(constraint, verdict))
     except GrammarError as error:
@@ -74,10 +82,12 @@ def _names(constraint: Constraint, verdict: Verdict) -> tuple[str, ...]:
     return (*shown, *(["..."] if len(places) > MAX_NAMED else []))
 
 
-async def examine(constraint: Constraint, model: ModelFiles, text: str | None) -> Verdict:
+async def examine(
+    constraint: Constraint, model: ModelFiles, text: str | None, asker: Asker
+) -> Verdict:
     """Everything that the judge finds out about a constraint, faults included. If `text` is given,
     the judge matches it."""
-    return await _judge().ask(Question(constraint, token_source(model), text))
+    return await _judge().ask(Question(constraint, token_source(model), text), asker)
 
 
 async def warm_up() -> None:

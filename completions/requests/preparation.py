@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 from completions.accounts.keys import Principal
 from completions.exceptions import APIError
+from completions.grammars import Asker
 from completions.models.timed_ids import new_id
 from completions.requests import turns
 from completions.requests.chat import ChatRequestObject
@@ -46,15 +47,25 @@ class Prepared(NamedTuple):
 
 
 async def prepare(
-    path: str, body: Any, principal: Principal, job_id: str | None = None
+    path: str,
+    body: Any,
+    principal: Principal,
+    job_id: str | None = None,
+    asker: Asker | None = None,
 ) -> Prepared:
-    """Validate a body and judge its constraint. `job_id` is random by default. Raises APIError."""
+    """Validate a body and judge its constraint for `asker`, by default the caller's organization.
+    `job_id` is random by default. Raises APIError."""
     route = ROUTES[path]
     request: GenerationRequest = await route.request_type.validate_request(body, principal)
     grammar = compile_ms = None
     if request.constraint is not None:
         began = time.monotonic()
-        judged = await judge(request.constraint, request.model.files, request.looser)
+        judged = await judge(
+            request.constraint,
+            request.model.files,
+            request.looser,
+            asker or Asker(principal.organization_id),
+        )
         grammar, ignored = judged.grammar, (*request.ignored, *judged.ignored)
         request = replace(request, ignored=ignored)
         compile_ms = round((time.monotonic() - began) * 1000, 3)
@@ -68,18 +79,22 @@ async def prepare(
 
 
 async def prepare_offline(
-    path: str, body: Any, principal: Principal, job_id: str | None = None
+    path: str,
+    body: Any,
+    principal: Principal,
+    job_id: str | None = None,
+    asker: Asker | None = None,
 ) -> Prepared:
     """Prepare a body for which no client waits. Tries again while the machine is judging too many
     grammars, because that error is not about the body. Raises APIError."""
     for _ in range(OFFLINE_TRIES - 1):
         try:
-            return await prepare(path, body, principal, job_id)
+            return await prepare(path, body, principal, job_id, asker)
         except APIError as error:
             if error.status_code != HTTPStatus.SERVICE_UNAVAILABLE:
                 raise
             await asyncio.sleep(OFFLINE_SECONDS)
-    return await prepare(path, body, principal, job_id)
+    return await prepare(path, body, principal, job_id, asker)
 
 
 def _payload(request: GenerationRequest, grammar: str | None) -> dict[str, Any]:

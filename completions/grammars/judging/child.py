@@ -8,6 +8,7 @@ import resource
 import signal
 import sys
 import threading
+import time
 from typing import Any
 
 from completions.contract.llguidance_threads import STACK_BYTES
@@ -37,7 +38,9 @@ def _serve(limits: Limits) -> None:
         load(question.tokens)
         # The kernel ends the process even in native code, and if the parent is gone.
         signal.setitimer(signal.ITIMER_PROF, limits.seconds)
+        began = time.process_time()
         answer: dict[str, Any] = examine(question, limits).to_json()
+        answer["seconds"] = time.process_time() - began
         signal.setitimer(signal.ITIMER_PROF, 0)
         sys.stdout.buffer.write(json.dumps(answer).encode() + b"\n")
         sys.stdout.buffer.flush()

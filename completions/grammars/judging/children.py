@@ -31,13 +31,15 @@ class Child(ChildProcess):
         self._limits = limits
         super().__init__(CHILD, json.dumps(asdict(limits)))
 
-    def ask(self, question: Question) -> Verdict:
-        """The verdict on a question; errors are in it. Afterwards the child may be dead."""
+    def ask(self, question: Question) -> tuple[Verdict, float]:
+        """The verdict on a question, and the processor seconds that it took. Errors are in the
+        verdict. Afterwards the child may be dead."""
         seconds = self._limits.patience + (START_SECONDS if self.is_new else 0)
         line = json.dumps(question.to_json()).encode() + b"\n"
         error: GrammarError
         try:
-            return Verdict.from_json(json.loads(self.exchange(line, seconds)))
+            answer = json.loads(self.exchange(line, seconds))
+            return Verdict.from_json(answer), answer["seconds"]
         except TimeoutError:
             error = too_busy()
         except (OSError, ValueError):  # it died or its answer was cut off
@@ -48,7 +50,7 @@ class Child(ChildProcess):
         if self.signal == signal.SIGPROF:
             error = too_slow(self._limits)
         error.field = question.constraint.named
-        return Verdict(error=error)
+        return Verdict(error=error), self._limits.seconds
 
 
 class Children(IdleChildren[Child]):
@@ -57,6 +59,6 @@ class Children(IdleChildren[Child]):
     def __init__(self, limits: Limits) -> None:
         super().__init__(lambda: Child(limits), limits.processes)
 
-    def ask(self, question: Question) -> Verdict:
+    def ask(self, question: Question) -> tuple[Verdict, float]:
         with self.borrowed() as child:
             return child.ask(question)

@@ -12,6 +12,7 @@ import time
 from collections import OrderedDict
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from completions.contract.llguidance_threads import big_stack_threads
@@ -19,6 +20,7 @@ from completions.grammars.constraint import Constraint
 from completions.grammars.exceptions import GrammarError, GrammarOverloadError, GrammarTimeoutError
 from completions.grammars.judging.children import START_SECONDS, Children, too_busy, too_slow
 from completions.grammars.judging.examination import Question, Verdict, examine, screened
+from completions.grammars.judging.fair_threads import FairThreads
 from completions.grammars.judging.ordinary import is_ordinary
 from completions.grammars.limits import DEFAULT_LIMITS, Limits, too_deep, too_long
 from completions.grammars.tokens import TokenSource
@@ -31,8 +33,20 @@ THREADS = 2
 FAILURE_SECONDS = 60.0
 """How long a refusal is cached."""
 
+_Place = tuple[asyncio.AbstractEventLoop, int, str]
+"""Where a question is being examined: the loop, the owner, the question's digest."""
 _ENVELOPE = 2_000
 """The most bytes that a question has in addition to its constraint."""
+
+
+@dataclass(eq=False, slots=True)
+class Asker:
+    """Whom questions are examined for."""
+
+    owner: int = 0
+    """The organization whose turn they wait for."""
+    spent: float = 0.0
+    """Processor seconds of the examinations so far. A cached verdict costs none."""
 
 
 class VerdictCache:
@@ -75,17 +89,19 @@ class Judge:
         self.limits = limits
         self._cache = VerdictCache(limits.cache_bytes)
         self._children = Children(limits)
-        self._threads = big_stack_threads(THREADS, "grammar")
+        self._threads = FairThreads(big_stack_threads(THREADS, "grammar"), THREADS)
         self._stuck: set[Future[Any]] = set()
-        self._askers = ThreadPoolExecutor(limits.processes, "grammar-child")
-        self._examining: dict[tuple[asyncio.AbstractEventLoop, str], asyncio.Task[Verdict]] = {}
+        askers = ThreadPoolExecutor(limits.processes, "grammar-child")
+        self._askers = FairThreads(askers, limits.processes)
+        self._examining: dict[_Place, asyncio.Task[Verdict]] = {}
 
     async def judge(self, constraint: Constraint, tokens: TokenSource | None = None) -> str:
         """The llguidance grammar text of a constraint. Raises GrammarError."""
         return (await self.ask(Question(constraint, tokens))).result()
 
-    async def ask(self, question: Question) -> Verdict:
+    async def ask(self, question: Question, asker: Asker | None = None) -> Verdict:
         """The verdict on a question. Errors of all kinds are in it."""
+        asker = asker or Asker()
         try:
             written = canonical(question)
         except RecursionError:
@@ -99,19 +115,23 @@ class Judge:
         key = hashlib.sha256(written.encode()).hexdigest()
         verdict = self._cache.get(key)
         if verdict is None:
-            verdict = await self._examined_once(key, question, written)
+            verdict = await self._examined_once(key, question, written, asker)
         return verdict
 
     def close(self) -> None:
-        self._threads.shutdown(wait=False, cancel_futures=True)
-        self._askers.shutdown(wait=False, cancel_futures=True)
+        self._threads.shutdown()
+        self._askers.shutdown()
         self._children.close()
 
-    async def _examined_once(self, key: str, question: Question, written: str) -> Verdict:
-        place = asyncio.get_running_loop(), key
+    async def _examined_once(
+        self, key: str, question: Question, written: str, asker: Asker
+    ) -> Verdict:
+        # By owner, since each waits for its own turn.
+        place = asyncio.get_running_loop(), asker.owner, key
         task = self._examining.get(place)
         if task is None:
-            task = self._examining[place] = asyncio.create_task(self._examined(question, written))
+            examining = self._examined(question, written, asker)
+            task = self._examining[place] = asyncio.create_task(examining)
             task.add_done_callback(lambda _: self._examining.pop(place))
         # Shielded: if one caller is cancelled, the others still wait for the answer.
         verdict = await asyncio.shield(task)
@@ -119,31 +139,45 @@ class Judge:
             self._cache.put(key, verdict)
         return verdict
 
-    async def _examined(self, question: Question, written: str) -> Verdict:
+    async def _examined(self, question: Question, written: str, asker: Asker) -> Verdict:
         try:
             if len(self._stuck) < THREADS:
                 if is_ordinary(question, written):
-                    return await self._run(self._threads, lambda: examine(question, self.limits))
-                refused = await self._run(self._threads, lambda: screened(question, self.limits))
+                    return await self._run(asker, lambda: examine(question, self.limits))
+                refused = await self._run(asker, lambda: screened(question, self.limits))
                 if refused is not None:
                     return refused
-            return await self._run(self._askers, lambda: self._children.ask(question))
+            return await self._ask_child(question, asker)
         except GrammarError as error:
             return _refusal(error, question)
 
-    async def _run(self, pool: ThreadPoolExecutor, work: Callable[[], T]) -> T:
+    async def _ask_child(self, question: Question, asker: Asker) -> Verdict:
+        """A child's verdict. Raises GrammarOverloadError."""
+
+        def ask() -> Verdict:
+            verdict, seconds = self._children.ask(question)
+            asker.spent += seconds
+            return verdict
+
+        return await self._run(asker, ask, in_child=True)
+
+    async def _run(self, asker: Asker, work: Callable[[], T], *, in_child: bool = False) -> T:
         """The result of the work. Raises GrammarOverloadError and GrammarTimeoutError."""
         clocks: list[_Clock] = []
 
         def run() -> T:
-            clocks.append(_Clock())
-            return work()
+            clocks.append(clock := _Clock())
+            try:
+                return work()
+            finally:
+                asker.spent += clock.used()
 
-        running = pool.submit(run)
+        pool = self._askers if in_child else self._threads
+        running = pool.submit(asker.owner, run)
         future = asyncio.wrap_future(running)
         asked, seconds = time.monotonic(), self.limits.seconds
         # A child's first question may take longer; `Child.ask` limits its time.
-        patience = self.limits.patience + (START_SECONDS + 1 if pool is self._askers else 0)
+        patience = self.limits.patience + (START_SECONDS + 1 if in_child else 0)
         while True:
             done, _ = await asyncio.wait({future}, timeout=seconds / 4)
             if done:
@@ -151,7 +185,7 @@ class Judge:
             is_slow = bool(clocks) and clocks[0].used() > seconds
             since = clocks[0].began if clocks else asked
             if is_slow or time.monotonic() - since > patience:
-                if clocks and pool is self._threads:
+                if clocks and not in_child:
                     self._give_up(running)
                 else:
                     future.cancel()
@@ -161,6 +195,7 @@ class Judge:
         """Count a thread as stuck until it ends, which may be after the event loop that waited for
         it. llguidance's limits end nearly all of its work, but nothing else can stop a thread."""
         self._stuck.add(running)
+        self._threads.give_up(running)
         running.add_done_callback(self._stuck.discard)
         if len(self._stuck) == THREADS:
             logger.error("all threads that judge grammars are stuck; child processes judge instead")

@@ -289,6 +289,25 @@ def test_a_database_that_is_away_is_no_fault_of_a_line(bench, monkeypatch):
     assert bench.get(batch)["status"] == "validating"  # and is tried again
 
 
+def test_a_file_whose_constraints_take_too_long_fails(bench, settings):
+    settings.BATCH_GRAMMAR_SECONDS = 0.0
+    lines = [request(str(number), regex=f"[ab]{{1,{40 + number}}}") for number in range(8)]
+    batch = bench.create(lines)
+    bench.turn()
+    done = bench.get(batch)
+    assert done["status"] == "failed"
+    (error,) = done["errors"]["data"]
+    assert error["code"] == "grammar_budget_exceeded"
+    assert error["line"] > 1
+    assert "one file may take 0. Split the file" in error["message"]
+
+
+def test_equal_constraints_are_checked_once(bench, settings):
+    settings.BATCH_GRAMMAR_SECONDS = 60.0
+    lines = [request(str(number), regex="[cd]{1,50}") for number in range(8)]
+    assert bench.run_to_end(bench.create(lines))["request_counts"]["completed"] == 8
+
+
 def test_a_machine_that_is_overloaded_for_a_while_delays_a_line_only(bench, monkeypatch):
     monkeypatch.setattr(preparation, "OFFLINE_SECONDS", 0)
     prepare, tries = preparation.prepare, []

@@ -45,9 +45,9 @@ def test_verdicts_are_the_same_as_in_the_own_process(children: Children, tiny_mo
         Question(Constraint("json_schema", schema), words),
         Question(Constraint("json_schema", {"type": "null"}, "flexible"), words, "null"),
     ):
-        verdict, own = children.ask(asked), examine(asked, Limits())
+        verdict, own = children.ask(asked)[0], examine(asked, Limits())
         assert verdict.to_json() == own.to_json()
-    assert children.ask(question("a+", "aab")).match == Match(False, 2)
+    assert children.ask(question("a+", "aab"))[0].match == Match(False, 2)
 
 
 def test_one_child_serves_until_it_is_worn(
@@ -58,7 +58,7 @@ def test_one_child_serves_until_it_is_worn(
     for _ in range(3):
         with children.borrowed() as child:
             seen.append(child.pid)
-            assert child.ask(question("a")).error is None
+            assert child.ask(question("a"))[0].error is None
     assert seen[0] == seen[1] != seen[2]
 
 
@@ -66,17 +66,17 @@ def test_a_dying_child_is_a_refusal_and_is_replaced(children: Children) -> None:
     with children.borrowed() as child:
         os.kill(child.pid, signal.SIGKILL)
         composed = Constraint("regex", "a", place="tools")
-        verdict = child.ask(Question(composed))
+        verdict, _ = child.ask(Question(composed))
     with pytest.raises(GrammarError, match=r"^tools: too complex to check"):
         verdict.result()
-    assert children.ask(question("a")).error is None
+    assert children.ask(question("a"))[0].error is None
 
 
 def test_a_child_that_does_not_answer_is_killed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "START_SECONDS", 0.2)
     child = Child(Limits(seconds=0.1))
     os.kill(child.pid, signal.SIGSTOP)
-    assert isinstance(child.ask(question("a")).error, GrammarOverloadError)
+    assert isinstance(child.ask(question("a"))[0].error, GrammarOverloadError)
     assert child.is_worn
     child.close()
 
@@ -86,7 +86,9 @@ def test_a_child_that_computes_too_long_is_ended(monkeypatch: pytest.MonkeyPatch
     child = Child(Limits(seconds=0.5))
     multiples = {"anyOf": [{"type": "integer", "multipleOf": 9_901 + i} for i in range(50)]}
     endless = Question(Constraint("json_schema", multiples))
-    assert isinstance(child.ask(endless).error, GrammarTimeoutError)
+    verdict, seconds = child.ask(endless)
+    assert isinstance(verdict.error, GrammarTimeoutError)
+    assert seconds == 0.5
     assert child.is_worn
     child.close()
 
@@ -108,7 +110,7 @@ def test_a_child_ends_with_its_parent() -> None:
 def test_a_child_has_no_secrets(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("QUIRE_SECRET_KEY", "secret")
     child = Child(Limits())
-    assert child.ask(question("a")).error is None
+    assert child.ask(question("a"))[0].error is None
     environment = Path(f"/proc/{child.pid}/environ").read_bytes()
     assert b"QUIRE_SECRET_KEY" not in environment
     child.close()

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from completions.grammars import Constraint, Judge, Limits, Question, Verdict
+from completions.grammars import Asker, Constraint, Judge, Limits, Question, Verdict
 from completions.grammars.exceptions import (
     GrammarError,
     GrammarOverloadError,
@@ -94,6 +94,39 @@ async def test_each_question_is_examined_once_even_when_asked_at_once(
         assert [(e.line, e.column, e.pointer) for e in errors] == [(1, 2, "/a")] * 3
         assert len(set(map(id, errors))) == 3  # each request gets its own to raise
     assert calls == [{"b": 1, "a": 2}]
+
+
+async def test_one_organization_does_not_hold_up_another(
+    judge: Judge, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    release = threading.Event()
+
+    def hang(question: Question, limits: Limits) -> Verdict:
+        if question.constraint.value != "theirs":
+            release.wait(30)
+        return Verdict("start: X")
+
+    monkeypatch.setattr(module, "examine", hang)
+    own = [
+        asyncio.create_task(judge.ask(Question(Constraint("regex", f"a{number}")), Asker(1)))
+        for number in range(2 * THREADS)
+    ]
+    await asyncio.sleep(0)
+    assert (await judge.ask(Question(Constraint("regex", "theirs")), Asker(2))).error is None
+    assert not any(task.done() for task in own)
+    release.set()
+    await asyncio.gather(*own)
+
+
+async def test_examining_costs_the_asker_and_a_cached_verdict_does_not(judge: Judge) -> None:
+    costly = Constraint("json_schema", {"enum": [f"x{number}" for number in range(3000)]})
+    for constraint in (Constraint("regex", "[ab]{1,50}"), costly):
+        asker = Asker(1)
+        await judge.ask(Question(constraint), asker)
+        assert asker.spent > 0
+        again = Asker(1)
+        await judge.ask(Question(constraint), again)
+        assert again.spent == 0
 
 
 @pytest.mark.usefixtures("spinning")
