@@ -14,14 +14,29 @@ from typing import Any
 
 TABLE = Path(__file__).with_name("config_sizes.json")
 
+_STRETCHED = ("yarn", "linear", "dynamic")
+
 
 def vocab_size(config: Mapping[str, Any]) -> int | None:
     return _size(config, "vocab_size")
 
 
 def context_length(config: Mapping[str, Any]) -> int | None:
-    """Return the most tokens that the model's configuration allows; None if it states no limit."""
+    """Return the context length that the configuration states; None if it states none."""
     return _size(config, "max_position_embeddings")
+
+
+def context_limit(config: Mapping[str, Any]) -> int | None:
+    """Return the most tokens that `max_model_len` may allow: more than the context length where
+    rotary positions are stretched by a factor, as Qwen documents for YaRN."""
+    stated = context_length(config)
+    text = text_config(config)
+    rope = text.get("rope_parameters") or text.get("rope_scaling") or {}
+    kind, factor = rope.get("rope_type", rope.get("type")), rope.get("factor")
+    if stated is None or kind not in _STRETCHED or not isinstance(factor, int | float):
+        return stated
+    original = rope.get("original_max_position_embeddings") or stated
+    return max(stated, int(factor * original))
 
 
 def text_config(config: Mapping[str, Any]) -> Mapping[str, Any]:

@@ -174,10 +174,10 @@ def load(entry: ModelEntry) -> ModelFiles:
     config = _json(path)
     vocab_size = config_sizes.vocab_size(config)
     context = config_sizes.context_length(config)
-    lengths = [length for length in (entry.max_model_len, context) if length]
+    length = entry.max_model_len or context
     if vocab_size is None:
         raise ModelFilesError(f"model {entry.id}: {path} states no vocab_size")
-    if not lengths:
+    if length is None:
         raise ModelFilesError(
             f"model {entry.id}: {path} states no context length; set max_model_len in models.toml"
         )
@@ -190,7 +190,7 @@ def load(entry: ModelEntry) -> ModelFiles:
     return ModelFiles(
         entry=entry,
         vocab_size=vocab_size,
-        max_model_len=min(lengths),
+        max_model_len=min(length, config_sizes.context_limit(config) or length),
         quantization=_quantization(entry.folder, config),
         config_eos_token_ids=_eos_token_ids(entry.folder, text),
         routes_experts=any((text.get(key) or 0) > 1 for key in _EXPERT_KEYS),

@@ -112,7 +112,7 @@ class Engine:
             vocab_size=loaded.vocab_size,
             eos_token_ids=loaded.eos_token_ids,
             max_model_len=loaded.max_model_len,
-            max_cached_tokens=self.pool.num_blocks * config.block_size,
+            max_cached_tokens=min(self.pool.num_blocks * config.block_size, loaded.max_positions),
             adapters=loaded.adapters.names,
             sees_experts=loaded.recorder.sees_experts,
             processors=load_processors(config.logit_processors),

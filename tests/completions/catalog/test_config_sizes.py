@@ -2,7 +2,7 @@
 
 import pytest
 
-from completions.catalog.config_sizes import context_length, vocab_size
+from completions.catalog.config_sizes import context_length, context_limit, vocab_size
 
 
 @pytest.mark.parametrize(
@@ -28,3 +28,26 @@ def test_a_nested_configuration_may_leave_both_out(text):
     """Gemma 3 of 4 to 27 billion parameters does."""
     config = {"model_type": "gemma3", "text_config": text}
     assert (vocab_size(config), context_length(config)) == (262208, 131072)
+
+
+YARN = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 32}
+
+
+@pytest.mark.parametrize(
+    ("rope", "expected"),
+    [
+        ({}, 64),
+        ({"rope_parameters": {"rope_type": "default"}}, 64),
+        ({"rope_parameters": YARN}, 128),
+        ({"rope_scaling": {"type": "yarn", "factor": 4.0}}, 256),
+        ({"rope_scaling": {"type": "linear", "factor": 2}}, 128),
+        ({"rope_parameters": {**YARN, "factor": 2.0}}, 64),
+        ({"rope_parameters": {**YARN, "factor": 1.0}}, 64),
+        ({"rope_parameters": {**YARN, "rope_type": "llama3"}}, 64),
+        ({"rope_parameters": {"full_attention": YARN}}, 64),
+    ],
+)
+def test_stretched_positions_allow_a_longer_context(rope, expected):
+    config = {"model_type": "qwen2", "max_position_embeddings": 64, **rope}
+    assert (context_length(config), context_limit(config)) == (64, expected)
+    assert context_limit({"model_type": "mamba", **rope}) is None

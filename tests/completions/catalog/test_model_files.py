@@ -72,6 +72,14 @@ def test_models_toml_can_shorten_the_context(
     assert load(tmp_path, wanted, config=SIZES).max_model_len == expected
 
 
+@pytest.mark.parametrize(("wanted", "expected"), [(None, 64), (200, 200), (300, 256)])
+def test_models_toml_can_lengthen_a_stretched_context(
+    tmp_path: Path, wanted: int | None, expected: int
+) -> None:
+    config = {**SIZES, "rope_scaling": {"type": "yarn", "factor": 4.0}}
+    assert load(tmp_path, wanted, config=config).max_model_len == expected
+
+
 @pytest.mark.parametrize(
     ("generation", "expected"),
     [({"eos_token_id": [5, 6]}, (5, 6, 3)), ({"eos_token_id": 3}, (3,)), ({}, (3,))],

@@ -20,6 +20,9 @@ _PLAIN, _PARTED = "apply_rotary_pos_emb", "apply_rotary_pos_emb_interleave"
 _COMPLEX = "apply_rotary_emb"
 """The functions of transformers that rotate heads; the last one by complex numbers."""
 
+_POSITIONS_AT_ONCE = 65536
+"""How many positions tables are made for at a time: several copies of them are needed."""
+
 Tables = tuple[Tensor, ...]
 """What a rotary module answers: cosines and sines [positions, numbers], or complex numbers."""
 
@@ -141,13 +144,18 @@ class Angles:
         if not (is_static or is_short):
             raise Unrecognised(f"rotary positions are {rope_type}")
         options = {"layer_type": kind} if self._has_kinds else {}
-        given = self._rotary(torch.empty(0), self._positions, **options)
-        given = given if isinstance(given, tuple) else (given,)
-        tables = tuple(x[0] if x.is_complex() else x[0].float() for x in given)
-        rotation = Rotation.read(attention, head_dim, tables)
-        if rotation is None or rotation.dim % _MULTIPLES[rotation.pairing]:
-            raise Unrecognised("heads are rotated in an unknown way")
-        factors = rotation.factors(attention, head_dim, tables)
-        if factors is None:
-            raise Unrecognised("heads are rotated in an unknown way")
-        return rotation, factors
+        rotation, parts = None, []
+        for positions in torch.split(self._positions, _POSITIONS_AT_ONCE, 1):
+            given = self._rotary(torch.empty(0), positions, **options)
+            given = given if isinstance(given, tuple) else (given,)
+            tables = tuple(x[0] if x.is_complex() else x[0].float() for x in given)
+            rotation = rotation or Rotation.read(attention, head_dim, tables)
+            if rotation is None or rotation.dim % _MULTIPLES[rotation.pairing]:
+                raise Unrecognised("heads are rotated in an unknown way")
+            part = rotation.factors(attention, head_dim, tables)
+            if part is None:
+                raise Unrecognised("heads are rotated in an unknown way")
+            parts.append(part)
+        assert rotation is not None
+        kept, crossed = map(torch.cat, zip(*parts, strict=True))
+        return rotation, (kept, crossed)

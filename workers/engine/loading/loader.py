@@ -22,6 +22,7 @@ from workers.engine.cuda.fusion import Fusion
 from workers.engine.exceptions import UnsupportedModel
 from workers.engine.general.model import TRIED_TOKENS, GeneralModel, use_own_attention
 from workers.engine.loading.checkpoint import read_model
+from workers.engine.loading.context import count_positions, resolve_context
 from workers.engine.loading.model_folder import read_tokenizer
 from workers.engine.loading.own_attention import OwnAttention
 from workers.engine.loading.probe import PROBED_TOKENS, find_states, probe
@@ -48,6 +49,9 @@ class LoadedModel:
     vocab_size: int
     eos_token_ids: frozenset[int]
     max_model_len: int
+    max_positions: int
+    """For how many positions the forward pass has tables: fewer than ``max_model_len`` if the cache
+    has no room for such a sequence."""
     layer_shapes: dict[nn.Module, LayerShape]
     """What each attention layer stores in the paged cache; empty for the general way."""
     dtype: torch.dtype
@@ -85,6 +89,7 @@ class _Forward(NamedTuple):
     adapters: Adapters
     routed: list[nn.Module]
     shapes: dict[nn.Module, LayerShape]
+    max_positions: int
 
 
 def load_model(path: str | Path, config: EngineConfig, ranks: Ranks | None = None) -> LoadedModel:
@@ -130,10 +135,13 @@ def wrap_model(
     """
     if not tokenizer.is_fast:
         raise UnsupportedModel("The model has no tokenizer.json")
-    max_model_len = _max_model_len(model.config.get_text_config(), config)
+    max_model_len = resolve_context(model.config.get_text_config(), config)
     eos_token_ids = _eos_token_ids(model, tokenizer) | frozenset(config.stop_token_ids)
     if not eos_token_ids:
-        raise UnsupportedModel("The model has no end-of-sequence token")
+        raise UnsupportedModel(
+            "The model's files name no end token: set stop_token_ids in models.toml to the ids of "
+            "those that end a text"
+        )
     device = torch.device(config.device)
     dtype = model.dtype
     model = model.to(device).eval()
@@ -155,6 +163,7 @@ def wrap_model(
         vocab_size=forward.vocab_size,
         eos_token_ids=eos_token_ids,
         max_model_len=max_model_len,
+        max_positions=forward.max_positions,
         layer_shapes=forward.shapes,
         dtype=dtype,
         device=device,
@@ -194,14 +203,16 @@ def _paged(
     _compare(own, paged, probed.shapes, backend, ranks)
     c_may_run = isinstance(backend, CpuBackend) and config.tensor_parallel_size == 1
     if c_may_run and paged.mixers is None and NativeDecoder.takes_blocks(config.block_size):
-        paged.native = _native(paged, own, proof, probed, max_len)
+        positions = count_positions(max_len, probed.shapes.values(), model.dtype, config)
+        paged.native = _native(paged, own, proof, probed, positions)
+        max_len = max_len if paged.native is None else positions
     if config.is_rounded and paged.native is None:
         raise UnsupportedModel(
             f"dtype {config.dtype} needs the C forward, which cannot compute "
             f"{type(model).__name__}, or not with blocks of {config.block_size} tokens (it takes "
             'multiples of 16): set dtype = "bfloat16"'
         )
-    return _Forward(paged, own.vocab_size, adapters, routed, probed.shapes)
+    return _Forward(paged, own.vocab_size, adapters, routed, probed.shapes, max_len)
 
 
 def _mixers(
@@ -292,19 +303,7 @@ def _general(model: Any, max_len: int, config: EngineConfig) -> _Forward:
     with adapters.checking(TRIED_TOKENS), finding_routed_modules(model) as routed:
         vocab_size = general.try_out()
     general.measure()
-    return _Forward(general, vocab_size, adapters, routed, {})
-
-
-def _max_model_len(text_config: Any, config: EngineConfig) -> int:
-    limit: int | None = getattr(text_config, "max_position_embeddings", None)
-    if limit is not None and limit < 1:
-        limit = None  # XLNet has -1
-    wanted = config.max_model_len or limit
-    if wanted is None:
-        raise ValueError("The model states no context length: set max_model_len")
-    if limit is not None and wanted > limit:
-        raise ValueError(f"max_model_len {wanted} exceeds the model's context of {limit}")
-    return wanted
+    return _Forward(general, vocab_size, adapters, routed, {}, max_len)
 
 
 def _eos_token_ids(model: Any, tokenizer: Any) -> frozenset[int]:

@@ -1,14 +1,16 @@
 """Divides the memory for caches between blocks, states and saved states."""
 
 from collections.abc import Callable
-from typing import NamedTuple, Self
+from typing import TYPE_CHECKING, NamedTuple, Self
 
 import torch
 
 from workers.engine.config import EngineConfig
 from workers.engine.cuda.memory import kv_cache_budget
-from workers.engine.loading.loader import LoadedModel
 from workers.engine.model.memory import available_memory
+
+if TYPE_CHECKING:
+    from workers.engine.loading.loader import LoadedModel
 
 _MEMORY_SHARE = 0.25
 """The share of memory free at start that caches take if no size is configured."""
@@ -25,7 +27,7 @@ class CacheBudget(NamedTuple):
     num_saved_states: int
 
     @classmethod
-    def divide(cls, loaded: LoadedModel, state_bytes: int, config: EngineConfig) -> Self:
+    def divide(cls, loaded: "LoadedModel", state_bytes: int, config: EngineConfig) -> Self:
         """The memory of a CPU. ``state_bytes`` is the size of one sequence's states."""
         available = cache_bytes(config, loaded.device)
         num_saved = 0

@@ -12,7 +12,7 @@ from tests.workers.engine import greedy
 from tests.workers.engine.tiny_models import LLAMA, save_model
 from workers.engine.config import EngineConfig
 from workers.engine.engine import Engine
-from workers.engine.exceptions import UnsupportedModel
+from workers.engine.exceptions import ContextLengthExceeded, UnsupportedModel
 from workers.engine.loading.checkpoint import read_model
 from workers.engine.loading.loader import load_model
 from workers.engine.request import Request
@@ -140,8 +140,57 @@ def test_the_context_is_the_models_unless_configured_smaller(tiny_llama: Path) -
     on_cpu = replace(CONFIG, device="cpu")
     assert load_model(tiny_llama, on_cpu).max_model_len == 512
     assert load_model(tiny_llama, replace(on_cpu, max_model_len=100)).max_model_len == 100
-    with pytest.raises(ValueError, match="context of 512"):
+    with pytest.raises(UnsupportedModel, match=r"513 exceeds .* context of 512: .* with YaRN"):
         load_model(tiny_llama, replace(on_cpu, max_model_len=513))
+
+
+@pytest.mark.parametrize("name", ["rope_parameters", "rope_scaling"])
+def test_stretched_positions_allow_a_longer_context(tmp_path: Path, name: str) -> None:
+    """As Qwen documents YaRN: with the length that the model was trained with."""
+    path = save_model(tmp_path, {**LLAMA, "max_position_embeddings": 64})
+    yarn = {"type": "yarn", "rope_type": "yarn", "factor": 4.0, "rope_theta": 10000.0,
+            "original_max_position_embeddings": 32}  # fmt: skip
+    config = json.loads((path / "config.json").read_text())
+    del config["rope_parameters"]
+    (path / "config.json").write_text(json.dumps({**config, name: yarn}))
+    longer = replace(CONFIG, device="cpu", max_model_len=128)
+    engine = Engine.from_pretrained(path, longer)
+    prompt = greedy.prompt(100)
+    params = SamplingParams(max_tokens=20, temperature=0)
+    [done] = engine.generate([Request("long", (prompt,), params)])
+    assert done.choices[0].token_ids == greedy.generate(path, prompt, 20)
+    assert load_model(path, replace(longer, max_model_len=None)).max_model_len == 64
+    with pytest.raises(UnsupportedModel, match="context of 128"):
+        load_model(path, replace(longer, max_model_len=129))
+
+
+def test_a_long_context_takes_tables_for_what_the_cache_can_hold(tmp_path: Path) -> None:
+    """Llama 4 Scout states a context of 10 million tokens."""
+    options = {**LLAMA, "head_dim": 64, "intermediate_size": 128}
+    path = save_model(tmp_path, {**options, "max_position_embeddings": 10_000_000})
+    config = replace(CONFIG, device="cpu", dtype="bfloat16", block_size=16)
+    loaded = load_model(path, config)
+    assert (loaded.forward, loaded.max_model_len) == ("c", 10_000_000)
+    assert loaded.max_positions == 8192  # 4 MiB are room for 4096 tokens
+    engine = Engine.from_pretrained(path, config)
+    over = Request("over", (greedy.prompt(20),), SamplingParams(max_tokens=5000))
+    with pytest.raises(ContextLengthExceeded, match="the KV cache of its worker holds no more"):
+        engine.generate([over])
+
+
+def test_stop_token_ids_make_up_for_files_without_an_end_token(tmp_path: Path) -> None:
+    path = save_model(tmp_path)
+    for name in ("config.json", "generation_config.json", "tokenizer_config.json"):
+        values = json.loads((path / name).read_text())
+        (path / name).write_text(json.dumps({**values, "eos_token": None, "eos_token_id": None}))
+    with pytest.raises(UnsupportedModel, match=r"no end token: set stop_token_ids in models\.toml"):
+        load_model(path, replace(CONFIG, device="cpu"))
+    config = replace(CONFIG, device="cpu", stop_token_ids=(7,))
+    engine = Engine.from_pretrained(path, config)
+    assert engine.eos_token_ids == {7}
+    params = SamplingParams(max_tokens=4, temperature=0)
+    [done] = engine.generate([Request("a", (greedy.prompt(5),), params, grammar="start: /[ab]/")])
+    assert done.choices[0].finish_reason == "stop"
 
 
 def test_every_end_of_sequence_id_counts(tiny_llama: Path, tmp_path: Path) -> None:
