@@ -60,8 +60,8 @@ def test_the_least_body_gets_the_documented_defaults() -> None:
         dry_multiplier=0.0, dry_base=1.75, dry_allowed_length=2,
         dry_sequence_breakers=("\n", ":", '"', "*"), custom_logit_processor=None,
         custom_params={}, n=1, best_of=None, seed=request.sampling.seed, stop=(), stop_regex=(),
-        stop_token_ids=(), ignore_eos=False, no_stop_trim=False, skip_special_tokens=True,
-        spaces_between_special_tokens=True,
+        stop_token_ids=(), stop_spans=(), ignore_eos=False, no_stop_trim=False,
+        skip_special_tokens=True, spaces_between_special_tokens=True,
     )  # fmt: skip
     assert request.returns == ReturnSettings(
         stream=False, stream_options=StreamOptions(), background=False, return_token_ids=False,

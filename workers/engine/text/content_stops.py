@@ -71,6 +71,9 @@ class ContentSplitter:
 
     def push(self, text: str) -> Iterator[tuple[str, bool]]:
         """Pieces of the text, and whether each is content."""
+        if text and not (self._open or self._dropped or self._held) and not self._may_open(text):
+            yield text, True  # the common case, in a third of the time
+            return
         parts = (part for char in text for part in self._step(char))
         for is_content, group in groupby(parts, key=lambda part: part[1]):
             yield "".join(piece for piece, _ in group), is_content
@@ -86,6 +89,9 @@ class ContentSplitter:
         clone._open = self._open and self._open.copy()
         clone._dropped, clone._held = self._dropped, self._held
         return clone
+
+    def _may_open(self, text: str) -> bool:
+        return any(span.opening[0] in text for span in self._spans)
 
     def _step(self, char: str) -> Iterable[tuple[str, bool]]:
         if self._open is not None:
