@@ -4,12 +4,13 @@ return to Django's own admin.
 Tables that nobody edits derive from `ReadOnlyAdmin`. Pages without a table are built with `page`.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from functools import wraps
-from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec
+from typing import TYPE_CHECKING, Any, Concatenate, Generic, ParamSpec, TypeVar
 
 from django.contrib import admin, messages
 from django.core.exceptions import PermissionDenied
+from django.db.models import Model
 from django.http import HttpRequest, HttpResponseBase
 from django.shortcuts import redirect
 from django.template.response import TemplateResponse
@@ -21,7 +22,7 @@ from completions.admin.live.state import UnreachableError
 if TYPE_CHECKING:  # unfold has no types; its classes replace these
     from dataclasses import dataclass
 
-    from django.contrib.admin import ModelAdmin
+    from django.contrib.admin import ModelAdmin as UnfoldAdmin
     from django.contrib.auth.forms import AdminPasswordChangeForm, UserChangeForm, UserCreationForm
     from django.core.paginator import Paginator as EndlessPaginator
     from django.forms import CheckboxSelectMultiple, Textarea
@@ -34,7 +35,7 @@ if TYPE_CHECKING:  # unfold has no types; its classes replace these
         icon: str | None
 
 else:
-    from unfold.admin import ModelAdmin
+    from unfold.admin import ModelAdmin as UnfoldAdmin
     from unfold.dataclasses import SearchResult
     from unfold.forms import AdminPasswordChangeForm, UserChangeForm, UserCreationForm
     from unfold.paginator import InfinitePaginator as EndlessPaginator
@@ -61,6 +62,7 @@ __all__ = [
 admin.site.index_template = "quire/dashboard.html"
 
 P = ParamSpec("P")
+M = TypeVar("M", bound=Model)
 View = Callable[Concatenate[HttpRequest, P], HttpResponseBase]
 
 
@@ -77,6 +79,39 @@ def column(title: str, show: Callable[[Any], Any], order: str = "") -> Callable[
 
 
 owner = column("Key", lambda row: two(row.api_key.name, row.organization.name))
+
+
+class ModelAdmin(UnfoldAdmin[M], Generic[M]):
+    """A table whose address may contain the lookups of its filters only.
+
+    Django takes any lookup of the table's own columns. A regular expression stops the process on
+    SQLite, where it runs in Python, and tells a user of a column that no page shows.
+    """
+
+    linked_lookups: tuple[str, ...] = ()
+    """Lookups of links from other pages, in addition to those of `list_filter`."""
+
+    def lookup_allowed(self, lookup: str, value: Any, request: HttpRequest | None = None) -> bool:
+        if str(value).removeprefix("-").isdecimal() and int(value) not in _INTEGERS:
+            return False
+        if lookup in self.linked_lookups:
+            return True
+        filters = self.get_list_filter(request) if request else self.list_filter
+        return any(lookup in _lookups(each) for each in filters)
+
+
+_INTEGERS = range(-(2**63), 2**63)
+"""Those of SQL's bigint. SQLite and PostgreSQL raise errors for others, each its own."""
+_SUFFIXES = ("", "__exact", "__id__exact", "__isnull", "__gte", "__lt")
+"""What the filters of Django's `django.contrib.admin.filters` append to the name of a field."""
+
+
+def _lookups(list_filter: Any) -> Collection[str]:
+    """Return the lookups in the links of one item of `list_filter`."""
+    if isinstance(list_filter, type) and issubclass(list_filter, admin.SimpleListFilter):
+        return (str(list_filter.parameter_name),)
+    field = list_filter[0] if isinstance(list_filter, tuple | list) else list_filter
+    return [f"{field}{suffix}" for suffix in _SUFFIXES]
 
 
 class ReadOnlyAdmin(ModelAdmin[Any]):
