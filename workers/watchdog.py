@@ -1,4 +1,4 @@
-"""Ends a worker whose threads all hang.
+"""Ends a process whose threads all hang.
 
 The relay notices a step that takes too long. A step that never releases the GIL, in a kernel or a C
 library, stops the relay too; then only a thread without Python can act.
@@ -14,7 +14,7 @@ RENEWAL = 2.0
 
 class Watchdog:
     """Writes the traceback of every thread to the log and ends the process unless it is fed within
-    `patience` seconds. The relay feeds it."""
+    `patience` seconds. A worker's relay or a web process's event loop feeds it; a process has one."""
 
     def __init__(self, patience: float, clock: Callable[[], float] = time.monotonic) -> None:
         self._patience = patience
@@ -26,3 +26,6 @@ class Watchdog:
         if now - self._fed_at >= RENEWAL:
             self._fed_at = now
             faulthandler.dump_traceback_later(self._patience, exit=True, file=2)
+
+    def stop(self) -> None:
+        faulthandler.cancel_dump_traceback_later()

@@ -21,6 +21,7 @@ from completions.http.error_handlers import api_error, is_disk_full
 from completions.requests import judging
 from project.server import request_spans
 from project.server.turnstile import Turnstile
+from workers.watchdog import RENEWAL, Watchdog
 
 Scope = MutableMapping[str, Any]
 Message = MutableMapping[str, Any]
@@ -41,6 +42,9 @@ _TURNSTILE_PATHS = "/v1/"
 """Paths that pass the turnstile. Probes and metrics do not."""
 GARBAGE = 10_000
 """Threshold of the garbage collector's youngest generation: a burst allocates more than 700."""
+SILENCE = 60.0
+"""Seconds after which an event loop that does not turn ends the process, so that `up` or the
+container's runtime starts another. Code that keeps the interpreter to itself stops every request."""
 HUNG_UP = 499
 """Logged status of a request whose client hung up before the response."""
 
@@ -75,6 +79,7 @@ class Gateway:
                 _drain_on_sigterm(here)
                 _freeze_imports()
                 here.spawn(judging.warm_up())
+                here.spawn(feed_watchdog())
                 await send({"type": "lifespan.startup.complete"})
             else:
                 await runtime.close()
@@ -204,6 +209,16 @@ def _freeze_imports() -> None:
     gc.collect()
     gc.freeze()
     gc.set_threshold(GARBAGE)
+
+
+async def feed_watchdog() -> None:
+    watchdog = Watchdog(SILENCE)
+    try:
+        while True:
+            watchdog.feed()
+            await asyncio.sleep(RENEWAL)
+    finally:
+        watchdog.stop()
 
 
 def _drain_on_sigterm(here: runtime.Runtime) -> None:

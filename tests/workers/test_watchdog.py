@@ -27,6 +27,13 @@ def test_a_step_that_never_releases_the_gil_is_ended():
     assert '<string>", line 5' in ended.stderr  # where it hung
 
 
+def test_a_stopped_one_ends_nothing(monkeypatch):
+    cancelled = []
+    monkeypatch.setattr(faulthandler, "cancel_dump_traceback_later", lambda: cancelled.append(1))
+    Watchdog(30.0).stop()
+    assert cancelled
+
+
 def test_feeding_it_postpones_the_end(monkeypatch):
     armed = []
     monkeypatch.setattr(

@@ -2,6 +2,8 @@
 
 import asyncio
 import gc
+import subprocess
+import sys
 from types import SimpleNamespace
 
 import orjson
@@ -11,6 +13,7 @@ from completions.accounts.keys import Principal, Refusal
 from completions.delivery import enqueueing
 from project.server import gateway
 from project.server.gateway import Gateway
+from tests.acceptance.service import ROOT
 
 
 async def echo(scope, receive, send):
@@ -70,6 +73,25 @@ async def test_the_collector_passes_over_what_was_imported(monkeypatch):
     finally:
         gc.unfreeze()
         gc.set_threshold(*usual)
+
+
+@pytest.mark.integration
+def test_a_process_whose_event_loop_stops_is_ended():
+    """As by a regular expression without end, which keeps the interpreter's lock."""
+    program = (
+        "import asyncio, ctypes, django; django.setup()\n"
+        "from project.server import gateway; gateway.SILENCE = 1.0\n"
+        "async def hang():\n"
+        "    feeding = asyncio.create_task(gateway.feed_watchdog())\n"
+        "    await asyncio.sleep(0.1)\n"
+        "    ctypes.PyDLL(None).pause()\n"
+        "asyncio.run(hang())"
+    )
+    ended = subprocess.run(
+        [sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, timeout=120
+    )
+    assert ended.returncode == 1
+    assert "Timeout" in ended.stderr
 
 
 async def test_a_body_up_to_the_limit_passes():
