@@ -14,7 +14,7 @@ RENEWAL = 2.0
 
 class Watchdog:
     """Writes the traceback of every thread to the log and ends the process unless it is fed within
-    `patience` seconds. A worker's relay or a web process's event loop feeds it; a process has one."""
+    `patience` seconds. A worker's relay feeds it, or a web process's event loop."""
 
     def __init__(self, patience: float, clock: Callable[[], float] = time.monotonic) -> None:
         self._patience = patience

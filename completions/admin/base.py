@@ -91,13 +91,12 @@ class ModelAdmin(UnfoldAdmin[M], Generic[M]):
     linked_lookups: tuple[str, ...] = ()
     """Lookups of links from other pages, in addition to those of `list_filter`."""
 
-    def lookup_allowed(self, lookup: str, value: Any, request: HttpRequest | None = None) -> bool:
-        if str(value).removeprefix("-").isdecimal() and int(value) not in _INTEGERS:
+    def lookup_allowed(self, lookup: str, value: str, request: HttpRequest) -> bool:
+        if value.removeprefix("-").isdecimal() and int(value) not in _INTEGERS:
             return False
         if lookup in self.linked_lookups:
             return True
-        filters = self.get_list_filter(request) if request else self.list_filter
-        return any(lookup in _lookups(each) for each in filters)
+        return any(lookup in _lookups(each) for each in self.get_list_filter(request))
 
 
 _INTEGERS = range(-(2**63), 2**63)

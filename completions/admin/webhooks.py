@@ -16,7 +16,7 @@ from completions.webhooks import deliveries
 @admin.register(WebhookEndpoint)
 class WebhookEndpointAdmin(ModelAdmin[WebhookEndpoint]):
     list_display = ["url", "organization", "enabled", "created_at"]
-    list_filter = ["organization"]
+    list_filter = ["enabled", "organization"]
     list_select_related = ["organization"]
     fields = ("organization", "url", "enabled")
 

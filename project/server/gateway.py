@@ -43,8 +43,8 @@ _TURNSTILE_PATHS = "/v1/"
 GARBAGE = 10_000
 """Threshold of the garbage collector's youngest generation: a burst allocates more than 700."""
 SILENCE = 60.0
-"""Seconds after which an event loop that does not turn ends the process, so that `up` or the
-container's runtime starts another. Code that keeps the interpreter to itself stops every request."""
+"""Seconds after which an event loop that does not turn ends the process; `up`, or the container's
+runtime, starts another. Code that keeps the interpreter to itself stops every request."""
 HUNG_UP = 499
 """Logged status of a request whose client hung up before the response."""
 
