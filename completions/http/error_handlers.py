@@ -16,7 +16,7 @@ from rest_framework import exceptions as drf
 
 from completions.batches.files import FileLostError
 from completions.catalog.model_files import ModelFilesError
-from completions.exceptions import APIError, payload_too_large
+from completions.exceptions import APIError
 from completions.grammars.exceptions import GrammarError
 from completions.http import access_log, unknown_paths
 from completions.http.bodies import JSONResponse
@@ -47,6 +47,15 @@ def _unreachable(code: str, what: str) -> Callable[[Exception], APIError]:
 def _file_lost(exc: FileLostError) -> APIError:
     logger.error("%s", exc)
     return APIError("internal_error", f"{exc} Send it again.")
+
+
+def _form_too_large(_: RequestDataTooBig) -> APIError:
+    """Django raises it for the fields of a form, and views read other bodies themselves."""
+    message = (
+        f"The fields of the form are larger than {settings.DATA_UPLOAD_MAX_MEMORY_SIZE} bytes in "
+        "all. Send content as a file: a part with a file name."
+    )
+    return APIError("payload_too_large", message)
 
 
 _DISK_FULL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
@@ -92,7 +101,7 @@ _TRANSLATIONS: tuple[tuple[Any, Callable[[Any], APIError]], ...] = (
         ),
     ),
     (drf.UnsupportedMediaType, lambda _: APIError("unsupported_media_type")),
-    (RequestDataTooBig, lambda _: payload_too_large(settings.MAX_BODY_BYTES)),
+    (RequestDataTooBig, _form_too_large),
     (PermissionDenied, lambda _: APIError("permission_denied")),
     (SuspiciousOperation, lambda _: APIError("invalid_request")),
     (drf.APIException, _drf),

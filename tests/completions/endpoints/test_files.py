@@ -129,6 +129,16 @@ def test_what_is_wrong_with_an_upload_is_named(api, folder, parts, expected):
     assert not folder.exists()
 
 
+@pytest.mark.parametrize("name", ["purpose", "file", "colour"])
+def test_a_field_that_is_too_large_is_refused_with_its_own_limit(api, settings, name):
+    settings.DATA_UPLOAD_MAX_MEMORY_SIZE = 3000
+    answer = upload(api, **{name: "x" * 3001})
+    assert code(answer, 413) == ("payload_too_large", None)
+    message = answer.json()["error"]["message"]
+    assert "3000 bytes" in message
+    assert "as a file" in message
+
+
 def test_other_bodies_are_refused(api):
     answer = api.post("/v1/files", {"purpose": "batch"}, content_type="application/json")
     assert code(answer, 415) == ("unsupported_media_type", None)
