@@ -316,6 +316,15 @@ SILENCED_SYSTEM_CHECKS = [
 ]
 SESSION_COOKIE_AGE = 12 * 3600
 
+# Unfold's Alpine evaluates the attributes of its templates, and charts and bars have style
+# attributes. A provider's sign-in begins with a form that redirects to it, perhaps over more hosts.
+CONTENT_SECURITY_POLICY = (
+    "default-src 'self'; script-src 'self' 'unsafe-eval'; style-src 'self' 'unsafe-inline'; "
+    "img-src 'self' data:; object-src 'none'; base-uri 'none'; frame-ancestors 'none'"
+)
+if not OIDC["ISSUER"]:
+    CONTENT_SECURITY_POLICY += "; form-action 'self'"
+
 REST_FRAMEWORK = {
     "DEFAULT_AUTHENTICATION_CLASSES": [],
     "DEFAULT_PERMISSION_CLASSES": [],

@@ -7,8 +7,10 @@ from collections.abc import Callable
 from typing import Any
 
 from asgiref.sync import iscoroutinefunction, markcoroutinefunction, sync_to_async
+from django.conf import settings
 from django.core.exceptions import BadRequest
 from django.http import Http404, HttpRequest, HttpResponsePermanentRedirect
+from django.http.response import HttpResponseBase
 from django.middleware import common
 from whitenoise.middleware import WhiteNoiseMiddleware
 
@@ -23,6 +25,11 @@ class CommonMiddleware(common.CommonMiddleware):
         if any("\x00" in value for value in request.COOKIES.values()):
             raise BadRequest("The cookies must not contain U+0000.")
         return super().process_request(request)
+
+    def process_response(self, request: HttpRequest, response: HttpResponseBase) -> Any:
+        """Add the policy that Django 6 has middleware for; a view may have set a tighter one."""
+        response.headers.setdefault("Content-Security-Policy", settings.CONTENT_SECURITY_POLICY)
+        return super().process_response(request, response)  # type: ignore[arg-type]
 
 
 class StaticFilesMiddleware(WhiteNoiseMiddleware):  # type: ignore[misc] # untyped

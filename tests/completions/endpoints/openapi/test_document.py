@@ -150,4 +150,7 @@ def test_the_page_needs_nothing_from_elsewhere(client: Client, db: None) -> None
             asset = client.get(address)
             assert asset.status_code == 200
             asset.close()
-    assert "/v1/openapi.json" in text
+    assert "<script>" not in text
+    policy = page.headers["Content-Security-Policy"]
+    assert "default-src 'self'" in policy
+    assert "script-src" not in policy

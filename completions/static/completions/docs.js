@@ -1,0 +1,5 @@
+// Swagger UI on /docs. The API key stays in the memory of the page: a reload forgets it.
+
+localStorage.removeItem("authorized"); // where earlier versions kept it
+
+SwaggerUIBundle({ url: "/v1/openapi.json", dom_id: "#docs", deepLinking: true });
