@@ -25,6 +25,7 @@ def test_a_key_is_used_and_not_kept(chromium: browser.Browser, service: Installa
     page.set_default_timeout(120_000)
     page.on("pageerror", lambda error: faults.append(str(error)))
     page.on("console", lambda m: m.type == "error" and faults.append(m.text))
+    its_own = "Deprecated: escaping deep link whitespace"  # of Swagger UI
     page.goto(f"{service.url}/docs")
     page.evaluate("localStorage.setItem('authorized', 'of an earlier version')")
     page.reload()
@@ -32,7 +33,7 @@ def test_a_key_is_used_and_not_kept(chromium: browser.Browser, service: Installa
     page.locator(".auth-container input").fill(service.key)
     page.locator(".auth-container").get_by_role("button", name="Apply credentials").click()
     page.get_by_role("button", name="Close").first.click()
-    page.locator("#operations-models-get_v1_models").click()
+    page.locator("[data-path='/v1/models']").click()
     page.get_by_role("button", name="Try it out").click()
     page.get_by_role("button", name="Execute").click()
     page.locator(".live-responses-table .response-col_status", has_text="200").wait_for()
@@ -40,7 +41,7 @@ def test_a_key_is_used_and_not_kept(chromium: browser.Browser, service: Installa
     assert page.evaluate(stored) == "[{},{}]"
     page.reload()
     page.locator(".btn.authorize.unlocked").wait_for()
-    assert faults == []
+    assert [fault for fault in faults if not fault.startswith(its_own)] == []
 
 
 def test_no_script_but_that_of_the_page_runs(chromium: browser.Browser, service: Installation):
