@@ -29,7 +29,7 @@ class CommonMiddleware(common.CommonMiddleware):
     def process_response(self, request: HttpRequest, response: HttpResponseBase) -> Any:
         """Add the policy that Django 6 has middleware for; a view may have set a tighter one."""
         response.headers.setdefault("Content-Security-Policy", settings.CONTENT_SECURITY_POLICY)
-        return super().process_response(request, response)  # type: ignore[arg-type]
+        return super().process_response(request, response)
 
 
 class StaticFilesMiddleware(WhiteNoiseMiddleware):  # type: ignore[misc] # untyped
