@@ -6,10 +6,14 @@ folder without transformers.
 
 import json
 import warnings
+from typing import Any
 
 from huggingface_hub.errors import StrictDataclassError
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING
-from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
+from transformers.models.auto.modeling_auto import (
+    MODEL_FOR_CAUSAL_LM_MAPPING_NAMES,
+    MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING_NAMES,
+)
 
 from completions.catalog.config_sizes import TABLE
 from tests.conformance.families.table import CASES
@@ -21,14 +25,29 @@ def rows() -> dict[str, Row]:
     """By model type, in the form of the table. Types whose classes state neither size are left
     out, and so are those whose defaults do not make a configuration."""
     types = {*MODEL_FOR_CAUSAL_LM_MAPPING_NAMES, *(case.family for case in CASES)}
+    types |= {*MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING_NAMES}
+    types |= {each for name in types if (each := text_type(name))}
     found = {name: row(name) for name in sorted(types & {*CONFIG_MAPPING})}
     return {name: sizes for name, sizes in found.items() if sizes}
 
 
-def row(model_type: str) -> Row:
+def text_type(model_type: str) -> str | None:
+    """The type of a family's language model, which a config.json names beside its sizes."""
+    config = _text_config(model_type)
+    return None if config is None else config.model_type
+
+
+def _text_config(model_type: str) -> Any:
+    """The defaults of a family; None if they do not make a configuration."""
     try:
-        config = CONFIG_MAPPING[model_type]().get_text_config()
-    except (AttributeError, ImportError, StrictDataclassError, TypeError, ValueError):
+        return CONFIG_MAPPING[model_type]().get_text_config()
+    except (AttributeError, ImportError, KeyError, StrictDataclassError, TypeError, ValueError):
+        return None
+
+
+def row(model_type: str) -> Row:
+    config = _text_config(model_type)
+    if config is None:
         return {}
     names = getattr(type(config), "attribute_map", None) or {}
     sizes: Row = {}

@@ -7,7 +7,7 @@ family needs beside them stands in the table.
 from collections.abc import Mapping
 from typing import Any
 
-from transformers import AutoConfig
+from transformers import AutoConfig, PreTrainedConfig
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
 VOCAB_SIZE = 400
@@ -69,10 +69,42 @@ SIZES: dict[str, Any] = {
 TOKENS = {"bos_token_id": 0, "eos_token_id": 0, "pad_token_id": 0}
 
 
+VISION: dict[str, Any] = {
+    "hidden_size": 64,
+    "embed_dim": 64,
+    "intermediate_size": 96,
+    "num_hidden_layers": 1,
+    "depth": 1,
+    "num_attention_heads": 4,
+    "num_heads": 4,
+    "head_dim": 16,
+    "image_size": 56,
+}
+"""Of the part of a model that reads images, which no test uses."""
+
+
 def tiny(model_type: str, options: Mapping[str, Any]) -> Any:
-    """A tiny configuration. ``options`` override the sizes; None leaves the class's default."""
+    """A tiny configuration. ``options`` override the sizes; None leaves the class's default. If the
+    language model is one of several parts, they are its options."""
     defaults = CONFIG_MAPPING[model_type]()
+    text = defaults.get_text_config()
+    given = {**_known(text, SIZES), **TOKENS, **options}
+    given = {name: value for name, value in given.items() if value is not None}
+    if text is defaults:
+        return AutoConfig.for_model(model_type, **given)
+    text_type = given.pop("model_type", text.model_type)
+    width = given.get("hidden_size")
+    parts = {
+        name: {**_known(part, {**VISION, "out_hidden_size": width}), "model_type": part.model_type}
+        for name, part in vars(defaults).items()
+        if isinstance(part, PreTrainedConfig) and part is not text
+    }
+    return AutoConfig.for_model(
+        model_type, text_config={**given, "model_type": text_type}, **parts, **TOKENS
+    )
+
+
+def _known(defaults: Any, sizes: Mapping[str, Any]) -> dict[str, Any]:
+    """Those of the sizes that a configuration has."""
     known = {*defaults.to_dict(), *(getattr(type(defaults), "attribute_map", None) or {})}
-    sizes = {name: size for name, size in SIZES.items() if name in known}
-    given = {**sizes, **TOKENS, **options}
-    return AutoConfig.for_model(model_type, **{k: v for k, v in given.items() if v is not None})
+    return {name: size for name, size in sizes.items() if name in known}

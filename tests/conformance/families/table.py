@@ -232,6 +232,28 @@ _MORE: tuple[Case, ...] = (
     Case("zaya", "", {"num_experts_per_tok": 1}),
 )  # fmt: skip
 
+_MROPE = {"rope_parameters": {"rope_type": "default", "rope_theta": 1e4,
+                               "mrope_section": [2, 3, 3]}}  # fmt: skip
+_WITH_IMAGES: tuple[Case, ...] = (
+    Case("aya_vision", "", _GLOBAL),
+    Case("cohere2_vision", "", _GLOBAL),
+    Case("glm4v", "", _MROPE),
+    Case("idefics3"),
+    Case("internvl"),
+    Case("kimi_k25", "", _MLA),
+    Case("lfm2_vl", "", {"layer_types": ["conv", "full_attention"]}),
+    Case("llava"),
+    Case("llava_onevision"),
+    Case("mistral3"),
+    Case("mistral3", "ministral3", {"model_type": "ministral3"}),
+    Case("qwen2_5_vl", "", _MROPE),
+    Case("qwen2_vl", "", _MROPE),
+    Case("qwen3_vl", "", _MROPE),
+    Case("qwen3_vl_moe", "", {**_MROPE, "sliding_window": None}),
+    Case("smolvlm"),
+)
+"""Models of images and text, which serve text alone."""
+
 CASES: tuple[Case, ...] = tuple(
     sorted(
         [
@@ -241,6 +263,7 @@ CASES: tuple[Case, ...] = tuple(
             *(Case(family, "decoder", _DECODER) for family in _ENCODERS),
             *(Case(family, "decoder", _SEQ2SEQ) for family in _SEQ2SEQ_DECODERS),
             *_MORE,
+            *_WITH_IMAGES,
         ],
         key=str,
     )

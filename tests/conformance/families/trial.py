@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from llguidance import LLMatcher
 from torch import Tensor
-from transformers import AutoModelForCausalLM, LogitsProcessor, PreTrainedTokenizerFast
+from transformers import LogitsProcessor, PreTrainedTokenizerFast
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
 from tests.conformance.families.shapes import CONTEXT, tiny
@@ -21,6 +21,8 @@ from tests.workers.engine.tiny_models import EOS, byte_level_tokenizer
 from workers.engine.config import EngineConfig
 from workers.engine.engine import Engine
 from workers.engine.exceptions import UnsupportedModel
+from workers.engine.loading.model_class import model_class
+from workers.engine.loading.model_folder import read_config
 from workers.engine.request import LogprobParams, Request
 from workers.engine.sampling.params import SamplingParams
 
@@ -68,7 +70,8 @@ def save(folder: Path, case: Case, **sizes: Any) -> Path:
     tokenizer.save_pretrained(folder)
     torch.manual_seed(0)
     config = tiny(case.family, {**case.options, **sizes})
-    model = AutoModelForCausalLM.from_config(config, dtype=torch.float32).eval()
+    make: Any = model_class(config).from_config
+    model = make(config, dtype=torch.float32).eval()
     _spread_logits(model)
     model.save_pretrained(folder)
     return folder
@@ -85,11 +88,16 @@ def _spread_logits(model: Any) -> None:
             head.bias.zero_()
 
 
+def _read(path: Path, dtype: torch.dtype) -> Any:
+    read: Any = model_class(read_config(path)).from_pretrained
+    return read(path, dtype=dtype).eval()
+
+
 def try_case(folder: Path, case: Case) -> Verdict:
     """Compare greedy texts: one batch of unequal prompts in chunks, the same in another order from
     the prefix cache, and constrained ones."""
     path = save(folder, case)
-    model: Any = AutoModelForCausalLM.from_pretrained(path, dtype=torch.float32).eval()
+    model = _read(path, torch.float32)
     model.generation_config.forced_eos_token_id = None  # BART's, which no engine would know of
     try:
         engine = Engine.from_pretrained(path, CONFIG)
@@ -168,7 +176,7 @@ def try_in_bfloat16(folder: Path, case: Case) -> Verdict:
 @torch.inference_mode()
 def _scores(path: Path, prompt: Sequence[int], dtype: torch.dtype) -> Tensor:
     """The log probabilities of a prompt's tokens after the first."""
-    model: Any = AutoModelForCausalLM.from_pretrained(path, dtype=dtype).eval()
+    model = _read(path, dtype)
     ids = torch.tensor([list(prompt)])
     generated_from = model.prepare_inputs_for_generation(ids, is_first_iteration=True)["input_ids"]
     if generated_from is not None and generated_from.shape != ids.shape:
@@ -182,7 +190,7 @@ def _scores(path: Path, prompt: Sequence[int], dtype: torch.dtype) -> Tensor:
 def save_for_c(folder: Path, case: Case) -> Path:
     """Write a model of sizes that the C forward takes, if the configuration lets itself be."""
     candidates = [IN_C, {**IN_C, "head_dim": IN_C["hidden_size"] // 4}]
-    if "kv_lora_rank" in CONFIG_MAPPING[case.family]().to_dict():
+    if "kv_lora_rank" in CONFIG_MAPPING[case.family]().get_text_config().to_dict():
         candidates.insert(0, {**IN_C, **LATENTS_IN_C})
     for i, sizes in enumerate(candidates):
         path = folder / str(i)

@@ -11,11 +11,12 @@ from typing import Any
 
 import torch
 from safetensors import SafetensorError
-from transformers import AutoModelForCausalLM, GenerationConfig
+from transformers import GenerationConfig
 
 from workers.engine.cpu.packed_linear import packed_bytes
 from workers.engine.cuda.memory import refuse_too_large
 from workers.engine.exceptions import UnsupportedModel
+from workers.engine.loading.model_class import model_class
 from workers.engine.loading.model_folder import explain, read_config
 from workers.engine.loading.packing import PackedConfig
 from workers.engine.loading.tensor_checks import (
@@ -56,6 +57,7 @@ def read_model(
     have ``dtype``, or whose architecture transformers cannot run as a causal model.
     """
     config = read_config(path)
+    model_class(config)
     form = format_of(config, path)
     if device.type == "cuda":
         _refuse_too_large_for(device, config, dtype, ranks.size if ranks else 1)
@@ -113,7 +115,8 @@ def _unquantized(path: str | Path, config: Any, **options: Any) -> Any:
     """What transformers reads. Raises UnreadableWeightsError, with the name of a file that is cut
     off."""
     try:
-        return AutoModelForCausalLM.from_pretrained(path, config=copy.deepcopy(config), **options)
+        read: Callable[..., Any] = model_class(config).from_pretrained
+        return read(path, config=copy.deepcopy(config), **options)
     except SafetensorError as error:  # does not name it
         open_tensors(path)
         raise UnreadableWeightsError(str(error)) from error
@@ -148,7 +151,7 @@ def _sharding(config: Any, form: Format | None, ranks: Ranks) -> Sharding:
 def _skeleton(config: Any) -> Any:
     """The model without weights."""
     with torch.device("meta"):
-        make: Callable[[Any], Any] = AutoModelForCausalLM.from_config
+        make: Callable[[Any], Any] = model_class(config).from_config
         return make(config)
 
 

@@ -11,7 +11,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import torch
-from transformers import AutoModelForCausalLM
+from transformers import AutoModelForCausalLM, PreTrainedConfig
 
 from workers.engine.loading.rotary import keep_frequencies
 
@@ -44,6 +44,9 @@ _NARROWER = {
 }
 """Sizes that affect only the cost."""
 
+_DEPTHS = ("num_hidden_layers", "num_layers", "depth")
+"""Numbers of layers in a part of a model that no text passes."""
+
 _ROPE = re.compile("rope")
 
 
@@ -65,11 +68,24 @@ def make_twin(model: Any, max_len: int, attention: str, dtype: torch.dtype, seed
         setattr(text, name, 0)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        make = type(model)._from_config if text is config else AutoModelForCausalLM.from_config
-        twin = make(text, attn_implementation=attention, dtype=torch.float32)
+        twin = _make(type(model), config, attn_implementation=attention, dtype=torch.float32)
         _draw(twin)
     keep_frequencies(twin, max_len)  # as the model itself does
     return twin.to(dtype).eval()
+
+
+def _make(kind: Any, config: Any, **options: Any) -> Any:
+    """A model of this class; or only its language model, if that has a class of its own."""
+    text = config.get_text_config()
+    if text is not config and type(text) in AutoModelForCausalLM._model_mapping:
+        make: Any = AutoModelForCausalLM.from_config
+        return make(text, **options)
+    for part in vars(config).values():  # which read images, for example
+        if isinstance(part, PreTrainedConfig) and part is not text:
+            for name in _DEPTHS:
+                if isinstance(getattr(part, name, None), int):
+                    setattr(part, name, 1)
+    return kind._from_config(config, **options)
 
 
 def _take_layer_settings(text: Any) -> dict[int, Any]:

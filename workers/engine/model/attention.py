@@ -22,7 +22,9 @@ from workers.engine.model.visibility import Visible, visible_of
 
 ATTENTION = "quire_paged"
 
-_HARMLESS = frozenset({"position_ids", "use_cache", "output_attentions", "output_hidden_states"})
+_HARMLESS = frozenset(
+    {"position_ids", "use_cache", "output_attentions", "output_hidden_states", "logits_to_keep"}
+)
 """Arguments of a model's attention layer that this function may ignore."""
 
 
