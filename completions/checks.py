@@ -1,10 +1,14 @@
 """System checks for configuration that would otherwise fail at the first request."""
 
+from contextlib import suppress
 from typing import Any
 
 from django.conf import settings
+from django.contrib.auth.models import Group
 from django.core.checks import CheckMessage, Error, Warning, register
+from django.db import DatabaseError
 
+from completions.accounts.operator_groups import OPERATOR, VIEWER
 from completions.catalog import model_files
 from completions.catalog.entries import CatalogError
 from completions.sign_in import configuration
@@ -37,10 +41,26 @@ def check_settings(**_: Any) -> list[CheckMessage]:
         hint = f"Set it below {CLIENT_TIMEOUT}, and run longer requests in the background."
         found.append(Warning(message, hint=hint, id="quire.W001"))
     try:
-        configuration.current()
+        provider = configuration.current()
     except configuration.ConfigurationError as error:
         found.append(Error(str(error), hint=error.hint, id="quire.E004"))
+    else:
+        found += _check_roles(provider)
     return found
+
+
+def _check_roles(provider: configuration.Configuration | None) -> list[CheckMessage]:
+    roles = {role for _, role in provider.roles} if provider else set()
+    missing = roles - {configuration.SUPERUSER, VIEWER, OPERATOR}
+    if not missing:
+        return []
+    with suppress(DatabaseError):  # no tables yet: nobody has made a group of their own
+        missing -= set(Group.objects.filter(name__in=missing).values_list("name", flat=True))
+    hint = f"Use {configuration.SUPERUSER}, {OPERATOR}, {VIEWER}, or make the group in the admin."
+    return [
+        Warning(f"QUIRE_OIDC_ROLES names no role: {role!r}.", hint=hint, id="quire.W003")
+        for role in sorted(missing)
+    ]
 
 
 @register(deploy=True)

@@ -2,6 +2,8 @@
 
 from pathlib import Path
 
+import pytest
+from django.contrib.auth.models import Group
 from django.core.checks import CheckMessage, run_checks
 from pytest_django.fixtures import Settings
 
@@ -31,3 +33,15 @@ def test_bad_configurations(settings: Settings, tmp_path: Path) -> None:
 def test_unencrypted_traffic_is_warned_of(settings: Settings, served: None) -> None:
     settings.HTTPS = False
     assert ids(deployment=True) == ["quire.W002"]
+
+
+@pytest.mark.django_db
+def test_a_role_that_nobody_made_is_warned_of(settings: Settings, served: None) -> None:
+    Group.objects.create(name="Auditor")
+    roles = "a=superuser,b=Operator,c=Viewer,d=Auditor,e=viewer"
+    settings.OIDC = {
+        **dict.fromkeys(settings.OIDC, ""), "ISSUER": "https://id.example.com",
+        "CLIENT_ID": "quire", "CLIENT_SECRET": "s", "ROLES": roles,
+    }  # fmt: skip
+    assert ids() == ["quire.W003"]
+    assert found()[0].msg == "QUIRE_OIDC_ROLES names no role: 'viewer'."

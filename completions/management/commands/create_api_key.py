@@ -108,6 +108,12 @@ class Command(BaseCommand):
             key.clean_fields(exclude=["public_id", "digest"])
         except ValidationError as error:
             raise CommandError("; ".join(error.messages)) from error
+        same = ApiKey.objects.active().filter(organization=key.organization, name=key.name).count()
+        if same:
+            self.stderr.write(
+                f"{key.organization.name} has {same} more with the name {key.name!r}; "
+                "revoke_api_key tells them apart by the beginning of their secrets only"
+            )
         self.stdout.write(changes.issue(key, actor))
         if sys.stderr.isatty():
             self.stderr.write("The service explains its API at /docs; /admin/ lists the keys.")

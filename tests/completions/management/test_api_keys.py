@@ -30,6 +30,15 @@ def test_the_secret_stands_alone_on_standard_output() -> None:
     assert key.expires_at is None
 
 
+def test_a_second_key_of_one_name_is_made_with_a_warning(capsys: Any) -> None:
+    run("create_api_key", "ci")
+    assert capsys.readouterr().err == ""
+    assert keys.well_formed(run("create_api_key", "ci").removesuffix("\n"))
+    assert "default has 1 more with the name 'ci'" in capsys.readouterr().err
+    run("create_api_key", "ci", "--organization", "other")
+    assert capsys.readouterr().err == ""
+
+
 def test_options_become_fields_of_the_key() -> None:
     before = timezone.now()
     run(
