@@ -105,7 +105,7 @@ def _database() -> dict[str, Any]:
             # A deferred transaction fails when it writes after a read and another has written.
             "transaction_mode": "IMMEDIATE",
             "init_command": "PRAGMA journal_mode=WAL; PRAGMA synchronous=NORMAL;",
-            "timeout": 10,
+            "timeout": 30,  # seconds that a writer waits for others; 60 writers kept one for 10
         }
     elif config["ENGINE"].endswith("postgresql"):
         config["CONN_MAX_AGE"] = 0  # the pool keeps connections; persistent ones leak under ASGI

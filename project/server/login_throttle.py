@@ -1,7 +1,7 @@
 """Throttles logins to the admin. Redis counts failures for all web processes: few per user and
-address, more per address, and most per user, so that a stranger cannot lock a user out. An attempt
-counts before its password is checked, so concurrent ones gain nothing. IPv6 addresses count by /64
-network."""
+address, more per address, and most per user. No count per user holds at an address where the user
+has logged in before, so that strangers cannot lock a user out. An attempt counts before its
+password is checked, so concurrent ones gain nothing. IPv6 addresses count by /64 network."""
 
 import hashlib
 import logging
@@ -25,6 +25,8 @@ logger = logging.getLogger(__name__)
 
 WINDOW = 15 * 60
 """Seconds for which a failure counts."""
+KNOWN_FOR = 30 * 24 * 3600
+"""Seconds for which an address is known after a login."""
 _NETWORK_BITS = 64
 MOST = {"both": 5, "address": 30, "user": 200}
 """Failures within the window after which no password is checked."""
@@ -78,7 +80,8 @@ def _counted(address: str) -> str:
 
 def _counters(name: str, address: str) -> dict[str, str]:
     """Return Redis keys by kind. They contain digests, because a name may be any text."""
-    parts = {"both": f"{address} {name}", "address": address, "user": name}
+    both = f"{address} {name}"
+    parts = {"both": both, "address": address, "user": name, "known": both}
     digests = {kind: hashlib.sha256(text.encode()).hexdigest()[:32] for kind, text in parts.items()}
     keys = Keys(settings.REDIS_PREFIX)
     return {kind: keys.login(kind, digest) for kind, digest in digests.items()}
@@ -87,15 +90,19 @@ def _counters(name: str, address: str) -> dict[str, str]:
 def _take(counters: dict[str, str]) -> bool:
     """Count an attempt as a failure for now. Returns False after too many; True if Redis is down,
     so that the operator can log in."""
-    keys = list(counters.values())
     try:
         pipeline = client().pipeline(transaction=False)
+        limited = dict(counters)
+        known = limited.pop("known")
+        if client().exists(known):
+            del limited["user"]
+        keys = list(limited.values())
         for key in keys:
             pipeline.set(key, 0, ex=WINDOW, nx=True)
         for key in keys:
             pipeline.incr(key)
         counts = pipeline.execute()[len(keys) :]
-        if any(count > MOST[kind] for kind, count in zip(counters, counts, strict=True)):
+        if any(count > MOST[kind] for kind, count in zip(limited, counts, strict=True)):
             for key in keys:  # a refused attempt does not extend the lockout
                 pipeline.decr(key)
             pipeline.execute()
@@ -109,8 +116,10 @@ def _take(counters: dict[str, str]) -> bool:
 
 
 def _forget(counters: dict[str, str]) -> None:
-    """Reset the failures of a user who logged in; the failures of the address remain."""
+    """Reset the failures of a user who logged in, and know the address from now on. The failures of
+    the address with other users remain."""
     try:
+        client().set(counters["known"], 1, ex=KNOWN_FOR)
         client().decr(counters["address"])
         client().delete(counters["both"], counters["user"])
     except (RedisError, OSError) as error:

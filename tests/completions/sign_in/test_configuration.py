@@ -29,6 +29,7 @@ def test_nothing_is_configured(settings: Settings, served: None):
     assert faults() == []
 
 
+@pytest.mark.django_db
 def test_a_right_configuration(settings: Settings, served: None):
     settings.OIDC = RIGHT
     made = configuration.current()

@@ -89,3 +89,16 @@ def test_logins_work_without_redis(login, settings, tmp_path):
     login_throttle.client.cache_clear()
     assert not login("guess")
     assert login(PASSWORD)
+
+
+def test_strangers_at_many_addresses_do_not_lock_a_user_out(login):
+    """A user who has logged in here before; others may have to wait."""
+    assert login(PASSWORD, address="10.0.0.2")
+    for number in range(41):
+        for _ in range(5):
+            assert not login("guess", address=f"10.0.1.{number}")
+    assert not login(PASSWORD, address="10.0.0.3")
+    assert login(PASSWORD, address="10.0.0.2")
+    for _ in range(5):
+        assert not login("guess", address="10.0.0.2")
+    assert not login(PASSWORD, address="10.0.0.2")
