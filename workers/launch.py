@@ -23,6 +23,9 @@ if TYPE_CHECKING:  # importing the relay loads numpy, and an engine torch
 
     Load = Callable[["ModelEntry", "WorkerOptions"], EngineLike]
 
+REFUSED = os.EX_CONFIG
+"""The exit code of a worker that cannot run before its configuration or its model changes."""
+
 logger = logging.getLogger(__name__)
 
 SPINS = "5000"
@@ -120,11 +123,12 @@ def check_device(wanted: str) -> None:
 
 
 def load_engine(entry: ModelEntry, options: WorkerOptions) -> "EngineLike":
-    """Load the engine. Ends the process if this machine or model cannot do what is configured."""
+    """Load the engine. Ends the process if this machine or model cannot do what is configured: with
+    the code ``REFUSED`` if it never can, and with 1 if it may once more memory is free."""
     import torch
 
     from workers.engine.engine import Engine
-    from workers.engine.exceptions import RankLost, UnsupportedAdapter, UnsupportedModel
+    from workers.engine.exceptions import RankLost, TooLarge, UnsupportedAdapter, UnsupportedModel
 
     logger.info("loading %s from %s onto device %s", entry.id, entry.folder, options.device)
     try:
@@ -139,7 +143,11 @@ def load_engine(entry: ModelEntry, options: WorkerOptions) -> "EngineLike":
         RankLost,
     ) as error:
         logger.critical("%s cannot be served: %s", entry.id, error)
-        raise SystemExit(1) from error
+        refused = (ValueError, UnsupportedModel, UnsupportedAdapter)
+        may_fit_later = isinstance(error, TooLarge)
+        raise SystemExit(
+            REFUSED if isinstance(error, refused) and not may_fit_later else 1
+        ) from error
 
 
 def _config(entry: ModelEntry, options: WorkerOptions) -> "EngineConfig":

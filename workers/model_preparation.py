@@ -66,7 +66,9 @@ def prepare(entry: ModelEntry, report: Report) -> bool:
     """
     if _is_own_folder(entry):
         _check_own(entry)
-        return _convert_tokenizer(entry, entry.folder, report)
+        is_converted = _convert_tokenizer(entry, entry.folder, report)
+        _check_servable(entry, entry.folder)
+        return is_converted
     if is_prepared(entry):
         return False
     with _exclusive(entry), _scratch(entry) as scratch:
@@ -80,6 +82,7 @@ def prepare(entry: ModelEntry, report: Report) -> bool:
         else:
             _download(entry, built, report)
             _convert_tokenizer(entry, built, report)
+            _check_servable(entry, built)
         report("writing checksums")
         _write_manifest(entry, built)
         shutil.rmtree(entry.folder, ignore_errors=True)
@@ -123,6 +126,26 @@ def _convert_tokenizer(entry: ModelEntry, folder: Path, report: Report) -> bool:
         ) from error
     report(f"wrote tokenizer.json from {source}")
     return True
+
+
+def _check_servable(entry: ModelEntry, folder: Path) -> None:
+    """Refuse here what a worker would refuse, and say so before it starts."""
+    reason = _why_not_served(folder)
+    if reason is not None:
+        raise CheckpointError(
+            f"checking {entry.id}", reason, "docs/models.md lists the models that are served."
+        )
+
+
+def _why_not_served(folder: Path) -> str | None:
+    from workers.engine.exceptions import UnsupportedModel  # what follows loads torch
+    from workers.engine.loading.checkpoint import check_servable
+
+    try:
+        check_servable(folder)
+    except UnsupportedModel as error:
+        return str(error)
+    return None
 
 
 # Sources -----------------------------------------------------------------------------------------

@@ -29,6 +29,10 @@ PID_FILE_RETRY = 5.0
 ROTATE_EVERY = 60.0
 """Seconds between two checks of the size of the logs."""
 
+REFUSED = os.EX_CONFIG
+"""The exit code of a child that another start would not help: what it is configured to run has to
+change first."""
+
 _LIBC = ctypes.CDLL(None)
 _PR_SET_PDEATHSIG = 1  # linux/prctl.h
 
@@ -76,6 +80,7 @@ class _Child:
     failures: int = 0
     restart_at: float | None = None
     has_pid_file: bool = False
+    is_refused: bool = False
 
 
 class Supervisor:
@@ -128,8 +133,10 @@ class Supervisor:
         return self.log_dir / f"{name}.log"
 
     def failing(self) -> list[str]:
-        """Return the children that failed at least twice in a row."""
-        return [name for name, child in self._children.items() if child.failures > 1]
+        """Return the children that failed at least twice in a row, or are not started again."""
+        return [
+            name for name, child in self._children.items() if child.failures > 1 or child.is_refused
+        ]
 
     def run(self) -> NoReturn:
         """Restart children until a stop signal, then raise StopRequested."""
@@ -253,6 +260,14 @@ class Supervisor:
         how = f"exited with code {code}"
         if code < 0:
             how = f"was killed by {signal.Signals(-code).name}"
+        if code == REFUSED:
+            child.is_refused = True
+            name = child.service.name
+            self._report(
+                f"{name} cannot run as it is configured, and is not started again: "
+                f"see {self.log(name)}"
+            )
+            return
         self._schedule(child, f"{how} after {lived:.1f} s")
 
     def _schedule(self, child: _Child, what: str) -> None:

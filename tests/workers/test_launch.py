@@ -10,7 +10,10 @@ import pytest
 import torch
 
 from completions.catalog.entries import ModelEntry
+from project.processes.supervisor import REFUSED
 from workers import launch as launching
+from workers.engine.engine import Engine
+from workers.engine.exceptions import TooLarge
 
 pytestmark = pytest.mark.integration
 
@@ -59,7 +62,7 @@ def test_the_settings_of_an_entry_reach_the_engine():
 
 def test_a_model_that_cannot_be_served_is_reported_in_one_line(tmp_path, valkey):
     code, lines = launch(tmp_path, valkey.url)
-    assert code == 1
+    assert code == launching.REFUSED == REFUSED
     assert "Traceback" not in "\n".join(lines)
     (logged,) = [json.loads(line) for line in lines if "cannot be served" in line]
     assert logged["level"] == "critical"
@@ -103,8 +106,18 @@ def test_what_this_machine_or_model_cannot_do_ends_the_worker(
     options = launching.WorkerOptions(
         **{"redis_url": "", "redis_prefix": "", "dtype": None, "shutdown_grace": 1.0, **wanted}
     )
-    with pytest.raises(SystemExit, match="1"):
+    with pytest.raises(SystemExit, match=str(launching.REFUSED)):
         launching.load_engine(ModelEntry("m", tmp_path, **given), options)
     (logged,) = [record.message for record in caplog.records if record.levelname == "CRITICAL"]
     assert logged.startswith("m cannot be served: ")
     assert complaint in logged
+
+
+def test_a_model_that_may_fit_later_is_loaded_again(tmp_path, monkeypatch):
+    def refuse(*_):
+        raise TooLarge("its weights take 9 GiB, and 3 GiB are free")
+
+    monkeypatch.setattr(Engine, "from_pretrained", refuse)
+    options = launching.WorkerOptions("", "", "cpu", None, 1.0)
+    with pytest.raises(SystemExit, match="1"):
+        launching.load_engine(ModelEntry("m", tmp_path), options)

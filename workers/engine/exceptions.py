@@ -40,6 +40,10 @@ class UnsupportedModel(EngineError):
     """This architecture needs something that the attention function does not do."""
 
 
+class TooLarge(UnsupportedModel):
+    """The model does not fit into the memory that is free now."""
+
+
 class UnsupportedAdapter(EngineError):
     """This LoRA adapter needs something that the engine does not do."""
 

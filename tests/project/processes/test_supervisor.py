@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from project.processes.supervisor import (
+    REFUSED,
     AlreadyRunningError,
     Backoff,
     Service,
@@ -93,6 +94,21 @@ def test_environment_and_folder(supervisor, tmp_path):
     log = supervisor.log("one")
     expected = ["added", str(tmp_path)]
     assert supervisor.wait_until(lambda: log.read_text().splitlines()[1:] == expected, PATIENCE)
+
+
+def test_a_child_that_cannot_run_as_configured_is_not_started_again(supervisor, tmp_path, lines):
+    count = tmp_path / "count"
+    supervisor.start(shell("refused", f"echo x >> {count}; exit {REFUSED}"))
+    supervisor.start(shell("other", f"echo x >> {tmp_path}/other; exit 1"))
+    other = tmp_path / "other"
+    assert supervisor.wait_until(
+        lambda: other.exists() and len(other.read_text().split()) > 4, PATIENCE
+    )
+    assert count.read_text().split() == ["x"]
+    assert "refused" in supervisor.failing()
+    (line,) = [line for line in lines if line.startswith("refused ")]
+    assert "is not started again" in line
+    assert str(supervisor.log("refused")) in line
 
 
 def test_each_child_has_a_session_of_its_own(supervisor):

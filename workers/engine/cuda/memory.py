@@ -11,16 +11,16 @@ from typing import IO
 
 import torch
 
-from workers.engine.exceptions import UnsupportedModel
+from workers.engine.exceptions import TooLarge
 
 logger = logging.getLogger(__name__)
 
 
 def refuse_too_large(needed: int, what: str, device: torch.device) -> None:
-    """Raises UnsupportedModel if ``needed`` bytes are not free on a GPU."""
+    """Raises TooLarge if ``needed`` bytes are not free on a GPU."""
     free, total = torch.cuda.mem_get_info(device)
     if needed > free:
-        raise UnsupportedModel(
+        raise TooLarge(
             f"{what} take {needed / 2**30:.1f} GiB, and {free / 2**30:.1f} of the "
             f"{total / 2**30:.1f} GiB of {device} ({torch.cuda.get_device_name(device)}) are free: "
             "use a GPU with more memory, a smaller model, or device cpu"

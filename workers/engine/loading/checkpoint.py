@@ -15,9 +15,9 @@ from transformers import GenerationConfig
 
 from workers.engine.cpu.packed_linear import packed_bytes
 from workers.engine.cuda.memory import refuse_too_large
-from workers.engine.exceptions import UnsupportedModel
+from workers.engine.exceptions import TooLarge, UnsupportedModel
 from workers.engine.loading.model_class import model_class
-from workers.engine.loading.model_folder import explain, read_config
+from workers.engine.loading.model_folder import explain, read_config, read_tokenizer
 from workers.engine.loading.packing import PackedConfig
 from workers.engine.loading.tensor_checks import (
     refuse_other_numbers,
@@ -96,6 +96,25 @@ def read_model(
     if sharding is not None:
         sharding.settle(model)
     return model
+
+
+def check_servable(path: str | Path) -> None:
+    """Check what can be checked without reading the weights. Raises UnsupportedModel for a folder
+    whose model, tokenizer or quantization no worker can serve."""
+    config = read_config(path)
+    kind = model_class(config)
+    form = format_of(config, path)
+    read_tokenizer(path)
+    try:
+        if form is None:
+            _refuse_quantized(path, config)
+        with torch.device("meta"):
+            kind.from_config(copy.deepcopy(config))
+    except (OSError, ValueError, KeyError, ImportError, AttributeError, RuntimeError) as error:
+        raise UnsupportedModel(
+            f"{config.model_type} cannot be read as a causal language model: "
+            f"{explain(error, config)}"
+        ) from error
 
 
 def _read_with(
@@ -214,13 +233,13 @@ def _composed(
 
 
 def _check_size(skeleton: Any, form: Format, dtype: torch.dtype, packed: str | None) -> None:
-    """Composed weights take more memory than their files. Raises UnsupportedModel."""
+    """Composed weights take more memory than their files. Raises TooLarge."""
     size = _size(skeleton, dtype, packed)
     stored = f"stored as {form}, take {size / 2**30:.2f} GiB of memory in {packed or dtype}"
     stored = stored.replace("torch.", "")
     available = available_memory()
     if available is not None and size > available:
-        raise UnsupportedModel(f"its weights, {stored}, and {available / 2**30:.2f} GiB are free")
+        raise TooLarge(f"its weights, {stored}, and {available / 2**30:.2f} GiB are free")
     logger.info("the weights, %s", stored)
 
 
