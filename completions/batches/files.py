@@ -35,7 +35,7 @@ long."""
 
 
 class StorageLimitError(Exception):
-    """The files of the organization would exceed MAX_STORED_BYTES."""
+    """The files of the organization would exceed MAX_STORED_BYTES or MAX_STORED_FILES."""
 
 
 class FileLostError(Exception):
@@ -82,17 +82,21 @@ def upload_of(owner: tuple[int, int], filename: str) -> File:
     )
 
 
-def check_room(organization_id: int, size: int) -> None:
-    """Raise StorageLimitError unless `size` more bytes fit beside the organization's files and
-    pending uploads."""
+def check_room(organization_id: int, size: int, number: int = 1) -> None:
+    """Raise StorageLimitError unless `number` files with `size` bytes in all fit beside the files
+    and pending uploads of the organization, which the transaction must lock."""
     files = File.objects.filter(organization_id=organization_id, purpose=FilePurpose.BATCH)
     uploads = Upload.objects.filter(organization_id=organization_id, status=UploadStatus.PENDING)
+    if number and files.count() + uploads.count() + number > settings.MAX_STORED_FILES:
+        raise StorageLimitError(f"Your organization may have {settings.MAX_STORED_FILES} files.")
     # Parts that were sent again are stored too.
     taken = uploads.annotate(taken=Greatest("bytes", Coalesce(Sum("parts__bytes"), 0)))
     sums = files.aggregate(sum=Sum("bytes")), taken.aggregate(sum=Sum("taken"))
     stored = sum(each["sum"] or 0 for each in sums)
     if stored + size > settings.MAX_STORED_BYTES:
-        raise StorageLimitError
+        raise StorageLimitError(
+            f"Your organization's files may take {settings.MAX_STORED_BYTES} bytes."
+        )
 
 
 def store(file: File, content: Content[Any], keep: timedelta) -> File:

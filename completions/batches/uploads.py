@@ -77,7 +77,7 @@ def _require_room(upload: Upload, part: UploadPart) -> None:
         )
         raise FieldError(message, "data")
     if more := max(0, there + part.bytes - max(there, upload.bytes)):
-        files.check_room(upload.organization_id, more)
+        files.check_room(upload.organization_id, more, number=0)
 
 
 def complete(upload: Upload, part_ids: Sequence[str], md5: str | None) -> None:

@@ -114,7 +114,7 @@ def resubmit(request: HttpRequest, batch_id: str) -> HttpResponseBase:
             try:
                 again, file = resubmission.again(batch, sent)
             except files.StorageLimitError as error:
-                raise storage_limit("id") from error
+                raise storage_limit(error, "id") from error
             except files.FileLostError as error:
                 raise APIError("internal_error", str(error)) from error
         if not file.bytes:

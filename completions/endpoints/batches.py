@@ -17,7 +17,7 @@ from completions.batches.planning import forecast
 from completions.batches.planning.cache import reported_size
 from completions.batches.planning.rehearsal import rehearse
 from completions.batches.summary import Summary
-from completions.delivery import idempotency
+from completions.delivery import idempotency, rate_limits
 from completions.endpoints.files import KEEP_SECONDS, ExpiresAfterObject, find_file, storage_limit
 from completions.exceptions import APIError, FieldError, invalid_parameter
 from completions.http.base import APIRequest, AsyncAPIView
@@ -115,6 +115,7 @@ class BatchesView(AsyncAPIView):
         key = idempotency.key_of(request, _ROUTE)
         if key is not None and (first := await _first(key, request.auth)) is not None:
             return await _repeated(first)
+        self.headers.update(await rate_limits.count_request(request.auth))
         wanted = BatchRequestObject().validate(request.data)
         file = await find_file(wanted["input_file_id"], request.auth, "input_file_id")
         if file.purpose != FilePurpose.BATCH:
@@ -208,7 +209,7 @@ def _resubmitted(batch: Batch, principal: Principal, key: IdempotencyKey | None)
         )
         raise APIError("file_not_found", message, "id") from error
     except files.StorageLimitError as error:
-        raise storage_limit("id") from error
+        raise storage_limit(error, "id") from error
     store_again(again, file, principal, key)
     return again
 

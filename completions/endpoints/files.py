@@ -14,7 +14,7 @@ from django.utils import timezone
 
 from completions.accounts.keys import Principal
 from completions.batches import files, writing
-from completions.delivery import idempotency
+from completions.delivery import idempotency, rate_limits
 from completions.exceptions import APIError, payload_too_large
 from completions.http.base import APIRequest, AsyncAPIView, MultiPartAPIView
 from completions.http.bodies import JSONResponse
@@ -63,12 +63,8 @@ def file_object(file: File, written: bool = True) -> dict[str, Any]:
     return body
 
 
-def storage_limit(param: str) -> APIError:
-    return APIError(
-        "storage_limit_exceeded",
-        f"Your organization's files may take {settings.MAX_STORED_BYTES} bytes. Delete some first.",
-        param,
-    )
+def storage_limit(error: files.StorageLimitError, param: str) -> APIError:
+    return APIError("storage_limit_exceeded", f"{error} Delete some first.", param)
 
 
 class FilesView(MultiPartAPIView):
@@ -79,6 +75,7 @@ class FilesView(MultiPartAPIView):
 
     async def post(self, request: APIRequest) -> JSONResponse:
         idempotency.refuse(request)
+        self.headers.update(await rate_limits.count_request(request.auth))
         upload = _Upload.of(request)
         request.checked()  # storing may take long, but little memory
         owner = (request.auth.organization_id, request.auth.key_id)
@@ -88,7 +85,7 @@ class FilesView(MultiPartAPIView):
             )
             file = await turns.to_its_end(storing)
         except files.StorageLimitError as error:
-            raise storage_limit("file") from error
+            raise storage_limit(error, "file") from error
         return JSONResponse(file_object(file))
 
     async def get(self, request: APIRequest) -> JSONResponse:

@@ -7,7 +7,7 @@ from django.conf import settings
 from django.utils import timezone
 
 from completions.batches import files, uploads
-from completions.delivery import idempotency
+from completions.delivery import idempotency, rate_limits
 from completions.endpoints.files import DEFAULT_KEEP, ExpiresAfterObject, file_object, storage_limit
 from completions.exceptions import APIError, FieldError, payload_too_large
 from completions.http.base import APIRequest, AsyncAPIView, MultiPartAPIView
@@ -78,6 +78,7 @@ class UploadsView(AsyncAPIView):
 
     async def post(self, request: APIRequest) -> JSONResponse:
         idempotency.refuse(request)
+        self.headers.update(await rate_limits.count_request(request.auth))
         wanted = UploadRequestObject().validate(request.data)
         if wanted["bytes"] > settings.MAX_FILE_BYTES:
             raise payload_too_large(settings.MAX_FILE_BYTES)
@@ -92,7 +93,7 @@ class UploadsView(AsyncAPIView):
         try:
             await sync_to_async(uploads.begin)(upload)
         except files.StorageLimitError as error:
-            raise storage_limit("bytes") from error
+            raise storage_limit(error, "bytes") from error
         return JSONResponse(upload_object(upload))
 
 
@@ -113,6 +114,7 @@ class PartsView(MultiPartAPIView):
 
     async def post(self, request: APIRequest, upload_id: str) -> JSONResponse:
         idempotency.refuse(request)
+        self.headers.update(await rate_limits.count_request(request.auth))
         upload = _pending(await _find(request, upload_id))
         data: Any = request.data
         if unknown := [name for name in data if name != "data"]:
@@ -128,7 +130,7 @@ class PartsView(MultiPartAPIView):
         try:
             part = await turns.to_its_end(sync_to_async(uploads.add)(upload, content))
         except files.StorageLimitError as error:
-            raise storage_limit("data") from error
+            raise storage_limit(error, "data") from error
         except FieldError as error:
             raise error.api_error() from error
         except uploads.NotPendingError as error:

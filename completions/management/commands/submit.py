@@ -245,9 +245,7 @@ def _unsaved(file: Path, origin: dict[str, str], options: dict[str, Any]) -> Bat
             name = _as_utf8(file.name)[:255]
             stored = files.store_upload(Content(content), name, ids, DEFAULT_KEEP)
     except files.StorageLimitError as error:
-        raise CommandError(
-            f"the files of {organization} exceed {settings.MAX_STORED_BYTES} bytes in all"
-        ) from error
+        raise CommandError(f"{organization}: {error}") from error
     except files.FileLostError as error:
         raise CommandError(str(error)) from error
     batch = Batch(

@@ -14,6 +14,8 @@ from django.test import AsyncClient
 from django.utils import timezone
 
 from completions.batches import uploads
+from completions.delivery import rate_limits
+from completions.exceptions import APIError
 from completions.models import File, Upload, UploadPart
 from tests.completions.endpoints.test_files import code, content_of, folder, upload  # noqa: F401
 
@@ -167,6 +169,36 @@ def test_pending_uploads_take_room(api, settings, folder):  # noqa: F811
     assert begin(api, 90).status_code == 200
     assert code(begin(api, 11)) == ("storage_limit_exceeded", "bytes")
     assert code(upload(api, b"x" * 11)) == ("storage_limit_exceeded", "file")
+
+
+def test_the_number_of_files_and_pending_uploads_is_bounded(api, settings, folder):  # noqa: F811
+    settings.MAX_STORED_FILES = 2
+    assert upload(api, b"x").status_code == 200
+    begun = begin(api).json()
+    assert code(begin(api)) == ("storage_limit_exceeded", "bytes")
+    refused = upload(api, b"x")
+    assert code(refused) == ("storage_limit_exceeded", "file")
+    assert "may have 2 files" in refused.json()["error"]["message"]
+    for _ in range(2):  # a part that is sent again is no further file
+        assert add(api, begun["id"], CONTENT).status_code == 200
+
+
+def test_storing_counts_toward_the_requests_of_a_minute(api, monkeypatch, folder):  # noqa: F811
+    begun, asked = begin(api).json(), []
+
+    async def count_request(principal):
+        asked.append(principal)
+        raise APIError("request_rate_exceeded")
+
+    monkeypatch.setattr(rate_limits, "count_request", count_request)
+    batch = {"input_file_id": "file-1", "endpoint": "/v1/completions", "completion_window": "24h"}
+    json = {"content_type": "application/json"}
+    for answer in (
+        upload(api, b"x"), begin(api), add(api, begun["id"], b"x"),
+        api.post("/v1/batches", batch, **json),
+    ):  # fmt: skip
+        assert code(answer, 429)[0] == "rate_limit_exceeded"
+    assert len(asked) == 4
 
 
 def test_parts_that_were_sent_again_take_room(api, settings, folder):  # noqa: F811
