@@ -1,7 +1,7 @@
 """Compiling a grammar with llguidance for the tokens of a model."""
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from llguidance import LLMatcher
@@ -21,6 +21,9 @@ class Translated:
     warnings: Sequence[Finding] = ()
     loosened: Sequence[str] = ()
     """Places in the request whose schemas are not enforced."""
+    explain: Callable[[str], str] = str
+    """Turns the message of a grammar that is too complex into one that names the cause, if it can
+    be found."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,12 +2,14 @@
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 from completions.grammars import ebnf, json_schema, lark, regex, structural_tag
 from completions.grammars.compiler import DEFAULT_COMPILER, Compiler, Translated
 from completions.grammars.complaints import brief
 from completions.grammars.constraint import Constraint
+from completions.grammars.ebnf import left_recursion
 from completions.grammars.exceptions import GrammarError
 from completions.grammars.limits import EBNF, Limits, check_bytes, check_chains, too_deep
 from completions.grammars.structural_tag import tag_dispatch
@@ -71,9 +73,10 @@ def _translate_ebnf(text: str, compiler: Compiler, _whitespace: str) -> Translat
     else:
         grammar = ebnf.write(parsed, compiler.limits)
         check_chains(grammar, compiler.limits)
+    explain = partial(left_recursion.explain, parsed)
     if message := compiler.complaint(grammar):
-        raise GrammarError(tag_dispatch.explain(brief(message), text))
-    return Translated(grammar, parsed.warnings())
+        raise GrammarError(explain(tag_dispatch.explain(brief(message), text)))
+    return Translated(grammar, parsed.warnings(), explain=explain)
 
 
 def _screen_answer(answer: Mapping[str, Any], limits: Limits) -> None:

@@ -9,7 +9,7 @@ of rules in `options`.
 """
 
 from completions.grammars.compiler import DEFAULT_COMPILER, Compiler
-from completions.grammars.ebnf import options, rules, writer
+from completions.grammars.ebnf import left_recursion, options, rules, writer
 from completions.grammars.ebnf.lexemes import safe_productions
 from completions.grammars.ebnf.parser import parse
 from completions.grammars.ebnf.rules import Grammar
@@ -28,6 +28,7 @@ def write(grammar: Grammar, limits: Limits = DEFAULT_LIMITS) -> str:
     rules.prune(grammar)
     rules.check_repetition(grammar, limits)
     rules.remove_linear_recursion(grammar)
+    left_recursion.remove(grammar)
     options.apply(grammar)
     facts = rules.Facts(grammar.rules, grammar.start)
     safe = safe_productions(grammar.make, grammar.rules, grammar.start, facts)

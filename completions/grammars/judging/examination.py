@@ -82,7 +82,11 @@ def examine(question: Question, limits: Limits) -> Verdict:
     findings: tuple[Finding, ...] = ()
     try:
         translated = translate(question.constraint, compiler)
-        check_cost(translated.grammar, compiler)
+        try:
+            check_cost(translated.grammar, compiler)
+        except GrammarError as error:
+            error.message = translated.explain(error.message)
+            raise
         findings = tuple(translated.warnings)
         found = None
         if question.text is not None:

@@ -38,6 +38,31 @@ def test_large(grammar: str, good: str, bad: str) -> None:
     assert not accepts(lark, bad)
 
 
+@pytest.mark.parametrize(
+    ("grammar", "good", "bad"),
+    [
+        ('root ::= ws root "a" | "b"\nws ::= " "*', ["b", "ba", "  baa"], [" b", "b a", "a", " "]),
+        ('root ::= ws root "a" | "b"\nws ::= " "?', ["b", "baa", "  baa"], [" b", "  ba", "bb"]),
+        ('root ::= ws ws root "a" | "b"\nws ::= [ \\n]*', ["b", " \n ba"], ["\nb", "ab"]),
+        ('root ::= ws x\nx ::= ws x "+" ws y | y\ny ::= "1" | "(" x ")"\nws ::= [ ]*',
+         ["1", " 1+1", "( 1+ 1)+1"], ["1 +1", "( 1)", "1+", "+1"]),
+        ('root ::= ws root "a" | root "c" | ws root "d" | "b"\nws ::= " "*',
+         ["b", "bc", " bca", " bcdc", "bd"], [" b", " bc", " bcc", "a"]),
+        ('root ::= "x"? root "a" | "y"? root "c" | "b"', ["b", "xba", "ybc", "yxbac", "bac"],
+         ["xb", "xbc", "yba", "xybac"]),
+        ('root ::= a\na ::= ws b "x" | "1"\nb ::= a "y" | "2"\nws ::= "" | " "',
+         ["1", "2x", " 2x", "  1yxyx"], ["1y", " 1", "  2x"]),
+    ],
+    ids=["star", "option", "stars", "sums", "several", "options", "indirect"],
+)  # fmt: skip
+def test_left_recursion_behind_parts_that_may_be_empty(
+    grammar: str, good: list[str], bad: list[str]
+) -> None:
+    lark = ebnf.translate(grammar)
+    assert [text for text in good if not accepts(lark, text)] == []
+    assert [text for text in bad if accepts(lark, text)] == []
+
+
 def test_no_name_of_the_client_reaches_the_output() -> None:
     lark = ebnf.translate('root ::= secret "(" root ")" | secret\nsecret ::= "x" secret "y" | "z"')
     assert "secret" not in lark

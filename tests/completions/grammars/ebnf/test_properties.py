@@ -63,3 +63,22 @@ def test_a_grammar_keeps_its_language(rng: random.Random) -> None:
     for _ in range(8):
         sample = random_text(rng)
         assert accepts(lark, sample) == Recogniser(grammar, sample).accepts(), sample
+
+
+_STARS = ('"a"*', '" "*', "[ab]*", '("a" | "b")*', '"ab"*', '"c"*')
+_PARTS = ('"a"', '"b"', "[ab]", '"a"?', '"c" root', 'root "c"', '"(" root ")"', '"ab"')
+_ENDS = (*_PARTS[:4], '"(" root ")"', '""', '"c"', 'ws "c"')
+
+
+@given(st.randoms(use_true_random=False))
+def test_recursion_behind_a_star_keeps_its_language(rng: random.Random) -> None:
+    options = [f"ws root {rng.choice(_PARTS)}", f"ws ws root {rng.choice(_PARTS)}"]
+    options = [*options[: rng.randint(1, 2)], rng.choice(_ENDS), rng.choice(_ENDS)]
+    if rng.random() < 0.5:
+        options.append(f"root {rng.choice(_PARTS)}")
+    text = f"root ::= {' | '.join(options)}\nws ::= {rng.choice(_STARS)}"
+    lark = ebnf.translate(text)
+    grammar = ebnf.parse(text, DEFAULT_COMPILER)
+    for _ in range(8):
+        sample = "".join(rng.choices("abc ()", k=rng.randint(0, 6)))
+        assert accepts(lark, sample) == Recogniser(grammar, sample).accepts(), sample

@@ -1,16 +1,18 @@
 """What compiles and then fails or crawls."""
 
 import json
+import re
 import threading
 import time
 from pathlib import Path
 
 import pytest
 
-from completions.grammars import Limits, TokenSource, json_schema
+from completions.grammars import Constraint, Limits, Question, TokenSource, json_schema
 from completions.grammars.compiler import Compiler
+from completions.grammars.complaints import TOO_MANY_ALTERNATIVES
 from completions.grammars.exceptions import GrammarError
-from completions.grammars.judging import cost
+from completions.grammars.judging import cost, examination
 from completions.grammars.judging.cost import check_cost
 
 ALTERNATIVES = {
@@ -88,3 +90,25 @@ def test_a_grammar_that_fails_after_its_first_token() -> None:
 def test_costs_are_bounded(grammar: str, limits: Limits, reason: str) -> None:
     with pytest.raises(GrammarError, match=reason):
         check_cost(grammar, Compiler(limits=limits))
+
+
+@pytest.mark.parametrize(
+    ("grammar", "cause"),
+    [
+        ('root ::= ws root "a" | "b"\nws ::= " "*', None),
+        ('root ::= ws root "a" | "b"\nws ::= " "?', r"rule root \(line 1, column 1\) leads back"),
+        (
+            'root ::= "x" a\na ::= ws b "x" | "1"\nb ::= a "y" | "2"\nws ::= "" | " "',
+            r"rule a \(line 2, column 1\) leads back to itself behind a part that may be empty",
+        ),
+    ],
+)
+def test_what_is_too_complex_names_its_hidden_left_recursion(
+    grammar: str, cause: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(_grammar: str, _compiler: Compiler) -> None:
+        raise GrammarError(TOO_MANY_ALTERNATIVES)
+
+    monkeypatch.setattr(examination, "check_cost", refuse)
+    verdict = examination.examine(Question(Constraint("ebnf", grammar)), Limits())
+    assert re.search(cause or "make it less ambiguous", str(verdict.error))
