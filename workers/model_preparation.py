@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from completions.catalog.entries import ModelEntry
+from workers.engine.quantized.gguf_parts import part_paths
 
 MANIFEST = "manifest.json"
 Report = Callable[[str], None]
@@ -191,8 +192,8 @@ def _describe(entry: ModelEntry, file: Path, target: Path, report: Report) -> No
         raise CheckpointError(
             f"describing {file.name}",
             f"{type(error).__name__}: {error}",
-            "docs/models.md lists the architectures whose GGUF files are served. For a "
-            "model of another one, set hub or path to a folder with safetensors.",
+            "docs/models.md says which GGUF files are served. For another model, set hub to the "
+            "repository with its safetensors, or path to their folder.",
         ) from error
 
 
@@ -301,12 +302,15 @@ def _source(entry: ModelEntry) -> dict[str, Any]:
 
 
 def _stamp(file: Path) -> dict[str, int | None]:
-    """Return what changes when a file is replaced. A checksum would take minutes."""
+    """Return what changes when one of a model's files is replaced; checksums take minutes."""
     try:
-        status = file.stat()
+        found = [part.stat() for part in part_paths(file)]
     except OSError:
         return {"bytes": None, "modified": None}
-    return {"bytes": status.st_size, "modified": status.st_mtime_ns}
+    return {
+        "bytes": sum(status.st_size for status in found),
+        "modified": max(status.st_mtime_ns for status in found),
+    }
 
 
 def _write_manifest(entry: ModelEntry, folder: Path) -> None:

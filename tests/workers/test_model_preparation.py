@@ -288,6 +288,19 @@ def test_a_gguf_file_that_was_replaced_is_described_again(gguf_entry):
     assert model_preparation.prepare(gguf_entry, ignore)
 
 
+def test_a_part_of_a_split_gguf_file_that_was_replaced_is_described_again(gguf_entry):
+    parts = [gguf_entry.gguf_file.with_name(f"tiny-0000{i}-of-00002.gguf") for i in (1, 2)]
+    entry = replace(gguf_entry, gguf_file=parts[0])
+    for part in parts:
+        part.write_bytes(GGUF)
+    assert model_preparation.prepare(entry, ignore)
+    assert model_preparation.is_prepared(entry)
+    parts[1].write_bytes(GGUF * 2)
+    assert not model_preparation.is_prepared(entry)
+    parts[1].unlink()
+    assert not model_preparation.is_prepared(entry)
+
+
 def test_a_gguf_file_that_is_not_there_is_named(gguf_entry):
     gguf_entry.gguf_file.unlink()
     with pytest.raises(CheckpointError, match=r"there is no file .*tiny\.gguf"):

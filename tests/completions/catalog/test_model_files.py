@@ -32,7 +32,7 @@ def test_vocabulary_and_context_come_from_the_configuration(tmp_path: Path) -> N
     [
         (None, None),
         ({"quant_method": "awq", "bits": 4}, "awq"),
-        ({"quant_method": "gguf", "file": "../a.gguf", "type": "Q4_K"}, "gguf Q4_K"),
+        ({"quant_method": "gguf", "file": "../a.gguf", "type": "Q4_K_M"}, "gguf Q4_K_M"),
     ],
 )
 def test_the_format_of_rounded_weights_is_named(

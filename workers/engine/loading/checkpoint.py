@@ -217,7 +217,7 @@ def _composed(
         dtype = skeleton.config.dtype or torch.bfloat16
     if device.type == "cpu" or not is_divided:  # else each weight goes straight to its GPU
         _check_size(skeleton, form, dtype, packed.dtype if packed else None)
-    weights = form.weights(path)
+    weights = form.weights(path, torch.float32 if packed else dtype)
     refuse_other_numbers(weights, skeleton)
     weights = divisible(weights) if is_divided else weights
 

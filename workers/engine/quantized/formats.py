@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
+import torch
 from transformers.quantizers.auto import AUTO_QUANTIZATION_CONFIG_MAPPING
 
 from workers.engine.exceptions import UnsupportedModel
@@ -79,11 +80,12 @@ class Format:
         """Whether :meth:`weights` reads it; if not, transformers may, with a separate package."""
         return self.method in _READERS or self.method == _GGUF
 
-    def weights(self, path: str | Path) -> dict[str, Stored]:
+    def weights(self, path: str | Path, dtype: torch.dtype = torch.float32) -> dict[str, Stored]:
         """The weights of a folder or a hub repository, by their names in an unquantized checkpoint;
-        none is read yet. Raises OSError and ValueError."""
+        none is read yet. If they are to become ``dtype``, some are read as such, which takes less
+        memory. Raises OSError and ValueError."""
         if self.method == _GGUF:
-            return GGUFFile(Path(path) / self.settings["file"]).weights()
+            return GGUFFile(Path(path) / self.settings["file"], dtype).weights()
         return _READERS[self.method].weights(open_tensors(path), self.settings)
 
 

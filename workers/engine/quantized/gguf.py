@@ -1,30 +1,30 @@
 """GGUF files: a model's configuration and weights, translated to transformers' names.
 
-A weight is read from the file on access, and its blocks are dequantized to float32.
+A weight is read from the file on access, and its blocks are dequantized in float32.
 """
 
 import re
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
-from types import EllipsisType
 from typing import Any
 
 import torch
-from gguf import GGUFReader, ReaderField, ReaderTensor
-from gguf.quants import dequantize
+from gguf import LlamaFileType
 from torch import Tensor
 
 from workers.engine.quantized.gguf_architectures import (
-    ARCHITECTURES,
     HEADS,
     KEY_HEADS,
     LAYER_TENSORS,
     TENSORS,
     Architecture,
+    find_architecture,
     make_config,
 )
+from workers.engine.quantized.gguf_reader import read_gguf
 from workers.engine.quantized.stored import Composed, Parts, Stored
 
 FREQUENCIES = "rope_freqs.weight"
@@ -36,30 +36,30 @@ _LAYER = re.compile(r"blk\.(\d+)\.(\w+)\.(weight|bias)")
 
 
 class GGUFFile:
-    """A file with one model."""
+    """A model in one file, or in the parts that gguf-split makes of it."""
 
-    def __init__(self, path: Path) -> None:
-        """Raises OSError, and ValueError for a damaged file or an unknown architecture."""
-        try:
-            self._reader = GGUFReader(path)
-        except (IndexError, OverflowError, ValueError) as error:
-            raise ValueError(f"{path.name} is not a whole GGUF file: {error}") from error
+    def __init__(self, path: Path, dtype: torch.dtype = torch.float32) -> None:
+        """Matrices are read in ``dtype``. Raises OSError, and ValueError for a damaged file, a
+        missing part or an unknown architecture."""
+        self._metadata, self._tensors = read_gguf(path, dtype)
         self.name: str = self._value("general.architecture")
-        if self.name not in ARCHITECTURES:
-            raise ValueError(
-                f"GGUF architecture {self.name!r} is not one of {', '.join(ARCHITECTURES)}"
-            )
-        self._architecture = ARCHITECTURES[self.name]
-        self._tensors = {tensor.name: tensor for tensor in self._reader.tensors}
-        self._metadata = _Metadata(self._reader, path.name, self.name)
-        self._tokens = _Metadata(self._reader, path.name, "tokenizer.ggml")
+        self._of_model = _Metadata(self._metadata, path.name, self.name)
+        self._tokens = _Metadata(self._metadata, path.name, "tokenizer.ggml")
+        self._architecture = find_architecture(
+            self.name, self._metadata.get("general.type"), self._of_model
+        )
 
     @property
     def type_name(self) -> str:
-        """The type of most bytes of the file, such as ``Q4_K``."""
+        """The name of the quantization, such as ``Q4_K_M``; of files that do not state it, the
+        type of most bytes."""
+        with suppress(ValueError):
+            stated = LlamaFileType(self._metadata.get("general.file_type", LlamaFileType.GUESSED))
+            if stated is not LlamaFileType.GUESSED:
+                return stated.name.removeprefix("MOSTLY_").removeprefix("ALL_")
         sizes: dict[str, int] = defaultdict(int)
         for tensor in self._tensors.values():
-            sizes[tensor.tensor_type.name] += int(tensor.n_bytes)
+            sizes[tensor.kind.name] += tensor.num_bytes
         return max(sizes, key=sizes.__getitem__)
 
     def config(self) -> Any:
@@ -69,12 +69,12 @@ class GGUFFile:
             raise ValueError(f"the GGUF file has no tensor {_EMBEDDING}")
         try:
             return make_config(
-                self.name,
-                self._metadata,
+                self._architecture,
+                self._of_model,
                 self._tokens,
-                vocab_size=int(self._tensors[_EMBEDDING].data.shape[0]),
+                vocab_size=self._tensors[_EMBEDDING].shape[0],
                 tensors=self._tensors.keys(),
-                frequencies=None if frequencies is None else _values(frequencies),
+                frequencies=None if frequencies is None else frequencies[...],
             )
         except KeyError as error:
             key = f"{self.name}.{error.args[0]}"
@@ -94,7 +94,7 @@ class GGUFFile:
             if name == FREQUENCIES:
                 continue
             target, _, place = _name(name, self._architecture).partition("/")
-            parts[target][place] = _Tensor(tensor)
+            parts[target][place] = tensor
         return {
             name: Composed(name, dict(sorted(each.items())), partial(self._compose, name))
             for name, each in parts.items()
@@ -112,22 +112,22 @@ class GGUFFile:
         return values
 
     def _heads(self, key: str) -> int:
-        return int(self._metadata.get(key, self._metadata[HEADS]))
+        return int(self._of_model.get(key, self._of_model[HEADS]))
 
     def _value(self, key: str) -> Any:
         """Raises ValueError."""
-        if key not in self._reader.fields:
+        if key not in self._metadata:
             raise ValueError(f"the GGUF file has no metadata {key}")
-        return self._reader.fields[key].contents()
+        return self._metadata[key]
 
 
 class _Metadata(Mapping[str, Any]):
-    """The metadata below ``prefix``, each read on access. Some writers store a value for each
-    layer: equal ones are read as one."""
+    """The metadata below ``prefix``. Some writers store a value for each layer: equal ones are read
+    as one."""
 
-    def __init__(self, reader: GGUFReader, file: str, prefix: str) -> None:
+    def __init__(self, fields: Mapping[str, Any], file: str, prefix: str) -> None:
         """``file`` appears in error messages."""
-        self._fields: Mapping[str, ReaderField] = reader.fields
+        self._fields = fields
         self._file, self._prefix = file, f"{prefix}."
 
     def __getitem__(self, key: str) -> Any:
@@ -135,7 +135,7 @@ class _Metadata(Mapping[str, Any]):
         name = self._prefix + key
         if name not in self._fields:
             raise KeyError(key)
-        found = self._fields[name].contents()
+        found = self._fields[name]
         if not isinstance(found, list):
             return found
         if not found or found != found[:1] * len(found):
@@ -151,20 +151,6 @@ class _Metadata(Mapping[str, Any]):
 
     def __len__(self) -> int:
         return sum(1 for _ in self)
-
-
-class _Tensor:
-    """A tensor whose values are read in float32."""
-
-    def __init__(self, tensor: ReaderTensor) -> None:
-        self._tensor = tensor
-
-    def __getitem__(self, index: EllipsisType) -> Tensor:
-        return _values(self._tensor)
-
-
-def _values(tensor: ReaderTensor) -> Tensor:
-    return torch.from_numpy(dequantize(tensor.data, tensor.tensor_type).copy())
 
 
 def _by_half(values: Tensor, heads: int) -> Tensor:

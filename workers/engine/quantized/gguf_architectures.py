@@ -58,6 +58,12 @@ _FOUR_NORMS = {
     "ffn_norm": "pre_feedforward_layernorm",
     "post_ffw_norm": "post_feedforward_layernorm",
 }
+_EXPERTS = {
+    "ffn_gate_inp": "mlp.gate",
+    "ffn_gate_exps": "mlp.experts.gate_up_proj/0",
+    "ffn_up_exps": "mlp.experts.gate_up_proj/1",
+    "ffn_down_exps": "mlp.experts.down_proj/0",
+}
 HEADS, KEY_HEADS = "attention.head_count", "attention.head_count_kv"
 """Metadata with the numbers of heads. Without the second one, each head has its own keys."""
 _SIZES = {
@@ -95,8 +101,8 @@ _GEMMA3_PATTERN = 6
 
 
 def make_config(
-    name: str, metadata: Metadata, tokens: Metadata, vocab_size: int, tensors: Collection[str],
-    frequencies: Tensor | None,
+    architecture: Architecture, metadata: Metadata, tokens: Metadata, vocab_size: int,
+    tensors: Collection[str], frequencies: Tensor | None,
 ) -> Any:  # fmt: skip
     """The configuration of a model. ``tokens`` is the metadata below ``tokenizer.ggml``,
     ``tensors`` are the names of the file's tensors, and ``frequencies`` what the angles of rotary
@@ -104,7 +110,6 @@ def make_config(
 
     Raises KeyError for missing metadata, and ValueError for positions that cannot be read.
     """
-    architecture = ARCHITECTURES[name]
     fields = {field: metadata[key] for key, field in _SIZES.items()}
     fields["num_key_value_heads"] = metadata.get(KEY_HEADS, metadata[HEADS])
     fields |= {setting: True for tensor, setting in _BIASES.items() if tensor in tensors}
@@ -216,6 +221,13 @@ def _of_phi3(metadata: Metadata, fields: dict[str, Any]) -> dict[str, Any]:
     }
 
 
+def _of_mixtral(metadata: Metadata, fields: dict[str, Any]) -> dict[str, Any]:
+    return {
+        "num_local_experts": metadata["expert_count"],
+        "num_experts_per_tok": metadata["expert_used_count"],
+    }
+
+
 def _of_qwen_experts(metadata: Metadata, fields: dict[str, Any]) -> dict[str, Any]:
     return {
         "num_experts": metadata["expert_count"],
@@ -232,12 +244,7 @@ ARCHITECTURES = {
     "qwen3moe": Architecture(
         "qwen3_moe",
         "Qwen3MoeForCausalLM",
-        layer_tensors={
-            "ffn_gate_inp": "mlp.gate",
-            "ffn_gate_exps": "mlp.experts.gate_up_proj/0",
-            "ffn_up_exps": "mlp.experts.gate_up_proj/1",
-            "ffn_down_exps": "mlp.experts.down_proj/0",
-        },
+        layer_tensors=_EXPERTS,
         more=_of_qwen_experts,
     ),
     "gemma2": Architecture(
@@ -263,3 +270,34 @@ ARCHITECTURES = {
     ),
 }
 """By ``general.architecture``. ``/n`` in a name is the place among the parts of one parameter."""
+_WITH_EXPERTS = {
+    "llama": Architecture(
+        "mixtral",
+        "MixtralForCausalLM",
+        interleaved=True,
+        layer_tensors=_EXPERTS,
+        more=_of_mixtral,
+    ),
+}
+"""The same for files that state experts."""
+_NO_MODELS = {
+    "adapter": "a LoRA adapter: give adapters in PEFT's layout",
+    "mmproj": "the part of a model that sees images: name the file of the language model",
+    "imatrix": "statistics for quantizing: name the file of the model",
+}
+"""By ``general.type``."""
+
+
+def find_architecture(name: str, kind: str | None, metadata: Metadata) -> Architecture:
+    """The architecture of a file by its ``general.architecture`` and ``general.type``. Raises
+    ValueError."""
+    if kind in _NO_MODELS or name in _NO_MODELS or name == "clip":
+        what = _NO_MODELS.get(kind or "", _NO_MODELS.get(name, _NO_MODELS["mmproj"]))
+        raise ValueError(f"the GGUF file holds {what}")
+    experts = metadata.get("expert_count")
+    table = _WITH_EXPERTS if experts and name in _WITH_EXPERTS else ARCHITECTURES
+    if name not in table:
+        raise ValueError(
+            f"GGUF files of the architecture {name!r} are not read, only {', '.join(ARCHITECTURES)}"
+        )
+    return table[name]

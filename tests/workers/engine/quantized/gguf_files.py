@@ -101,12 +101,16 @@ def write_gguf(
     ends: dict[str, int] | None = None,
     template: str = "{{ messages }}",
     control: Sequence[str] = (),
+    tensors_of_a_part: int = 0,
+    file_type: int | None = None,
 ) -> Path:
     """Write ``model``, with matrices in blocks of ``kind``, and further ``tensors``. ``ends`` are
     token ids by their names below ``tokenizer.ggml``; ``control`` replaces the last words."""
     config = model.config
-    writer = GGUFWriter(path, architecture)
+    writer = GGUFWriter(path, architecture, split_max_tensors=tensors_of_a_part)
     writer.add_name("Tiny")
+    if file_type is not None:
+        writer.add_file_type(file_type)
     writer.add_context_length(config.max_position_embeddings)
     writer.add_embedding_length(config.hidden_size)
     writer.add_block_count(config.num_hidden_layers)

@@ -16,6 +16,7 @@ from tests.workers.engine.quantized.gguf_files import SIZES, WORDS, tiny_model, 
 from workers import gguf_checkpoint
 from workers.engine.exceptions import UnsupportedModel
 from workers.engine.loading.checkpoint import read_model
+from workers.engine.quantized import gguf_reader
 
 ARCHITECTURES: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
     "llama": ("llama", {}, {}),
@@ -66,6 +67,11 @@ ARCHITECTURES: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
         {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 16,
          "norm_topk_prob": True},
         {"expert_count": 4, "expert_used_count": 2, "expert_feed_forward_length": 16},
+    ),
+    "llama mixtral": (
+        "mixtral",
+        {"num_local_experts": 4, "num_experts_per_tok": 2},
+        {"expert_count": 4, "expert_used_count": 2},
     ),
     "gemma2": (
         "gemma2",
@@ -158,6 +164,92 @@ def test_blocks_are_read_as_what_they_stand_for(tmp_path: Path, kind: Q) -> None
         torch.testing.assert_close(made[name], torch.from_numpy(meant), rtol=1e-6, atol=1e-7)
         error = float(np.linalg.norm(meant - values.numpy()) / values.norm())
         assert error < (0.1 if "4" in kind.name else 0.05)
+
+
+@pytest.mark.parametrize(
+    ("file_type", "expected"),
+    [(15, "Q4_K_M"), (0, "F32"), (32, "BF16"), (1024, "Q8_0"), (99, "Q8_0"), (None, "Q8_0")],
+)
+def test_the_quantization_has_the_name_that_the_file_states(
+    tmp_path: Path, file_type: int | None, expected: str
+) -> None:
+    source = write_gguf(
+        tmp_path / "a.gguf", "qwen3", tiny_model("qwen3", **WIDE), kind=Q.Q8_0, file_type=file_type
+    )
+    config = json.loads((describe(source, tmp_path / "made") / "config.json").read_text())
+    assert config["quantization_config"]["type"] == expected
+
+
+def test_matrices_are_rounded_as_they_are_read(tmp_path: Path) -> None:
+    """Norms are rounded after 1 is subtracted."""
+    model_type, options, metadata = ARCHITECTURES["gemma2"]
+    model = tiny_model(model_type, **options)
+    source = write_gguf(tmp_path / "a.gguf", "gemma2", model, metadata=metadata)
+    made = read_model(describe(source, tmp_path / "made"), torch.bfloat16, "eager").state_dict()
+    for name, values in model.state_dict().items():
+        stored = (values + 1) - 1 if name.endswith("norm.weight") else values
+        assert torch.equal(made[name], stored.bfloat16()), name
+
+
+def test_rows_are_read_in_pieces(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    source = write_gguf(tmp_path / "a.gguf", "qwen3", tiny_model("qwen3", **WIDE), kind=Q.Q4_K)
+    folder = describe(source, tmp_path / "made")
+    whole = read_model(folder, torch.float32, "eager").state_dict()
+    monkeypatch.setattr(gguf_reader, "_VALUES_AT_ONCE", 1000)
+    pieces = read_model(folder, torch.float32, "eager").state_dict()
+    assert all(torch.equal(pieces[name], values) for name, values in whole.items())
+
+
+def split(folder: Path) -> tuple[list[Path], Any]:
+    model = tiny_model("qwen2")
+    write_gguf(folder / "a.gguf", "qwen2", model, tensors_of_a_part=10)
+    return sorted(folder.glob("*.gguf")), model
+
+
+def test_the_parts_of_a_split_file_are_read_together(tmp_path: Path) -> None:
+    parts, model = split(tmp_path)
+    assert [part.name for part in parts] == [f"a-{i:05}-of-00003.gguf" for i in (1, 2, 3)]
+    made = read_model(describe(parts[0], tmp_path / "made"), torch.float32, "eager").state_dict()
+    for name, values in model.state_dict().items():
+        assert torch.equal(made[name], values), name
+
+
+def test_a_split_file_that_is_not_whole_is_refused_by_name(tmp_path: Path) -> None:
+    parts, _ = split(tmp_path)
+    with pytest.raises(ValueError, match=r"is part 2 of 3: name the first part, a-00001-of-00003"):
+        describe(parts[1], tmp_path / "made")
+    renamed = parts[0].rename(tmp_path / "b.gguf")
+    with pytest.raises(ValueError, match=r"b\.gguf is the first of 3 parts, whose names must end"):
+        describe(renamed, tmp_path / "made")
+    renamed.rename(parts[0])
+    parts[1].write_bytes(parts[1].read_bytes()[:-100])
+    with pytest.raises(ValueError, match=r"a-00002-of-00003\.gguf is not a whole GGUF file"):
+        describe(parts[0], tmp_path / "made")
+    parts[1].unlink()
+    with pytest.raises(ValueError, match=r"a-00002-of-00003\.gguf is missing: all 3 parts belong"):
+        describe(parts[0], tmp_path / "made")
+
+
+@pytest.mark.parametrize(
+    ("architecture", "kind", "reason"),
+    [
+        ("clip", None, "holds the part of a model that sees images: name the file of the lang"),
+        ("clip", "mmproj", "holds the part of a model that sees images"),
+        ("llama", "adapter", "holds a LoRA adapter: give adapters in PEFT's layout"),
+        ("imatrix", "imatrix", "holds statistics for quantizing"),
+    ],
+)
+def test_a_file_that_holds_no_model_says_what_it_holds(
+    tmp_path: Path, architecture: str, kind: str | None, reason: str
+) -> None:
+    writer = GGUFWriter(tmp_path / "a.gguf", architecture)
+    if kind is not None:
+        writer.add_type(kind)
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.close()
+    with pytest.raises(ValueError, match=reason):
+        describe(tmp_path / "a.gguf", tmp_path / "made")
 
 
 def test_a_tokenizer_beside_the_file_is_preferred(tmp_path: Path) -> None:
