@@ -10,8 +10,9 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from typing import NamedTuple
 
-from completions.grammars.ebnf import code_points, free_text
-from completions.grammars.ebnf.code_points import Ranges
+from completions.grammars import code_points
+from completions.grammars.code_points import Ranges
+from completions.grammars.ebnf import free_text
 from completions.grammars.ebnf.expressions import (
     Alternation,
     Characters,

@@ -3,9 +3,9 @@
 from collections.abc import Iterator
 from typing import NamedTuple
 
+from completions.grammars import code_points
+from completions.grammars.code_points import Ranges
 from completions.grammars.complaints import shortened
-from completions.grammars.ebnf import code_points
-from completions.grammars.ebnf.code_points import Ranges
 from completions.grammars.exceptions import GrammarError
 
 _CONTROLS = {

@@ -8,7 +8,7 @@ from collections.abc import Callable, Container, Hashable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from completions.grammars.ebnf.code_points import Ranges
+from completions.grammars.code_points import Ranges
 from completions.grammars.tokens import IdRanges
 
 

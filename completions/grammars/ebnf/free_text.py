@@ -7,8 +7,8 @@ a text is the longest prefix that the text ends with.
 from collections.abc import Iterator
 from functools import lru_cache
 
-from completions.grammars.ebnf import code_points
-from completions.grammars.ebnf.code_points import Ranges
+from completions.grammars import code_points
+from completions.grammars.code_points import Ranges
 from completions.grammars.ebnf.expressions import EMPTY, Expression, Expressions, FreeText
 
 START = ""

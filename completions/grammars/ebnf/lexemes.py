@@ -13,7 +13,7 @@ member.
 
 from collections.abc import Iterator, Mapping
 
-from completions.grammars.ebnf import code_points
+from completions.grammars import code_points
 from completions.grammars.ebnf.automata import (
     START,
     Automaton,

@@ -5,8 +5,9 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+from completions.grammars import code_points
 from completions.grammars.complaints import shortened
-from completions.grammars.ebnf import code_points, escapes, regular_expressions
+from completions.grammars.ebnf import escapes, regular_expressions
 from completions.grammars.ebnf.expressions import EMPTY, Expression, Expressions
 from completions.grammars.ebnf.lexer import Cursor, Token
 from completions.grammars.ebnf.vocabulary import Vocabulary

@@ -4,9 +4,10 @@ The parser is iterative and keeps open groups on a stack of its own, so deep nes
 overflow Python's stack.
 """
 
+from completions.grammars import code_points
 from completions.grammars.compiler import Compiler
 from completions.grammars.complaints import shortened
-from completions.grammars.ebnf import code_points, escapes, options
+from completions.grammars.ebnf import escapes, options
 from completions.grammars.ebnf.expressions import Expression, Expressions, Group
 from completions.grammars.ebnf.lexer import Cursor, Token
 from completions.grammars.ebnf.macros import MACROS, Macros

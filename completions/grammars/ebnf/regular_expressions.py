@@ -5,9 +5,9 @@ from collections.abc import Sequence as Places
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from completions.grammars import code_points
+from completions.grammars.code_points import Ranges
 from completions.grammars.complaints import shortened
-from completions.grammars.ebnf import code_points
-from completions.grammars.ebnf.code_points import Ranges
 from completions.grammars.ebnf.expressions import EMPTY, Expression, Expressions, Group
 from completions.grammars.exceptions import GrammarError
 

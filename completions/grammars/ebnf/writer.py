@@ -5,9 +5,8 @@ from collections.abc import Iterator, Mapping
 from enum import IntEnum
 from typing import NamedTuple
 
-from completions.grammars import tokens
-from completions.grammars.ebnf import code_points
-from completions.grammars.ebnf.code_points import Ranges
+from completions.grammars import code_points, tokens
+from completions.grammars.code_points import Ranges
 from completions.grammars.ebnf.expressions import (
     EMPTY,
     Alternation,
