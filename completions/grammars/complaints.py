@@ -22,7 +22,7 @@ _FLAG = "write a group as (...), (?:...) or (?P<name>...), and flags of i, m, s,
 _PROPERTY = "this Unicode property is unknown; write one as in \\p{Lu}, \\p{L} or \\p{Greek}"
 _GROUP_NAME = "write a named group as (?P<name>...), where the name has letters, digits and _"
 _LOOK_AROUND_ADVICE = "look-ahead and look-behind are not supported; write out what may stand there"
-_PATTERN_ADVICE: Mapping[str, str] = {
+PATTERN_ADVICE: Mapping[str, str] = {
     "look-around, including look-ahead and look-behind, is not supported": _LOOK_AROUND_ADVICE,
     "backreferences are not supported": (
         "back-references are not supported; write out the texts that may repeat"
@@ -100,7 +100,7 @@ _STOP_REASONS = {
 
 def pattern_problem(message: str) -> str:
     """What is wrong with a pattern, from the message of Rust's parser."""
-    return _PATTERN_ADVICE.get(message, message)
+    return PATTERN_ADVICE.get(message, message)
 
 
 def brief(message: str, own: str | None = None) -> str:

@@ -1,4 +1,7 @@
-"""Regular expressions in the syntax of Rust's regex crate, without look-around and \\b."""
+"""Regular expressions in the syntax of Rust's regex crate, without look-around and \\b.
+
+As in XGrammar, `\\d`, `\\w` and `\\s` are ASCII. The flag `u`, as in `(?u)`, makes them Unicode's.
+"""
 
 import json
 import re
@@ -15,6 +18,14 @@ _PARSE_ERROR = re.compile(r"regex parse error:\n {4}[^\n]*\n {4}( *)\^[^\n]*\ner
 _ESCAPE_OR_CHARACTER = re.compile(r"\\.|.", re.DOTALL)
 _END_ANCHOR = re.compile(r"(?<!\\)(?P<escapes>(?:\\\\)*)\$\Z")
 _WORD_BOUNDARIES = (r"\b", r"\B", r"\<", r"\>")
+_ASCII = {
+    "d": "0-9", "w": "0-9A-Za-z_", "s": r"\t\n\v\f\r\x20",
+}  # fmt: skip
+_FLAGS_OR_ESCAPE = re.compile(
+    r"\\(?P<escaped>.)|(?P<class>\[(?:[^\]\\]|\\.)*+\]?+)"
+    r"|\((?:\?(?P<on>[a-zA-Z]*)(?:-(?P<off>[a-zA-Z]*))?(?P<end>[:)]))?|\)",
+    re.DOTALL,
+)
 _DANGLING_BACKSLASH = re.compile(r"(?<!\\)(?:\\\\)*\\\Z")
 
 
@@ -29,6 +40,9 @@ def translate(pattern: str, compiler: Compiler = DEFAULT_COMPILER) -> Translated
         )
     grammar: str = LLMatcher.grammar_from_regex(pattern)
     message = compiler.complaint(grammar)
+    if not message and (written := with_ascii_classes(pattern)) != pattern:
+        grammar = LLMatcher.grammar_from_regex(written)
+        message = compiler.complaint(grammar)
     if not message:
         return Translated(grammar)
     if found := _PARSE_ERROR.search(message):
@@ -50,21 +64,38 @@ def fragment(pattern: str, compiler: Compiler = DEFAULT_COMPILER) -> tuple[str, 
     The dot matches newlines too, and the whole text must match. Raises GrammarError.
     """
     translate(pattern, compiler)
-    terminal = _terminal(f"(?s:{_without_anchors(pattern)})")
+    terminal = _terminal(f"(?s:{with_ascii_classes(_without_anchors(pattern))})")
     return terminal, accepts_nothing(f"start: {terminal}")
 
 
-def search(pattern: str) -> str:
-    """A terminal for the texts that a JSON Schema `pattern` matches anywhere.
+def whole(pattern: str) -> str:
+    """A terminal for the texts of a pattern that was lowered, so that it has both anchors."""
+    return _terminal(_without_anchors(pattern))
 
-    The pattern must compile. Raises GrammarError for anchors inside alternatives.
-    """
-    bare = _without_anchors(pattern)
-    if bare != pattern and _has_alternatives(bare):
-        raise GrammarError("write the alternatives between ^ and $ as a group, as in ^(a|b)$")
-    before = "" if pattern.startswith("^") else "/(?s:.*)/ "
-    after = "" if _END_ANCHOR.search(pattern) else " /(?s:.*)/"
-    return f"({before}{_terminal(bare)}{after})"
+
+def with_ascii_classes(pattern: str) -> str:
+    """The pattern with `\\d`, `\\w` and `\\s` written out, except where the flag `u` is on."""
+    unicode = [False]
+
+    def replaced(found: re.Match[str]) -> str:
+        if (letter := found["escaped"]) is not None:
+            inside = _ASCII.get(letter.lower(), "")
+            if unicode[-1] or not inside:
+                return found[0]
+            return f"[{'^' * letter.isupper()}{inside}]"
+        if found["class"]:
+            return "[" + _FLAGS_OR_ESCAPE.sub(replaced, found[0][1:])
+        if found[0] == ")":
+            unicode[1:] = unicode[1:-1]
+            return ")"
+        if found["end"] != ")":
+            unicode.append(unicode[-1])
+        if found["end"]:
+            on, off = "u" in found["on"], "u" in (found["off"] or "")
+            unicode[-1] = on or (unicode[-1] and not off)
+        return found[0]
+
+    return _FLAGS_OR_ESCAPE.sub(replaced, pattern)
 
 
 def _terminal(pattern: str) -> str:
@@ -75,16 +106,6 @@ def _terminal(pattern: str) -> str:
 
 def _without_anchors(pattern: str) -> str:
     return _END_ANCHOR.sub(r"\g<escapes>", pattern.removeprefix("^"))
-
-
-def _has_alternatives(pattern: str) -> bool:
-    """Whether there is a `|` outside all groups."""
-    depth = 0
-    for piece in pieces(pattern):
-        depth += {"(": 1, ")": -1}.get(piece[0], 0)
-        if piece[0] == "|" and not depth:
-            return True
-    return False
 
 
 def _misplaced(pattern: str) -> int | None:

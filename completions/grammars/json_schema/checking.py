@@ -90,14 +90,17 @@ def check(schema: Schema, compiler: Compiler) -> None:
 
 def _explain(message: str, schema: Schema, compiler: Compiler) -> GrammarError:
     """llguidance's complaint about a checked schema, with the pointer of what caused it."""
-    pointer, message = _culprit(message, schema, compiler)
-    part = schema.survey.schemas.get(pointer, {})
-    pointer = schema.rewritten.original(pointer)
+    culprit, message = _culprit(message, schema, compiler)
+    part = schema.survey.schemas.get(culprit, {})
+    pointer = schema.rewritten.original(culprit)
     given = at(schema.given, pointer)
     place, message = _fault(message, part, given if isinstance(given, dict) else part, compiler)
     if not place:
         return GrammarError(message, pointer=pointer)
-    finding = Finding(place.partition("/")[0], f"{pointer}/{place}", message)
+    pointer = (
+        schema.rewritten.with_names(f"{culprit}/{place}") if "/" in place else f"{pointer}/{place}"
+    )
+    finding = Finding(place.partition("/")[0], pointer, message)
     findings = [finding, *schema.warnings]
     return GrammarError(message, pointer=finding.pointer, findings=findings)
 

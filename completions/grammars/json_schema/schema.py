@@ -10,11 +10,11 @@ from typing import Any
 from urllib.parse import quote
 
 from completions.contract import strict_json
-from completions.grammars.complaints import shown
+from completions.grammars.complaints import shortened, shown
 from completions.grammars.exceptions import Finding, GrammarError
-from completions.grammars.json_schema import keyword_order, rewriting
+from completions.grammars.json_schema import keyword_order, pattern_lowering, rewriting
 from completions.grammars.json_schema.keywords import Survey, survey
-from completions.grammars.json_schema.pointers import resolve
+from completions.grammars.json_schema.pointers import escape, resolve
 from completions.grammars.limits import (
     COMPACT,
     DEFAULT_LIMITS,
@@ -26,6 +26,8 @@ from completions.grammars.limits import (
     children,
     longest_chain,
 )
+from completions.grammars.patterns.reader import PatternSyntaxError, read
+from completions.grammars.patterns.rust import Escapes
 
 OPTIONS = "x-guidance"
 """The key under which a schema holds llguidance's compile options."""
@@ -38,6 +40,9 @@ _ROOT = "root"
 _INSIDE = f"#/$defs/{_ROOT}"
 _CONTROL = re.compile(r"[\x00-\x07\x0b\x0e-\x1f\x7f]")
 """A character that JSON writes with digits only, unlike a newline or a tab."""
+_CONTROL_IN_JSON = re.compile(r"\\u(00[01][0-9a-f])")
+_GROWTH = 4
+"""How many times as long as the client's limit a schema may become by the lowering of patterns."""
 _CONTROL_ESCAPE = re.compile(
     r"\\(?:x(?:[01]|7[fF])|u00(?:[01]|7[fF])|[xu]\{0*(?:[01]?[0-9a-fA-F]|7[fF])\}|[cv0])"
 )
@@ -98,6 +103,7 @@ def prepare(
     """
     given = _read(value, limits)
     schema, seen = _surveyed(given, limits)
+    _check_syntax(seen)
     if not _spaces(whitespace):
         _check_forced_items(seen)
     rewritten = rewriting.rewrite(schema, seen.schemas, seen.targets)
@@ -108,8 +114,10 @@ def prepare(
         seen = survey(schema, limits)
         _raise_refusals(seen.refusals, seen)
         seen.warnings = warnings
+    escapes = _escapes(schema, seen)
+    seen = _with_lowered_patterns(schema, seen, rewritten, escapes, limits)
     keyword_order.arrange(seen.schemas.values())
-    compiled = {**schema, OPTIONS: _options(seen, whitespace)}
+    compiled = {**schema, OPTIONS: _options(whitespace, escapes)}
     return Schema(compiled, seen.warnings, seen, rewritten, given)
 
 
@@ -174,6 +182,54 @@ def _check_patterns(seen: Survey, limits: Limits) -> None:
                 raise GrammarError(error.message, pointer=place) from error
 
 
+def _check_syntax(seen: Survey) -> None:
+    """Raises GrammarError for a pattern that is not one of ECMA-262."""
+    for pointer, schema in seen.schemas.items():
+        patterns = {f"{pointer}/pattern": schema.get("pattern")}
+        for name in schema.get("patternProperties", ()):
+            patterns[f"{pointer}/patternProperties/{escape(name)}"] = name
+        for place, pattern in patterns.items():
+            if not isinstance(pattern, str):
+                continue
+            try:
+                read(pattern)
+            except PatternSyntaxError as error:
+                message = f"invalid pattern {shortened(pattern)}: {error}"
+                keyword = "pattern" if place == f"{pointer}/pattern" else "patternProperties"
+                finding = Finding(keyword, place, message)
+                _raise_refusals([finding], seen)
+
+
+def _with_lowered_patterns(
+    schema: dict[str, Any],
+    seen: Survey,
+    rewritten: rewriting.Rewritten,
+    escapes: Escapes,
+    limits: Limits,
+) -> Survey:
+    """Lower all patterns in place. Returns the survey of the result. Raises GrammarError."""
+    changed: list[tuple[dict[str, Any], dict[str, str]]] = []
+    for pointer, each in seen.schemas.items():
+        try:
+            if names := pattern_lowering.apply(each, escapes):
+                changed.append((each, names))
+        except pattern_lowering.NotLoweredError as error:
+            place = f"{rewritten.original(pointer)}/{error.place}"
+            message = f"this pattern cannot be enforced: {error}"
+            _raise_refusals([Finding(error.place.partition("/")[0], place, message)], seen)
+    check_bytes(dump(schema), replace(limits, max_bytes=_GROWTH * limits.max_bytes))
+    if not changed:
+        return seen
+    rewriting.reach(schema, seen.targets)
+    renamed = survey(schema, limits)
+    renamed.warnings = seen.warnings
+    pointers = {id(each): pointer for pointer, each in renamed.schemas.items()}
+    for each, names in changed:
+        place = f"{pointers[id(each)]}/patternProperties"
+        rewritten.names |= {f"{place}/{escape(new)}": escape(old) for new, old in names.items()}
+    return renamed
+
+
 def _check_forced_items(seen: Survey) -> None:
     """Raises GrammarError for an array with too many items of one value."""
     for pointer, schema in seen.schemas.items():
@@ -209,17 +265,36 @@ def _spaces(whitespace: str | int) -> int:
     return _SPACES[whitespace] if isinstance(whitespace, str) else whitespace
 
 
-def _options(seen: Survey, whitespace: str | int) -> dict[str, Any]:
+def _options(whitespace: str | int, escapes: Escapes) -> dict[str, Any]:
     spaces = _spaces(whitespace)
     options: dict[str, Any] = {"whitespace_flexible": False}
     if spaces:
         options = {"whitespace_pattern": rf"[ \t\n\r]{{1,{spaces}}}"}
-    # llguidance does not compare an escape such as \u0061 with the declared names, so numeric
-    # escapes are left out, unless a text must hold control characters.
-    schemas = seen.schemas.values()
-    if any(map(_has_open_names, schemas)) and not any(map(_has_control_characters, schemas)):
+    if not escapes.numeric:
         options["json_allowed_escapes"] = 'nrbtf\\"'
     return options
+
+
+def _escapes(schema: Mapping[str, Any], seen: Survey) -> Escapes:
+    """llguidance does not compare an escape such as \\u0061 with the declared names, so numeric
+    escapes are left out, unless a text must hold control characters. Raises GrammarError."""
+    kept = frozenset(int(digits, 16) for digits in _CONTROL_IN_JSON.findall(dump(schema)))
+    schemas = seen.schemas.values()
+    if not any(map(_has_open_names, schemas)):
+        return Escapes(True, kept)
+    in_texts = any(map(_has_control_texts, schemas))
+    incomplete = [place for place, each in seen.schemas.items() if _leaves_out_names(each)]
+    if not incomplete:
+        return Escapes(in_texts or any(map(_has_control_patterns, schemas)), kept)
+    if in_texts:
+        message = (
+            "names with any control character cannot be told from other names beside values that "
+            "hold control characters; add additionalProperties false, or exclude these characters "
+            "from the patterns, as in [^\\x00-\\x1f]"
+        )
+        place = f"{incomplete[0]}/patternProperties"
+        _raise_refusals([Finding("patternProperties", place, message)], seen)
+    return Escapes(False, kept)
 
 
 def _has_open_names(schema: dict[str, Any]) -> bool:
@@ -227,14 +302,21 @@ def _has_open_names(schema: dict[str, Any]) -> bool:
     return declares and schema.get("additionalProperties") is not False
 
 
-def _has_control_characters(schema: dict[str, Any]) -> bool:
-    """Whether a value, a name or a pattern has them; in a description they do not count."""
+def _leaves_out_names(schema: dict[str, Any]) -> bool:
+    """Whether a pattern's lowered form lacks names that only numeric escapes can write. As names
+    without a pattern, they would get `additionalProperties`."""
+    return any(map(pattern_lowering.leaves_out, schema.get("patternProperties", ())))
+
+
+def _has_control_texts(schema: dict[str, Any]) -> bool:
+    """Whether a value or a name has control characters; in a description they do not count."""
     names = [*schema.get("properties", ()), *schema.get("required", ())]
+    return any(map(_CONTROL.search, _texts([names, schema.get("enum"), schema.get("const")])))
+
+
+def _has_control_patterns(schema: dict[str, Any]) -> bool:
     patterns = [*schema.get("patternProperties", ()), schema.get("pattern", "")]
-    texts = _texts([names, schema.get("enum"), schema.get("const")])
-    return any(map(_CONTROL.search, (*texts, *patterns))) or any(
-        map(_CONTROL_ESCAPE.search, patterns)
-    )
+    return any(_CONTROL.search(each) or _CONTROL_ESCAPE.search(each) for each in patterns)
 
 
 def _texts(value: Any) -> list[str]:

@@ -23,9 +23,11 @@ ORDINARY_FORCED = 200_000
 that text, and 1 MB takes it some 3 s."""
 ORDINARY_OCCURRENCES = {
     "$ref": 50, "(": 200, "multipleOf": 1, '"not': 20, '"oneOf': 20, '"if': 20,
+    "(?=": 3, "(?!": 3, "(?<=": 3, "(?<!": 3, "\\b": 6, "\\B": 6,
 }  # fmt: skip
 """llguidance multiplies several `multipleOf`, beyond its own limits on time and memory. Schemas are
-rewritten in Python, so 150 negations of patterns would slow the event loop for two seconds."""
+rewritten in Python, so 150 negations of patterns would slow the event loop for two seconds, and so
+would ten look-aheads that need too many states."""
 ORDINARY_PAIRS = 2_500
 """Pairs of values of two enums. Where both hold, llguidance compares all of them: 40,000 take it
 two seconds."""

@@ -174,20 +174,16 @@ class Parameters:
 
     def _text(self, place: _Place) -> Part:
         """A string's bare characters, which cannot contain the closing tag."""
-        self._expect(place, {"type", "pattern", "minLength", "maxLength"})
         schema = place.schema
+        patterns = _patterns(schema)
+        self._expect(place, {"type", "pattern", "minLength", "maxLength", *patterns})
         text = self._spelling.open_text(self._pointer + place.pointer, self._style.closing)
         bounds = [text.rest]
         least, most = schema.get("minLength", 0), schema.get("maxLength")
         if least or most is not None:
             bounds.append(f"/(?s:.{{{least},{'' if most is None else most}}})/")
-        if "pattern" in schema:
-            try:
-                bounds.append(regex.search(schema["pattern"]))
-            except GrammarError as error:
-                error.pointer = f"{self._pointer}{place.pointer}/pattern"
-                raise
-        nullable = not least and "pattern" not in schema
+        bounds += (regex.whole(each) for found in patterns.values() for each in found)
+        nullable = not least and not patterns
         return replace(text, rest=f"({' & '.join(bounds)})", nullable=nullable)
 
     def _json(self, place: _Place, kinds: list[str]) -> Part:
@@ -239,6 +235,16 @@ def _listed(schema: Mapping[str, Any]) -> list[Any]:
     """The only values that a schema allows, if it lists them."""
     listed: list[Any] = [schema["const"]] if "const" in schema else schema.get("enum", [])
     return listed
+
+
+def _patterns(schema: Mapping[str, Any]) -> dict[str, list[str]]:
+    """The patterns of a string, by the keyword that holds them: `pattern`, and `allOf` with those
+    of its look-aheads."""
+    found = {"pattern": [schema["pattern"]]} if "pattern" in schema else {}
+    both = schema.get("allOf", ())
+    if both and all(each.keys() == {"type", "pattern"} for each in both):
+        found["allOf"] = [each["pattern"] for each in both]
+    return found
 
 
 def _kinds(schema: Mapping[str, Any]) -> list[str]:

@@ -103,7 +103,10 @@ class GrammarObject(StrictObject):
 
 class ConstraintFields(StrictObject):
     ebnf = TextField("A grammar in EBNF whose rule `root` the output matches.")
-    regex = TextField("A regular expression (Rust syntax) that the output matches.")
+    regex = TextField(
+        "A regular expression (Rust syntax) that the output matches; \\d, \\w and \\s are ASCII, "
+        "or Unicode's after (?u)."
+    )
     json_schema = SchemaField("A JSON Schema, as an object or a string, that the output matches.")
     response_format = ResponseFormatObject("OpenAI's way to ask for JSON.")
     structural_tag = SchemaField(

@@ -13,32 +13,49 @@ FAULTS = [
     ("a)", "this ) has no matching (; write \\)"),
     ("[a", "this character class is not closed; write a ]"),
     ("[z-a]", "this range is reversed; write the smaller character first"),
-    ("[\\b]", "write \\x08 for a backspace"),
     ("a|*", "nothing to repeat before this; write a backslash"),
     ("a{2,1}", "a minimum above its maximum; write the smaller number first"),
     ("\\q", "this escape is unknown; write the character without a backslash"),
-    ("\\p", "this escape ends too early"),
+    ("[a-\\d]", "a range is between two characters"),
+    ("a{2", "write a repetition as {m}, {m,} or {m,n}"),
+    ("a{,3}", "write a repetition as {m}, {m,} or {m,n}"),
     ("\\xZZ", "write one as in \\x41, \\u0041 or \\u{1F600}"),
     ("\\x{110000}", "write one as in \\x41, \\u0041 or \\u{1F600}"),
     ("\\p{Foo}", "this Unicode property is unknown; write one as in \\p{Lu}"),
-    ("(?z)a", "write a group as (...), (?:...) or (?P<name>...)"),
     ("(?ii)a", "this flag is given twice"),
+    ("(a)\\1", "back-references are not supported; write out"),
+]
+OF_PATTERN = [
+    ("a**", "nothing to repeat before this"),
+    ("(?=a)*", "nothing to repeat before this"),
+    ("\\p", "this Unicode property is unknown"),
+    ("\\c1", "\\c takes a letter"),
+    ("\\01", "an octal escape is not in ECMA-262"),
+    ("\\u{110000}", "write one as in \\x41, \\u0041 or \\u{1F600}"),
+    ("\\Aa\\z", "\\A is not in ECMA-262; write ^"),
+    ("(?z)a", "the flags of a group are i, m and s"),
+    ("(?>a)", "write a group as (...), (?:...) or (?<name>...)"),
+    ("[[:alpha:]]", "[:alpha:] is not in ECMA-262; write [a-zA-Z]"),
+    ("(?i)\\p{Greek}", "\\p{Greek} has no meaning where case is ignored"),
+    ("a(?=b{400})", "needs too many states; give smaller counts"),
+    ("a(?=\\p{Greek})", "write a general category, as in \\p{Lu}"),
+    ("b(?<=a(?=b))", "it looks ahead inside a look-behind"),
+]
+"""Faults of ECMA-262, and of what automata cannot express."""
+OF_REGEX = [
+    ("[\\b]", "write \\x08 for a backspace"),
+    ("\\p", "this escape ends too early"),
+    ("(?z)a", "write a group as (...), (?:...) or (?P<name>...)"),
     ("(?P<a>x)(?P<a>y)", "two groups have this name; rename one"),
     ("(?P<1>x)", "write a named group as (?P<name>...)"),
     ("(?-u)\\xff", "leave out (?-u)"),
     ("(?=a)b", "look-ahead and look-behind are not supported; write out"),
-    ("(a)\\1", "back-references are not supported; write out"),
     ("a\\bb", "word boundaries (\\b, \\B, \\<, \\>) are not supported"),
     ("a^b", "^ is supported at the beginning of a pattern only; write \\^"),
     ("a$b", "$ is supported at the end of a pattern only; write \\$"),
-]
-OF_REGEX = [
-    ("[a-\\d]", "a range is between two characters"),
-    ("a{2", "write a repetition as {m}, {m,} or {m,n}"),
-    ("a{,3}", "write a repetition as {m}, {m,} or {m,n}"),
     ("a\\<b", "word boundaries (\\b, \\B, \\<, \\>) are not supported"),
 ]
-"""Faults that a JSON Schema reads as ECMAScript does, where they have a meaning."""
+"""Faults of Rust's syntax, which have a meaning or other words in ECMA-262."""
 
 
 @pytest.mark.parametrize(("pattern", "advice"), OF_REGEX)
@@ -50,19 +67,25 @@ def test_a_refusal_of_a_regex_has_a_place(pattern: str, advice: str) -> None:
 
 
 @pytest.mark.parametrize(("pattern", "advice"), FAULTS)
+def test_a_refusal_of_any_regular_expression_says_what_to_write(pattern: str, advice: str) -> None:
+    with pytest.raises(GrammarError) as caught:
+        translate(Constraint("regex", pattern))
+    assert advice in caught.value.message
+    assert caught.value.line == 1
+
+
+@pytest.mark.parametrize(("pattern", "advice"), [*FAULTS, *OF_PATTERN])
 def test_a_refusal_of_a_pattern_says_what_to_write(pattern: str, advice: str) -> None:
-    for constraint, pointer in (
-        (Constraint("regex", pattern), None),
-        (Constraint("json_schema", {"type": "string", "pattern": pattern}), "/pattern"),
-        (Constraint("json_schema", {"type": "object", "patternProperties": {"a": {}, pattern: {}}}),
-         "/patternProperties/" + pattern.replace("~", "~0").replace("/", "~1")),
+    escaped = pattern.replace("~", "~0").replace("/", "~1")
+    for schema, pointer in (
+        ({"type": "string", "pattern": pattern}, "/pattern"),
+        ({"type": "object", "patternProperties": {"a": {}, pattern: {}}},
+         f"/patternProperties/{escaped}"),
     ):  # fmt: skip
         with pytest.raises(GrammarError) as caught:
-            translate(constraint)
+            translate(Constraint("json_schema", schema))
         assert advice in caught.value.message
         assert caught.value.pointer == pointer
-        if constraint.field == "regex":
-            assert caught.value.line == 1
 
 
 def test_a_value_in_a_message_is_short() -> None:

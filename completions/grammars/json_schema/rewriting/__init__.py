@@ -9,6 +9,6 @@ In this order: the survey in `keywords` checks all keywords, with `dialects` and
 """
 
 from completions.grammars.json_schema.rewriting.refusals import CannotWriteError
-from completions.grammars.json_schema.rewriting.rewriter import Rewritten, rewrite
+from completions.grammars.json_schema.rewriting.rewriter import Rewritten, reach, rewrite
 
-__all__ = ["CannotWriteError", "Rewritten", "rewrite"]
+__all__ = ["CannotWriteError", "Rewritten", "reach", "rewrite"]

@@ -5,24 +5,16 @@ the elimination of states (Hopcroft, Motwani, Ullman: Introduction to Automata T
 """
 
 from bisect import bisect_right
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 
-from completions.grammars.json_schema.rewriting.pattern_parser import (
-    BEGINNING,
-    END,
-    Network,
-    PatternError,
-    network,
-)
+from completions.grammars.patterns.network import Network, PatternError, Situation, network
 
 MAX_STATES = 300
-MAX_WORK = 10_000
-"""States of the network visited in one construction."""
+MAX_WORK = 200_000
+"""Threads of the network that one construction may follow: more than half a second."""
 LAST = 0x10FFFF
-_PLAIN = " !\"'%,/:;<=>@_`"
-_CONTROLS = {"\n": "\\n", "\r": "\\r", "\t": "\\t", "\f": "\\f", "\v": "\\v"}
 
 
 class TooManyStatesError(PatternError):
@@ -93,7 +85,7 @@ def matching(pattern: str) -> Automaton:
 def _matching(pattern: str) -> Automaton | PatternError:
     """Keeps failures too, because they take long to find."""
     try:
-        return _determined(network(pattern))
+        return determine(network(pattern))
     except PatternError as error:
         return error.with_traceback(None)
 
@@ -125,21 +117,21 @@ def of_length(low: int, high: int | None) -> Automaton:
     return Automaton((0,), rows, final)
 
 
-def _determined(found: Network) -> Automaton:
-    first = found.closed(found.step(found.closed({found.first}), BEGINNING))
-    numbers, sets = {first: 0}, [first]
-    work = 0
-    steps: list[list[tuple[int, frozenset[int]]]] = []
-    for states in sets:
-        work += len(states)
-        if work > MAX_WORK:
-            raise TooManyStatesError
+def determine(found: Network) -> Automaton:
+    """The texts that a network accepts. Raises PatternError."""
+    first = found.beginning()
+    numbers, situations = {first: 0}, [first]
+    most = found.work + MAX_WORK
+    steps: list[list[tuple[int, Situation]]] = []
+    for situation in situations:
         row = []
-        for cut in found.cuts(states):
-            target = found.closed(found.step(states, cut))
+        for cut in found.cuts(situation):
+            if found.work > most:
+                raise TooManyStatesError
+            target = found.step(situation, cut)
             if target not in numbers:
-                numbers[target] = _numbered(len(sets))
-                sets.append(target)
+                numbers[target] = _numbered(len(situations))
+                situations.append(target)
             row.append((cut, target))
         steps.append(row)
     cuts = tuple(sorted({cut for row in steps for cut, _ in row}))
@@ -147,7 +139,7 @@ def _determined(found: Network) -> Automaton:
     for row in steps:
         starts = [cut for cut, _ in row]
         rows.append(tuple(numbers[row[bisect_right(starts, cut) - 1][1]] for cut in cuts))
-    final = tuple(found.last in found.closed(found.step(states, END)) for states in sets)
+    final = tuple(map(found.is_final, situations))
     return _minimal(Automaton(cuts, tuple(rows), final))
 
 
@@ -181,35 +173,3 @@ def _minimal(given: Automaton) -> Automaton:
         tuple(tuple(row[index] for index in kept) for row in rows),
         tuple(final),
     )
-
-
-def character_class(intervals: Sequence[tuple[int, int]]) -> str:
-    """A class of characters; one that reaches to the last character is written negated."""
-    if intervals == [(0, LAST)]:
-        return "[\\s\\S]"
-    negated = intervals[-1][1] == LAST
-    if negated:
-        gaps, start = [], 0
-        for low, high in intervals:
-            if low > start:
-                gaps.append((start, low - 1))
-            start = high + 1
-        intervals = gaps
-    if len(intervals) == 1 and intervals[0][0] == intervals[0][1] and not negated:
-        return _escaped(intervals[0][0])
-    inside = "".join(
-        _escaped(low) if low == high else f"{_escaped(low)}-{_escaped(high)}"
-        for low, high in intervals
-    )
-    return f"[{'^' * negated}{inside}]"
-
-
-def _escaped(code_point: int) -> str:
-    if 0xD800 <= code_point < 0xE000:
-        # A range may touch the surrogates, which no text contains.
-        return "\ud7ff" if code_point < 0xDC00 else "\ue000"
-    character = chr(code_point)
-    if code_point < 0x20 or code_point == 0x7F:
-        return _CONTROLS.get(character, f"\\x{code_point:02x}")
-    plain = character.isalnum() or code_point > 0x7F or character in _PLAIN
-    return character if plain else "\\" + character

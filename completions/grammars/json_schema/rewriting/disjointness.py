@@ -4,9 +4,9 @@ from itertools import combinations
 from typing import Any
 
 from completions.grammars.json_schema.rewriting.keyword_readings import CircularError, Reader
-from completions.grammars.json_schema.rewriting.pattern_parser import PatternError
 from completions.grammars.json_schema.rewriting.schema_algebra import Node, key
 from completions.grammars.json_schema.rewriting.shapes import TooLargeError
+from completions.grammars.patterns.network import PatternError
 
 MAX_PAIRS = 500
 """Pairs of branches that are compared in full."""

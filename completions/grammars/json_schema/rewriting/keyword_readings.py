@@ -9,7 +9,6 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 from completions.grammars.json_schema.rewriting.automata import TooManyStatesError
-from completions.grammars.json_schema.rewriting.pattern_parser import PatternError
 from completions.grammars.json_schema.rewriting.plain_keyword_readings import (
     Reading,
     plain_readings,
@@ -32,6 +31,7 @@ from completions.grammars.json_schema.rewriting.shapes import (
     only,
     simplified,
 )
+from completions.grammars.patterns.network import PatternError
 
 MAX_READINGS = 2_000
 """Schemas read for one request."""

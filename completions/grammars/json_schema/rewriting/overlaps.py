@@ -9,8 +9,8 @@ from functools import lru_cache
 from itertools import combinations
 
 from completions.grammars.json_schema.rewriting import automata, pattern_writer
-from completions.grammars.json_schema.rewriting.pattern_parser import PatternError
 from completions.grammars.json_schema.rewriting.schema_algebra import Node, both
+from completions.grammars.patterns.network import PatternError
 
 MAX_PATTERNS = 5
 """Patterns that are split if they share names: they may overlap in 31 ways."""

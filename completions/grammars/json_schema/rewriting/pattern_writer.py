@@ -1,11 +1,12 @@
 """An automaton as a pattern, by the elimination of its states one by one."""
 
+from completions.grammars import code_points
 from completions.grammars.json_schema.rewriting.automata import (
     LAST,
     Automaton,
     TooManyStatesError,
-    character_class,
 )
+from completions.grammars.patterns.rust import character_class
 
 MAX_PATTERN = 6_000
 """Characters of a pattern."""
@@ -77,7 +78,9 @@ def _edges(automaton: Automaton, state: int, live: list[int]) -> dict[int, list[
         if found and found[-1][1] == low - 1:
             low = found.pop()[0]
         found.append((low, high))
-    return {target: [character_class(found)] for target, found in intervals.items()}
+    return {
+        target: [character_class(code_points.union(found))] for target, found in intervals.items()
+    }
 
 
 def _eliminate(paths: Paths, state: int) -> None:

@@ -13,11 +13,11 @@ from completions.grammars.json_schema.pointers import at, resolve
 from completions.grammars.json_schema.rewriting import disjointness, formats, overlaps
 from completions.grammars.json_schema.rewriting.automata import TooManyStatesError
 from completions.grammars.json_schema.rewriting.keyword_readings import CircularError, Reader
-from completions.grammars.json_schema.rewriting.pattern_parser import PatternError
 from completions.grammars.json_schema.rewriting.refusals import CannotWriteError
 from completions.grammars.json_schema.rewriting.schema_algebra import Node, written
 from completions.grammars.json_schema.rewriting.schema_writer import Writer
 from completions.grammars.json_schema.rewriting.shapes import TooLargeError
+from completions.grammars.patterns.network import PatternError
 
 MAX_MADE_BYTES = 256 * 1024
 """JSON of the schemas that are made by combining others, before they are rewritten themselves."""
@@ -45,6 +45,8 @@ class Rewritten:
     renamed: list[str] = field(default_factory=list)
     """The pointers of schemas whose `oneOf` became an `anyOf`."""
     refusals: list[CannotWriteError] = field(default_factory=list)
+    names: dict[str, str] = field(default_factory=dict)
+    """The last parts of pointers, by the whole pointer, that are other than the client wrote."""
 
     @property
     def changed(self) -> bool:
@@ -53,6 +55,7 @@ class Rewritten:
 
     def original(self, pointer: str) -> str:
         """Where the client wrote what stands at a pointer of the rewritten schema."""
+        pointer = self.with_names(pointer)
         for place in self.pointers:
             if f"{pointer}/".startswith(f"{place}/"):
                 return place
@@ -60,6 +63,16 @@ class Rewritten:
             if f"{pointer}/".startswith(f"{place}/anyOf/"):
                 pointer = f"{place}/oneOf{pointer.removeprefix(f'{place}/anyOf')}"
         return pointer
+
+    def with_names(self, pointer: str) -> str:
+        """The pointer with the patterns that the client wrote as names."""
+        if not self.names:
+            return pointer
+        new = old = ""
+        for part in pointer.split("/")[1:]:
+            new = f"{new}/{part}"
+            old = f"{old}/{self.names.get(new, part)}"
+        return old
 
 
 def rewrite(
@@ -77,7 +90,7 @@ def rewrite(
     walk = _Walk(root, pointers, reached)
     walk.run()
     if walk.rewritten.changed and not walk.rewritten.refusals:
-        _reach(root, reached)
+        reach(root, reached)
     return walk.rewritten
 
 
@@ -315,7 +328,7 @@ def _free_names(root: Mapping[str, Any], stem: str) -> Iterator[str]:
     return (name for number in count() if (name := f"{stem}-{number}") not in taken)
 
 
-def _reach(root: dict[str, Any], targets: Mapping[str, tuple[str, Any]]) -> None:
+def reach(root: dict[str, Any], targets: Mapping[str, tuple[str, Any]]) -> None:
     """Define the targets of references that are no longer in their places.
 
     Only schemas refer: `$ref` in a `const` or an `enum` is data.

@@ -12,8 +12,8 @@ from typing import Any, cast
 
 from completions.grammars.json_schema.rewriting import automata, overlaps
 from completions.grammars.json_schema.rewriting.automata import Automaton
-from completions.grammars.json_schema.rewriting.pattern_parser import PatternError, network
 from completions.grammars.json_schema.rewriting.schema_algebra import Node, both
+from completions.grammars.patterns.network import PatternError, network
 
 MAX_UNION = 400
 

@@ -8,8 +8,8 @@ import pytest
 from completions.grammars import json_schema
 from completions.grammars.exceptions import GrammarError
 from completions.grammars.json_schema.rewriting import overlaps
-from completions.grammars.json_schema.rewriting.pattern_parser import PatternError
 from completions.grammars.json_schema.rewriting.shapes import matches
+from completions.grammars.patterns.network import PatternError
 from tests.completions.grammars.byte_matcher import accepts
 
 INTEGER: dict[str, Any] = {"type": "integer"}

@@ -1,0 +1,88 @@
+"""Sets of characters that ECMA-262 names: escapes, properties, letters in either case."""
+
+import re
+from collections.abc import Mapping
+from functools import lru_cache
+
+from llguidance import LLMatcher
+
+from completions.grammars import code_points
+from completions.grammars.code_points import Ranges
+from completions.grammars.compiler import DEFAULT_COMPILER
+
+DIGITS: Ranges = ((0x30, 0x39),)
+WORD: Ranges = ((0x30, 0x39), (0x41, 0x5A), (0x5F, 0x5F), (0x61, 0x7A))
+# ECMA-262, 12.2 and 12.3: WhiteSpace and LineTerminator.
+SPACE: Ranges = (
+    (0x09, 0x0D), (0x20, 0x20), (0xA0, 0xA0), (0x1680, 0x1680), (0x2000, 0x200A), (0x2028, 0x2029),
+    (0x202F, 0x202F), (0x205F, 0x205F), (0x3000, 0x3000), (0xFEFF, 0xFEFF),
+)  # fmt: skip
+LINE_ENDS: Ranges = ((0x0A, 0x0A), (0x0D, 0x0D), (0x2028, 0x2029))
+SHORTHANDS: Mapping[str, Ranges] = {
+    "d": DIGITS, "D": code_points.complement(DIGITS), "w": WORD, "W": code_points.complement(WORD),
+    "s": SPACE, "S": code_points.complement(SPACE),
+}  # fmt: skip
+DOT = code_points.complement(LINE_ENDS)
+# ECMA-262, table 67, and Unicode's PropertyValueAliases.txt: the long names of general categories.
+_LONG_NAMES = {
+    "Letter": "L", "Cased_Letter": "LC", "Uppercase_Letter": "Lu", "Lowercase_Letter": "Ll",
+    "Titlecase_Letter": "Lt", "Modifier_Letter": "Lm", "Other_Letter": "Lo", "Mark": "M",
+    "Combining_Mark": "M", "Nonspacing_Mark": "Mn", "Spacing_Mark": "Mc", "Enclosing_Mark": "Me",
+    "Number": "N", "Decimal_Number": "Nd", "digit": "Nd", "Letter_Number": "Nl",
+    "Other_Number": "No", "Punctuation": "P", "punct": "P", "Connector_Punctuation": "Pc",
+    "Dash_Punctuation": "Pd", "Open_Punctuation": "Ps", "Close_Punctuation": "Pe",
+    "Initial_Punctuation": "Pi", "Final_Punctuation": "Pf", "Other_Punctuation": "Po",
+    "Symbol": "S", "Math_Symbol": "Sm", "Currency_Symbol": "Sc", "Modifier_Symbol": "Sk",
+    "Other_Symbol": "So", "Separator": "Z", "Space_Separator": "Zs", "Line_Separator": "Zl",
+    "Paragraph_Separator": "Zp", "Other": "C", "Control": "Cc", "cntrl": "Cc", "Format": "Cf",
+    "Surrogate": "Cs", "Private_Use": "Co", "Unassigned": "Cn",
+}  # fmt: skip
+_CATEGORY = re.compile(r"(?:(?:gc|General_Category)=)?(\w+)")
+_CASED_END = 0x1E944
+"""No character from here on has another case."""
+
+
+def category(name: str) -> Ranges | None:
+    """The characters of a property such as Lu, Letter or gc=Lu; None if it is no general
+    category."""
+    found = _CATEGORY.fullmatch(name)
+    if found is None:
+        return None
+    short = _LONG_NAMES.get(found[1], found[1])
+    if short in ("Any", "ASCII"):
+        return code_points.ALL if short == "Any" else ((0, 0x7F),)
+    if short == "LC":
+        cased = (code_points.category(each) for each in ("Lu", "Ll", "Lt"))
+        return code_points.union(span for spans in cased for span in spans)
+    if short == "Cs":
+        return ()
+    return code_points.category(short) if len(short) <= 2 else None
+
+
+@lru_cache(maxsize=256)
+def is_property(name: str) -> bool:
+    """Whether llguidance knows a Unicode property, such as Script=Greek or Alphabetic."""
+    return not DEFAULT_COMPILER.complaint(LLMatcher.grammar_from_regex(rf"\p{{{name}}}"))
+
+
+def fold(ranges: Ranges) -> Ranges:
+    """The characters, and those that differ from them in case only (ECMA-262, 22.2.2.7.3)."""
+    more = list(ranges)
+    for low, high in ranges:
+        for point in range(low, min(high + 1, _CASED_END)):
+            more += ((other, other) for other in _same_letters().get(point, ()))
+    return code_points.union(more)
+
+
+@lru_cache(maxsize=1)
+def _same_letters() -> dict[int, list[int]]:
+    """For each letter that has several cases, all of them."""
+    groups: dict[str, list[int]] = {}
+    for point in range(_CASED_END):
+        character = chr(point)
+        folded = character.casefold()
+        if len(folded) > 1:  # simple case folding, as in Unicode's CaseFolding.txt
+            lower = character.lower()
+            folded = lower if len(lower) == 1 else character
+        groups.setdefault(folded, []).append(point)
+    return {point: group for group in groups.values() if len(group) > 1 for point in group}

@@ -1,0 +1,224 @@
+r"""Writes a regular expression without look-around in Rust's syntax, for llguidance.
+
+llguidance 1.9.1 quotes a set of characters as they stand in a JSON string. If the set holds all of
+U+0000 to U+001F, or all but the newline, its `json_quote` (derivre 0.3.13) adds \" and \\ whether
+they belong to the set or not. It also joins sets that are alternatives. So if the sets that lack
+one of the two would hold all of these characters together, one control character is left out of
+them: no text with it is accepted there. Where numeric escapes are not allowed, llguidance skips the
+characters that need one, and takes `a` for `\x01a`: so no set holds them.
+"""
+
+from collections.abc import Set
+from functools import lru_cache
+from typing import NamedTuple
+
+from llguidance import LLMatcher
+
+from completions.grammars import code_points, tokens
+from completions.grammars.code_points import Ranges
+from completions.grammars.patterns.syntax import (
+    EMPTY,
+    Characters,
+    Choice,
+    Edge,
+    Look,
+    Node,
+    Repeat,
+    Sequence,
+    walk,
+)
+
+_ANY_TEXT = "(?s:.*)"
+_QUOTES = (0x22, 0x5C)
+_ALL_CONTROLS = (1 << 0x20) - 1
+_NEWLINE = 1 << 0x0A
+# The first choice is the one that a text is least likely to hold. Newline, tab and the others with
+# a short escape stay.
+_DISPENSABLE = tuple(point for point in range(1, 0x20) if not 0x08 <= point <= 0x0D)
+_WITHOUT_SHORT_ESCAPE: Ranges = ((0x00, 0x07), (0x0B, 0x0B), (0x0E, 0x1F), (0x7F, 0x7F))
+_PLAIN = " !\"'%,/:;<=>@_`"
+_CONTROLS = {"\n": "\\n", "\r": "\\r", "\t": "\\t", "\f": "\\f", "\v": "\\v"}
+
+
+_Open = bool | None
+"""What stands at an edge: any text, or nothing; None if other parts of the pattern do."""
+
+
+class HasConditionError(Exception):
+    """Whether a part matches depends on the text around it, so that Rust's syntax lacks it."""
+
+
+class Escapes(NamedTuple):
+    """How the JSON around a pattern may write control characters."""
+
+    numeric: bool = True
+    """Whether escapes such as `\\u0001` are allowed."""
+    kept: frozenset[int] = frozenset()
+    """Control characters that should not be left out."""
+
+
+ANY_ESCAPE = Escapes()
+
+
+def write(node: Node, escapes: Escapes = ANY_ESCAPE) -> str:
+    """A pattern of the texts in which the node is found, anchored at both ends.
+
+    Raises HasConditionError for look-around, and for anchors in the middle.
+    """
+    if escapes.numeric:
+        point = left_out(node, escapes.kept)
+        writer = _Writer(() if point is None else ((point, point),))
+    else:
+        writer = _Writer(_WITHOUT_SHORT_ESCAPE, even_with_quotes=True)
+    return f"^{writer.write(node, True, True)}$"
+
+
+def left_out(node: Node, kept: Set[int] = frozenset()) -> int | None:
+    """The control character that no set may hold that lacks a quote or a backslash: one that the
+    pattern does not name and that is not in `kept`, if there is one."""
+    atoms = [atom for atom in walk(node) if isinstance(atom, Characters)]
+    lacking = [[atom for atom in atoms if not _ascii(atom) >> point & 1] for point in _QUOTES]
+    if not any(map(_has_all_controls, lacking)):
+        return None
+    needed = kept | {
+        atom.ranges[0][0] for atom in atoms if len(atom.ranges) == 1 and not atom.properties
+    }
+    return next((point for point in _DISPENSABLE if point not in needed), _DISPENSABLE[0])
+
+
+def has_quotes(atom: Characters) -> bool:
+    """Whether a set holds both characters that JSON writes after a backslash."""
+    return all(_ascii(atom) >> point & 1 for point in _QUOTES)
+
+
+def _has_all_controls(atoms: list[Characters]) -> bool:
+    together = 0
+    for atom in atoms:
+        together |= _ascii(atom)
+    return together & _ALL_CONTROLS | _NEWLINE == _ALL_CONTROLS
+
+
+@lru_cache(maxsize=1024)
+def _ascii(atom: Characters) -> int:
+    """The ASCII characters of a set, as 128 bits."""
+    if not atom.properties:
+        ranges = ((low, min(high, 0x7F)) for low, high in atom.ranges if low <= 0x7F)
+        return sum((1 << high + 1) - (1 << low) for low, high in ranges)
+    grammar = LLMatcher.grammar_from_regex(characters(atom))
+    mask = LLMatcher(tokens.load(None), grammar, log_level=0).compute_bitmask()
+    return int.from_bytes(mask[:16], "little")
+
+
+class _Writer:
+    def __init__(self, excluded: Ranges, *, even_with_quotes: bool = False) -> None:
+        self._excluded = excluded
+        self._even_with_quotes = even_with_quotes
+
+    def write(self, node: Node, before: _Open, after: _Open) -> str:
+        """A node at the edges of the pattern."""
+        if node == EMPTY:
+            return _ANY_TEXT if before or after else ""
+        if not has_condition(node):
+            return f"{_ANY_TEXT if before else ''}{self._factor(node)}{_ANY_TEXT if after else ''}"
+        if isinstance(node, Choice):
+            return f"(?:{'|'.join(self.write(each, before, after) for each in node.options)})"
+        if not isinstance(node, Sequence | Edge):
+            raise HasConditionError
+        items = list(node.items) if isinstance(node, Sequence) else [node]
+        while items and items[0] is Edge.BEGINNING and before is not None:
+            items, before = items[1:], False
+        while items and items[-1] is Edge.END and after is not None:
+            items, after = items[:-1], False
+        if items == [node]:
+            raise HasConditionError
+        if len(items) < 2:
+            return self.write(items[0] if items else EMPTY, before, after)
+        first, *middle, last = items
+        return "".join(
+            (
+                self.write(first, before, None),
+                *(self.write(item, None, None) for item in middle),
+                self.write(last, None, after),
+            )
+        )
+
+    def _factor(self, node: Node) -> str:
+        """A node without conditions, so that it can be concatenated with others."""
+        match node:
+            case Characters():
+                return self._characters(node)
+            case Sequence(items):
+                return "".join(map(self._factor, items))
+            case Choice(options):
+                return f"(?:{'|'.join(map(self._factor, options))})"
+            case Repeat(item, low, high):
+                written = self._factor(item)
+                is_short = isinstance(item, Characters | Choice)
+                return f"{written if is_short else f'(?:{written})'}{_count(low, high)}"
+            case _:
+                raise HasConditionError
+
+    def _characters(self, atom: Characters) -> str:
+        if not self._excluded or (has_quotes(atom) and not self._even_with_quotes):
+            return characters(atom)
+        if atom.properties:
+            return f"[{characters(atom)}--[{_ranges(self._excluded)}]]"
+        return character_class(code_points.difference(atom.ranges, self._excluded))
+
+
+def characters(atom: Characters) -> str:
+    """A set of characters as a class."""
+    if not atom.properties:
+        return character_class(atom.ranges)
+    plain = _ranges(atom.ranges) if atom.ranges else ""
+    return f"[{'^' * atom.negated}{plain}{''.join(atom.properties)}]"
+
+
+def character_class(ranges: Ranges) -> str:
+    """A class of characters that Rust and ECMA-262 read alike; one that reaches to the last
+    character is written negated."""
+    if ranges == code_points.ALL:
+        return "[\\s\\S]"
+    if not ranges:
+        return "[^\\s\\S]"
+    if ranges[-1][1] == code_points.ALL[-1][1]:
+        return f"[^{_ranges(code_points.complement(ranges))}]"
+    if len(ranges) == 1 and ranges[0][0] == ranges[0][1]:
+        return _escaped(ranges[0][0])
+    return f"[{_ranges(ranges)}]"
+
+
+def _ranges(ranges: Ranges) -> str:
+    """The inside of a class. Two ranges that only the surrogates separate are written as one: the
+    negation of both would hold U+D7FF and U+E000 (regex-syntax)."""
+    if (0xD7FF in (high for _, high in ranges)) and (0xE000 in (low for low, _ in ranges)):
+        middle = next(index for index, (_, high) in enumerate(ranges) if high == 0xD7FF)
+        joined = ranges[middle][0], ranges[middle + 1][1]
+        ranges = (*ranges[:middle], joined, *ranges[middle + 2 :])
+    return "".join(
+        _escaped(low) if low == high else f"{_escaped(low)}-{_escaped(high)}"
+        for low, high in ranges
+    )
+
+
+def _escaped(code_point: int) -> str:
+    character = chr(code_point)
+    if code_point < 0x20 or code_point == 0x7F:
+        return _CONTROLS.get(character, f"\\x{code_point:02x}")
+    if code_point > 0x7F:
+        return character if character.isprintable() else f"\\u{{{code_point:x}}}"
+    plain = character.isalnum() or character in _PLAIN
+    return character if plain else "\\" + character
+
+
+def _count(low: int, high: int | None) -> str:
+    short = {(0, None): "*", (1, None): "+", (0, 1): "?"}
+    if (low, high) in short:
+        return short[low, high]
+    return f"{{{low}}}" if low == high else f"{{{low},{'' if high is None else high}}}"
+
+
+@lru_cache(maxsize=4096)
+def has_condition(node: Node) -> bool:
+    """Whether a node has an anchor or look-around."""
+    return any(isinstance(each, Edge | Look) for each in walk(node))
