@@ -6,9 +6,7 @@ A format that is not in the table says nothing, and is reported by the walk over
 from collections.abc import Mapping
 from typing import Any
 
-NATIVE = frozenset(
-    ("time", "duration", "email", "hostname", "ipv4", "ipv6", "uuid", "uri", "unknown")
-)
+NATIVE = frozenset(("duration", "ipv4", "uuid", "uri", "unknown"))
 """What llguidance enforces itself, with the same meaning as here."""
 
 # RFC 3339, 5.6. February has a 29th day in leap years only.
@@ -20,22 +18,54 @@ _DATE = (
     r"|(?:0[469]|11)-(?:0[1-9]|[12][0-9]|30)|02-(?:0[1-9]|1[0-9]|2[0-8]))"
     rf"|{_LEAP}-02-29)"
 )
+_OFFSET = r"[+\-](?:[01][0-9]|2[0-3]):[0-5][0-9]"
+_FRACTION = r"(?:\.[0-9]+)?"
+
+
+def _leap_second(hour: int) -> str:
+    """The leap seconds whose local time has this hour: 23:59:60 in UTC, so that the offset follows
+    from the time. Only offsets of whole quarters of an hour, as all zones have today."""
+    east, west = f"\\+{hour:02}", f"-{23 - hour:02}"
+    minutes = {
+        "59": rf"(?:\+{(hour + 1) % 24:02}:00|{west}:00)",
+        "14": rf"(?:{east}:15|{west}:45)",
+        "29": rf"(?:{east}:30|{west}:30)",
+        "44": rf"(?:{east}:45|{west}:15)",
+    }
+    return rf"{hour:02}:(?:{'|'.join(f'{m}:60{_FRACTION}{z}' for m, z in minutes.items())})"
+
+
 _TIME = (
-    r"(?:[01][0-9]|2[0-3]):[0-5][0-9]:(?:[0-5][0-9]|60)(?:\.[0-9]+)?"
-    r"(?:[zZ]|[+\-](?:[01][0-9]|2[0-3]):[0-5][0-9])"
+    rf"(?:(?:[01][0-9]|2[0-3]):[0-5][0-9]:[0-5][0-9]{_FRACTION}(?:[zZ]|{_OFFSET})"
+    rf"|23:59:60{_FRACTION}[zZ]|{'|'.join(map(_leap_second, range(24)))})"
 )
 # RFC 3339, appendix A.
 _DURATION_TIME = r"T(?:[0-9]+H(?:[0-9]+M(?:[0-9]+S)?)?|[0-9]+M(?:[0-9]+S)?|[0-9]+S)"
 _DURATION_DATE = r"(?:[0-9]+Y(?:[0-9]+M(?:[0-9]+D)?)?|[0-9]+M(?:[0-9]+D)?|[0-9]+D)"
 _DURATION = rf"P(?:{_DURATION_DATE}(?:{_DURATION_TIME})?|{_DURATION_TIME}|[0-9]+W)"
 # RFC 1123, 2.1, with RFC 1034, 3.5.
-_LABEL = r"[a-zA-Z0-9](?:[a-zA-Z0-9\-]{0,61}[a-zA-Z0-9])?"
+
+
+def _label(edge: str, inner: str) -> str:
+    """A label of up to 63 characters that begins and ends with `edge`. RFC 5890, 2.3.1: one with
+    hyphens as its third and fourth character is reserved, or an A-label (xn--), whose Punycode no
+    regular expression can check."""
+    long = rf"{inner}(?:{edge}{inner}{{0,59}}{edge}|-{edge}(?:{inner}{{0,58}}{edge})?)"
+    return rf"{edge}(?:{inner}?{edge}|{long})?"
+
+
+MOST_OF_A_HOSTNAME = 253
+"""Characters, as RFC 1034, 3.1, allows 255 octets in the form with lengths."""
+_LABEL = _label("[a-zA-Z0-9]", r"[a-zA-Z0-9\-]")
 _HOSTNAME = rf"{_LABEL}(?:\.{_LABEL})*"
-# RFC 5890, 2.3.2.3: labels of ASCII, or of characters beyond it.
 _WIDE = r"[^\x00-\x7f]"
-_WIDE_LABEL = (
-    rf"(?:[a-zA-Z0-9]|{_WIDE})(?:(?:[a-zA-Z0-9\-]|{_WIDE}){{0,61}}(?:[a-zA-Z0-9]|{_WIDE}))?"
+# RFC 5890, 2.3.2.3: labels of ASCII, or of characters beyond it. Without separators, what RFC 5892
+# disallows by name (2.6), and what it allows beside certain neighbours only (appendix A).
+_LABEL_WIDE = (
+    r"[^\x00-\x7f\u00b7\u0375\u05f3\u05f4\u0640\u0660-\u0669\u06f0-\u06f9\u07fa\u200c\u200d"
+    r"\u3002\u302e\u302f\u3031-\u3035\u303b\u30fb\uff0e\uff61]"
 )
+_WIDE_LABEL = _label(rf"(?:[a-zA-Z0-9]|{_LABEL_WIDE})", rf"(?:[a-zA-Z0-9\-]|{_LABEL_WIDE})")
 _WIDE_HOSTNAME = rf"{_WIDE_LABEL}(?:[.\u3002\uff0e\uff61]{_WIDE_LABEL})*"
 # RFC 2673, 3.2, and RFC 4291, 2.2.
 _OCTET = r"(?:25[0-5]|2[0-4][0-9]|1[0-9][0-9]|[1-9]?[0-9])"
@@ -49,23 +79,29 @@ _IPV6 = (
     rf"|(?:(?:{_HEX}:){{0,3}}{_HEX})?::{_HEX}:{_LAST}|(?:(?:{_HEX}:){{0,4}}{_HEX})?::{_LAST}"
     rf"|(?:(?:{_HEX}:){{0,5}}{_HEX})?::{_HEX}|(?:(?:{_HEX}:){{0,6}}{_HEX})?::)"
 )
-# RFC 5321, 4.1.2 (Mailbox, without quoted strings), and RFC 6531 for characters beyond ASCII.
+# RFC 5321, 4.1.2 (Mailbox), and RFC 6531 for characters beyond ASCII.
 _ATOM = r"[a-zA-Z0-9!#$%&'*+\-/=?\^_`{|}~]"
-_EMAIL = rf"{_ATOM}+(?:\.{_ATOM}+)*@(?:{_HOSTNAME}|\[{_IPV4}\])"
+_QUOTED = r'"(?:[ !#-\[\]-~]|\\[ -~])*"'
+_ADDRESS = rf"\[(?:{_IPV4}|IPv6:{_IPV6})\]"
+_EMAIL = rf"(?:{_ATOM}+(?:\.{_ATOM}+)*|{_QUOTED})@(?:{_HOSTNAME}|{_ADDRESS})"
 _WIDE_ATOM = rf"(?:{_ATOM}|{_WIDE})"
-_WIDE_EMAIL = rf"{_WIDE_ATOM}+(?:\.{_WIDE_ATOM}+)*@(?:{_WIDE_HOSTNAME}|\[{_IPV4}\])"
+_WIDE_QUOTED = rf'"(?:[ !#-\[\]-~]|{_WIDE}|\\[ -~])*"'
+_WIDE_EMAIL = (
+    rf"(?:{_WIDE_ATOM}+(?:\.{_WIDE_ATOM}+)*|{_WIDE_QUOTED})@(?:{_WIDE_HOSTNAME}|{_ADDRESS})"
+)
 
 
-def _uri(wide: str, *, relative: bool) -> str:
-    """RFC 3986, appendix A; RFC 3987, 2.2, where `wide` adds characters beyond ASCII."""
+def _uri(wide: str, private: str = "", *, relative: bool) -> str:
+    """RFC 3986, appendix A; RFC 3987, 2.2, where `wide` adds characters beyond ASCII, and `private`
+    more to queries."""
     percent = "%[0-9a-fA-F]{2}"
     plain = rf"a-zA-Z0-9\-._~!$&'()*+,;={wide}"
     letters, no_colon = rf"(?:[{plain}:@]|{percent})", rf"(?:[{plain}@]|{percent})"
     user, name = rf"(?:[{plain}:]|{percent})*", rf"(?:[{plain}]|{percent})*"
-    host = rf"(?:\[(?:{_IPV6}|v[0-9a-fA-F]+\.[{plain}:]+)\]|{name})"
+    host = rf"(?:\[(?:{_IPV6}|[vV][0-9a-fA-F]+\.[{plain}:]+)\]|{name})"
     authority = rf"(?:{user}@)?{host}(?::[0-9]*)?"
     absolute = rf"/(?:{letters}+(?:/{letters}*)*)?"
-    rest = rf"(?:\?(?:{letters}|[/?])*)?(?:#(?:{letters}|[/?])*)?"
+    rest = rf"(?:\?(?:{letters}|[/?{private}])*)?(?:#(?:{letters}|[/?])*)?"
     beginning = rf"//{authority}(?:/{letters}*)*|{absolute}"
     uri = rf"[a-zA-Z][a-zA-Z0-9+\-.]*:(?:{beginning}|{letters}+(?:/{letters}*)*|){rest}"
     if not relative:
@@ -73,12 +109,18 @@ def _uri(wide: str, *, relative: bool) -> str:
     return rf"(?:{uri}|(?:{beginning}|{no_colon}+(?:/{letters}*)*|){rest})"
 
 
-_WIDE_RANGE = r"\u00a0-\ud7ff\uf900-\ufdcf\ufdf0-\uffef"
+_WIDE_RANGE = r"\u00a0-\ud7ff\uf900-\ufdcf\ufdf0-\uffef" + "".join(
+    f"{chr(plane << 16 | first)}-{chr(plane << 16 | 0xFFFD)}"
+    for plane, first in [*((plane, 0) for plane in range(1, 14)), (14, 0x1000)]
+)
+_PRIVATE_RANGE = r"\ue000-\uf8ff" + "".join(
+    f"{chr(plane << 16)}-{chr(plane << 16 | 0xFFFD)}" for plane in (15, 16)
+)
 # RFC 6570, 2.
 _VARIABLE = r"(?:[a-zA-Z0-9_]|%[0-9a-fA-F]{2})(?:\.?(?:[a-zA-Z0-9_]|%[0-9a-fA-F]{2}))*"
 _VARSPEC = rf"{_VARIABLE}(?::[1-9][0-9]{{0,3}}|\*)?"
 _URI_TEMPLATE = (
-    r"(?:[!#$&(-;=?-\[\]_a-z~]|[^\x00-\x9f]|%[0-9a-fA-F]{2}"
+    r"(?:[!#$&'(-;=?-\[\]_a-z~]|[^\x00-\x9f]|%[0-9a-fA-F]{2}"
     rf"|\{{[+#./;?&=,!@|]?{_VARSPEC}(?:,{_VARSPEC})*\}})*"
 )
 # RFC 6901, 3, and draft-bhutton-relative-json-pointer-00, 3.
@@ -86,20 +128,24 @@ _POINTER = r"(?:/(?:[^/~]|~[01])*)*"
 _RELATIVE_POINTER = rf"(?:0|[1-9][0-9]*)(?:[+\-][1-9][0-9]*)?(?:#|{_POINTER})"
 
 
+_GROUP_NAME = "[a-zA-Z_$][a-zA-Z0-9_$]*"
+
+
 def _regular_expression(levels: int) -> str:
     """ECMA-262, 22.2.1, with groups nested up to some levels, and without control characters.
 
     With them llguidance would also accept a lone backslash.
     """
-    escape = r"\\(?:[dDsSwWtrnvf0]|[\^$\\.*+?()\[\]{}|/\-]|x[0-9a-fA-F]{2}|u[0-9a-fA-F]{4})"
+    escape = r"\\(?:[dDsSwWtrnvf0]|[\^$\\.*+?()\[\]{}|/\-]|x[0-9a-fA-F]{2}|u[0-9a-fA-F]{4}"
+    escape += rf"|c[a-zA-Z]|k<{_GROUP_NAME}>)"
     inside = rf"(?:[^\x00-\x1f\\\]\[]|{escape}|\\b)"
     atom = rf"(?:[^\x00-\x1f\^$\\.*+?()\[\]{{}}|]|\.|{escape}|\[\^?{inside}*\])"
     count = r"(?:[*+?]\??|\{[0-9]+(?:,[0-9]*)?\}\??)?"
     assertion = r"(?:\^|\$|\\[bB])"
     if levels:
         inner = _regular_expression(levels - 1)
-        atom = rf"(?:{atom}|\((?:\?:)?{inner}\))"
-        assertion = rf"(?:{assertion}|\(\?[=!]{inner}\))"
+        atom = rf"(?:{atom}|\((?:\?(?::|<{_GROUP_NAME}>))?{inner}\))"
+        assertion = rf"(?:{assertion}|\(\?<?[=!]{inner}\))"
     term = rf"(?:{assertion}|{atom}{count})"
     return rf"(?:{term}|\|)*"
 
@@ -117,8 +163,8 @@ PATTERNS: Mapping[str, str] = {
     "ipv6": _IPV6,
     "uri": _uri("", relative=False),
     "uri-reference": _uri("", relative=True),
-    "iri": _uri(_WIDE_RANGE, relative=False),
-    "iri-reference": _uri(_WIDE_RANGE, relative=True),
+    "iri": _uri(_WIDE_RANGE, _PRIVATE_RANGE, relative=False),
+    "iri-reference": _uri(_WIDE_RANGE, _PRIVATE_RANGE, relative=True),
     # RFC 4122, 3.
     "uuid": r"[0-9a-fA-F]{8}(?:-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}",
     "uri-template": _URI_TEMPLATE,
@@ -126,6 +172,13 @@ PATTERNS: Mapping[str, str] = {
     "relative-json-pointer": _RELATIVE_POINTER,
     "regex": _regular_expression(2),
 }
+
+
+_HOSTNAMES = ("hostname", "idn-hostname")
+
+
+def _is_count(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
 
 
 def pattern_of(name: Any) -> str:
@@ -140,6 +193,8 @@ def written(node: dict[str, Any]) -> dict[str, Any] | None:
     if name in NATIVE or not (pattern := pattern_of(name)):
         return None
     change = {key: value for key, value in node.items() if key != "format"}
+    if name in _HOSTNAMES and _is_count(length := change.get("maxLength", MOST_OF_A_HOSTNAME)):
+        change["maxLength"] = min(length, MOST_OF_A_HOSTNAME)
     if "pattern" in change:
         text = {"type": "string", "pattern": pattern}
         texts = text if node.get("type") == "string" else {"anyOf": [text, {"type": _OTHERS}]}

@@ -9,6 +9,8 @@ from completions.grammars import json_schema
 from completions.grammars.json_schema.rewriting.formats import NATIVE, PATTERNS, pattern_of
 from tests.completions.grammars.byte_matcher import accepts
 
+_LONG = "a" + ".a" * 126 + "b"
+"""A hostname of 254 characters."""
 EXAMPLES: Mapping[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "date": (
         ("2024-02-29", "2000-02-29", "1999-12-31", "0001-01-01"),
@@ -16,31 +18,52 @@ EXAMPLES: Mapping[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     ),
     "date-time": (
         ("2024-02-29T23:59:59Z", "1985-04-12T23:20:50.52Z", "1996-12-19t16:39:57-08:00"),
-        ("2023-02-29T00:00:00Z", "2024-01-01 00:00:00Z", "2024-01-01T24:00:00Z", "2024-01-01"),
+        ("2023-02-29T00:00:00Z", "1998-12-31T23:58:60Z", "2024-01-01 00:00:00Z",
+         "2024-01-01T24:00:00Z", "2024-01-01"),
     ),
-    "time": (("12:00:00Z", "23:59:60+01:00"), ("12:00:00", "24:00:00Z", "12:60:00Z")),
+    "time": (
+        ("12:00:00Z", "23:59:60Z", "23:59:60.5+00:00", "00:59:60+01:00", "15:59:60-08:00",
+         "05:29:60+05:30", "05:44:60+05:45", "14:29:60-09:30", "23:29:60+23:30"),
+        ("12:00:00", "24:00:00Z", "12:60:00Z", "23:59:60+01:00", "22:59:60Z", "23:58:60Z",
+         "23:59:60-00:30", "12:00:60Z", "12:00:61Z"),
+    ),
     "duration": (("P1Y2M3DT4H5M6S", "PT36H", "P4W", "P1D"), ("P", "1D", "P1Y1D", "PT", "P1D2W")),
-    "email": (("a@b.example", "a.b+c@x-y.z", "a@[127.0.0.1]"), ("a", "@b", "a@", "a..b@c", "a@-b")),
-    "idn-email": (("ä@ö.example", "a@b"), ("ä", "ä@", "a b@c")),
-    "hostname": (("example.com", "a-b.c1", "x" * 63), ("-a", "a-", "a..b", "x" * 64, "ä.example")),
-    "idn-hostname": (("ä.example", "例え.jp", "a-b"), ("-ä", "ä..b", "a b", "")),
+    "email": (
+        ("a@b.example", "a.b+c@x-y.z", "a@[127.0.0.1]", "a@[IPv6:::1]", '"a b"@c', '"a..b@c"@d',
+         r'"a\"b\\"@c'),
+        ("a", "@b", "a@", "a..b@c", "a@-b", '"a"b"@c', '"a@b', "a@[::1]", "a@[IPv6:1]"),
+    ),
+    "idn-email": (("ä@ö.example", "a@b", '"ä ö"@ü'), ("ä", "ä@", "a b@c")),
+    "hostname": (
+        ("example.com", "a-b.c1", "x" * 63, "a", "ab", "a-b", "a-bc", "ab-c", "a-b--c", _LONG[:-1]),
+        ("-a", "a-", "a..b", "x" * 64, "ä.example", "ab--c", "xn--x", "a.ab--"),
+    ),
+    "idn-hostname": (
+        ("ä.example", "例え.jp", "a-b", "例え。jp"),
+        ("-ä", "ä..b", "a b", "", "。", "a。", "ää--ä", "l·a", "a\u0640", "\u200dä"),
+    ),
     "ipv4": (("0.0.0.1", "255.255.255.255"), ("256.0.0.0", "1.2.3", "01.2.3.4", "1.2.3.4.5")),
-    "ipv6": (("::", "::1", "2001:db8::8:800:200c:417a", "1:2:3:4:5:6:7:8"),
-             (":::", "1:2", "12345::")),
+    "ipv6": (("::", "::1", "2001:db8::8:800:200c:417a", "1:2:3:4:5:6:7:8",
+              "::ffff:192.168.0.1", "1:2::192.168.0.1", "1:2:3:4:5:6:255.255.255.255"),
+             (":::", "1:2", "12345::", "::1.2.3", "::256.1.1.1", "1:2:3:4:5:6:7:1.2.3.4")),
     "uri": (("https://a.example/b?c#d", "urn:a:b", "mailto:a@b", "http://[::1]:80/"),
             ("a/b", "//a", "http://a b", "http://[::1", "1:a", "a")),
     "uri-reference": (("/a/b", "a", "", "#x", "?q", "//a.example/b", "https://a"),
                       ("a b", "\\", "1:a")),
-    "iri": (("https://ä.example/ö", "urn:ä"), ("ä/b", "http://a b")),
+    "iri": (
+        ("https://ä.example/ö", "urn:ä", "http://[V1.fe]", "a:/\U00010300", "a:?\U000f0000\ue000"),
+        ("ä/b", "http://a b", "a:/\U000f0000", "a:\U0001ffff"),
+    ),
     "iri-reference": (("/ä", "ä", "https://ä"), ("ä b", "<ä>")),
     "uuid": (("123e4567-e89b-12d3-a456-426614174000",), ("123e4567", "x" * 36)),
-    "uri-template": (("/a/{b}{?c,d*}", "{+x:3}", "a", ""), ("{", "{}", "a b", "{a", "}")),
+    "uri-template": (("/a/{b}{?c,d*}", "{+x:3}", "a", "", "a'b"), ("{", "{}", "a b", "{a", "}")),
     "json-pointer": (("", "/a/0", "/a~1b/~0"), ("a", "/~2", "/a~", "#/a")),
     "relative-json-pointer": (
         ("0", "1/a", "2#", "0-1/x", "306+10"), ("/a", "01", "-1", "#", "3-0", "3+01")
     ),
-    "regex": (("^a+[b-d]{2,3}$", "(?:a|b)*?", r"\d\.\w", "", "[^a]", "a(b(c))"),
-              ("(", "a)", "[a", "*a", "\\", "a{2,1")),
+    "regex": (("^a+[b-d]{2,3}$", "(?:a|b)*?", r"\d\.\w", "", "[^a]", "a(b(c))",
+               r"(?<n>a)\k<n>", "(?<=a+)b", "(?<!a)b", r"\cA"),
+              ("(", "a)", "[a", "*a", "\\", "a{2,1", "(?<1>a)", r"\k<n", r"\c1")),
 }  # fmt: skip
 
 
@@ -60,6 +83,14 @@ def test_a_format_accepts_its_right_examples_and_no_wrong_one(name: str, as_patt
         text for text in right if not accepts(grammar, json.dumps(text, ensure_ascii=False))
     ] == []
     assert [text for text in wrong if accepts(grammar, json.dumps(text, ensure_ascii=False))] == []
+
+
+@pytest.mark.parametrize("name", ["hostname", "idn-hostname"])
+@pytest.mark.parametrize("bounds", [{}, {"maxLength": 300}, {"pattern": "^a"}])
+def test_a_hostname_has_at_most_253_characters(name: str, bounds: Mapping[str, object]) -> None:
+    grammar = json_schema.translate({"type": "string", "format": name, **bounds}).grammar
+    assert accepts(grammar, f'"{_LONG[:-1]}"')
+    assert not accepts(grammar, f'"{_LONG}"')
 
 
 def test_a_format_beside_a_pattern_and_other_types() -> None:
