@@ -24,7 +24,7 @@ from workers.engine.general.model import TRIED_TOKENS, GeneralModel, use_own_att
 from workers.engine.loading.checkpoint import read_model
 from workers.engine.loading.context import count_positions, resolve_context
 from workers.engine.loading.model_folder import read_tokenizer
-from workers.engine.loading.own_attention import OwnAttention
+from workers.engine.loading.own_attention import OwnAttention, passage
 from workers.engine.loading.probe import PROBED_TOKENS, find_states, probe
 from workers.engine.loading.proof import Proof
 from workers.engine.loading.rotary import keep_frequencies
@@ -150,7 +150,8 @@ def wrap_model(
         proof = Proof(model, backend, config.block_size, max_model_len)
         if device.type == "cpu" and ranks is None:
             packed = pack_linears(model, config.dtype, proof.direct_weights)
-        forward = _paged(model, proof, backend, max_model_len, config, ranks)
+        text = passage(tokenizer, max_model_len) if config.is_rounded else []
+        forward = _paged(model, proof, backend, config, ranks, text)
     except UnsupportedModel as reason:
         if config.is_rounded or (packed and read_again is None) or ranks is not None:
             raise
@@ -182,13 +183,15 @@ def _paged(
     model: Any,
     proof: Proof,
     backend: AttentionBackend,
-    max_len: int,
     config: EngineConfig,
     ranks: Ranks | None,
+    text: list[int],
 ) -> _Forward:
-    """The model over pages, and in C where the C forward supports it. Raises UnsupportedModel."""
+    """The model over pages, and in C where the C forward supports it. ``text`` is for
+    :class:`OwnAttention`. Raises UnsupportedModel."""
+    max_len = proof.max_len
     keep_frequencies(model, max_len)
-    own = OwnAttention(model, backend, config, ranks)
+    own = OwnAttention(model, backend, config, ranks, text)
     paged = PagedModel(model)
     adapters = Adapters.load(model, config.adapters)
     if proof.continues is not None:
@@ -204,7 +207,7 @@ def _paged(
     c_may_run = isinstance(backend, CpuBackend) and config.tensor_parallel_size == 1
     if c_may_run and paged.mixers is None and NativeDecoder.takes_blocks(config.block_size):
         positions = count_positions(max_len, probed.shapes.values(), model.dtype, config)
-        paged.native = _native(paged, own, proof, probed, positions)
+        paged.native = _native(paged, own, proof, probed, positions, config)
         max_len = max_len if paged.native is None else positions
     if config.is_rounded and paged.native is None:
         raise UnsupportedModel(
@@ -278,9 +281,15 @@ def _compare(
 
 
 def _native(
-    paged: PagedModel, own: OwnAttention, proof: Proof, probed: CacheProbe, max_len: int
+    paged: PagedModel,
+    own: OwnAttention,
+    proof: Proof,
+    probed: CacheProbe,
+    max_len: int,
+    config: EngineConfig,
 ) -> NativeDecoder | None:
-    """The C forward, if it supports the model and computes the same logits."""
+    """The C forward, if it supports the model and computes the same logits. Raises UnsupportedModel
+    if it does not compute the same, and nothing else may take its place."""
     native = NativeDecoder.recognise(paged.model, probed, max_len)
     if native is None:
         return None
@@ -290,6 +299,10 @@ def _native(
         proof.check_native()
         own.compare(in_c, probed.shapes)
     except UnsupportedModel as reason:
+        if config.is_rounded:
+            raise UnsupportedModel(
+                f'dtype {config.dtype} needs the C forward, but {reason}: set dtype = "bfloat16"'
+            ) from reason
         logger.info("the C forward is not used: %s", reason)
         return None
     return native

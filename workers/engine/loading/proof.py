@@ -79,7 +79,7 @@ class Proof:
         self, model: Any, backend: AttentionBackend, block_size: int, max_len: int
     ) -> None:
         """``max_len`` is the longest that a sequence can become."""
-        self._max_len = max_len
+        self.max_len = max_len
         self._name = type(model).__name__
         self._model, self._backend, self._block_size = model, backend.on_cpu(), block_size
         twin = self._twin(torch.float32)
@@ -164,7 +164,7 @@ class Proof:
 
     def _twin(self, dtype: torch.dtype, seed: int = 0) -> Any:
         try:
-            return make_twin(self._model, self._max_len, self._backend.attention, dtype, seed)
+            return make_twin(self._model, self.max_len, self._backend.attention, dtype, seed)
         except Exception as error:
             raise UnsupportedModel(f"{self._name} cannot be made smaller: {error!r}") from error
 

@@ -86,3 +86,10 @@ class Batches:
 def distance(actual: Tensor, expected: Tensor) -> float:
     """The relative error of logits."""
     return float((actual - expected).norm() / expected.norm())
+
+
+def loss(actual: Tensor, expected: Tensor) -> float:
+    """The nats per token that a text loses on average if ``actual`` logits [tokens, vocabulary]
+    stand for ``expected`` ones: their Kullback-Leibler divergence."""
+    logs, own = actual.log_softmax(-1), expected.log_softmax(-1)
+    return float((own.exp() * (own - logs)).sum(-1).mean())

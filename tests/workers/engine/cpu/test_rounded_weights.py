@@ -1,7 +1,9 @@
 """Engines with weights in int8 or int4: what they say of a text, and what they refuse."""
 
 import os
+import re
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -9,12 +11,16 @@ import torch
 from tokenizers import Tokenizer
 
 from tests.workers.engine.cpu.test_decoder import OTHERS, engine_of, native_of, save
+from tests.workers.engine.tiny_models import LLAMA, save_model
 from tests.workers.engine.whole.test_equality import DEMO
 from workers.engine.config import ROUNDED_DTYPES, EngineConfig
+from workers.engine.cpu import recognition
 from workers.engine.cpu.library import why_no_kernels
 from workers.engine.engine import Engine
 from workers.engine.exceptions import UnsupportedModel
 from workers.engine.loading import loader
+from workers.engine.loading.own_attention import OwnAttention
+from workers.engine.loading.proof import Proof
 from workers.engine.request import LogprobParams, Request
 from workers.engine.sampling.params import SamplingParams
 
@@ -79,7 +85,7 @@ class TestDemoModel:
 def test_models_that_the_kernels_do_not_compute_are_refused(
     tmp_path: Path, name: str, dtype: str
 ) -> None:
-    with pytest.raises(UnsupportedModel, match="which cannot compute"):
+    with pytest.raises(UnsupportedModel, match="needs the C forward, "):
         engine_of(save(tmp_path, name, OTHERS[name]), dtype=dtype)
 
 
@@ -90,3 +96,38 @@ def test_machines_without_it_refuse(
     monkeypatch.setattr(loader, "why_no_kernels", lambda: "this CPU has no vectors")
     with pytest.raises(UnsupportedModel, match=f"{dtype} needs C kernels: this CPU"):
         engine_of(save(tmp_path, "llama", {}), dtype=dtype)
+
+
+SHAPE = {
+    **LLAMA, "hidden_size": 128, "intermediate_size": 128, "head_dim": 64, "vocab_size": 416,
+}  # fmt: skip
+
+
+@needs_kernels
+@rounded
+def test_logits_that_are_all_higher_lose_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, dtype: str
+) -> None:
+    """Forwards may differ by far more than rounding explains in logits, but not in what they make
+    of a text."""
+    run = OwnAttention._run
+    monkeypatch.setattr(OwnAttention, "_run", lambda *args: run(*args) + 20)
+    assert engine_of(save_model(tmp_path, SHAPE), dtype=dtype).forward == "c"
+
+
+@needs_kernels
+@rounded
+def test_a_forward_that_loses_much_of_a_text_is_refused_with_the_loss(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, dtype: str
+) -> None:
+    rule = recognition._whole_rule
+    monkeypatch.setattr(Proof, "check_native", lambda self: None)
+    monkeypatch.setattr(recognition, "_whole_rule", lambda *args: replace(rule(*args), scale=2.0))
+    with pytest.raises(UnsupportedModel) as refused:
+        engine_of(save_model(tmp_path, SHAPE), dtype=dtype)
+    assert re.fullmatch(
+        rf"dtype {dtype} needs the C forward, but LlamaForCausalLM in C loses [0-9.]+ nats per "
+        rf"token of a text against its own attention in {dtype}, more than the 0.1 that rounding "
+        r'explains: set dtype = "bfloat16"',
+        str(refused.value),
+    )
