@@ -93,7 +93,9 @@ class ModelFiles:
     def tokenizer(self) -> Tokenizer:
         path = self.entry.folder / "tokenizer.json"
         if not path.is_file():
-            raise ModelFilesError(f"{path} is missing; models need a fast tokenizer")
+            raise ModelFilesError(
+                f"{path} is missing; `manage.py prepare_model` writes it from other forms"
+            )
         try:
             tokenizer = Tokenizer.from_file(str(path))
         except Exception as error:  # tokenizers raises nothing narrower
