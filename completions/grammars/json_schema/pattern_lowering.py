@@ -124,6 +124,7 @@ def _of_texts(schema: dict[str, Any], pattern: str) -> dict[str, Any]:
     return text if schema.get("type") == "string" else {"anyOf": [text, {"type": _NOT_STRINGS}]}
 
 
+@lru_cache(maxsize=512)
 def _whole(node: Node, escapes: Escapes) -> tuple[str, PatternError | None]:
     """The pattern that an automaton of the node writes; empty if that is impossible, and why."""
     try:

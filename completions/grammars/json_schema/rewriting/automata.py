@@ -12,8 +12,8 @@ from functools import cached_property, lru_cache
 from completions.grammars.patterns.network import Network, PatternError, Situation, network
 
 MAX_STATES = 300
-MAX_WORK = 200_000
-"""Threads of the network that one construction may follow: more than half a second."""
+MAX_WORK = 100_000
+"""Threads of the network that one construction may follow: some 0.3 s."""
 LAST = 0x10FFFF
 
 
