@@ -11,6 +11,7 @@ from completions.models.timed_ids import new_id, time_in
 
 MICROSECOND = timedelta(microseconds=1)
 EPOCH, LAST = datetime(1970, 1, 1, tzinfo=UTC), datetime(9999, 12, 30, tzinfo=UTC)
+ID = "file-01a219167b247852a145c0928e03fc43"
 TIMES = st.integers(0, (LAST - EPOCH) // MICROSECOND).map(lambda n: EPOCH + n * MICROSECOND)
 
 
@@ -35,9 +36,10 @@ def test_an_id_is_a_uuid_of_version_7():
 @pytest.mark.parametrize(
     "other",
     [
-        "", "file-", f"file-{uuid.uuid4().hex}", new_id("file-") + "0", new_id("file-")[:-1],
-        new_id("file-").upper(), f"batch_{'f' * 12}7{'f' * 3}8{'f' * 15}", new_id("cmpl-") + "-1",
+        "", "file-", "file-af8717eab5fb4bca98d84418b3eda7e8", f"{ID}0", ID[:-1], ID.upper(),
+        f"batch_{'f' * 12}7{'f' * 3}8{'f' * 15}", f"{ID}-1",
     ],
 )  # fmt: skip
 def test_another_id_has_no_time(other):
+    assert time_in(ID) is not None
     assert time_in(other) is None
