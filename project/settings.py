@@ -181,6 +181,9 @@ STORED_PROMPT_DAYS = env.int("QUIRE_STORED_PROMPT_DAYS", default=30)
 SHUTDOWN_GRACE = env.float("QUIRE_SHUTDOWN_GRACE", default=25.0)
 """Seconds for running jobs to finish after SIGTERM. The rest move to another worker."""
 
+MAX_HELD_BYTES = env.int("QUIRE_MAX_HELD_BYTES", default=64 * 1024 * 1024)
+"""Bytes of the requests that an engine worker has claimed, on each level of the queue."""
+
 STEP_LIMIT = env.float("QUIRE_STEP_LIMIT", default=120.0)
 """Seconds after which an engine's step counts as stuck and its worker ends."""
 

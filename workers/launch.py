@@ -14,8 +14,8 @@ from completions.contract import tracing
 from completions.jobs.connection import connect
 from completions.jobs.execute import Execution
 from completions.jobs.store import JobStore
-from completions.jobs.submit import LINES_PER_SEQUENCE
 from completions.jobs.workers import new_worker_id
+from workers.room import LOOK_AHEAD, MAX_HELD_BYTES
 
 if TYPE_CHECKING:  # importing the relay loads numpy, and an engine torch
     from workers.engine.config import EngineConfig
@@ -37,10 +37,10 @@ CPU_TOKENS = 512
 GPU_SLOTS = 256
 GPU_TOKENS = 4096
 """The same on a GPU, where launching a step of 512 tokens takes longer than computing it."""
-LOOK_AHEAD = 16
-"""Messages taken beyond the engine's sequences and the lines of batches that wait for it, so that a
-free slot never waits for Redis, and a live request never waits behind lines: the engine orders by
-priority, Celery does not once it has delivered a message."""
+PREFETCHED_PER_SLOT = 2
+"""Messages taken per slot of the engine. A message only says that a job waits; the relay claims the
+one whose turn it is (`lua/take.lua`), so it holds messages of jobs that run and of some that wait.
+Each is acknowledged after its own job."""
 RELAY_SILENCE = 30.0
 """Seconds past the limit of a step after which the relay must be stuck too, since it never waits
 longer for Redis."""
@@ -57,6 +57,8 @@ class WorkerOptions:
     shutdown_grace: float
     step_limit: float = 120.0
     """Seconds that one step of the engine may take."""
+    max_held_bytes: int = MAX_HELD_BYTES
+    """Bytes of claimed requests that the worker holds on each level."""
 
 
 def run(
@@ -89,7 +91,7 @@ def run(
         hostname=f"{entry.id}@{socket.gethostname()}",
         pool_cls=Pool,
         queues=[entry.queue],
-        concurrency=(1 + LINES_PER_SEQUENCE) * slots + LOOK_AHEAD,
+        concurrency=PREFETCHED_PER_SLOT * (slots + LOOK_AHEAD),
         without_gossip=True,
         without_mingle=True,
         without_heartbeat=True,
@@ -195,4 +197,5 @@ def _relay(
         step_limit=options.step_limit,
         stream_interval=entry.stream_interval,
         on_turn=Watchdog(options.step_limit + RELAY_SILENCE).feed,
+        max_held_bytes=options.max_held_bytes,
     )

@@ -34,6 +34,7 @@ from workers.job_logs import EngineLines, about
 from workers.live_job import Done, LiveJob, usage_of
 from workers.metrics import WorkerMetrics
 from workers.payload import request_params
+from workers.room import BYTES_AT_ONCE, MAX_HELD_BYTES, measure_room
 
 logger = logging.getLogger(__name__)
 
@@ -83,6 +84,7 @@ class Relay:
         step_limit: float = STEP_LIMIT,
         stream_interval: int = 1,
         on_turn: Callable[[], None] = lambda: None,
+        max_held_bytes: int = MAX_HELD_BYTES,
     ) -> None:
         self._engine = engine
         self.execution = execution
@@ -92,9 +94,17 @@ class Relay:
         self._step_limit = step_limit
         self._stream_interval = stream_interval
         self._on_turn = on_turn
+        self._max_held_bytes = max_held_bytes
+        self._slots = engine.stats().slots
         self.metrics = WorkerMetrics(engine.stats, clock)
         self._inbox: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
-        self._unclaimed: dict[str, list[Done]] = {}
+        self._messages: dict[str, list[Done]] = {}
+        """Messages of jobs that this worker does not run, by job."""
+        self._claimed: deque[Claim] = deque()
+        """Jobs that this worker has claimed and not begun."""
+        self._wants_jobs = True
+        """Whether there may be something to take before the next poll."""
+        self._took_at = float("-inf")
         self._live: dict[str, LiveJob] = {}
         self._unsubmitted: deque[LiveJob] = deque()
         self._batch: _Batch | None = None
@@ -103,6 +113,7 @@ class Relay:
         """Whether an operator wants the worker drained, as of the last heartbeat."""
         self.accepting = True
         """Whether the worker consumes messages; the consumer sets it."""
+        self._closing = False
         self._broken: BaseException | None = None
         self._stopping = False
         self._idle_waiters: list[threading.Event] = []
@@ -116,11 +127,14 @@ class Relay:
         self._thread.start()
 
     def submit(self, job_id: str, done: Done) -> None:
-        """Run a job; call `done` once its message may be acknowledged."""
+        """Take the message of a job: look whose turn it is, and call `done` once the message may be
+        acknowledged: its job has ended, or this worker does not run it."""
         self._inbox.put(lambda: self._accept(job_id, done))
 
     def wait_idle(self, timeout: float | None = None) -> bool:
-        """Wait until no job is left. Returns False if `timeout` seconds pass first."""
+        """Take no more jobs, and wait until none is left. Returns False if `timeout` seconds pass
+        first."""
+        self._closing = True
         idle = threading.Event()
         self._inbox.put(lambda: self._idle_waiters.append(idle))
         return idle.wait(timeout)
@@ -168,16 +182,16 @@ class Relay:
 
     def _turn(self) -> None:
         """Do everything that needs Redis, the most urgent first."""
-        if self._unclaimed:
-            self._claim()
+        self._beat()  # before a claim, or the reconciler would take its worker for dead
+        self._begin_claimed()
+        self._take()
         self._submit()
         if self._batch is None:
             self._batch = self._next_batch()
         if self._batch is not None:
             self._publish(self._batch)
             self._batch = None
-        self._beat()
-        if self._idle_waiters and not self._live and not self._unclaimed:
+        if self._idle_waiters and not (self._live or self._messages or self._claimed):
             while self._idle_waiters:
                 self._idle_waiters.pop().set()
 
@@ -185,7 +199,7 @@ class Relay:
         """Run the calls that other threads queued; wait for one unless there is other work."""
         if pause:
             time.sleep(pause)
-        busy = self._batch is not None or self._unclaimed
+        busy = self._batch is not None or self._claimed or self._wants_jobs
         wait = 0.0 if busy else POLL_INTERVAL if self._live else BEAT_INTERVAL / 2
         try:
             self._inbox.get(timeout=wait)() if wait else self._inbox.get_nowait()()
@@ -198,21 +212,61 @@ class Relay:
         if (job := self._live.get(job_id)) is not None:  # delivered again while it runs here
             job.done.append(done)
         else:
-            self._unclaimed.setdefault(job_id, []).append(done)
+            self._messages.setdefault(job_id, []).append(done)
+            self._wants_jobs = True
 
-    def _claim(self) -> None:
-        for claim in self.execution.claim(list(self._unclaimed)):
+    def _take(self) -> None:
+        """Claim the jobs whose turn it is while there is room, and let go of messages without work
+        for this worker. A worker with room also looks without a message: another one may hold it,
+        and have no room."""
+        if self._closing or not self.accepting:
+            self._wants_jobs = False
+            for job_id in list(self._messages):
+                self._let_go(job_id, "left to other workers")
+            return
+        now = self._clock()
+        if not self._wants_jobs and now - self._took_at < POLL_INTERVAL:
+            return
+        held = [job.claim for job in self._live.values() if job.ending is None]
+        rooms = measure_room(held, self._slots, self._max_held_bytes)
+        taken = self.execution.take(self._model, rooms, list(self._messages))
+        self._took_at = now
+        self._wants_jobs = sum(claim.size for claim in taken.claims) >= BYTES_AT_ONCE
+        self._claimed.extend(taken.claims)
+        self._begin_claimed()
+        self._claim_unlined([job_id for job_id, why in taken.settled.items() if why == "unlined"])
+        for job_id, reason in taken.settled.items():
+            if reason != "unlined":
+                self._let_go(job_id, reason)
+
+    def _claim_unlined(self, job_ids: list[str]) -> None:
+        """Claim jobs that another version submitted: they stand in no line."""
+        for claim in self.execution.claim(job_ids) if job_ids else ():
             if isinstance(claim, Claim):
-                understood = self._understood(claim)
-                self._begin(claim, self._unclaimed.pop(claim.job_id), understood)
+                self._claimed.append(claim)
             else:
-                done = self._unclaimed.pop(claim.job_id)
-                logger.info("job %s is %s: nothing to do", claim.job_id, claim.reason)
-                _call(done)
+                self._let_go(claim.job_id, claim.reason)
+        self._begin_claimed()
+
+    def _let_go(self, job_id: str, reason: str) -> None:
+        if job_id in self._messages:
+            logger.info("job %s is %s: nothing to do", job_id, reason)
+            _call(self._messages.pop(job_id))
+
+    def _begin_claimed(self) -> None:
+        while self._claimed:
+            claim = self._claimed[0]
+            understood = self._understood(claim)  # may need Redis
+            self._claimed.popleft()
+            done = self._messages.pop(claim.job_id, [])
+            self._begin(replace(claim, request=None), done, understood)
 
     def _understood(self, claim: Claim) -> Request | JobError:
         """The request for the engine, with what earlier attempts published."""
         try:
+            params = request_params(claim.request)
+            # Twice the priority leaves room for one more rule: what a client waits for goes first.
+            params["priority"] = 2 * params.get("priority", 0) + claim.waited_for
             again = claim.attempt > 1
             published = self.execution.published(claim.job_id) if again else Published()
             return Request(
@@ -221,7 +275,7 @@ class Relay:
                 deadline=self._clock() + claim.seconds_left,
                 published={index: tuple(ids) for index, ids in published.tokens.items()},
                 published_ends=frozenset(published.ended),
-                **request_params(claim.request),
+                **params,
             )
         except (ValueError, KeyError, TypeError) as error:  # written by another version
             logger.exception("cannot read job %s", claim.job_id, extra=about(claim))
@@ -253,27 +307,36 @@ class Relay:
             self._unsubmitted.append(job)
 
     def _submit(self) -> None:
-        """Submit jobs to the engine in order while its queue has room. The others stay here, and
-        can be cancelled or time out like submitted ones."""
-        while self._unsubmitted:
-            job = self._unsubmitted[0]
-            if job.request is not None and self._live.get(job.claim.job_id) is job:
-                try:
-                    self._engine.submit(job.request)
-                except (EngineOverloaded, EngineStopped):  # stopped: it goes back with the others
-                    break
-                except EngineError as error:
-                    job.end("failed", JobError(error.code, str(error)), None, self._clock())
-                except Exception as error:
-                    logger.exception("job %s failed", job.claim.job_id, extra=about(job.claim))
-                    fault = JobError(RequestFault.code, repr(error))
-                    job.end("failed", fault, None, self._clock())
-            job.request = None
-            self._unsubmitted.popleft()
+        """Submit jobs to the engine, an organization's in order, while its queue has room. The
+        others stay here, and can be cancelled or time out like submitted ones."""
+        refused: set[str] = set()
+        """Organizations whose next job does not fit."""
+        for _ in range(len(self._unsubmitted)):
+            job = self._unsubmitted.popleft()
+            waits = job.request is not None and self._live.get(job.claim.job_id) is job
+            if waits and (job.claim.organization in refused or not self._submit_one(job)):
+                refused.add(job.claim.organization)
+                self._unsubmitted.append(job)
+            else:
+                job.request = None
         now = self._clock()
         for job in self._unsubmitted:
             if job.request is not None and now >= job.deadline:
                 job.end("failed", JobError("queue_timeout"), None, now)
+
+    def _submit_one(self, job: LiveJob) -> bool:
+        """Returns False if the engine has no room for it now."""
+        assert job.request is not None
+        try:
+            self._engine.submit(job.request)
+        except (EngineOverloaded, EngineStopped):  # stopped: it goes back with the others
+            return False
+        except EngineError as error:
+            job.end("failed", JobError(error.code, str(error)), None, self._clock())
+        except Exception as error:
+            logger.exception("job %s failed", job.claim.job_id, extra=about(job.claim))
+            job.end("failed", JobError(RequestFault.code, repr(error)), None, self._clock())
+        return True
 
     def _collect(self, outputs: list[RequestOutput]) -> None:
         for output in outputs:
@@ -300,6 +363,7 @@ class Relay:
 
     def _publish(self, batch: _Batch) -> None:
         verdicts, _ = self.execution.publish(batch.steps, batch.endings)
+        self._wants_jobs |= bool(batch.endings)
         for ending in batch.endings:
             _call(self._live.pop(ending.job_id).done)
         for step, verdict in zip(batch.steps, verdicts, strict=True):
@@ -349,6 +413,8 @@ class Relay:
             jobs = self._live.values()
             self._give_back([job for job in jobs if job.request is None], lost)
             self._give_back([job for job in jobs if job.request is not None], lost=False)
+            unbegun = [(claim.job_id, claim.attempt) for claim in self._claimed]
+            self.execution.release(unbegun, lost=False)
             self.execution.stop_beating()
             if jobs:
                 logger.info("gave %d unfinished jobs back to the queue", len(jobs))

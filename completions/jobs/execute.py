@@ -1,6 +1,6 @@
 """The worker's side of a job: claim, publish, finish and release it, fenced by its attempt."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import IntEnum
 from itertools import chain
@@ -10,7 +10,7 @@ import orjson
 
 from completions.jobs import events
 from completions.jobs.connection import Entries
-from completions.jobs.record import Kind
+from completions.jobs.record import Kind, Level
 from completions.jobs.store import SyncStore
 from completions.jobs.workers import DRAIN_KEPT, HEARTBEAT_TTL
 
@@ -39,6 +39,15 @@ class Claim:
     kind: Kind = "background"
     trace: str = ""
     """W3C headers of that request's span as JSON, where it is traced."""
+    level: Level = Level.LIVE
+    sequences: int = 1
+    size: int = 0
+    """Bytes of its request and view."""
+
+    @property
+    def waited_for(self) -> bool:
+        """Whether a client waits on an open connection."""
+        return self.kind in ("sync", "stream")
 
     @property
     def watched(self) -> bool:
@@ -54,6 +63,30 @@ class NotClaimed:
     reason: Literal["done", "elsewhere", "gone", "foreign"]
     """It has ended, runs elsewhere or waits to run alone, is unknown, or its record is not a
     job's."""
+
+
+@dataclass(frozen=True, slots=True)
+class Room:
+    """What a worker still takes on one level."""
+
+    level: Level
+    sequences: int
+    bytes: int
+    """The last job may exceed either; nothing is taken once one of them is used up."""
+    guests: int
+    """How many organizations may have one job each beyond that, unless they are in `held`."""
+    held: Sequence[str] = ()
+    """Organizations of which the worker has jobs on this level."""
+
+
+@dataclass(frozen=True, slots=True)
+class Taken:
+    """What a worker got in one call of `Execution.take`."""
+
+    claims: Sequence[Claim]
+    settled: Mapping[str, str]
+    """Jobs from messages, by id, that the worker has nothing to do for, each with the reason; or
+    `unlined` for a job of a version without levels, which must be claimed by its id."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,12 +135,32 @@ class Execution:
     def __init__(self, store: SyncStore, worker_id: str) -> None:
         self._store = store
         self.worker_id = worker_id
+        self._takes = 0
 
     def claim(self, job_ids: Sequence[str]) -> list[Claim | NotClaimed]:
+        """Claim jobs by their ids, whoever's turn it is."""
         replies = self._store.call_all(
             [("claim", (job_id, self.worker_id, MAX_LOSSES)) for job_id in job_ids]
         )
         return [_claim(job_id, reply) for job_id, reply in zip(job_ids, replies, strict=True)]
+
+    def take(self, model: str, rooms: Sequence[Room], message_ids: Sequence[str] = ()) -> Taken:
+        """Claim the jobs of a model whose turn it is, and ask what became of those that messages
+        name. If a call raises, the next one gets what it would have got."""
+        terms = {
+            "worker": self.worker_id,
+            "most_losses": MAX_LOSSES,
+            "model": model,
+            "serial": self._takes,
+            "levels": [[r.level, r.sequences, r.bytes, r.guests, list(r.held)] for r in rooms],
+        }
+        ((settled, jobs),) = self._store.call_all([("take", [orjson.dumps(terms), *message_ids])])
+        self._takes += 1
+        claims = [_claim(job_id.decode(), reply) for job_id, reply in jobs]
+        return Taken(
+            [claim for claim in claims if isinstance(claim, Claim)],
+            {job_id.decode(): verdict.decode() for verdict, job_id in settled},
+        )
 
     def published(self, job_id: str) -> Published:
         """What earlier attempts published."""
@@ -184,7 +237,9 @@ def _claim(job_id: str, reply: list[Any]) -> Claim | NotClaimed:
     if verdict != b"run":
         return NotClaimed(job_id, verdict.decode())
     attempt, request, *texts = facts
-    seconds_left, seq, organization, age, request_id, kind, trace = map(bytes.decode, texts)
+    seconds_left, seq, organization, age, request_id, kind, trace, level, sequences, size = map(
+        bytes.decode, texts
+    )
     try:
         document = orjson.loads(request)
     except orjson.JSONDecodeError:
@@ -200,4 +255,7 @@ def _claim(job_id: str, reply: list[Any]) -> Claim | NotClaimed:
         request_id=request_id,
         kind=cast("Kind", kind),
         trace=trace,
+        level=Level(int(level)) if level else Level.LIVE,
+        sequences=int(sequences),
+        size=int(size) or len(request),
     )

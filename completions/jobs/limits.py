@@ -105,7 +105,7 @@ class Limits:
     requests_per_minute: int | None = None
     tokens_per_minute: int | None = None
     max_concurrency: int | None = None
-    """Calls and streams at a time; background jobs do not count."""
+    """Calls, streams and background jobs at a time; lines of batches do not count."""
     budget: Budget = UNBUDGETED
     organization_budget: Budget = UNBUDGETED
     """Shared by all keys of the organization."""

@@ -7,6 +7,7 @@ import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
+from enum import IntEnum
 from functools import cached_property
 from typing import Any, Final, Literal, Self, get_args
 
@@ -22,6 +23,19 @@ ENDED: Final[frozenset[str]] = frozenset(get_args(EndState))
 
 # Celery serves lower numbers first: clients that watch tokens arrive wait least.
 PRIORITIES: Final[Mapping[Kind, int]] = {"stream": 0, "sync": 3, "background": 6, "batch": 9}
+
+
+class Level(IntEnum):
+    """The line that a job waits in. Workers claim jobs of a lower number first."""
+
+    URGENT = 0
+    """Requests with a positive priority, which only some API keys may set."""
+    LIVE = 1
+    """Calls and streams."""
+    BACKGROUND = 2
+    """Background jobs, and requests with a negative priority."""
+    BATCH = 3
+
 
 SEVERAL_ADAPTERS = "*"
 """The adapter of a job whose prompts run with different ones."""
@@ -91,6 +105,15 @@ class NewJob:
         return max(of_kind, PRIORITIES["background"]) if own else of_kind
 
     @property
+    def level(self) -> Level:
+        own = self.request.get("priority", 0)
+        if self.kind == "batch":
+            return Level.BATCH
+        if own > 0:
+            return Level.URGENT
+        return Level.LIVE if self.waited_for and not own else Level.BACKGROUND
+
+    @property
     def kept(self) -> bool:
         """Whether SQL stores it: it survives the loss of Redis and of its web process, and Redis
         keeps its result until SQL has it."""
@@ -117,10 +140,15 @@ class NewJob:
         return math.ceil(most_of_prompt + self._most_completion_tokens * completion)
 
     @property
-    def _most_completion_tokens(self) -> int:
+    def sequences(self) -> int:
+        """How many outputs it computes: each prompt's choices, or candidates of `best_of`."""
         sampling = self.request.get("sampling", {})
         choices = sampling.get("best_of") or sampling.get("n", 1)
-        return int(choices * sampling.get("max_tokens", 0)) * len(self.request.get("prompts", ()))
+        return int(choices * len(self.request.get("prompts", ())))
+
+    @property
+    def _most_completion_tokens(self) -> int:
+        return int(self.sequences * self.request.get("sampling", {}).get("max_tokens", 0))
 
     @property
     def adapter(self) -> str:
@@ -305,6 +333,8 @@ SCRIPT_FIELDS: Final[Mapping[str, str]] = {
     "stored": "1 if the usage record keeps the request.",
     "trace": "NewJob.trace.",
     "bytes": "NewJob.size; absent from jobs of versions that did not count them.",
+    "level": "NewJob.level; absent from jobs of versions without levels, which stand in no line.",
+    "sequences": "NewJob.sequences.",
     "reserved": "Tokens taken from the API key's bucket, if it has one.",
     "held": "What the job reserves from budgets, as JSON: scopes, tokens, cost.",
     "republished": "How often the message was published again since the last claim.",

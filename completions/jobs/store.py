@@ -67,19 +67,29 @@ class Keys:
         return f"{self.prefix}{name}"
 
 
-SCRIPT_KEYS: Final = ("served", "suspect", "queued", "spent", "limits", "busy")
+SCRIPT_KEYS: Final = (
+    "served", "suspect", "queued", "spent", "limits", "busy", "turns", "key_turns", "waiting",
+    "taken",
+)  # fmt: skip
 """Keys, up to their first colon, that only the scripts name."""
 
 
 # Scripts -----------------------------------------------------------------------------------------
 
 _FOLDER = Path(__file__).parent / "lua"
-_SHARED: Final = "".join(
-    (_FOLDER / "shared" / f"{name}.lua").read_text("utf-8")
-    for name in ("keys_and_records", "bytes", "limits", "budgets", "ending")
-)
-"""What precedes every script. Each file uses functions of those before it."""
-_SCRIPTS: Final = {path.stem: _SHARED + path.read_text("utf-8") for path in _FOLDER.glob("*.lua")}
+_SHARED: Final = ("keys_and_records", "turns", "bytes", "limits", "budgets", "ending")
+"""Files that precede every script. Each uses functions of those before it."""
+_CLAIMING: Final = {"claim": ("claiming",), "take": ("claiming",)}
+"""Files that precede some scripts besides, by script."""
+
+
+def _read_script(path: Path) -> str:
+    shared = (*_SHARED, *_CLAIMING.get(path.stem, ()))
+    paths = [*(_FOLDER / "shared" / f"{name}.lua" for name in shared), path]
+    return "".join(each.read_text("utf-8") for each in paths)
+
+
+_SCRIPTS: Final = {path.stem: _read_script(path) for path in _FOLDER.glob("*.lua")}
 
 _Client = TypeVar("_Client", bound=redis.Redis | redis.asyncio.Redis)
 Call = tuple[str, Sequence[Any]]

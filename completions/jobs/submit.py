@@ -215,6 +215,8 @@ def _arguments(
         "most_open": bounds.jobs,
         "most_of_class": bounds.jobs_of_class,
         "most_of_key": bounds.jobs_of_key,
+        "level": job.level,
+        "sequences": job.sequences,
         "size": job.size,
         "most_bytes": most_bytes,
         "check_after": check_after,
@@ -229,6 +231,6 @@ def _arguments(
         "web_lease": WEB_LEASE,
         "queue": message.queue,
     }
-    if job.waited_for:
+    if job.kind != "batch":
         terms["lease"] = seconds + PLACE_KEPT
     return [orjson.dumps(terms), message.payload, *job.record_fields(web_id)]

@@ -176,7 +176,7 @@ class ApiKey(Budgets):
     tokens_per_minute = _limit(
         "Prompt plus completion; reserved at the start, the rest is returned at the end."
     )
-    max_concurrency = _limit("Calls and streams at the same time; background jobs do not count.")
+    max_concurrency = _limit("Calls, streams and background jobs at the same time.")
     default_priority = _priority("The priority of requests that set none, -100 to 100.")
     max_priority = _priority("The highest `priority` that a request may set, -100 to 100.")
     created_at = models.DateTimeField(auto_now_add=True)

@@ -96,6 +96,10 @@ class Sequence:
     """Full blocks that the prefix cache knows."""
     cached_tokens: int = 0
     """Prompt tokens that were in the prefix cache when the sequence first ran."""
+    num_at_start: int = 0
+    """Tokens that it had when it last got a slot."""
+    has_yielded: bool = False
+    """It was preempted for an organization that ran nothing."""
     num_begun: int = 0
     """Prompt tokens that a step has begun to compute, or that were cached."""
     arrival: int = UNPLACED

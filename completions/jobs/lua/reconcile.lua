@@ -27,6 +27,7 @@ local function look(id)
   end
   local pause = tonumber(state == 'queued' and ARGV[2] or ARGV[3])
   if state == 'queued' or lost then
+    line_up(id)
     again[#again + 1] = {id, job[5], job[6], job[7] or ''}
     pause = pause * 2 ^ math.min(redis.call('HINCRBY', key, 'republished', 1) - 1, 7)
   end

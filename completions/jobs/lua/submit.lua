@@ -1,7 +1,7 @@
 -- Accept a job and publish its message, unless too many jobs or bytes are open, no worker serves its model, or its API
 -- key has reached a limit or a budget.
 -- ARGV: the terms as JSON, the Celery message, then field, value, ... of the record. Terms:
---   id, kind, model, key (API key), organization
+--   id, kind, model, key (API key), organization, level, sequences
 --   most_open, most_of_class, most_of_key   jobs that may be open: in all, of its class, of its API key
 --   size, most_bytes                        bytes of its request and view; the bounds of its scopes, see shared/bytes.lua
 --   check_after                             seconds until the reconciler's first look
@@ -48,12 +48,13 @@ if verdict == 'ok' then
   local deadline = at + job.seconds
   redis.call('HSET', job_key(id), 'state', 'queued', 'attempt', 0, 'losses', 0, 'seq', 1, 'created', tostring(at),
     'model', job.model, 'kind', kind, 'key', job.key, 'organization', job.organization, 'deadline', tostring(deadline),
-    'bytes', job.size, unpack(ARGV, 3))
+    'bytes', job.size, 'level', job.level, 'sequences', job.sequences, unpack(ARGV, 3))
   add_bytes(sized, sums, job.size)
   if job.limits[2] > 0 then redis.call('HSET', job_key(id), 'reserved', job.tokens) end
   local held = hold(found, job.tokens, job.cost)
   if held then redis.call('HSET', job_key(id), 'held', held) end
   redis.call('ZADD', prefix .. 'open', at + job.check_after, id)
+  enter_line(id, job.level, job.model, job.organization, job.key, tostring(at), string.format('%.6f', at))
   redis.call('SADD', depth, id)
   if kind ~= 'batch' then redis.call('ZADD', own, deadline + COUNTED, id) end
   if job.web ~= '' then

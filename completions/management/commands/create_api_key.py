@@ -44,7 +44,7 @@ _count = _integer(1, 2**31 - 1)
 _LIMITS: tuple[tuple[str, str, Callable[[str], Any], str], ...] = (
     ("--rpm", "requests_per_minute", _count, "requests per minute"),
     ("--tpm", "tokens_per_minute", _count, "tokens per minute"),
-    ("--max-concurrency", "max_concurrency", _count, "calls and streams at the same time"),
+    ("--max-concurrency", "max_concurrency", _count, "calls, streams, background jobs at a time"),
     ("--daily-token-budget", "daily_token_budget", _count, "tokens per day (UTC)"),
     ("--monthly-token-budget", "monthly_token_budget", _count, "tokens per month (UTC)"),
     ("--daily-cost-budget", "daily_cost_budget", _money, "cost per day, see models.toml"),

@@ -3,16 +3,16 @@
 Every token is a choice of its own, so a job's next event has the number of its next token.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
 from completions.jobs.events import Usage
-from completions.jobs.execute import MAX_LOSSES, Claim, Verdict
+from completions.jobs.execute import MAX_LOSSES, Claim, Room, Verdict
 from completions.jobs.reconcile import FAILED_AFTER
 from completions.jobs.record import NewJob
 
 PLACES = 2
-"""Calls and streams with limits that one API key may have at a time."""
+"""Jobs with limits, lines of batches apart, that one API key may have at a time."""
 MOST_OF_CLASS = MOST_OF_KEY = 4
 BYTES_OF_KEY = 240
 """Four of the jobs without limits, three of those with limits."""
@@ -62,9 +62,6 @@ class ModelJob:
     def suspect(self) -> bool:
         return self.losses >= MAX_LOSSES - 1
 
-    def give_back(self) -> None:
-        self.state, self.owner = "queued", ""
-
     def end(self, state: str, code: str | None = None, usage: Usage | None = None) -> None:
         """Without usage, nobody but Redis knows what it generated."""
         assert self.open, "it ends once"
@@ -83,6 +80,59 @@ class Held:
     """Of its next event."""
 
 
+class Lines:
+    """Jobs in line: by level, organization, API key and age."""
+
+    def __init__(self) -> None:
+        self.waiting: dict[tuple[int, int, int], set[str]] = {}
+        self.turns: dict[tuple[int, ...], dict[int, float]] = {}
+        """By level: organizations; by level and organization: keys. Each with the time since which
+        it waits for its turn."""
+        self._now = 0.0
+
+    def tick(self) -> None:
+        """A script begins. What it puts in line at the same time goes by name."""
+        self._now += 1
+
+    def enter(self, job: ModelJob, ticks: bool = True) -> None:
+        if ticks:
+            self.tick()
+        level, organization, key = place = place_in_line(job.new)
+        self.waiting.setdefault(place, set()).add(job.new.id)
+        self.turns.setdefault((level, organization), {}).setdefault(key, self._now)
+        self.turns.setdefault((level,), {}).setdefault(organization, self._now)
+
+    def leave(self, job: ModelJob) -> None:
+        place = place_in_line(job.new)
+        if job.new.id in self.waiting.get(place, ()):
+            self.waiting[place].remove(job.new.id)
+            self._close(*place)
+
+    def _close(self, level: int, organization: int, key: int) -> None:
+        if self.waiting[level, organization, key]:
+            return
+        del self.waiting[level, organization, key]
+        del self.turns[level, organization][key]
+        if not self.turns[level, organization]:
+            del self.turns[level, organization], self.turns[level,][organization]
+
+    def organizations(self, level: int) -> list[int]:
+        turns = self.turns.get((level,), {})
+        return sorted(turns, key=lambda each: (turns[each], str(each)))
+
+    def next(self, level: int, organization: int) -> str | None:
+        keys = self.turns.get((level, organization))
+        if not keys:
+            return None
+        self._now += 1e-6
+        key = min(keys, key=lambda each: (keys[each], str(each)))
+        job_id = min(self.waiting[level, organization, key])
+        keys[key] = self.turns[level,][organization] = self._now
+        self.waiting[level, organization, key].remove(job_id)
+        self._close(level, organization, key)
+        return job_id
+
+
 class Model:
     def __init__(self) -> None:
         self.jobs: dict[str, ModelJob] = {}
@@ -91,6 +141,7 @@ class Model:
         self.rids: set[str] = set()
         self.beating: set[str] = set()
         self.leases: set[str] = set()
+        self.lines = Lines()
         self.alone: dict[str, str] = {}
         """By worker: the suspect that it claimed last."""
 
@@ -99,18 +150,18 @@ class Model:
 
     def refusal(self, new: NewJob, limited: bool) -> str:
         """Why a new job is refused; empty if it is not. Only budgets bound lines of batches."""
-        others, waited_for = self.open_jobs(), new.waited_for
+        others = self.open_jobs()
         mates = [job for job in others if job.new.api_key_id == new.api_key_id]
         held = sum(job.new.most_tokens for job in mates if job.limited)
         spent = held + self.spent_tokens(new.api_key_id) + new.most_tokens
-        busy = sum(job.limited and job.new.waited_for for job in mates)
+        busy = sum(job.limited and job.new.kind != "batch" for job in mates)
         size = new.size + sum(job.new.size for job in mates if job.new.kind != "batch")
         bounds = {
             "full": sum(class_of(job.new) == class_of(new) for job in others) >= MOST_OF_CLASS,
             "crowded": sum(job.new.kind != "batch" for job in mates) >= MOST_OF_KEY,
             "bytes": size > BYTES_OF_KEY,
             "budget": limited and spent > MONTHLY_TOKENS,
-            "concurrency": limited and waited_for and busy >= PLACES,
+            "concurrency": limited and busy >= PLACES,
         }
         if new.kind == "batch":
             bounds = {"budget": bounds["budget"]}
@@ -122,14 +173,46 @@ class Model:
     def accept(self, job: ModelJob) -> None:
         self.jobs[job.new.id] = job
         self.accepted.append(job)
+        self.lines.enter(job)
         if job.web:
             self.leases.add(job.web)
 
     def is_unwanted(self, job: ModelJob) -> bool:
         return job.cancelling or bool(job.web and job.web not in self.leases)
 
+    def take(self, worker: str, rooms: Iterable[Room]) -> list[str]:
+        """The jobs that the worker claims, in order."""
+        self.lines.tick()
+        return [job_id for room in rooms for job_id in self._fill(worker, room)]
+
+    def _fill(self, worker: str, room: Room) -> Iterator[str]:
+        left, held = room.sequences, set(map(int, room.held))
+        while left > 0 and (waiting := self.lines.organizations(room.level)):
+            held.add(waiting[0])
+            for job_id in self._serve(worker, room.level, waiting[0]):
+                left -= self.jobs[job_id].new.sequences
+                yield job_id
+        guests = room.guests
+        for organization in self.lines.organizations(room.level) if guests > 0 else ():
+            if guests > 0 and organization not in held:
+                for job_id in self._serve(worker, room.level, organization):
+                    guests -= 1
+                    yield job_id
+
+    def _serve(self, worker: str, level: int, organization: int) -> Iterator[str]:
+        """The next job of an organization that runs."""
+        while job_id := self.lines.next(level, organization):
+            if self.judge(worker, job_id) == "run":
+                yield job_id
+                return
+
     def claim(self, worker: str, job_id: str) -> str:
         """Return `run`, or the reason for which the worker does not run the job."""
+        if job_id in self.jobs:
+            self.lines.leave(self.jobs[job_id])
+        return self.judge(worker, job_id)
+
+    def judge(self, worker: str, job_id: str) -> str:
         job = self.jobs.get(job_id)
         if job is None:
             return "gone"
@@ -141,7 +224,7 @@ class Model:
             if job.owner in self.beating:
                 return "elsewhere"
             job.losses += 1
-            job.give_back()
+            job.state, job.owner = "queued", ""
         self._end_waiting(job)
         if not job.open:
             return "done"
@@ -176,7 +259,7 @@ class Model:
         if job is None:
             return Verdict.NOT_YOURS
         if tokens and number > job.next_number:
-            job.give_back()
+            self.give_back(job)
             return Verdict.NOT_YOURS
         if number == job.next_number:
             job.tokens += tokens
@@ -187,7 +270,7 @@ class Model:
         if job is None:
             return False
         if state == "completed" and number > job.next_number:
-            job.give_back()
+            self.give_back(job)
             return False
         job.end(state, usage=usage)
         return True
@@ -195,13 +278,18 @@ class Model:
     def release(self, held: Held, lost: bool) -> None:
         job = self._own(held)
         if job is not None:
-            job.give_back()
+            self.give_back(job)
             job.losses += lost
+
+    def give_back(self, job: ModelJob) -> None:
+        job.state, job.owner = "queued", ""
+        self.lines.enter(job)
 
     def cancel(self, job_id: str) -> str | None:
         job = self.jobs.get(job_id)
         found = job.state if job else None
         if job and found == "queued":
+            self.lines.leave(job)
             job.end("cancelled")
         elif job and found == "running":
             job.cancelling = True
@@ -211,11 +299,12 @@ class Model:
         job = self.jobs.get(job_id)
         found = job.state if job else None
         if job and job.open:
-            job.give_back()
+            self.give_back(job)
         return found
 
     def reconcile(self, job_ids: Iterable[str]) -> set[str]:
         """The jobs, among these, whose messages are published again."""
+        self.lines.tick()
         return {job_id for job_id in job_ids if self._look(self.jobs[job_id])}
 
     def _look(self, job: ModelJob) -> bool:
@@ -226,11 +315,19 @@ class Model:
             job.end("failed", "generation_timeout")
         elif waits and self.is_unwanted(job):
             job.end("cancelled")
+        if not job.open:
+            self.lines.leave(job)
+        elif waits:
+            self.lines.enter(job, ticks=False)
         return job.open and waits
 
 
 def class_of(job: NewJob) -> str:
     return "interactive" if job.waited_for else job.kind
+
+
+def place_in_line(job: NewJob) -> tuple[int, int, int]:
+    return job.level, job.organization_id, job.api_key_id
 
 
 def byte_scopes(job: NewJob) -> list[str]:

@@ -45,6 +45,7 @@ class Found:
             else:
                 assert not self._seen["hgetall", f"job:{job.new.id}"]
         self._check_sets()
+        self._check_lines()
         self._check_usage()
         self._check_spending()
         self._check_bucket()
@@ -139,7 +140,7 @@ class Found:
             mates = [job for job in open_jobs if job.new.api_key_id == key]
             queued = {job.new.id for job in mates if job.new.kind != "batch"}
             assert self._members("zrange", f"queued:{key}") == queued
-            busy = {job.new.id for job in mates if job.limited and job.new.waited_for}
+            busy = {job.new.id for job in mates if job.limited and job.new.kind != "batch"}
             assert self._members("zrange", f"busy:{key}") == busy
 
         sums = Counter[str]()
@@ -149,13 +150,34 @@ class Found:
         found = {name.decode(): int(sum_) for name, sum_ in self._seen["hgetall", "bytes"].items()}
         assert {scope: sum_ for scope, sum_ in found.items() if sum_} == sums
 
+    def _check_lines(self) -> None:
+        lines, found = self._model.lines, {}
+        for name in ("turns", "key_turns", "waiting"):
+            for key in self._client.scan_iter(f"{PREFIX}{name}:*"):
+                *place, model = key.decode().removeprefix(f"{PREFIX}{name}:").split(":")
+                assert model == "m"
+                found[name, *map(int, place)] = {
+                    member.decode() for member in self._client.zrange(key, 0, -1)
+                }
+        expected: dict[Any, set[str]] = {
+            ("waiting", *place): ids for place, ids in lines.waiting.items()
+        }
+        for place, members in lines.turns.items():
+            if members:
+                name = "turns" if len(place) == 1 else "key_turns"
+                expected[name, *place] = set(map(str, members))
+        assert found == expected
+
     def _check_usage(self) -> None:
         entries = self._seen["xrange", "usage"]
         listed = Counter([fields[b"id"].decode() for _, fields in entries] + self.settled)
         assert listed == Counter(job.new.id for job in self._model.accepted if not job.open)
 
     def _check_spending(self) -> None:
-        scopes = {f"o{ORGANIZATION}": self._model.accepted}
+        accepted = self._model.accepted
+        scopes = {
+            f"o{ORGANIZATION}": [j for j in accepted if j.new.organization_id == ORGANIZATION]
+        }
         limited = {job.new.api_key_id for job in self._model.accepted if job.limited}
         for key in limited:
             scopes[f"k{key}"] = [j for j in self._model.accepted if j.new.api_key_id == key]
@@ -179,5 +201,5 @@ class Found:
 
     def check_that_nothing_is_left(self) -> None:
         assert self._model.open_jobs() == []
-        for pattern in ("open", "depth:*", "queued:*", "busy:*"):
+        for pattern in ("open", "depth:*", "queued:*", "busy:*", "*turns:*", "waiting:*"):
             assert self._client.keys(PREFIX + pattern) == []

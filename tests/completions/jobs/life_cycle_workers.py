@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, precondition, rule
 
 from completions.jobs.events import EndState, Usage
-from completions.jobs.execute import Claim, Ending, Execution, StepEvent, Verdict
+from completions.jobs.execute import Claim, Ending, Execution, Room, StepEvent, Verdict
+from completions.jobs.record import Level
 from completions.jobs.store import SyncStore
 from completions.jobs.submit import FIRST_CHECK
 from tests.completions.jobs.job_making import PREFIX
@@ -71,6 +72,36 @@ class Workers(RuleBasedStateMachine):
                 self._begin(worker, reply)
             else:
                 assert (reply.job_id, reply.reason) == (job_id, verdict)
+
+    @rule(
+        slot=slots,
+        sequences=st.lists(st.integers(-1, 4), min_size=4, max_size=4),
+        guests=st.integers(0, 2),
+        again=st.booleans(),
+    )
+    def serve(self, slot: int, sequences: Sequence[int], guests: int, again: bool) -> None:
+        """A worker takes the jobs whose turn it is. `again` if the first reply was lost."""
+        worker = self.workers[slot]
+        own = [job.new for job in self.model.open_jobs() if job.owner == worker.worker_id]
+        rooms = [
+            Room(
+                level,
+                left,
+                10**6,
+                guests,
+                [str(j.organization_id) for j in own if j.level == level],
+            )
+            for level, left in zip(Level, sequences, strict=True)
+        ]
+        expected = self.model.take(worker.worker_id, rooms)
+        for _ in range(1 + (again and bool(expected))):
+            serial = worker._takes
+            taken = worker.take("m", rooms)
+            assert [claim.job_id for claim in taken.claims] == expected
+            for claim in taken.claims:
+                self._begin(worker, claim)
+            worker._takes = serial
+        worker._takes += 1
 
     def _begin(self, worker: Execution, claim: Claim) -> None:
         job = self.model.jobs[claim.job_id]

@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 
 import pytest
 import redis
-from hypothesis import settings
+from hypothesis import Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import initialize, invariant, precondition, rule, run_state_machine_as_test
 
@@ -39,7 +39,12 @@ from tests.completions.jobs.life_cycle_model import (
     PLACES,
     ModelJob,
 )
-from tests.completions.jobs.life_cycle_state import TOKENS_PER_MINUTE, Found, seed_budgets
+from tests.completions.jobs.life_cycle_state import (
+    ORGANIZATION,
+    TOKENS_PER_MINUTE,
+    Found,
+    seed_budgets,
+)
 from tests.completions.jobs.life_cycle_workers import WEBS, Workers, picks, several
 
 pytestmark = pytest.mark.integration
@@ -50,12 +55,14 @@ LIMITS = Limits(
     budget=Budget(monthly_tokens=MONTHLY_TOKENS),
     organization_budget=Budget(monthly_cost=10**9),
 )
+PHASES = (Phase.generate,)
 PRICES = (500.0, 100.0, 2000.0)
-LIMITED_KEY, OTHER_KEY = 8, 9
+LIMITED_KEY, OTHER_KEY, STRANGERS_KEY = 8, 9, 10
+STRANGERS = 11
 MOST_JOBS = 10
 specs = st.tuples(
     st.sampled_from(["sync", "stream", "background", "batch"]),
-    st.booleans(),  # whether its key has limits
+    st.sampled_from([LIMITED_KEY, LIMITED_KEY, OTHER_KEY, STRANGERS_KEY]),
     st.integers(0, 1),  # its web process
     st.sampled_from(["", "", "", "a", "b"]),  # the client's own id
     st.booleans(),  # whether it is sent twice
@@ -96,14 +103,16 @@ class LifeCycle(Workers):
     def submit(self, spec: Any) -> None:
         self._submit(*spec)
 
-    def _submit(self, kind: Any, limited: bool, web: int, rid: str, again: bool) -> None:
+    def _submit(self, kind: Any, key: int, web: int, rid: str, again: bool) -> None:
         """`again` if the first reply was lost."""
+        limited = key == LIMITED_KEY
         job_id, fields = f"job-{len(self.model.accepted)}", {"deadline": time.time() + 3600}
         if limited:
             more = {"prices": PRICES, "api_key_id": LIMITED_KEY}
             new = limited_job(job_id, LIMITS, kind, **more, **fields)
         else:
-            new = new_job(job_id, kind, api_key_id=OTHER_KEY, **fields)
+            organization = STRANGERS if key == STRANGERS_KEY else ORGANIZATION
+            new = new_job(job_id, kind, api_key_id=key, organization_id=organization, **fields)
         if rid and not self._takes(rid, new):
             return
         refused = self.model.refusal(new, limited)
@@ -245,7 +254,7 @@ def test_any_order_of_events(valkey: Any, redis_client: redis.Redis) -> None:
     }
     try:
         machine = type("Machine", (LifeCycle,), bound)
-        run_state_machine_as_test(machine, settings=settings(stateful_step_count=60))
+        run_state_machine_as_test(machine, settings=settings(stateful_step_count=60, phases=PHASES))
     finally:
         loop.run_until_complete(client.aclose())
         loop.close()

@@ -12,7 +12,7 @@ from completions.jobs.limits import Allowance, LimitReachedError, Limits, Remain
 from completions.jobs.reconcile import reconcile
 from completions.jobs.record import NewJob
 from completions.jobs.store import JobStore
-from completions.jobs.submit import Submission
+from completions.jobs.submit import Submission, submit_kept
 from tests.completions.jobs.job_making import PREFIX, limited_job
 
 pytestmark = pytest.mark.integration
@@ -104,14 +104,17 @@ async def test_a_cancelled_job_costs_no_tokens(submission, worker) -> None:
         await submission.cancel(name)
 
 
-async def test_places_are_free_again_when_jobs_end(submission, worker) -> None:
+async def test_places_are_free_again_when_jobs_end(submission, worker, redis_client) -> None:
     limits = Limits(max_concurrency=2)
     for name in ("a", "b"):
         await submission.submit(limited_job(name, limits))
     assert (
         await refused(submission, limited_job("c", limits, kind="stream"))
     ).limit == "concurrency"
-    await submission.submit(limited_job("later", limits, kind="background"))
+    later = limited_job("later", limits, kind="background")
+    assert (await refused(submission, later)).limit == "concurrency"
+    line = limited_job("line", limits, kind="batch")
+    submit_kept(JobStore(redis_client, PREFIX), [line])
     await submission.cancel("a")
     await submission.submit(limited_job("c", limits, kind="stream"))
 

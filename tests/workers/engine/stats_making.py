@@ -7,7 +7,7 @@ from workers.engine.stats import EngineStats
 
 _IDLE = EngineStats(
     forward="c",
-    slots=0,
+    slots=64,
     running=0,
     waiting=0,
     kv_blocks_used=0,

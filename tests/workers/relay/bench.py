@@ -64,18 +64,30 @@ class ScriptedEngine:
 class Bench:
     """A relay with its engine and what Celery would see."""
 
-    def __init__(self, url, name="worker-1", stream_interval=1):
+    def __init__(self, url, name="worker-1", stream_interval=1, **options):
         self.engine = ScriptedEngine()
         self.broken = []
         self.client = connect(url)
         execution = Execution(JobStore(self.client, PREFIX), name)
         self.relay = Relay(
-            self.engine, execution, "m", self.broken.append, stream_interval=stream_interval
+            self.engine,
+            execution,
+            "m",
+            self.broken.append,
+            stream_interval=stream_interval,
+            **options,
         )
         self.acknowledged = []
-        self.relay.start()
+        self._started = False
+
+    def start(self):
+        """From now on, it also takes jobs without a message."""
+        if not self._started:
+            self._started = True
+            self.relay.start()
 
     def run(self, job_id="job"):
+        self.start()
         self.relay.submit(job_id, lambda: self.acknowledged.append(job_id))
 
     def started(self):
@@ -89,7 +101,7 @@ class Bench:
         return self.client.hget(f"{PREFIX}job:{job_id}", "state").decode()
 
 
-def eventually(condition, timeout=120.0):
+def eventually(condition, timeout=15.0):
     deadline = time.monotonic() + timeout
     while not condition():
         assert time.monotonic() < deadline, "it did not happen in time"

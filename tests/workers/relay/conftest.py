@@ -24,9 +24,9 @@ async def submit(valkey, redis_client):
     client = connect_async(valkey.url)
     submission = Submission(JobStore(client, PREFIX), "web-1")
 
-    async def send(job_id="job", seconds=60.0, kind="background", **extra):
+    async def send(job_id="job", seconds=60.0, kind="background", organization=1, **extra):
         request = {"prompts": [[1, 2]], "sampling": SAMPLING, "grammar": None, **extra}
-        job = NewJob(job_id, kind, "m", 1, 1, request, {}, time.time() + seconds, 60)
+        job = NewJob(job_id, kind, "m", organization, 1, request, {}, time.time() + seconds, 60)
         await submission.submit(job)
 
     send.submission = submission

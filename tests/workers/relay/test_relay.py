@@ -156,18 +156,61 @@ async def test_what_the_payload_says_reaches_the_engine(bench, submit):
     eventually(lambda: len(bench.engine.requests) == 2)
     assert bench.engine.requests["job"].adapters == ()
     adapted = bench.engine.requests["adapted"]
-    assert (adapted.adapters, adapted.priority, adapted.cache_salt) == (("legal",), 7, "s")
+    assert (adapted.adapters, adapted.priority, adapted.cache_salt) == (("legal",), 14, "s")
     assert (adapted.return_hidden_states, adapted.return_routed_experts) == (True, False)
 
 
 async def test_the_priority_reaches_the_engine(bench, submit):
     await submit()
-    await submit("line", priority=-1_000_000)
+    await submit("line", kind="batch", priority=-1_000_000)
+    bench.relay.execution.beat("m", {})
+    await submit("call", kind="sync")
+    await submit("urgent", priority=1)
     bench.run()
-    bench.run("line")
-    eventually(lambda: len(bench.engine.requests) == 2)
-    assert bench.engine.requests["job"].priority == 0
-    assert bench.engine.requests["line"].priority == -1_000_000
+    eventually(lambda: len(bench.engine.requests) == 4)
+    priorities = [bench.engine.requests[n].priority for n in ("line", "job", "call", "urgent")]
+    assert priorities == [-2_000_000, 0, 1, 2]  # what a client waits for goes before equals
+    assert list(bench.engine.requests) == ["urgent", "call", "job", "line"]
+
+
+async def test_it_takes_jobs_of_which_another_worker_has_the_message(bench, submit):
+    await submit()
+    bench.start()
+    bench.started()
+    bench.engine.tokens("job", [5], FinishReason.STOP)
+    eventually(lambda: bench.state() == "completed")
+    assert bench.acknowledged == []
+
+
+async def test_a_worker_that_stops_leaves_waiting_jobs_to_others(bench, submit):
+    bench.start()
+    assert bench.relay.wait_idle(60)
+    await submit()
+    bench.run()
+    eventually(lambda: bench.acknowledged == ["job"])
+    assert bench.state() == "queued"
+    assert not bench.engine.requests
+
+
+async def test_a_worker_full_of_bytes_leaves_jobs_to_others(valkey, redis_client, submit):
+    """But it takes one job of each organization that has none here."""
+    full, other = (Bench(valkey.url, f"worker-{n}", max_held_bytes=1) for n in (1, 2))
+    for name in ("first", "second", "third"):
+        await submit(name)
+    await submit("guest", organization=2)
+    for name in ("first", "second", "third", "guest"):
+        full.run(name)
+    eventually(lambda: set(full.engine.requests) == {"first", "guest"})
+    other.start()
+    eventually(lambda: list(other.engine.requests) == ["second"])
+    eventually(lambda: full.acknowledged == ["second"])  # it runs elsewhere
+    assert full.state("third") == "queued"
+    full.engine.tokens("first", [5], FinishReason.STOP)
+    full.engine.tokens("guest", [5], FinishReason.STOP)
+    eventually(lambda: "third" in full.engine.requests)
+    for bench in (full, other):
+        bench.relay.stop()
+        bench.client.close()
 
 
 async def test_a_message_delivered_again_while_its_job_runs_is_acknowledged_with_it(bench, submit):
@@ -218,6 +261,7 @@ async def test_a_failed_job_pays_for_what_the_cache_held_as_such(bench, submit):
 
 async def test_it_learns_of_a_drain_and_says_that_it_follows(bench, redis_client, valkey):
     workers.drain(JobStore(redis_client, PREFIX), "worker-1")
+    bench.start()
     eventually(lambda: bench.relay.drain_wanted)
     bench.relay.accepting = False  # as whoever consumes messages does
     eventually(lambda: not workers.watch_workers(JobStore(redis_client, PREFIX))[0].accepting)

@@ -9,7 +9,8 @@ from workers.engine.scheduling.block_pool import BlockPool
 from workers.engine.scheduling.pending_prefixes import PendingPrefixes
 from workers.engine.scheduling.prefix_cache import PrefixCache
 from workers.engine.scheduling.saved_states import StatefulPrefixCache, StateSave
-from workers.engine.scheduling.waiting_queue import MAX_PASSED_OVER, WaitingQueue
+from workers.engine.scheduling.turns import is_overdue, pop_newest, take_turns
+from workers.engine.scheduling.waiting_queue import WaitingQueue
 from workers.engine.sequence import UNPLACED, Sequence
 from workers.engine.speculation.draft import NO_DRAFT, Draft
 
@@ -47,6 +48,10 @@ class Scheduler:
     is empty, the most junior sequence is preempted: it loses its blocks, waits at the head of its
     organization, and computes its tokens again. So the most senior sequence always runs, and since
     no sequence needs more than the whole pool, every sequence ends.
+
+    An organization that runs nothing gets a slot of the one that has most on the same priority, as
+    soon as one of its sequences may yield. However long others generate, nobody waits for their
+    end.
 
     Smaller sequences that would fit do not overtake the head of the queue. A sequence of a higher
     priority takes its slot and blocks from lower-priority ones. However many high-priority
@@ -101,6 +106,7 @@ class Scheduler:
         crowded = self.preemptions > preemptions  # freed blocks go to running sequences
         if not crowded:
             self._make_way()
+            self._give_turn()
             output.grown = [seq for seq in output.grown if seq.slot != UNPLACED]
         chunks = output.chunks
         unfinished = []
@@ -110,9 +116,11 @@ class Scheduler:
             else:
                 unfinished.append(sequence)
         budget = self._budget - len(chunks)
-        unfinished.sort(key=_turn)
+        if not crowded:
+            budget = self._admit_owed(output, budget, unfinished)
+        unfinished = take_turns(unfinished)
         for sequence in unfinished:
-            if not crowded and not _is_overdue(sequence):
+            if not crowded and not is_overdue(sequence):
                 budget = self._admit(output, budget, above=sequence.rank)
             if placed := self._place(sequence, budget, chunks):
                 sequence.passed_over = 0
@@ -130,7 +138,9 @@ class Scheduler:
         Returns None if the step needs a real decision: a sequence could be admitted, must make way,
         is at its last token, has more to compute, or needs a block that is not free.
         """
-        may_start = self._queue and (self.free_slots or self._is_outranked)
+        may_start = self._queue and (
+            self.free_slots or self._is_outranked or self._find_victims() is not None
+        )
         if len(rows) != len(self.running) or may_start:
             return None
         short = []
@@ -273,6 +283,39 @@ class Scheduler:
                 return
             self._preempt(self.running[-1])
 
+    def _give_turn(self) -> None:
+        """Preempt for an organization that runs nothing, if others of its priority do."""
+        if not self._queue:
+            return
+        for victim in self._find_victims() or ():
+            victim.has_yielded = True
+            self._preempt(victim)
+
+    def _find_victims(self) -> list[Sequence] | None:
+        """The newest sequences of the organizations with the most slots, as many as must make way
+        for an organization that runs nothing; None if there is none, or they do not suffice.
+
+        An organization keeps its last slot until the sequence in it has progressed, and a
+        sequence that has yielded before does not again until then. So time goes into progress, not
+        into computing tokens again and again.
+        """
+        head = self._queue.owed
+        if head is None or (self.free_slots and self._has_room(head, self._match(head))):
+            return None
+        by_owner: dict[str, list[Sequence]] = {}
+        for sequence in self.running:  # the oldest of each organization first
+            if sequence.rank == head.rank:
+                by_owner.setdefault(sequence.organization, []).append(sequence)
+        missing = self._blocks_needed(head) - len(self._match(head)) + len(self.running)
+        missing -= self._pool.num_free
+        victims: list[Sequence] = []
+        while not victims or missing > 0:
+            if (victim := pop_newest(by_owner)) is None:
+                return None
+            victims.append(victim)
+            missing -= len(victim.block_ids) + 1
+        return victims
+
     def _preempt(self, sequence: Sequence) -> None:
         self._release(sequence)
         sequence.num_computed = sequence.num_stored = 0
@@ -281,6 +324,7 @@ class Scheduler:
 
     def _release(self, sequence: Sequence) -> None:
         self.running.remove(sequence)
+        self._queue.stop(sequence)
         self._pool.free(sequence.block_ids)
         self.free_slots.append(sequence.slot)
         sequence.block_ids, sequence.slot = [], UNPLACED
@@ -314,16 +358,30 @@ class Scheduler:
 
     # Waiting ------------------------------------------------------------------------------------
 
+    def _admit_owed(self, output: SchedulerOutput, budget: int, unfinished: list[Sequence]) -> int:
+        """Start a sequence of each organization that runs nothing, before prompts of the same rank
+        take the budget. Return the budget left."""
+        while budget > 0 and self.free_slots and (head := self._queue.owed) is not None:
+            if any(each.rank > head.rank or is_overdue(each) for each in unfinished):
+                break
+            if (sequence := self._next(None)) is None:
+                break
+            budget = self._begin(sequence, output, budget)
+        return budget
+
     def _admit(self, output: SchedulerOutput, budget: int, above: float | None = None) -> int:
         """Start waiting sequences, only those ranked ``above`` if given. Return the budget left."""
         while budget > 0 and self.free_slots:
             sequence = self._next(above)
             if sequence is None:
                 break
-            output.admitted.append(sequence)
-            output.tainted += self._pool.take_tainted(sequence.block_ids)
-            budget -= self._place(sequence, budget, output.chunks)
+            budget = self._begin(sequence, output, budget)
         return budget
+
+    def _begin(self, sequence: Sequence, output: SchedulerOutput, budget: int) -> int:
+        output.admitted.append(sequence)
+        output.tainted += self._pool.take_tainted(sequence.block_ids)
+        return budget - self._place(sequence, budget, output.chunks)
 
     def _next(self, above: float | None) -> Sequence | None:
         """Start the sequence whose turn it is, if there is room and no running sequence computes a
@@ -358,6 +416,7 @@ class Scheduler:
         assert blocks is not None
         sequence.block_ids = matched + blocks
         sequence.slot = self.free_slots.pop()
+        sequence.num_at_start = len(sequence.token_ids)
         sequence.num_computed = len(matched) * self._block_size
         sequence.num_stored = len(matched)
         insort(self.running, sequence, key=_seniority)
@@ -389,14 +448,3 @@ class Scheduler:
 
 def _seniority(sequence: Sequence) -> tuple[float, int]:
     return -sequence.rank, sequence.arrival
-
-
-def _turn(sequence: Sequence) -> tuple[bool, bool]:
-    """Sort key: sequences that decode forced tokens come before prompts. Among prompts, the ones
-    that were overtaken too often come first."""
-    is_prefill = sequence.num_computed < sequence.prompt_len
-    return is_prefill, not _is_overdue(sequence)
-
-
-def _is_overdue(sequence: Sequence) -> bool:
-    return sequence.passed_over >= MAX_PASSED_OVER

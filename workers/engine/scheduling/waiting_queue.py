@@ -29,6 +29,7 @@ class _Tenant:
     waiting: OrderedDict[Sequence, None] = field(default_factory=OrderedDict)
     members: int = 0
     """Its sequences, waiting and running."""
+    running: int = 0
     credit: int = 0
     """Tokens that it may still spend in this round; negative if its sequences took more."""
     overtaken: int = 0
@@ -59,6 +60,9 @@ class WaitingQueue:
     and pays for the tokens that they compute and generate, so that backlogged organizations get
     equal numbers of tokens.
 
+    An organization that runs nothing goes before others; among several, the one with the highest
+    credit. So each has at least one sequence running if there are as many slots as organizations.
+
     Credit does not accumulate: an organization that begins to wait has no more than the highest
     credit among the organizations already waiting.
     """
@@ -80,6 +84,14 @@ class WaitingQueue:
     def top_rank(self) -> float | None:
         """The rank of the sequence whose turn it is."""
         return math.inf if self._overdue() is not None else self.top_priority
+
+    @property
+    def owed(self) -> Sequence | None:
+        """The sequence whose turn it is, if its organization runs nothing on its priority."""
+        if self._overdue() is not None or (priority := self.top_priority) is None:
+            return None
+        ring = self._levels[priority].ring
+        return self.peek() if any(not tenant.running for tenant in ring) else None
 
     def add(self, sequence: Sequence) -> None:
         """Add a new sequence. The caller must :meth:`forget` it when it ends."""
@@ -119,15 +131,21 @@ class WaitingQueue:
         return True
 
     def start(self, sequence: Sequence) -> None:
-        """Remove the sequence whose turn it is, and count its start."""
+        """Remove the sequence whose turn it is, and count its start. The caller must :meth:`stop`
+        it when it stops running."""
         level = self._levels[sequence.priority]
         if level is self._overdue():
             sequence.promoted, self._promoted = True, sequence
         level.passed_over = 0
         self.remove(sequence)
+        level.tenants[sequence.organization].running += 1
         for priority, other in self._levels.items():
             if priority < sequence.priority and other.ring:
                 other.passed_over += 1
+
+    def stop(self, sequence: Sequence) -> None:
+        """Note that a sequence runs no more: it has ended, or will be put back."""
+        self._find(sequence)[1].running -= 1
 
     def forget(self, sequence: Sequence) -> None:
         """Drop a sequence that has ended and is not waiting."""
@@ -167,6 +185,8 @@ class WaitingQueue:
 
     @staticmethod
     def _turn(ring: deque[_Tenant]) -> _Tenant:
+        if idle := [tenant for tenant in ring if not tenant.running]:
+            return max(idle, key=lambda tenant: tenant.credit)
         best = max(tenant.credit for tenant in ring)
         if best <= 0:
             rounds = -best // QUANTUM + 1  # fewer leave every organization without credit

@@ -1,11 +1,15 @@
 -- How a job ends and how it goes back to the queue, for all scripts.
 
+local function reset(id)
+  redis.call('HSET', job_key(id), 'state', 'queued')
+  redis.call('HDEL', job_key(id), 'owner')
+end
+
 -- Put a job back into the queue. The next attempt continues after the last published token.
 local function give_back(id)
-  local key = job_key(id)
-  redis.call('HSET', key, 'state', 'queued')
-  redis.call('HDEL', key, 'owner')
+  reset(id)
   redis.call('ZADD', prefix .. 'open', now(), id)
+  line_up(id)
 end
 
 -- Tokens that a job used, and their cost in billionths at the prices in its record.
@@ -66,6 +70,7 @@ end
 -- End a job that no worker ends: cancelled while queued, expired or lost. `code` is the error's, or nil. The tokens of
 -- earlier attempts count.
 local function finalize_here(id, state, code)
+  leave_line(id)
   local error = code and '{"code":"' .. code .. '"}' or ''
   local job = redis.call('HMGET', job_key(id), 'seq', 'prompt_tokens', 'generated')
   local usage = ''

@@ -1,3 +1,5 @@
+from collections import Counter
+
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
@@ -11,6 +13,7 @@ from tests.workers.engine.scheduling.scheduler_bench import (
     sequence,
     sizes,
 )
+from workers.engine.scheduling import turns
 from workers.engine.scheduling.saved_states import StatefulPrefixCache
 from workers.engine.sequence import Sequence
 
@@ -19,9 +22,11 @@ class SchedulerMachine(RuleBasedStateMachine):
     """Arrivals, faults and aborts at any time, in a cache too small for all."""
 
     saved_states = 0
+    least_progress = 64
 
     def __init__(self) -> None:
         super().__init__()
+        turns.LEAST_PROGRESS = self.least_progress
         self.bench = Bench(saved_states=self.saved_states)
         self.sequences: list[Sequence] = []
         self.dropped: set[Sequence] = set()
@@ -31,7 +36,7 @@ class SchedulerMachine(RuleBasedStateMachine):
         start=st.integers(0, 3),
         max_tokens=st.integers(1, 18),
         priority=st.integers(-1, 1),
-        organization=st.sampled_from("ab"),
+        organization=st.sampled_from("abcd"),
         published=st.integers(0, 3),
     )
     def add(
@@ -129,6 +134,20 @@ class SchedulerMachine(RuleBasedStateMachine):
         assert self.bench.pool.num_used == 0
         assert self.bench.scheduler._queue._levels == {}
         assert not self.bench.scheduler._pending._owners
+        turns.LEAST_PROGRESS = SchedulerMachine.least_progress
+
+    @invariant()
+    def the_queue_knows_what_runs(self) -> None:
+        counts = Counter((s.priority, s.organization) for s in self.sequences if s.slot >= 0)
+        for priority, level in self.bench.scheduler._queue._levels.items():
+            for organization, tenant in level.tenants.items():
+                assert tenant.running == counts[priority, organization]
+
+
+class HastyMachine(SchedulerMachine):
+    """The same with sequences that soon yield, and yield again."""
+
+    least_progress = 2
 
 
 class StatesMachine(SchedulerMachine):
@@ -149,5 +168,7 @@ class StatesMachine(SchedulerMachine):
 
 SchedulerMachine.TestCase.settings = settings(stateful_step_count=30)
 TestScheduler = SchedulerMachine.TestCase
+HastyMachine.TestCase.settings = settings(stateful_step_count=30)
+TestSchedulerOfHastyTurns = HastyMachine.TestCase
 StatesMachine.TestCase.settings = settings(stateful_step_count=30)
 TestSchedulerWithStates = StatesMachine.TestCase
