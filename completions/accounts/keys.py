@@ -3,6 +3,7 @@
 `changes.py` creates and changes keys.
 """
 
+import asyncio
 import hmac
 import re
 import secrets
@@ -17,6 +18,7 @@ from decimal import Decimal
 from enum import Enum
 from functools import lru_cache
 from ipaddress import IPv4Network, IPv6Network, ip_address, ip_network
+from typing import TypeVar
 
 from django.conf import settings
 from django.db.models import Q
@@ -36,8 +38,15 @@ POSITIVE_SECONDS = 30.0
 NEGATIVE_SECONDS = 5.0
 """Seconds for which an unknown key is cached."""
 CACHE_SIZE = 10_000
+"""The most verified keys in the cache; as many unknown ones are cached apart from them."""
+LOOKUPS_AT_ONCE = 2
+"""Queries that a process runs at a time for keys that are not cached. Anyone can make up
+well-formed keys, so these must not take all connections of the database."""
 
 
+_T = TypeVar("_T")
+_Cache = OrderedDict[str, tuple[float, _T]]
+"""By digest: until when it is valid, and what is stored."""
 Network = IPv4Network | IPv6Network
 
 
@@ -202,14 +211,17 @@ class KeyRing:
         self._look_up = look_up
         self._clock = clock
         self._now = now
-        self._cache: OrderedDict[str, tuple[float, StoredKey | None]] = OrderedDict()
+        self._known: _Cache[StoredKey] = OrderedDict()
+        self._unknown: _Cache[None] = OrderedDict()
+        self._lookups = asyncio.Semaphore(LOOKUPS_AT_ONCE)
         self._epoch = 0
         self._used: dict[int, float] = {}
 
     def clear(self) -> None:
         """Clear the cache. Queries already in flight do not refill it."""
         self._epoch += 1
-        self._cache.clear()
+        self._known.clear()
+        self._unknown.clear()
 
     async def verify(self, secret: str) -> Principal | Refusal:
         """Return the holder of a secret, or why it is refused."""
@@ -232,15 +244,27 @@ class KeyRing:
         return used
 
     async def _stored(self, wanted: str) -> StoredKey | None:
-        cached = self._cache.get(wanted)
-        if cached is not None and self._clock() < cached[0]:
+        if (cached := self._cached(wanted)) is not None:
             return cached[1]
-        epoch = self._epoch
-        stored = await self._look_up(wanted)
+        async with self._lookups:
+            if (cached := self._cached(wanted)) is not None:  # meanwhile
+                return cached[1]
+            epoch = self._epoch
+            stored = await self._look_up(wanted)
         if epoch == self._epoch:
-            keep = POSITIVE_SECONDS if stored else NEGATIVE_SECONDS
-            self._cache[wanted] = (self._clock() + keep, stored)
-            self._cache.move_to_end(wanted)
-            if len(self._cache) > CACHE_SIZE:
-                self._cache.popitem(last=False)
+            if stored is None:
+                _keep(self._unknown, wanted, self._clock() + NEGATIVE_SECONDS, None)
+            else:
+                _keep(self._known, wanted, self._clock() + POSITIVE_SECONDS, stored)
         return stored
+
+    def _cached(self, wanted: str) -> tuple[float, StoredKey | None] | None:
+        cached = self._known.get(wanted) or self._unknown.get(wanted)
+        return cached if cached is not None and self._clock() < cached[0] else None
+
+
+def _keep(cache: "_Cache[_T]", wanted: str, until: float, stored: _T) -> None:
+    cache[wanted] = (until, stored)
+    cache.move_to_end(wanted)
+    if len(cache) > CACHE_SIZE:
+        cache.popitem(last=False)

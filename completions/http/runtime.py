@@ -59,6 +59,7 @@ class Runtime:
 
     def start(self) -> None:
         self.spawn(self.reader.run())
+        self.spawn(self.reader.watch())
         self.spawn(self.reader.calls.watch())
         self.spawn(self._keep_lease())
 

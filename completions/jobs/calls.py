@@ -41,6 +41,10 @@ class Calls:
         self._looking = Line(store.client)
         self._keys = store.keys
         self._waiting: dict[str, asyncio.Future[Outcome]] = {}
+        self._awaited: set[str] = set()
+        """Jobs that have been submitted."""
+        self._absent: set[str] = set()
+        """Those of them that Redis did not know at the last look."""
         self._pages: Gathering[tuple[str, bytes], RawEntries] = Gathering(self._read)
 
     def __len__(self) -> int:
@@ -51,6 +55,7 @@ class Calls:
 
     def forget(self, job_id: str) -> None:
         self._waiting.pop(job_id, None)
+        self._awaited.discard(job_id)
 
     def ended(self, job_id: str, entries: Sequence[bytes] = ()) -> None:
         """Note that a job has ended, with all of its events, or none if they must be read."""
@@ -63,7 +68,9 @@ class Calls:
             _resolve(waiting, error)
 
     async def result(self, job_id: str) -> list[Event]:
-        """All events of an announced job, once it has ended. Raises ReaderLostError."""
+        """All events of an announced and submitted job, once it has ended. Raises ReaderLostError,
+        also if Redis has lost the job."""
+        self._awaited.add(job_id)
         try:
             outcome = await self._waiting[job_id]
         finally:
@@ -106,6 +113,11 @@ class Calls:
         for job_id, state in zip(job_ids, states, strict=True):
             if state in _ENDED:
                 self.ended(job_id)
+        known = {job_id for job_id, state in zip(job_ids, states, strict=True) if state}
+        absent = self._awaited.intersection(job_ids) - known
+        for job_id in absent & self._absent:
+            _resolve(self._waiting[job_id], LookupError(f"Redis has lost {job_id}"))
+        self._absent = absent
 
     async def _read(self, pages: Sequence[tuple[str, bytes]]) -> list[Any]:
         commands = [

@@ -35,6 +35,11 @@ EXPECTED = 5.0
 gone."""
 
 
+LOOK = 2.0
+"""Seconds between two looks whether Redis still has the jobs that are followed. One that is missing
+twice is lost, as all are when Redis is emptied, and nothing would tell its followers."""
+
+
 class _Follower:
     """One client's place in one job's events."""
 
@@ -95,6 +100,9 @@ class EventReader:
         self._on_keys_changed = on_keys_changed
         self._cursors: dict[bytes, bytes] = {self._control: b"$", self._keys_changed: b"$"}
         self._followers: dict[bytes, set[_Follower]] = {}
+        self._looking = Line(self._client)
+        self._absent: set[bytes] = set()
+        """Followed streams whose jobs Redis did not have at the last look."""
         self._wake: asyncio.Task[None] | None = None
         """Ends the XREAD that blocks now, because a follower has joined."""
 
@@ -148,6 +156,27 @@ class EventReader:
                 follower.wake.set()
         self._on_keys_changed()  # a revocation may have been missed
 
+    async def watch(self) -> None:
+        """Fail the followers of jobs that Redis has lost, until cancelled."""
+        while True:
+            await asyncio.sleep(LOOK)
+            with suppress(RedisError, OSError):  # `run` meets the same error and fails them all
+                await self._look()
+
+    async def _look(self) -> None:
+        streams = list(self._followers)
+        if not streams:
+            return
+        ids = [stream[len(self._stream("")) :].decode() for stream in streams]
+        async with Bounded(COMMAND_TIMEOUT):
+            found = await self._looking.ask_all([("EXISTS", self._keys.job(each)) for each in ids])
+        absent = {stream for stream, there in zip(streams, found, strict=True) if there == 0}
+        for stream in absent & self._absent:
+            for follower in self._followers.get(stream, ()):
+                follower.failure = LookupError("Redis has lost the job")
+                follower.wake.set()
+        self._absent = absent
+
     @property
     def streams(self) -> frozenset[bytes]:
         """The Redis streams that the next XREAD reads."""
@@ -172,7 +201,7 @@ class EventReader:
         self, job_id: str, patience: float = float("inf")
     ) -> AsyncGenerator[Event | None, None]:
         """Every event of a job from its first, as they come; None after every `patience` seconds
-        without one. Raises ReaderLostError."""
+        without one. Raises ReaderLostError, also if Redis has lost the job."""
         stream = self._stream(job_id)
         seen = b"0"
         while True:

@@ -1,5 +1,6 @@
 """Keys: their shape, their digests, and what a ring trusts for how long."""
 
+import asyncio
 import zlib
 from datetime import timedelta
 
@@ -130,6 +131,35 @@ async def test_the_cache_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     assert stored.asked == 10
     await ring.verify(secrets[-4])
     assert stored.asked == 11
+
+
+async def test_unknown_keys_displace_no_verified_ones(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(keys, "CACHE_SIZE", 3)
+    stored = Stored()
+    ring = KeyRing(stored)
+    secret, principal = stored.add()
+    await ring.verify(secret)
+    for _ in range(10):
+        await ring.verify(keys.generate()[1])
+    assert await ring.verify(secret) == principal
+    assert stored.asked == 11
+
+
+async def test_unknown_keys_take_few_connections() -> None:
+    running = most = 0
+
+    async def look_up(_digest: str) -> None:
+        nonlocal running, most
+        running += 1
+        most = max(most, running)
+        await asyncio.sleep(0)
+        running -= 1
+
+    ring = KeyRing(look_up)
+    secrets = [keys.generate()[1] for _ in range(20)]
+    found = await asyncio.gather(*map(ring.verify, secrets))
+    assert set(found) == {Refusal.INVALID}
+    assert most == keys.LOOKUPS_AT_ONCE
 
 
 def verify(ring: KeyRing, secret: str) -> Principal | Refusal:

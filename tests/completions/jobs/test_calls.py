@@ -105,6 +105,27 @@ async def test_an_unannounced_end_is_found(
     assert numbers(await waiting) == [1]
 
 
+async def test_calls_learn_soon_that_redis_was_emptied(
+    valkey, submission, worker, redis_client, monkeypatch
+):
+    monkeypatch.setattr(calls, "LOOK", 0.02)
+    reading = EventReader(valkey.url, PREFIX, "web-1", lambda: None)
+    reading.calls.expect("early")  # not submitted yet
+    reading.calls.expect("cmpl-1")
+    await submission.submit(new_job(kind="sync"))
+    waiting = asyncio.create_task(result(reading, "cmpl-1"))
+    watching = asyncio.create_task(reading.calls.watch())
+    redis_client.delete(f"{PREFIX}job:cmpl-1")
+    with pytest.raises(ReaderLostError):
+        await waiting
+    await submission.submit(new_job("early", "sync"))
+    run(worker, "early", 1)
+    assert numbers(await result(reading, "early")) == [1, 2]
+    watching.cancel()
+    await asyncio.gather(watching, return_exceptions=True)
+    await reading.close()
+
+
 async def test_a_result_without_its_end_is_lost(reading, submission, worker, redis_client):
     reading.calls.expect("cmpl-1")
     await submission.submit(new_job(kind="sync"))

@@ -152,3 +152,20 @@ async def test_followers_learn_at_once_that_redis_has_gone(tmp_path_factory):
     task.cancel()
     await asyncio.gather(task, return_exceptions=True)
     await event_reader.close()
+
+
+async def test_followers_learn_soon_that_redis_was_emptied(following, redis_client, monkeypatch):
+    monkeypatch.setattr(follow, "LOOK", 0.02)
+    watching = asyncio.create_task(following.watch())
+    for job_id in ("kept", "lost"):
+        redis_client.hset(f"t:job:{job_id}", "state", "running")
+        publish(redis_client, job_id, 1, 2)
+    kept, lost = (asyncio.create_task(numbers(following, name)) for name in ("kept", "lost"))
+    redis_client.delete("t:job:lost", "t:ev:lost")
+    with pytest.raises(ReaderLostError):
+        async with asyncio.timeout(60):
+            await lost
+    finish(redis_client, "kept", 3)
+    assert await kept == [1, 2, 3]
+    watching.cancel()
+    await asyncio.gather(watching, return_exceptions=True)
