@@ -101,7 +101,7 @@ class Bench:
         return self.client.hget(f"{PREFIX}job:{job_id}", "state").decode()
 
 
-def eventually(condition, timeout=15.0):
+def eventually(condition, timeout=120.0):
     deadline = time.monotonic() + timeout
     while not condition():
         assert time.monotonic() < deadline, "it did not happen in time"
