@@ -1,13 +1,17 @@
 """Every format, with examples from the RFCs, as llguidance enforces it."""
 
 import json
+import random
 from collections.abc import Mapping
 
 import pytest
+from llguidance import LLMatcher, LLTokenizer
 
+from completions.contract.llguidance_limits import ENGINE_LIMITS
 from completions.grammars import json_schema
 from completions.grammars.json_schema.rewriting.formats import NATIVE, PATTERNS, pattern_of
 from tests.completions.grammars.byte_matcher import accepts
+from tests.completions.grammars.test_tokens import DEMO
 
 _LONG = "a" + ".a" * 126 + "b"
 """A hostname of 254 characters."""
@@ -85,12 +89,26 @@ def test_a_format_accepts_its_right_examples_and_no_wrong_one(name: str, as_patt
     assert [text for text in wrong if accepts(grammar, json.dumps(text, ensure_ascii=False))] == []
 
 
-@pytest.mark.parametrize("name", ["hostname", "idn-hostname"])
 @pytest.mark.parametrize("bounds", [{}, {"maxLength": 300}, {"pattern": "^a"}])
-def test_a_hostname_has_at_most_253_characters(name: str, bounds: Mapping[str, object]) -> None:
-    grammar = json_schema.translate({"type": "string", "format": name, **bounds}).grammar
+def test_a_hostname_has_at_most_253_characters(bounds: Mapping[str, object]) -> None:
+    grammar = json_schema.translate({"type": "string", "format": "hostname", **bounds}).grammar
     assert accepts(grammar, f'"{_LONG[:-1]}"')
     assert not accepts(grammar, f'"{_LONG}"')
+
+
+@pytest.mark.parametrize("seed", [3, 18])
+def test_a_text_of_a_format_can_be_generated_to_its_end(seed: int) -> None:
+    """With a length beside the format's large classes, these two ended in llguidance's limits."""
+    grammar = json_schema.translate({"type": "string", "format": "idn-hostname"}).grammar
+    matcher = LLMatcher(LLTokenizer(DEMO.read_text()), grammar, log_level=0, limits=ENGINE_LIMITS)
+    chance = random.Random(seed)  # noqa: S311
+    for _ in range(60):
+        bias = matcher.compute_logit_bias()
+        allowed = [token for token, value in enumerate(bias) if value]
+        if not allowed or matcher.is_stopped():
+            break
+        matcher.consume_token(chance.choice(allowed))
+    assert not matcher.is_error(), matcher.get_error()
 
 
 def test_a_format_beside_a_pattern_and_other_types() -> None:
