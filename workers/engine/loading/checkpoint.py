@@ -20,10 +20,10 @@ from workers.engine.loading.model_class import model_class
 from workers.engine.loading.model_folder import explain, read_config, read_tokenizer
 from workers.engine.loading.packing import PackedConfig
 from workers.engine.loading.tensor_checks import (
+    open_files,
     refuse_other_numbers,
     refuse_unread,
     stored_type,
-    unquantized_tensors,
 )
 from workers.engine.model.memory import available_memory
 from workers.engine.quantized.formats import Format, format_of, without_format
@@ -92,7 +92,7 @@ def read_model(
             f"{explain(error, config)}"
         ) from error
     _refuse_incomplete(info)
-    refuse_unread(info["unexpected_keys"], model)
+    refuse_unread(info["unexpected_keys"], model, path)
     if sharding is not None:
         sharding.settle(model)
     return model
@@ -143,7 +143,7 @@ def _unquantized(path: str | Path, config: Any, **options: Any) -> Any:
 
 def _refuse_quantized(path: str | Path, config: Any) -> None:
     """Raises UnsupportedModel for a checkpoint that is said not to be quantized, but is."""
-    tensors = unquantized_tensors(path)
+    tensors = open_files(path)
     if any(map(stored_type, tensors.values())):  # a skeleton takes time
         refuse_other_numbers(tensors, _skeleton(config))
 

@@ -1,6 +1,7 @@
 """Refuses checkpoints whose files hold tensors that the model does not read, or reads as other
 numbers than they stand for. Both would be served as wrong weights."""
 
+import json
 import re
 from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
@@ -9,20 +10,23 @@ from typing import Any
 import torch
 
 from workers.engine.exceptions import UnsupportedModel
-from workers.engine.quantized.stored import Stored, UnreadableWeightsError, open_tensors
+from workers.engine.quantized.stored import UnreadableWeightsError, open_tensors
 
 _FLOATS = {"F16", "BF16", "F32", "F64"}
 """Types of numbers, as safetensors names them, that stand for themselves."""
-_PICKLED = "*.bin"
+_WHOLE, _PICKLED = "model.safetensors", "pytorch_model.bin"
 _LAYER = re.compile(r"(?:^|\.)layers\.(\d+)\.")
 _LAYER_COUNTS = ("num_nextn_predict_layers", "mtp_num_hidden_layers", "num_mtp_layers")
 
 UNREAD = {
-    "frequencies of rotary positions, which follow from config.json":
-        r"\brotary_(pos_)?emb\.(original_)?inv_freq$",
+    "tables of positions, which follow from config.json":
+        r"(^|[._])inv_freq$|\brotary_emb\.(cos|sin)_cached$|"
+        r"(^|\.)(attn\.embed_positions|embed_positions\.weights)$",
     "numbers of positions": r"(^|\.)position_ids$",
-    "causal masks": r"(^|\.)attn(\.attention)?\.(masked_)?bias$",
-    "scales of a quantized KV cache, which Quire does not quantize": r"\b[qkv]_scale$",
+    "causal masks": r"(^|\.)attn(\.attention)?\.bias$|\.(masked_bias|causal_mask)$",
+    "versions of fairseq": r"(^|\.)decoder\.version$",
+    "values of texts, which reinforcement learning needs": r"^v_head\.",
+    "scales of a quantized KV cache, which Quire does not quantize": r"\b(kv|[qkv])_scale$",
     "multi-token prediction, which drafts tokens": r"(^|\.)mtp(_\w+)?\.",
     "images and sound beside a text model":
         r"^(model\.)?(visual|vision_(tower|model|encoder|language_adapter|embed_tokens)|connector|"
@@ -34,11 +38,14 @@ are. Those of transformers' own lists and layers past the last one, if config.js
 predict tokens, come on top."""
 
 
-def refuse_unread(names: Iterable[str], model: Any) -> None:
-    """Raises UnsupportedModel for tensors that ``model`` does not read, unless they change
-    nothing."""
+def refuse_unread(names: Iterable[str], model: Any, path: str | Path) -> None:
+    """Raises UnsupportedModel for tensors in the files of ``path`` that ``model`` does not read,
+    unless they change nothing."""
     may_be_unread = _ignored(model)
     unread = sorted(name for name in names if not may_be_unread(name))
+    if any(map(_is_bias, unread)):
+        tensors = open_files(path)
+        unread = [name for name in unread if not (_is_bias(name) and _is_zero(tensors.get(name)))]
     if unread:
         more = f", like {len(unread) - 1} others" if len(unread) > 1 else ""
         raise UnsupportedModel(
@@ -75,21 +82,55 @@ def stored_type(tensor: Any) -> str | None:
     return None if kind in _FLOATS else kind
 
 
-def unquantized_tensors(path: str | Path) -> Mapping[str, Any]:
-    """The tensors of a folder's files, none of them read; empty if it holds no files that are
-    known. Raises UnreadableWeightsError for a file that is cut off."""
+def open_files(path: str | Path) -> Mapping[str, Any]:
+    """The tensors of the files in a folder that transformers reads, none of them read yet; empty if
+    it holds none. Raises UnreadableWeightsError for a file that is cut off."""
     folder = Path(path)
-    if any(folder.glob("*.safetensors")):
-        return open_tensors(folder)
-    tensors: dict[str, Stored] = {}
-    for file in sorted(folder.glob(_PICKLED)):
-        try:
-            tensors |= torch.load(file, map_location="meta", weights_only=True)
-        except Exception as error:
-            raise UnreadableWeightsError(
-                f"{file.name} is not a whole file of tensors: fetch it again ({error})"
-            ) from error
+    is_safe = any((folder / f"{_WHOLE}{end}").is_file() for end in ("", ".index.json"))
+    pickled = [] if is_safe else _pickled_files(folder)
+    if not pickled:
+        return open_tensors(folder) if any(folder.glob("*.safetensors")) else {}
+    tensors: dict[str, Any] = {}
+    for file in pickled:
+        tensors |= _open_pickled(file)
     return tensors
+
+
+def _pickled_files(folder: Path) -> list[Path]:
+    """Files of tensors that torch wrote. Others with their ending hold settings of a training."""
+    whole, index = folder / _PICKLED, folder / f"{_PICKLED}.index.json"
+    if whole.is_file():
+        return [whole]
+    if not index.is_file():
+        return []
+    names = set(json.loads(index.read_text("utf-8"))["weight_map"].values())
+    return [folder / name for name in sorted(names)]
+
+
+def _open_pickled(file: Path) -> dict[str, Any]:
+    """The tensors of a file: mapped, or without values if torch before 1.6 wrote it."""
+    try:
+        with file.open("rb") as opened:
+            is_mapped = opened.read(2) == b"PK"
+        options: dict[str, Any] = {"mmap": True} if is_mapped else {"map_location": "meta"}
+        tensors: dict[str, Any] = torch.load(file, weights_only=True, **options)
+        return dict(tensors)
+    except Exception as error:
+        raise UnreadableWeightsError(
+            f"{file.name} is not a whole file of tensors: fetch it again ({error})"
+        ) from error
+
+
+def _is_bias(name: str) -> bool:
+    return name.endswith(".bias")
+
+
+def _is_zero(tensor: Any) -> bool:
+    """Whether all numbers of a tensor in a file are zero, as in the biases that AutoGPTQ adds to
+    layers without one."""
+    if tensor is None or getattr(tensor, "is_meta", False):
+        return False
+    return not bool(tensor[...].any())
 
 
 def _ignored(model: Any) -> Any:

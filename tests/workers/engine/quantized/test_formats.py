@@ -352,6 +352,22 @@ def test_scales_that_no_format_explains_are_refused(
     refused(tmp_path, r"up_proj\.weight_second_scale, which no module of Llama.* takes", caplog)
 
 
+def test_biases_of_zeros_that_a_quantizer_added_are_left_alone(
+    tmp_path: Path, plain: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """AutoGPTQ wrote one for each layer, whether the model has biases or not."""
+    packing.rewrite(plain, tmp_path, *FORMATS["gptq 4"])
+    weights = tmp_path / "model.safetensors"
+    tensors = load_file(weights)
+    name = "model.layers.0.mlp.up_proj.bias"
+    bias = torch.zeros(tensors["model.layers.0.mlp.up_proj.scales"].shape[1])
+    save_file({**tensors, name: bias}, weights, {"format": "pt"})
+    read_model(tmp_path, torch.float32, "eager")
+    bias[3] = 1
+    save_file({**tensors, name: bias}, weights, {"format": "pt"})
+    refused(tmp_path, rf"{name}, which no module of Llama.* takes", caplog)
+
+
 @pytest.mark.parametrize(
     ("name", "suffix"), [("fp8, blocks", "_scale_inv"), ("compressed int8", "_scale")]
 )
