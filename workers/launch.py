@@ -1,10 +1,12 @@
 """Starts an engine worker: the engine of one model and its relay, inside a Celery worker."""
 
+import errno
 import logging
 import os
 import socket
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from celery import Celery
@@ -27,6 +29,13 @@ REFUSED = os.EX_CONFIG
 """The exit code of a worker that cannot run before its configuration or its model changes."""
 
 logger = logging.getLogger(__name__)
+
+_NO_MEMORY = "can't allocate memory"
+"""What torch says where main memory is short; the exception is a plain RuntimeError."""
+
+_NAMES_NOTHING = (None, errno.ENOENT, errno.ENOTDIR)
+"""Numbers of errors that are the fault of a name in the settings, or that transformers raises
+without asking the system."""
 
 SPINS = "5000"
 """Rounds that OpenMP's threads spin between two loops, about 0.1 ms. While a step runs on one
@@ -126,11 +135,11 @@ def check_device(wanted: str) -> None:
 
 def load_engine(entry: ModelEntry, options: WorkerOptions) -> "EngineLike":
     """Load the engine. Ends the process if this machine or model cannot do what is configured: with
-    the code ``REFUSED`` if it never can, and with 1 if it may once more memory is free."""
+    the code ``REFUSED`` if it never can, and with 1 if a later start may succeed."""
     import torch
 
     from workers.engine.engine import Engine
-    from workers.engine.exceptions import RankLost, TooLarge, UnsupportedAdapter, UnsupportedModel
+    from workers.engine.exceptions import RankLost, UnsupportedAdapter, UnsupportedModel
 
     logger.info("loading %s from %s onto device %s", entry.id, entry.folder, options.device)
     try:
@@ -145,11 +154,27 @@ def load_engine(entry: ModelEntry, options: WorkerOptions) -> "EngineLike":
         RankLost,
     ) as error:
         logger.critical("%s cannot be served: %s", entry.id, error)
-        refused = (ValueError, UnsupportedModel, UnsupportedAdapter)
-        may_fit_later = isinstance(error, TooLarge)
-        raise SystemExit(
-            REFUSED if isinstance(error, refused) and not may_fit_later else 1
-        ) from error
+        raise SystemExit(1 if _may_pass(error, entry.folder) else REFUSED) from error
+
+
+def _may_pass(error: BaseException, folder: Path) -> bool:
+    """Whether what failed may succeed without a change of the configuration or the model: memory
+    was short, a rank was lost, or the system could not read a file, as where a mount is missing."""
+    import torch
+
+    from workers.engine.exceptions import RankLost, TooLarge
+
+    if not (folder / "config.json").is_file():
+        return True
+    passing = (MemoryError, torch.OutOfMemoryError, torch.AcceleratorError, RankLost, TooLarge)
+    cause: BaseException | None = error
+    while cause is not None:
+        if isinstance(cause, passing) or _NO_MEMORY in str(cause):
+            return True
+        if isinstance(cause, OSError) and cause.errno not in _NAMES_NOTHING:
+            return True
+        cause = cause.__cause__
+    return False
 
 
 def _config(entry: ModelEntry, options: WorkerOptions) -> "EngineConfig":

@@ -1,5 +1,6 @@
 """A worker whose settings ask for what this machine or model does not have."""
 
+import errno
 import json
 import os
 import subprocess
@@ -13,7 +14,7 @@ from completions.catalog.entries import ModelEntry
 from project.processes.supervisor import REFUSED
 from workers import launch as launching
 from workers.engine.engine import Engine
-from workers.engine.exceptions import TooLarge
+from workers.engine.exceptions import RankLost, TooLarge, UnsupportedModel
 
 pytestmark = pytest.mark.integration
 
@@ -113,11 +114,53 @@ def test_what_this_machine_or_model_cannot_do_ends_the_worker(
     assert complaint in logged
 
 
-def test_a_model_that_may_fit_later_is_loaded_again(tmp_path, monkeypatch):
+def start_with(monkeypatch, folder, error):
     def refuse(*_):
-        raise TooLarge("its weights take 9 GiB, and 3 GiB are free")
+        raise error
 
     monkeypatch.setattr(Engine, "from_pretrained", refuse)
     options = launching.WorkerOptions("", "", "cpu", None, 1.0)
-    with pytest.raises(SystemExit, match="1"):
-        launching.load_engine(ModelEntry("m", tmp_path), options)
+    with pytest.raises(SystemExit) as ended:
+        launching.load_engine(ModelEntry("m", folder), options)
+    return ended.value.code
+
+
+def caused_by(cause, error=None):
+    error = error or UnsupportedModel("llama cannot be tried")
+    error.__cause__ = cause
+    return error
+
+
+PASSING = {
+    "weights that do not fit now": TooLarge("its weights take 9 GiB, and 3 GiB are free"),
+    "a GPU that others fill": caused_by(torch.OutOfMemoryError("CUDA out of memory")),
+    "a GPU that is lost": caused_by(torch.AcceleratorError("CUDA error: device is busy")),
+    "a full main memory": caused_by(RuntimeError("DefaultCPUAllocator: can't allocate memory")),
+    "a file that cannot be read now": caused_by(OSError(errno.ESTALE, "Stale file handle")),
+    "too many open files": caused_by(
+        caused_by(OSError(errno.EMFILE, "Too many open files")), ValueError("adapter")
+    ),
+    "a lost rank": RankLost(),
+}
+LASTING = {
+    "an unknown layer": caused_by(KeyError("su")),
+    "a file that transformers does not find": caused_by(OSError("no file named x")),
+    "an adapter that is not there": caused_by(FileNotFoundError(errno.ENOENT, "polite")),
+}
+
+
+@pytest.mark.parametrize("name", PASSING)
+def test_a_worker_with_a_reason_that_may_pass_is_started_again(tmp_path, monkeypatch, name):
+    (tmp_path / "config.json").write_text("{}")
+    assert start_with(monkeypatch, tmp_path, PASSING[name]) == 1
+
+
+@pytest.mark.parametrize("name", LASTING)
+def test_a_worker_with_a_reason_that_lasts_is_not_started_again(tmp_path, monkeypatch, name):
+    (tmp_path / "config.json").write_text("{}")
+    assert start_with(monkeypatch, tmp_path, LASTING[name]) == launching.REFUSED
+
+
+def test_a_worker_whose_folder_is_not_mounted_is_started_again(tmp_path, monkeypatch):
+    error = UnsupportedModel("config.json is missing")
+    assert start_with(monkeypatch, tmp_path / "mount", error) == 1

@@ -7,6 +7,7 @@ import torch
 
 from workers.engine.config import EngineConfig
 from workers.engine.cuda.memory import kv_cache_budget
+from workers.engine.exceptions import TooLarge
 from workers.engine.model.memory import available_memory
 
 if TYPE_CHECKING:
@@ -47,11 +48,13 @@ def count_blocks(
     available: int, block_bytes: int, max_len: int, config: EngineConfig, state_bytes: int = 0
 ) -> int:
     """As many blocks as fit into ``available`` bytes beside the states of all slots, and never more
-    than the longest sequences in every slot can fill. Raises ValueError if none fits."""
+    than the longest sequences in every slot can fill. If none fits, raises ValueError, or TooLarge
+    where ``available`` depends on what else is in memory."""
     available -= config.max_num_seqs * state_bytes
     if available < block_bytes:
         states = f"{config.max_num_seqs} states of {state_bytes} bytes leave" if state_bytes else ""
-        raise ValueError(
+        refusal: type[Exception] = TooLarge if config.kv_cache_bytes is None else ValueError
+        raise refusal(
             f"a block of the KV cache takes {block_bytes} bytes, and "
             f"{states or 'there are'} {available}: raise kv_cache_bytes or, on a GPU, "
             "gpu_memory_utilization"
