@@ -5,6 +5,8 @@ Tables that nobody edits derive from `ReadOnlyAdmin`. Pages without a table are 
 """
 
 from collections.abc import Callable, Collection
+from contextlib import suppress
+from datetime import UTC
 from functools import wraps
 from typing import TYPE_CHECKING, Any, Concatenate, Generic, ParamSpec, TypeVar
 
@@ -14,6 +16,7 @@ from django.db.models import Model
 from django.http import HttpRequest, HttpResponseBase
 from django.shortcuts import redirect
 from django.template.response import TemplateResponse
+from django.utils.dateparse import parse_datetime
 from django.views.decorators.http import require_POST
 
 from completions.admin.display import two
@@ -92,7 +95,7 @@ class ModelAdmin(UnfoldAdmin[M], Generic[M]):
     """Lookups of links from other pages, in addition to those of `list_filter`."""
 
     def lookup_allowed(self, lookup: str, value: str, request: HttpRequest) -> bool:
-        if value.removeprefix("-").isdecimal() and int(value) not in _INTEGERS:
+        if not _fits_sql(value):
             return False
         if lookup in self.linked_lookups:
             return True
@@ -101,6 +104,23 @@ class ModelAdmin(UnfoldAdmin[M], Generic[M]):
 
 _INTEGERS = range(-(2**63), 2**63)
 """Those of SQL's bigint. SQLite and PostgreSQL raise errors for others, each its own."""
+
+
+def _fits_sql(value: str) -> bool:
+    """Whether a value is within SQL's integers if it is one, and within Python's times in UTC if it
+    is a time. Django answers with the whole list to what is neither."""
+    with suppress(ValueError):
+        return int(value) in _INTEGERS  # as Django's fields read it: "+1" and "1_0" too
+    with suppress(ValueError):
+        try:
+            moment = parse_datetime(value)
+            if moment is not None and moment.tzinfo is not None:
+                moment.astimezone(UTC)
+        except OverflowError:
+            return False
+    return True
+
+
 _SUFFIXES = ("", "__exact", "__id__exact", "__isnull", "__gte", "__lt")
 """What the filters of Django's `django.contrib.admin.filters` append to the name of a field."""
 

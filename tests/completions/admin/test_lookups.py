@@ -12,7 +12,9 @@ from django.test import Client, RequestFactory
 from django.urls import reverse
 from django.utils import timezone
 
+from completions.admin.requests import RequestAdmin
 from completions.management import example_data
+from completions.models import UsageRecord
 
 MODELS = sorted(django_admin.site._registry, key=lambda model: model._meta.label)
 LABELS = [model._meta.label for model in MODELS]
@@ -63,3 +65,20 @@ def test_no_value_of_a_filter_is_an_error_of_the_server(admin: Client, model: ty
 def test_no_key_of_a_row_is_an_error_of_the_server(admin: Client, model: type[Model]) -> None:
     for key in (str(10**30), "x²", "_00"):
         assert admin.get(f"{list_of(model)}{key}/change/").status_code < 500, key
+
+
+@pytest.mark.parametrize(
+    ("lookup", "value"),
+    [
+        ("api_key", f"+{10**30}"),
+        ("api_key", f" {10**30}"),
+        ("organization__id__exact", "9" * 5000),
+        ("finished_at__gte", "9999-12-31T23:59:59-12:00"),
+    ],
+)
+def test_a_value_beyond_sql_is_no_error_of_the_server(
+    admin: Client, monkeypatch: pytest.MonkeyPatch, lookup: str, value: str
+) -> None:
+    """In every form that a field reads as a number or a time."""
+    monkeypatch.setattr(RequestAdmin, "linked_lookups", ("api_key", "finished_at__gte"))
+    assert admin.get(list_of(UsageRecord), {lookup: value}).status_code < 500
