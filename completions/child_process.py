@@ -59,16 +59,19 @@ class ChildProcess:
         to_child, from_child = self._process.stdin.fileno(), self._process.stdout.fileno()
         os.set_blocking(to_child, False)
         unsent, answer = memoryview(question), bytearray()
+        pipes = select.poll()  # select() refuses descriptors from 1024 on: streams have as many
+        pipes.register(from_child, select.POLLIN)
+        pipes.register(to_child, select.POLLOUT)
         while not answer.endswith(b"\n"):
             left = deadline - time.monotonic()
-            readable, writable, _ = select.select(
-                [from_child], [to_child] if unsent else [], [], max(left, 0)
-            )
-            if not readable and not writable:
+            ready = {descriptor for descriptor, _ in pipes.poll(max(left, 0) * 1000)}
+            if not ready:
                 raise TimeoutError
-            if writable:
+            if to_child in ready:
                 unsent = unsent[os.write(to_child, unsent[:_PIPE_BYTES]) :]
-            if readable:
+                if not unsent:
+                    pipes.unregister(to_child)
+            if from_child in ready:
                 read = os.read(from_child, _PIPE_BYTES)
                 if not read:
                     raise OSError("the child has ended")
@@ -105,15 +108,18 @@ class IdleChildren(Generic[Child]):
 
     @contextmanager
     def borrowed(self) -> Iterator[Child]:
-        """An idle child, or a new one. Worn ones are closed."""
+        """An idle child, or a new one. It is closed if it is worn, or after an exception: the next
+        question could get the answer to this one."""
         child = self._take()
         try:
             yield child
-        finally:
-            if child.is_worn or self._idle.qsize() >= self._most:
-                child.close()
-            else:
-                self._idle.put(child)
+        except BaseException:
+            child.close()
+            raise
+        if child.is_worn or self._idle.qsize() >= self._most:
+            child.close()
+        else:
+            self._idle.put(child)
 
     def close(self) -> None:
         for child in self._all_idle():

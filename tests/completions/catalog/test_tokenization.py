@@ -23,6 +23,7 @@ from tokenizers import (
 from completions.catalog import model_files, tokenization
 from completions.catalog.model_files import ModelFiles
 from completions.catalog.tokenization import TokenizationError
+from completions.child_process import ChildProcess
 
 TEXTS = ["", "a", "grüße 中文 🙂", "</s> in <s>", "\n\r\u2028\x00 \t" * 9, "x" * 300]
 
@@ -131,6 +132,35 @@ def test_a_child_that_was_killed_is_replaced(model: ModelFiles) -> None:
         child._process.wait()
         child._process.returncode = None  # nobody has noticed yet
     assert tokenization.encode(model, "text") == before
+
+
+@pytest.mark.usefixtures("in_child")
+def test_a_child_answers_whatever_the_numbers_of_its_pipes(model: ModelFiles) -> None:
+    """select() refuses descriptors from 1024 on, and a web process has one per stream."""
+    taken = [os.open(os.devnull, os.O_RDONLY) for _ in range(1100)]
+    try:
+        assert tokenization.encode(model, "a").as_list() == model.tokenizer.encode("a").ids
+    finally:
+        for descriptor in taken:
+            os.close(descriptor)
+
+
+@pytest.mark.usefixtures("in_child")
+def test_no_question_gets_the_answer_to_another(
+    model: ModelFiles, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    exchange = ChildProcess.exchange
+
+    def ask_and_fail(self: ChildProcess, question: bytes, seconds: float) -> bytes:
+        exchange(self, question, seconds)
+        os.write(self._process.stdin.fileno(), question)  # type: ignore[union-attr]
+        raise MemoryError
+
+    monkeypatch.setattr(ChildProcess, "exchange", ask_and_fail)
+    with pytest.raises(MemoryError):
+        tokenization.encode(model, "a secret")
+    monkeypatch.setattr(ChildProcess, "exchange", exchange)
+    assert tokenization.encode(model, "b").as_list() == model.tokenizer.encode("b").ids
 
 
 @pytest.mark.usefixtures("in_child")
