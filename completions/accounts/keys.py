@@ -12,6 +12,7 @@ import time
 import zlib
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from datetime import datetime
 from decimal import Decimal
@@ -40,8 +41,8 @@ NEGATIVE_SECONDS = 5.0
 CACHE_SIZE = 10_000
 """The most verified keys in the cache; as many unknown ones are cached apart from them."""
 LOOKUPS_AT_ONCE = 2
-"""Queries that a process runs at a time for keys that are not cached. Anyone can make up
-well-formed keys, so these must not take all connections of the database."""
+"""Queries that a process runs at a time for keys that it has not verified lately. Anyone can make
+up well-formed keys: these must not take all connections of the database, nor delay known keys."""
 
 
 _T = TypeVar("_T")
@@ -246,7 +247,7 @@ class KeyRing:
     async def _stored(self, wanted: str) -> StoredKey | None:
         if (cached := self._cached(wanted)) is not None:
             return cached[1]
-        async with self._lookups:
+        async with nullcontext() if wanted in self._known else self._lookups:
             if (cached := self._cached(wanted)) is not None:  # meanwhile
                 return cached[1]
             epoch = self._epoch

@@ -162,6 +162,26 @@ async def test_unknown_keys_take_few_connections() -> None:
     assert most == keys.LOOKUPS_AT_ONCE
 
 
+async def test_unknown_keys_do_not_delay_a_known_one() -> None:
+    stored, clock, is_free = Stored(), Clock(), asyncio.Event()
+    secret, principal = stored.add()
+
+    async def look_up(digest: str) -> StoredKey | None:
+        if (found := await stored(digest)) is None:
+            await is_free.wait()
+        return found
+
+    ring = KeyRing(look_up, clock)
+    await ring.verify(secret)
+    clock.now = keys.POSITIVE_SECONDS + 1
+    flood = [asyncio.create_task(ring.verify(keys.generate()[1])) for _ in range(20)]
+    await asyncio.sleep(0)
+    async with asyncio.timeout(30):
+        assert await ring.verify(secret) == principal
+    is_free.set()
+    await asyncio.gather(*flood)
+
+
 def verify(ring: KeyRing, secret: str) -> Principal | Refusal:
     return async_to_sync(ring.verify)(secret)
 
