@@ -192,6 +192,7 @@ class ResubmitBatchView(AsyncAPIView):
         key = idempotency.key_of(request, _ROUTE, request.path.encode())
         if key is not None and (first := await _first(key, request.auth)) is not None:
             return await _repeated(first)
+        self.headers.update(await rate_limits.count_request(request.auth))
         if not resubmission.can_resubmit(batch):
             raise APIError("nothing_to_resubmit", param="id")
         # To its end, so that a hang-up leaves no file without a batch.

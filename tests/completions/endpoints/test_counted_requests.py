@@ -4,8 +4,10 @@ import json
 from typing import Any
 
 import pytest
+from django.utils import timezone
 
 from completions.accounts import changes
+from completions.models import Batch, BatchStatus
 
 pytestmark = [pytest.mark.integration, pytest.mark.django_db(transaction=True)]
 
@@ -42,6 +44,20 @@ async def test_the_third_of_two_per_minute_is_refused(
     response = await live.http.post(path, content, content_type="application/json", headers=limited)
     assert response.status_code == 429
     assert json.loads(response.content)["error"]["type"] == "requests"
+
+
+async def test_a_batch_that_is_sent_again_counts_as_one_that_is_created(
+    live, limited, owner
+) -> None:
+    """Each time, all lines of its file are stored again."""
+    batch = await Batch.objects.acreate(
+        organization=owner.organization, api_key=owner.key, endpoint="/v1/completions",
+        completion_window="24h", status=BatchStatus.FAILED, expires_at=timezone.now(),
+        output_seconds=3600,
+    )  # fmt: skip
+    for status in (409, 409, 429):
+        response = await live.http.post(f"/v1/batches/{batch.id}/resubmit", headers=limited)
+        assert response.status_code == status
 
 
 async def test_a_long_request_with_a_job_counts_once(live, limited) -> None:
