@@ -10,6 +10,8 @@ from rest_framework.request import Request
 from completions.exceptions import APIError
 
 _SHOWN = 64
+_OF_CLIENTS = ("api-version", "client_version")
+"""Parameters that Azure's clients and Codex add to every request. They select nothing."""
 _NONE: Mapping[str, str] = MappingProxyType({})
 
 
@@ -24,7 +26,7 @@ def refuse_unknown(
     names = [*known, *arrays]
     for given in request.query_params:
         plain = given.removesuffix("[]")
-        if given in names or plain in arrays:
+        if given in names or given in _OF_CLIENTS or plain in arrays:
             continue
         if plain in unsupported:
             message = f"{given}: not supported here. {unsupported[plain]}"
