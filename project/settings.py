@@ -148,8 +148,9 @@ MAX_BODY_BYTES = env.int("QUIRE_MAX_BODY_BYTES", default=8 * 1024 * 1024)
 WEBHOOKS_TO_PRIVATE_NETWORKS = env.bool("QUIRE_WEBHOOKS_TO_PRIVATE_NETWORKS", default=False)
 MAX_FILE_BYTES = env.int("QUIRE_MAX_FILE_BYTES", default=200 * 1024 * 1024)
 MAX_STORED_BYTES = env.int("QUIRE_MAX_STORED_BYTES", default=10 * 1024**3)
-MAX_STORED_FILES = env.int("QUIRE_MAX_STORED_FILES", default=10_000)
 """Bytes of all uploads of one organization."""
+MAX_STORED_FILES = env.int("QUIRE_MAX_STORED_FILES", default=10_000)
+"""Files of one organization, and uploads that it has not completed."""
 MAX_BATCH_LINES = env.int("QUIRE_MAX_BATCH_LINES", default=50_000)
 MAX_QUEUED_LINES = env.int("QUIRE_MAX_QUEUED_LINES", default=200_000)
 """Lines of the unfinished batches of one organization. A new batch may exceed it once."""
