@@ -51,10 +51,11 @@ class _ReadableHeads:
         pieces: list[bytes] = []
         done = 0
         while (begin := data.find(self._delimiter, done)) >= 0:
-            end = data.find(b"\r\n\r\n", begin, begin + _HEAD_BYTES)
-            if end < 0 and not is_last and len(data) - begin < _HEAD_BYTES:
+            longest = begin + len(self._delimiter) + _HEAD_BYTES
+            end = data.find(b"\r\n\r\n", begin, longest)
+            if end < 0 and not is_last and len(data) < longest:
                 break
-            end = end if end >= 0 else min(begin + _HEAD_BYTES, len(data))
+            end = end if end >= 0 else min(longest, len(data))
             pieces += data[done:begin], _as_utf8(data[begin:end])
             done = end
         if is_last:
