@@ -7,29 +7,34 @@ import django.core.validators
 import django.db.models.deletion
 import django.utils.timezone
 from django.conf import settings
-from django.core.management.base import CommandError
 from django.db import migrations, models
 
 
-def refuse_other_tables(apps, schema_editor):
-    """A database of 0.1.0 records other migrations for tables of the same names."""
-    if "completions_apikey" in schema_editor.connection.introspection.table_names():
-        raise CommandError(
-            "This database has the tables of another version of Quire, which cannot be upgraded. "
-            "Use a new database; `manage.py export_usage` of that version keeps its usage."
-        )
-
-
 class Migration(migrations.Migration):
+    """The tables in one step, for a new database. One that has recorded some of `replaces` follows those instead."""
 
     initial = True
+
+    replaces = [
+        ('completions', '0001_initial'),  # version 0.1.0
+        ('completions', '0002_batch_on_invalid'),
+        ('completions', '0003_batch_summary'),
+        ('completions', '0004_uploads'),
+        ('completions', '0005_batch_plan'),
+        ('completions', '0006_batch_forecast'),
+        ('completions', '0007_batch_receipts'),
+        ('completions', '0008_budget_warnings'),
+        ('completions', '0009_webhooks'),
+        ('completions', '0010_audit_uses'),
+        ('completions', '0011_batch_results'),
+        ('completions', '0012_sign_ins'),
+    ]
 
     dependencies = [
         migrations.swappable_dependency(settings.AUTH_USER_MODEL),
     ]
 
     operations = [
-        migrations.RunPython(refuse_other_tables, migrations.RunPython.noop),
         migrations.CreateModel(
             name='Organization',
             fields=[

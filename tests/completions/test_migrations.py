@@ -1,52 +1,164 @@
-"""The one migration, on a database that already has tables of the same names."""
+"""Databases of all earlier versions get the tables of this one."""
 
-import sqlite3
 import subprocess
 import sys
+import tempfile
+import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
+import environ
 import pytest
 from django.conf import settings
+from django.db import connections
+from django.db.backends.base.base import BaseDatabaseWrapper
+from django.db.migrations.executor import MigrationExecutor
 from django.db.migrations.loader import MigrationLoader
-from django.db.migrations.operations import CreateModel, RunPython
+from django.db.migrations.operations import CreateModel
+from django.db.migrations.recorder import MigrationRecorder
+from pytest_django import DjangoDbBlocker
+
+from tests.postgresql import new_database
+
+SQUASHED = ("completions", "0001_tables")
+REPLACED = MigrationLoader(None).replacements[SQUASHED].replaces
+LAST_REPLACED = REPLACED[-1]
+VERSION_0_1_0 = ("completions", "0001_initial")
 
 
-def migrate(home: Path) -> "subprocess.CompletedProcess[str]":
-    return subprocess.run(
-        [sys.executable, "manage.py", "migrate"],
-        cwd=settings.BASE_DIR,
-        env={"QUIRE_HOME": str(home), "PATH": "/usr/bin:/bin"},
-        capture_output=True,
-        text=True,
-    )
+@contextmanager
+def new_url(vendor: str) -> Iterator[str]:
+    """The URL of a new database."""
+    if vendor == "postgresql":
+        with new_database() as url:
+            yield url
+    else:
+        with tempfile.TemporaryDirectory() as folder:
+            yield f"sqlite:///{folder}/quire.sqlite3"
 
 
-@pytest.mark.integration
-def test_the_tables_of_an_earlier_version_are_refused(tmp_path: Path) -> None:
-    """It recorded `0001_initial`, so a first migration of that name would be skipped."""
-    database = sqlite3.connect(tmp_path / "quire.sqlite3")
-    database.execute("create table completions_apikey (id integer primary key)")
-    database.execute("create table django_migrations (id integer primary key, app, name, applied)")
-    database.execute(
-        "insert into django_migrations (app, name, applied)"
-        " values ('completions', '0001_initial', '2026-11-21 00:00:00')"
-    )
-    database.commit()
-    refused = migrate(tmp_path)
-    assert refused.returncode == 1
-    assert "cannot be upgraded. Use a new database" in refused.stderr
-    assert "Traceback" not in refused.stderr
+@pytest.fixture(scope="module", params=["sqlite", "postgresql"])
+def vendor(request: pytest.FixtureRequest) -> str:
+    name: str = request.param
+    return name
+
+
+@pytest.fixture(scope="module")
+def new_tables(vendor: str, django_db_blocker: DjangoDbBlocker) -> dict[str, Any]:
+    """The tables of a new database."""
+    with new_url(vendor) as url, connect(url, django_db_blocker) as new:
+        migrate(new)
+        return read_tables(new)
+
+
+@pytest.fixture
+def url(vendor: str) -> Iterator[str]:
+    with new_url(vendor) as url:
+        yield url
+
+
+@contextmanager
+def connect(url: str, blocker: DjangoDbBlocker) -> Iterator[BaseDatabaseWrapper]:
+    alias = uuid.uuid4().hex
+    config = environ.Env.db_url_config(url)
+    connections.databases[alias] = connections.configure_settings({"default": config})["default"]
+    with blocker.unblock():
+        try:
+            yield connections[alias]
+        finally:
+            connections[alias].close()
+            del connections[alias], connections.databases[alias]
+
+
+def migrate(connection: BaseDatabaseWrapper) -> list[str]:
+    """Migrate to this version. Returns the names of the migrations of `completions` that ran."""
+    executor = MigrationExecutor(connection)
+    executor.loader.check_consistent_history(connection)
+    plan = executor.migration_plan(executor.loader.graph.leaf_nodes())
+    executor.migrate(executor.loader.graph.leaf_nodes(), plan)
+    again = MigrationExecutor(connection)
+    assert again.migration_plan(again.loader.graph.leaf_nodes()) == []
+    return [step.name for step, _ in plan if step.app_label == "completions"]
+
+
+def migrate_to(connection: BaseDatabaseWrapper, name: tuple[str, str]) -> None:
+    """Migrate a new database as far as a version had it that did not know what replaced `name`."""
+    executor = MigrationExecutor(connection)
+    executor.loader = MigrationLoader(connection, replace_migrations=False)
+    executor.migrate([name])
+
+
+def read_tables(connection: BaseDatabaseWrapper) -> dict[str, Any]:
+    """Columns and constraints by table. The order of columns depends on the way to a table."""
+    introspection = connection.introspection
+    with connection.cursor() as cursor:
+        return {
+            table: (
+                sorted(
+                    (tuple(each) for each in introspection.get_table_description(cursor, table)),
+                    key=lambda column: str(column[0]),
+                ),
+                sorted(
+                    ("" if name.startswith("__unnamed") else name, sorted(map(str, about.items())))
+                    for name, about in introspection.get_constraints(cursor, table).items()
+                ),
+            )
+            for table in introspection.table_names(cursor)
+        }
+
+
+@pytest.mark.parametrize("start", [VERSION_0_1_0, LAST_REPLACED], ids=lambda name: name[1])
+def test_an_older_database_gets_the_tables_of_a_new_one(
+    url: str, start: tuple[str, str], new_tables: dict[str, Any], django_db_blocker: DjangoDbBlocker
+) -> None:
+    """The first release, and main before its migrations were replaced by one."""
+    with connect(url, django_db_blocker) as old:
+        migrate_to(old, start)
+        assert SQUASHED[1] not in migrate(old)
+        tables = read_tables(old)
+        assert set(MigrationRecorder(old).applied_migrations()) >= {SQUASHED, *REPLACED}
+    assert tables == new_tables
+
+
+def test_a_database_that_recorded_only_the_replacing_migration(
+    url: str, new_tables: dict[str, Any], django_db_blocker: DjangoDbBlocker
+) -> None:
+    """Main between 0.1.0 and the next version: the migration replaced none then."""
+    with connect(url, django_db_blocker) as old:
+        migrate(old)
+        records = MigrationRecorder(old).migration_qs
+        records.filter(app="completions", name__in=[name for _, name in REPLACED]).delete()
+        with old.cursor() as cursor:
+            cursor.execute("INSERT INTO completions_organization (name, store_prompts, created_at)"
+                           " VALUES ('kept', false, '2026-11-25 00:00:00')")  # fmt: skip
+        assert migrate(old) == [SQUASHED[1]]
+        tables = read_tables(old)
+        assert set(MigrationRecorder(old).applied_migrations()) >= {SQUASHED, *REPLACED}
+        with old.cursor() as cursor:
+            cursor.execute("SELECT name FROM completions_organization")
+            assert cursor.fetchall() == [("kept",)]
+    assert tables == new_tables
 
 
 @pytest.mark.integration
 @pytest.mark.long
 def test_migrating_twice_changes_nothing(tmp_path: Path) -> None:
-    assert migrate(tmp_path).returncode == 0
-    assert "No migrations to apply" in migrate(tmp_path).stdout
+    def run() -> "subprocess.CompletedProcess[str]":
+        return subprocess.run(
+            [sys.executable, "manage.py", "migrate"],
+            cwd=settings.BASE_DIR,
+            env={"QUIRE_HOME": str(tmp_path), "PATH": "/usr/bin:/bin"},
+            capture_output=True,
+            text=True,
+        )
+
+    assert run().returncode == 0
+    assert "No migrations to apply" in run().stdout
 
 
 def test_each_table_is_created_in_one_operation() -> None:
     """A table that is created and then changed is copied on SQLite, and harder to read."""
-    operations = MigrationLoader(None).get_migration("completions", "0001_tables").operations
-    changing = [each for each in operations if not isinstance(each, CreateModel | RunPython)]
-    assert changing == []
+    operations = MigrationLoader(None).get_migration(*SQUASHED).operations
+    assert [each for each in operations if not isinstance(each, CreateModel)] == []
