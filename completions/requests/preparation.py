@@ -99,7 +99,7 @@ async def prepare_offline(
 
 def _payload(request: GenerationRequest, grammar: str | None) -> dict[str, Any]:
     routing, returns = request.routing, request.returns
-    return {
+    payload = {
         "prompts": request.prompts,
         "sampling": request.sampling.payload(),
         "grammar": grammar,
@@ -109,9 +109,12 @@ def _payload(request: GenerationRequest, grammar: str | None) -> dict[str, Any]:
         "return_hidden_states": returns.return_hidden_states,
         "return_routed_experts": returns.return_routed_experts,
         "routed_experts_start_len": returns.routed_experts_start_len,
-        "report_constraint": returns.return_meta_info and grammar is not None,
         "logprobs": request.logprobs.payload(len(request.prompts)),
     }
+    # Only where it is asked for: workers of 0.1.0 fail a job with a field that they do not know.
+    if returns.return_meta_info and grammar is not None:
+        payload["report_constraint"] = True
+    return payload
 
 
 def _view_fields(request: GenerationRequest) -> dict[str, Any]:

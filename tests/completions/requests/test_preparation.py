@@ -72,10 +72,37 @@ def test_the_job_holds_the_engines_parameters() -> None:
     parameters = {field.name for field in dataclasses.fields(SamplingParams)}
     assert job["sampling"].keys() == parameters - {"stop_spans"}  # only where there are any
     carried = {field.name for field in dataclasses.fields(Request)} - set(OF_THE_WORKER)
-    assert job.keys() == carried
+    assert job.keys() == carried - {"report_constraint"}  # only where it is asked for
     assert job["sampling"]["stop"] == ["x"]
     assert job["sampling"]["logit_bias"] == {"3": 1.0}
     assert job["sampling"]["seed"] == -7
+
+
+# What `workers/payload.py` of 0.1.0 knows. It fails a job that has any other field.
+OF_0_1_0 = {
+    "prompts", "sampling", "adapters", "logprobs", "grammar", "priority", "cache_salt",
+    "return_hidden_states", "return_routed_experts", "routed_experts_start_len",
+}  # fmt: skip
+SAMPLING_OF_0_1_0 = {
+    "max_tokens", "min_tokens", "temperature", "top_p", "top_k", "min_p", "presence_penalty",
+    "frequency_penalty", "repetition_penalty", "logit_bias", "dry_multiplier", "dry_base",
+    "dry_allowed_length", "dry_sequence_breakers", "custom_logit_processor", "custom_params",
+    "seed", "n", "best_of", "stop", "stop_regex", "stop_token_ids", "ignore_eos", "no_stop_trim",
+    "skip_special_tokens", "spaces_between_special_tokens",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("fields", [{}, {"regex": "a"}, {"return_meta_info": True}])
+def test_older_workers_read_requests_without_newer_fields(fields: dict[str, object]) -> None:
+    """An upgrade replaces the web tier before the workers."""
+    job = prepared({**LEAST, **fields}).payload
+    assert job.keys() <= OF_0_1_0
+    assert job["sampling"].keys() <= SAMPLING_OF_0_1_0
+
+
+def test_the_job_asks_for_the_effect_of_a_grammar() -> None:
+    body = {**LEAST, "regex": "a", "return_meta_info": True}
+    assert prepared(body).payload["report_constraint"] is True
 
 
 def test_the_job_holds_the_judged_grammar() -> None:
