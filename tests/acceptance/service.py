@@ -64,6 +64,8 @@ class Installation:
     """One running `up`, with all of its data in `home`. No process outlives the context."""
 
     up_options: Sequence[str] = ()
+    root = ROOT
+    """The source of the version that runs."""
 
     def __init__(self, home: Path, **environment: str) -> None:
         self.home = home
@@ -94,7 +96,7 @@ class Installation:
         with (self.home / "up.out").open("wb") as output:
             self._up = subprocess.Popen(
                 [sys.executable, "manage.py", "up", *self.up_options],
-                cwd=ROOT, env=self.environment, stdout=output, stderr=output,
+                cwd=self.root, env=self.environment, stdout=output, stderr=output,
             )  # fmt: skip
         try:
             self.after_start()
@@ -157,7 +159,7 @@ class Installation:
     @cached_property
     def _console(self) -> subprocess.Popen[bytes]:
         return subprocess.Popen(
-            [sys.executable, "-c", _CONSOLE], cwd=ROOT,
+            [sys.executable, "-c", _CONSOLE], cwd=self.root,
             env={**self.environment, "DJANGO_SETTINGS_MODULE": "project.settings"},
             stdin=subprocess.PIPE, stdout=subprocess.PIPE,
         )  # fmt: skip
@@ -207,6 +209,9 @@ class ScriptedInstallation(Installation):
     """An installation with a scripted engine worker, which the test starts and stops."""
 
     up_options = ("--only", "cpu-worker,web")
+    worker_root = ROOT
+    """The source of the version that the worker runs."""
+    worker_module = "benchmarks.service.scripted_worker"
 
     def __init__(self, home: Path, step: float, **environment: str) -> None:
         super().__init__(home, **environment)
@@ -222,10 +227,10 @@ class ScriptedInstallation(Installation):
     def spawn_worker(self) -> subprocess.Popen[bytes]:
         """Start one more worker, which the caller has to end."""
         with (self.home / "worker.out").open("ab") as output:
-            command = ["-m", "benchmarks.service.scripted_worker", "--model", MODEL]
+            command = ["-m", self.worker_module, "--model", MODEL]
             return subprocess.Popen(
                 [sys.executable, *command, "--step", str(self._step)],
-                cwd=ROOT, stdout=output, stderr=output,
+                cwd=self.worker_root, stdout=output, stderr=output,
                 env={**self.environment, "DJANGO_SETTINGS_MODULE": "project.settings"},
             )  # fmt: skip
 
