@@ -124,7 +124,7 @@ class RequestAdmin(ReadOnlyAdmin):
     ]
     list_display_links = None
     list_filter = [StatusFilter, ModelFilter, EndedFilter, LatencyFilter, "organization"]
-    linked_lookups = ("api_key", "error_code")
+    linked_lookups = ("api_key", "error_code", "kind")
     list_per_page = 50
     ordering = ["-finished_at"]
     search_fields = ["job_id"]
