@@ -98,6 +98,8 @@ class Sequence:
     """Prompt tokens that were in the prefix cache when the sequence first ran."""
     num_at_start: int = 0
     """Tokens that it had when it last got a slot."""
+    num_cached_at_start: int = 0
+    """Those of them that it did not have to compute again."""
     has_yielded: bool = False
     """It was preempted for an organization that ran nothing."""
     num_begun: int = 0

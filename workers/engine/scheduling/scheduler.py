@@ -1,6 +1,7 @@
 """Decides which sequences compute how many tokens in a step. No torch, no text, no clock."""
 
 from bisect import insort
+from collections import Counter
 from collections.abc import Collection
 from dataclasses import dataclass, field
 from itertools import count
@@ -306,14 +307,16 @@ class Scheduler:
         for sequence in self.running:  # the oldest of each organization first
             if sequence.rank == head.rank:
                 by_owner.setdefault(sequence.organization, []).append(sequence)
-        missing = self._blocks_needed(head) - len(self._match(head)) + len(self.running)
-        missing -= self._pool.num_free
+        missing = self._blocks_missing(head, self._match(head))
+        holders = Counter[int]()
         victims: list[Sequence] = []
         while not victims or missing > 0:
             if (victim := pop_newest(by_owner)) is None:
                 return None
             victims.append(victim)
-            missing -= len(victim.block_ids) + 1
+            holders.update(victim.block_ids)
+            freed = sum(holders[b] == self._pool.references[b] for b in victim.block_ids)
+            missing -= freed + 1
         return victims
 
     def _preempt(self, sequence: Sequence) -> None:
@@ -401,11 +404,15 @@ class Scheduler:
 
     def _has_room(self, sequence: Sequence, matched: list[int]) -> bool:
         """Whether the pool has blocks for a sequence's tokens and one more for each running one."""
+        return self._blocks_missing(sequence, matched) <= 0
+
+    def _blocks_missing(self, sequence: Sequence, matched: list[int]) -> int:
+        """How many blocks too few the pool has for :meth:`_has_room`; negative if it has more."""
         self._pool.share(matched)
         needed = self._blocks_needed(sequence) - len(matched) + len(self.running)
-        has_room = needed <= self._pool.num_free
+        missing = needed - self._pool.num_free
         self._pool.free(matched)
-        return has_room
+        return missing
 
     def _start(self, sequence: Sequence, matched: list[int]) -> None:
         self._queue.start(sequence)
@@ -418,6 +425,7 @@ class Scheduler:
         sequence.slot = self.free_slots.pop()
         sequence.num_at_start = len(sequence.token_ids)
         sequence.num_computed = len(matched) * self._block_size
+        sequence.num_cached_at_start = sequence.num_computed
         sequence.num_stored = len(matched)
         insort(self.running, sequence, key=_seniority)
         if not sequence.num_charged:  # it starts for the first time

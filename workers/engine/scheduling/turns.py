@@ -34,9 +34,11 @@ def pop_newest(by_owner: dict[str, list[Sequence]]) -> Sequence | None:
 
 
 def _has_progressed(sequence: Sequence) -> bool:
-    """Whether a sequence has gained enough since it started to be worth its computed tokens."""
+    """Whether a sequence has gained enough since it started to be worth the tokens that its start
+    cost. Cached ones cost nothing."""
     gained = len(sequence.token_ids) - sequence.num_at_start
-    return gained >= max(LEAST_PROGRESS, sequence.num_at_start // 4)
+    cost = sequence.num_at_start - sequence.num_cached_at_start
+    return gained >= max(LEAST_PROGRESS, cost // 4)
 
 
 def is_overdue(sequence: Sequence) -> bool:

@@ -79,6 +79,40 @@ def test_short_calls_without_end_do_not_stop_the_others() -> None:
     assert steps < 1.5 * gained / 3  # three slots are always theirs
 
 
+def test_prompts_that_stay_in_the_cache_do_not_let_others_wait() -> None:
+    """All that yielded start again without computing their long prompts."""
+    bench = Bench(num_blocks=8000, budget=64)
+    long = [sequence(1200, 400, organization="a") for _ in range(6)]
+    bench.add(*long)
+    for _ in range(150):
+        bench.step()
+    longest = 0
+    while not all(seq.finished for seq in long):
+        for _ in range(6):
+            bench.step()
+        bench.add(call := sequence(3, 4, organization="b"))
+        wait = 0
+        while not call.finished:
+            bench.step()
+            wait += call.slot == UNPLACED
+        longest = max(longest, wait)
+    assert longest <= turns.LEAST_PROGRESS
+
+
+def test_none_yields_for_blocks_that_others_share() -> None:
+    bench = Bench(num_blocks=100, budget=500)
+    prompt = list(range(240))
+    bench.add(*(sequence(prompt, 80, organization="a") for _ in range(3)))
+    for _ in range(8):
+        bench.step()
+    assert bench.scheduler.num_running == 3
+    bench.add(late := sequence(200, organization="b"))
+    bench.step()
+    assert bench.scheduler.preemptions == 0, "the blocks of the prompt stay in use"
+    bench.run()
+    assert late.finished
+
+
 def test_more_organizations_than_slots_take_turns() -> None:
     bench = Bench(num_blocks=4000, budget=64, slots=2)
     sequences = [sequence(3, 300, organization=name) for name in "abcde"]
