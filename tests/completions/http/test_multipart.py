@@ -31,6 +31,15 @@ def test_only_heads_are_mended(size):
     assert read_in([size], body) == mended
 
 
+@pytest.mark.parametrize("lead", [b"", b"x"])
+def test_a_long_name_in_utf_8_is_not_cut_within_a_character(lead):
+    """The limit of a head counts from behind its delimiter, as Django's does."""
+    boundary = b"b" * 40
+    body = part(lead + "ü".encode() * 465, b"").replace(b"--b", b"--" + boundary)
+    assert 1024 < body.index(b"\r\n\r\n") < len(boundary) + 1024
+    assert read_in([4096], body, boundary) == body
+
+
 @given(
     st.lists(st.sampled_from([b"--b", b"-", b"\r\n", b"\r\n\r\n", b"x" * 700, b"a"])).map(b"".join),
     st.lists(st.integers(1, 900), min_size=1),
