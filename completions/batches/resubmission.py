@@ -21,10 +21,10 @@ _CLOSED = (BatchStatus.CANCELLED, BatchStatus.EXPIRED)
 
 def can_resubmit(batch: Batch) -> bool:
     """Whether a batch has ended with lines that were not answered."""
-    return batch.ended and (batch.failed > 0 or _ended_in_validation(batch))
+    return batch.ended and (batch.failed > 0 or _has_ended_in_validation(batch))
 
 
-def _ended_in_validation(batch: Batch) -> bool:
+def _has_ended_in_validation(batch: Batch) -> bool:
     """Whether a batch was cancelled, or its window closed, before any line could run."""
     return batch.in_progress_at is None and batch.status in _CLOSED
 
@@ -38,7 +38,7 @@ def prepare(batch: Batch, now: datetime) -> tuple[Batch, File]:
     """
     inputs = File.objects.readable(now)
     sent = inputs.get(id=batch.input_file_id)
-    if _ended_in_validation(batch):
+    if _has_ended_in_validation(batch):
         close_old_connections()  # of this thread: others need it while the files are read
         with files.opened(sent) as content:
             return again(batch, lines_of(content))

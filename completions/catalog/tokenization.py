@@ -95,11 +95,11 @@ def decode_all(
 
 
 def _decode_in_child(model: ModelFiles, ids: Sequence[int], skip_special_tokens: bool) -> str:
-    _, text = _ask(model, "decode", _written(ids), skip_special_tokens)
+    _, text = _ask(model, "decode", _write_ids(ids), skip_special_tokens)
     return str(orjson.loads(text))
 
 
-def _written(ids: Sequence[int]) -> bytes:
+def _write_ids(ids: Sequence[int]) -> bytes:
     """A JSON array, made of pieces."""
     starts = range(0, len(ids), _PIECE)
     return b"[%b]" % b",".join(orjson.dumps(ids[at : at + _PIECE])[1:-1] for at in starts)

@@ -5,7 +5,7 @@ from typing import Any
 
 from completions.catalog.model_files import ModelFiles
 from completions.chat import template
-from completions.chat.forms import forms_of, with_calls_in_text
+from completions.chat.forms import simplify, with_calls_in_text
 from completions.chat.json_calls import HERMES
 from completions.chat.template import ChatTemplateError
 from completions.chat.tools import Tool, ToolFormat
@@ -34,7 +34,7 @@ def prompt_text(
     if not knows_tools and tools and written is not None:
         messages = _with_preamble(messages, written.preamble(tools))
     refusal: ChatTemplateError | None = None
-    for form in forms_of(messages, write):
+    for form in simplify(messages, write):
         try:
             return template.render(
                 model,

@@ -20,7 +20,7 @@ _ID_LENGTH = 9
 """Of the ids of calls in Mistral's templates."""
 
 
-def forms_of(messages: Sequence[Message], write: Write) -> Iterator[Sequence[Message]]:
+def simplify(messages: Sequence[Message], write: Write) -> Iterator[Sequence[Message]]:
     """The messages as they are, then in ever simpler forms."""
     yield messages
     if any(message.get("tool_calls") for message in messages):

@@ -42,11 +42,11 @@ class _ReadableHeads:
         """Return some bytes, or none at the end."""
         while True:
             piece = self._stream.read(size)
-            mended = self._mended(self._held + piece, is_last=not piece)
+            mended = self._mend(self._held + piece, is_last=not piece)
             if mended or not piece:
                 return mended
 
-    def _mended(self, data: bytes, is_last: bool) -> bytes:
+    def _mend(self, data: bytes, is_last: bool) -> bytes:
         """Mend the heads in `data`. Unless it is the last, hold back its end."""
         pieces: list[bytes] = []
         done = 0

@@ -52,7 +52,7 @@ def echo_prompts(
 def _open_end(texts: TokenTexts, prompt: Sequence[int], text: str, skip: bool) -> OpenEnd | None:
     places: list[int] = []  # of the last tokens with text, the last one first
     for place in range(len(prompt) - 1, -1, -1):
-        if texts.visible(prompt[place], skip):
+        if texts.is_visible(prompt[place], skip):
             places.append(place)
         if len(places) == _MOST_OPEN:
             break
@@ -103,6 +103,6 @@ class Echo:
             return False
         texts = token_texts.of(self._view.served_model)
         written = b"".join(
-            texts.raw(token_id) for token_id in self._token_ids if texts.visible(token_id, True)
+            texts.raw(token_id) for token_id in self._token_ids if texts.is_visible(token_id, True)
         )
         return written.startswith(character[len(begun) :])

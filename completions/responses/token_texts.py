@@ -39,7 +39,7 @@ class TokenTexts:
     def is_byte_level(self) -> bool:
         return self._bytes.is_byte_level
 
-    def visible(self, token_id: int, skip_special_tokens: bool) -> bool:
+    def is_visible(self, token_id: int, skip_special_tokens: bool) -> bool:
         """Whether a token has text."""
         is_skipped = skip_special_tokens and token_id in self._bytes.special_ids
         return not is_skipped and bool(self.raw(token_id))

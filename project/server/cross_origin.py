@@ -42,12 +42,14 @@ class CrossOriginHeaders:
         async def send_with_headers(message: Any) -> None:
             if message["type"] == "http.response.start":
                 headers = list(message.get("headers", ()))
-                message = {**message, "headers": headers + self._added(scope, headers)}
+                message = {**message, "headers": headers + self._headers_for(scope, headers)}
             await send(message)
 
         await self._application(scope, receive, send_with_headers)
 
-    def _added(self, scope: Any, headers: list[tuple[bytes, bytes]]) -> list[tuple[bytes, bytes]]:
+    def _headers_for(
+        self, scope: Any, headers: list[tuple[bytes, bytes]]
+    ) -> list[tuple[bytes, bytes]]:
         origin = _header(scope, b"origin")
         vary = [] if ANY in self._origins else [(b"vary", b"Origin")]
         if not is_allowed(origin, self._origins):

@@ -19,7 +19,7 @@ from completions.requests.fields.base import (
     expect,
     read_each,
 )
-from completions.requests.fields.objects import OpenObject, Values, quoted
+from completions.requests.fields.objects import OpenObject, Values, quote_key
 from completions.requests.fields.past_calls import CalledFunctionObject, ToolCallObject, link_calls
 from completions.requests.fields.tokens import context_exceeded, token_ids
 
@@ -69,7 +69,7 @@ class ContentField(Field):
                 continue
             for name, value in part.items():
                 if name not in ("type", _TEXT_KEYS[kind]) and value not in (None, [], {}):
-                    yield f"[{index}].{quoted(name)}"
+                    yield f"[{index}].{quote_key(name)}"
 
     def _text(self, part: Any) -> str:
         if type(part) is str:

@@ -111,12 +111,12 @@ class OpenObject(StrictObject):
             if name in self.fields:
                 yield from (f".{name}{path}" for path in self.fields[name].ignored(value))
             else:
-                yield f".{quoted(name)}"
+                yield f".{quote_key(name)}"
 
     def _refuse_unknown(self, data: dict[str, Any]) -> None:
         pass
 
 
-def quoted(name: str) -> str:
+def quote_key(name: str) -> str:
     """A client's own key as it can stand in a path of a header."""
     return quote(name[:SHOWN_NAME])
