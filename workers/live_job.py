@@ -84,11 +84,11 @@ class LiveJob:
             sequence_number=0,  # known once its last choices are published
             state=state,
             error=error,
-            usage=usage or self._published_usage(),
+            usage=usage or self._bill_published(),
         )
         self._report(error.code if error else state, error, now)
 
-    def _published_usage(self) -> Usage | None:
+    def _bill_published(self) -> Usage | None:
         """What a job that the engine does not have used: nothing, unless an earlier attempt
         published tokens."""
         published = self.completion_tokens

@@ -25,7 +25,7 @@ def resolve_context(text_config: Any, config: EngineConfig) -> int:
     wanted = config.max_model_len or stated
     if wanted is None:
         raise UnsupportedModel("The model states no context length: set max_model_len")
-    limit = stated and _stretched(stated, text_config)
+    limit = stated and _stretch(stated, text_config)
     if limit is not None and wanted > limit:
         raise UnsupportedModel(
             f"max_model_len {wanted} exceeds the model's context of {limit}: set it to {limit} at "
@@ -36,7 +36,8 @@ def resolve_context(text_config: Any, config: EngineConfig) -> int:
     return wanted
 
 
-def _stretched(stated: int, text_config: Any) -> int:
+def _stretch(stated: int, text_config: Any) -> int:
+    """The length that a ``stated`` one becomes by the factor of rotary positions."""
     rope = getattr(text_config, "rope_parameters", None) or {}
     factor, kind = rope.get("factor"), rope.get("rope_type")
     if kind not in _SCALED or not factor:

@@ -64,7 +64,7 @@ def read_tokenizer(path: str | Path) -> Any:
     try:
         tokenizer = PreTrainedTokenizerFast.from_pretrained(path)
         if tokenizer.eos_token is None:
-            tokenizer.eos_token = _stated_end(Path(path) / "special_tokens_map.json")
+            tokenizer.eos_token = _read_end_token(Path(path) / "special_tokens_map.json")
         return tokenizer
     except Exception as error:  # tokenizers raises nothing narrower
         raise UnsupportedModel(
@@ -72,7 +72,7 @@ def read_tokenizer(path: str | Path) -> Any:
         ) from error
 
 
-def _stated_end(file: Path) -> str | None:
+def _read_end_token(file: Path) -> str | None:
     """The end token of a file that transformers does not read beside a newer
     tokenizer_config.json."""
     token = json.loads(file.read_text("utf-8")).get("eos_token") if file.is_file() else None

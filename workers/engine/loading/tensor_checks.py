@@ -41,17 +41,18 @@ predict tokens, come on top."""
 def refuse_unread(names: Iterable[str], model: Any, path: str | Path) -> None:
     """Raises UnsupportedModel for tensors in the files of ``path`` that ``model`` does not read,
     unless they change nothing."""
-    may_be_unread = _ignored(model)
+    may_be_unread = _find_ignorable(model)
     unread = sorted(name for name in names if not may_be_unread(name))
     if any(map(_is_bias, unread)):
         tensors = open_files(path)
         unread = [name for name in unread if not (_is_bias(name) and _is_zero(tensors.get(name)))]
     if unread:
-        more = f", like {len(unread) - 1} others" if len(unread) > 1 else ""
+        others = len(unread) - 1
+        more = f" and {others} other tensor{'s' * (others > 1)}" if others else ""
         raise UnsupportedModel(
-            f"the checkpoint has {unread[0]}, which no module of {type(model).__name__} takes"
-            f"{more}: it is of another architecture than config.json says, or quantized in a way "
-            "that it does not state. Fetch it again with all its *.json files"
+            f"the checkpoint has {unread[0]}{more}, which no module of {type(model).__name__} "
+            "takes: config.json describes another architecture, or leaves out how the checkpoint "
+            "is quantized. Fetch it again with all its *.json files"
         )
 
 
@@ -61,8 +62,8 @@ def refuse_other_numbers(tensors: Mapping[str, Any], model: Any) -> None:
     other = {name: kind for name, each in tensors.items() if (kind := stored_type(each))}
     if not other:
         return
-    may_be_unread = _ignored(model)
-    whole = _integers(model)
+    may_be_unread = _find_ignorable(model)
+    whole = _list_integers(model)
     for name, kind in sorted(other.items()):
         if not may_be_unread(name) and not any(_is_same(name, each) for each in whole):
             raise UnsupportedModel(
@@ -133,7 +134,7 @@ def _is_zero(tensor: Any) -> bool:
     return not bool(tensor[...].any())
 
 
-def _ignored(model: Any) -> Any:
+def _find_ignorable(model: Any) -> Any:
     """Whether a tensor of this name may be unread."""
     listed: Collection[str] = getattr(model, "_keys_to_ignore_on_load_unexpected", None) or ()
     pattern = re.compile("|".join(f"(?:{each})" for each in (*UNREAD.values(), *listed)))
@@ -150,7 +151,7 @@ def _ignored(model: Any) -> Any:
     return may_be_unread
 
 
-def _integers(model: Any) -> list[str]:
+def _list_integers(model: Any) -> list[str]:
     """The names of a model's tensors of integers."""
     tensors = {**model.state_dict(), **dict(model.named_buffers())}
     return [name for name, each in tensors.items() if not each.is_floating_point()]
