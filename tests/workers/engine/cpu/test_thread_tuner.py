@@ -1,5 +1,8 @@
 import itertools
 from collections.abc import Callable
+from random import Random
+
+import pytest
 
 from workers.engine.cpu.thread_tuner import ThreadTuner
 
@@ -51,6 +54,24 @@ def test_single_slow_steps_do_not_bring_a_trial() -> None:
     used = run(ThreadTuner(2), 1_000, hiccup())
     assert used.count(1) < 50
     assert used[-1] == 2
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_a_machine_whose_speed_changes_does_not_bring_another_thread_count(seed: int) -> None:
+    """Now and then, any step takes 1.8 times as long on any number of threads, as if two cores
+    shared one. Times vary by a tenth."""
+    random = Random(seed)  # noqa: S311
+    slowness, left = 1.0, 0
+
+    def wavering(threads: int) -> float:
+        nonlocal slowness, left
+        if not left:
+            slowness, left = 2.8 - slowness, random.randint(4, 60)
+        left -= 1
+        return slowness * (1.0 if threads == 2 else 1.1) * random.uniform(0.9, 1.1)
+
+    used = run(ThreadTuner(2), 20_000, wavering)
+    assert used.count(1) / len(used) < 0.03  # trials only
 
 
 def test_steps_of_another_size_are_not_compared() -> None:
