@@ -68,6 +68,22 @@ def test_errors_are_grouped_with_the_lines_they_met(
         assert f'href="/admin/jobs/{batch.job_id(number)}/"' in page
 
 
+def test_refused_lines_have_no_jobs_to_link_to(admin: Client, owner: Tenant, batch: Batch) -> None:
+    """They are counted by the summary alone, and no line numbers precede "and 1 more"."""
+    Batch.objects.update(summary={"errors": {"decimal_above_max_value": 1, "worker_error": 3}})
+    record(
+        owner, 7, kind="batch", status="failed", error_code="worker_error", job_id=batch.job_id(7)
+    )
+    page = page_of(admin, batch)
+    assert re.findall(r"and \d+ more", page) == ["and 2 more"]
+    assert page.count("refused before they ran") == 1
+    Batch.objects.update(status=BatchStatus.COMPLETED, ended_at=timezone.now())
+    ended = page_of(admin, batch)
+    for code in ("decimal_above_max_value", "worker_error"):
+        assert f"/admin/batches/{batch.pk}/results/?reason={code}" in ended
+    assert "more</span>" not in ended
+
+
 def test_the_summary_of_its_results(admin: Client, batch: Batch) -> None:
     summary = Summary({"children": {"kind": {"counted": True}}})
     for text, end in (('{"kind": "<b>"}', "stop"), ('{"kind": "x', "length")):
