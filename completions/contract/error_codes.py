@@ -217,13 +217,13 @@ ERRORS: Final[Mapping[str, ErrorKind]] = {
         "There is no room for files at the moment. Retry later.", headers=_after(60)
     ),
     "queue_timeout": _timeout(
-        "No worker was free before the request's deadline. Retry later, or, unless it is "
-        'already, submit it with "background": true to wait without a connection.',
+        "No worker was free before the request's deadline. Retry later. Requests with "
+        '"background": true wait longer, and need no open connection.',
         _AGAIN,
     ),
     "generation_timeout": _timeout(
-        "The completion did not end before the request's deadline. Ask for fewer tokens, or, "
-        'unless it is already, submit it with "background": true.',
+        "The completion did not end before the request's deadline. Lower max_tokens. Requests "
+        'with "background": true have a later deadline.',
         NEVER,
     ),
 }

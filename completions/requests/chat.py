@@ -45,10 +45,10 @@ class ChatRequestObject(GenerationFields, ConversationFields):
         **dict.fromkeys(
             ("echo", "suffix", "best_of", "truncate_sequence"), "POST /v1/completions takes it."
         ),
-        **dict.fromkeys(
-            ("modalities", "audio", "prediction", "verbosity", "web_search_options"),
-            "This service answers with text alone; omit it.",
-        ),
+        **dict.fromkeys(("modalities", "audio"), "This service answers with text alone; omit it."),
+        "prediction": "Omit it: it changes the speed, not the answer.",
+        "verbosity": "Ask for a short or a long answer in a message.",
+        "web_search_options": "Use tools.",
         "chat_template": "The model's own template is used.",
     }
 

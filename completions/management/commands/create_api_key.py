@@ -108,11 +108,11 @@ class Command(BaseCommand):
             key.clean_fields(exclude=["public_id", "digest"])
         except ValidationError as error:
             raise CommandError("; ".join(error.messages)) from error
-        same = ApiKey.objects.active().filter(organization=key.organization, name=key.name).count()
-        if same:
+        if ApiKey.objects.active().filter(organization=key.organization, name=key.name).exists():
             self.stderr.write(
-                f"{key.organization.name} has {same} more with the name {key.name!r}; "
-                "revoke_api_key tells them apart by the beginning of their secrets only"
+                f"The organization {key.organization.name!r} already has an active key named "
+                f"{key.name!r}. To rotate or revoke one of them, name it by the beginning of its "
+                "secret."
             )
         self.stdout.write(changes.issue(key, actor))
         if sys.stderr.isatty():

@@ -34,7 +34,7 @@ def test_a_second_key_of_one_name_is_made_with_a_warning(capsys: Any) -> None:
     run("create_api_key", "ci")
     assert capsys.readouterr().err == ""
     assert keys.well_formed(run("create_api_key", "ci").removesuffix("\n"))
-    assert "default has 1 more with the name 'ci'" in capsys.readouterr().err
+    assert "'default' already has an active key named 'ci'" in capsys.readouterr().err
     run("create_api_key", "ci", "--organization", "other")
     assert capsys.readouterr().err == ""
 

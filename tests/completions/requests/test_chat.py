@@ -181,6 +181,20 @@ def test_a_bad_body_is_refused_by_code_and_field(
     assert refusal(body) == error
 
 
+@pytest.mark.parametrize(
+    ("field", "advice"),
+    [
+        ("modalities", "text alone"),
+        ("prediction", "the speed, not the answer"),
+        ("verbosity", "in a message"),
+        ("web_search_options", "Use tools."),
+    ],
+)
+def test_an_unsupported_field_is_refused_with_what_to_send_instead(field: str, advice: str) -> None:
+    with pytest.raises(APIError, match=advice):
+        validate({field: "low"})
+
+
 def test_tools_make_a_grammar() -> None:
     request = validate({"model": "caller", "tools": [F]})
     assert request.chat.calls.choice == ToolChoice("auto")
