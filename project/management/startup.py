@@ -38,6 +38,8 @@ def explained() -> Iterator[None]:
         raise CommandError(str(error)) from error
     except DatabaseError as error:
         raise CommandError(f"the database cannot be used: {error}") from error
+    except (FileExistsError, NotADirectoryError) as error:
+        raise CommandError(f"{error.filename} must be a folder. Move the file away.") from error
     except OSError as error:
         if error.filename is None:
             raise

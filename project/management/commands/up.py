@@ -73,7 +73,7 @@ class Command(BaseCommand):
         printed = io.StringIO()
         call_command("create_api_key", "demo", stdout=printed)
         self.secret = printed.getvalue().strip()
-        self._write(f"\nThe first API key, shown this once:\n\n{self.secret}\n")
+        self._write(f"\nThe first API key (it is not shown again):\n\n{self.secret}\n")
 
     def _wait_until_ready(self, supervisor: Supervisor, endpoint: Endpoint) -> None:
         started = time.monotonic()

@@ -55,7 +55,7 @@ def refused(environment: dict[str, str], *arguments: str) -> str:
 @pytest.mark.parametrize("name", ["log", "run", "valkey"])
 def test_a_file_in_place_of_a_folder_is_named(environment, tmp_path, name):
     (tmp_path / name).touch()
-    assert f"{tmp_path / name} cannot be used: File exists" in refused(environment)
+    assert f"{tmp_path / name} must be a folder. Move the file away." in refused(environment)
 
 
 def test_a_variable_of_celery_is_named(environment):
