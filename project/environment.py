@@ -7,6 +7,7 @@ from typing import Any
 
 import environ
 from django.core.exceptions import ImproperlyConfigured
+from redis.connection import parse_url
 
 _SWITCHES = ("", "true", "on", "ok", "y", "yes", "1", "false", "off", "n", "no", "0")
 """What a variable for yes or no may hold; all but django-environ's own names of true are false."""
@@ -55,6 +56,20 @@ class Environment(environ.Env):  # type: ignore[misc] # it has no types
                     "path, or * for all"
                 )
         return values
+
+    def redis_url(self, var: str) -> str:
+        """Return the Redis URL in `var`, or "". Raises ImproperlyConfigured, which does not repeat
+        the URL: it may hold a password."""
+        url: str = self.str(var, default="")
+        if url:
+            try:
+                parse_url(url)  # type: ignore[no-untyped-call]
+            except ValueError:
+                raise ImproperlyConfigured(
+                    f"{var} names no Redis server; use redis://USER:PASSWORD@HOST:PORT/DB, "
+                    "rediss://... for TLS, or unix://PATH?db=DB"
+                ) from None
+        return url
 
     def choice(self, var: str, choices: Sequence[str], default: str) -> str:
         """Return the value of `var`, one of `choices`. Raises ImproperlyConfigured."""

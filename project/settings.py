@@ -83,7 +83,7 @@ def _socket_path() -> Path:
     return Path(tempfile.gettempdir()) / f"quire-{os.getuid()}-{digest}" / "valkey.sock"
 
 
-_redis_url = env.str("REDIS_URL", default="")
+_redis_url = env.redis_url("REDIS_URL")
 VALKEY_SOCKET: Path | None = None if _redis_url else _socket_path()
 REDIS_URL = _redis_url or f"unix://{quote(str(VALKEY_SOCKET))}?db=0"
 REDIS_PREFIX = env.str("QUIRE_REDIS_PREFIX", default="quire:")

@@ -122,6 +122,15 @@ def test_what_cannot_be_a_database_is_named_without_its_password(tmp_path):
     assert "pass-word" not in str(refusal.value)
 
 
+@pytest.mark.parametrize(
+    "url", ["pass-word", "localhost:6379", "http://pass-word@h:1", "redis://h:pass-word"]
+)
+def test_what_cannot_be_redis_is_named_without_its_password(tmp_path, url):
+    with pytest.raises(ValueError, match="ImproperlyConfigured: REDIS_URL names no") as refusal:
+        read(tmp_path, "REDIS_URL", REDIS_URL=url)
+    assert "pass-word" not in str(refusal.value)
+
+
 def test_a_home_that_cannot_be_made_is_named(tmp_path):
     (tmp_path / "file").touch()
     with pytest.raises(ValueError, match=r"ImproperlyConfigured: QUIRE_HOME is .*/file/home'; "):

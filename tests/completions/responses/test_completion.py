@@ -150,8 +150,8 @@ def test_a_job_past_its_deadline_is_incomplete(code, reason):
     job = record("failed", finished=50.0, error=JobError(code, ""))
     body = Collected(make_view()).polled(job)
     assert (body["status"], body["incomplete_details"]) == ("incomplete", {"reason": reason})
-    # Who polls it is mostly in the background already.
-    assert "unless it is" in body["error"]["message"]
+    # Who polls it is mostly in the background already, so the message does not say to send it so.
+    assert 'Requests with "background": true' in body["error"]["message"]
     assert body["error"]["code"]
 
 
