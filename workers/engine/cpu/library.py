@@ -34,7 +34,7 @@ class InstructionSet:
         return [*self.needed.values(), *faster]
 
 
-AMX = {"amx_tile": "-mamx-tile", "amx_bf16": "-mamx-bf16"}
+AMX = {"amx_tile": "-mamx-tile", "amx_bf16": "-mamx-bf16", "amx_int8": "-mamx-int8"}
 AVX512 = InstructionSet(
     needed={
         "avx512f": "-mavx512f",

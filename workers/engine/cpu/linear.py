@@ -14,7 +14,6 @@ _LANES = 16
 _PIECE = 2**25
 _GROUP = 64
 _LARGEST = 127
-_OFFSET = 128
 _LARGEST_NIBBLE = 15
 _LARGEST_BYTE = 255
 _MINIMUM_STEP = 16
@@ -35,6 +34,9 @@ _ALIKE = 1.4
 _SAMPLED = 16
 
 _ROUNDED_AT_ONCE = 1024
+_READ_AFTER = 512
+"""How far products may read past a weight, to multiply that by zeros: 16 columns of 32 inputs."""
+
 _MULTIPLE = 32
 """The kernels take layers whose inputs and outputs are multiples of this, and may read the rows
 of a batch up to a multiple of it. An output layer is padded to one."""
@@ -188,7 +190,7 @@ class Int8Linear(TiledLinear):
         highest = wide.abs().amax(dim=1)
         self._scales = torch.where(highest > 0, highest / _LARGEST, 1.0)
         rounded = (wide / self._scales[:, None]).round_().clamp_(-_LARGEST, _LARGEST)
-        return _in_tiles(rounded.add_(_OFFSET).to(torch.uint8))
+        return _in_tiles(rounded.add_(self._library.quire_stored_offset()).to(torch.int16).byte())
 
 
 class Int4Linear(TiledLinear):
@@ -285,7 +287,7 @@ def _in_tiles(weight: Tensor) -> Tensor:
     """A copy of ``weight`` as [out / 16][in / n][16][n], where n inputs take four bytes."""
     words = weight.contiguous().view(torch.int32).numpy()
     tiles = words.reshape(len(words) // _LANES, _LANES, -1).transpose(0, 2, 1)
-    room = _arena.take(words.nbytes)
+    room = _arena.take(words.nbytes + _READ_AFTER)[: words.nbytes]
     # torch copies a transposed matrix in a tenth of numpy's speed.
     np.copyto(room.view(torch.int32).numpy().reshape(tiles.shape), tiles)
     return room.view(weight.dtype)

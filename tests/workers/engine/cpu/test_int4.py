@@ -14,7 +14,7 @@ from workers.engine.cpu.linear import Int4Linear, _to_nibbles
 pytestmark = pytest.mark.skipif(why_no_kernels() is not None, reason=str(why_no_kernels()))
 
 
-@pytest.fixture(params=[name for name in BUILDS if name != "tiles"])
+@pytest.fixture(params=BUILDS)
 def kernels(request: pytest.FixtureRequest) -> ctypes.CDLL:
     return build(request.param)
 

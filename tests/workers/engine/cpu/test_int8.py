@@ -18,9 +18,8 @@ SHAPES = [(32, 32), (64, 96), (96, 160), (160, 64), (576, 192), (1536, 32)]
 ROWS = [1, 2, 8, 9, 31, 33, 80]
 
 
-@pytest.fixture(params=[name for name in BUILDS if name != "tiles"])
+@pytest.fixture(params=BUILDS)
 def kernels(request: pytest.FixtureRequest) -> ctypes.CDLL:
-    """Each build, without the one for tiles, which multiply no bytes."""
     return build(request.param)
 
 

@@ -32,8 +32,8 @@ def test_what_the_cpu_can_do_decides() -> None:
     assert "-mavx512dq" in vectors
     faster = compiler_flags(VECTORS | {"avx512_bf16", "avx512_vnni"})
     assert faster == [*vectors, "-mavx512bf16", "-mavx512vnni"]
-    tiles = compiler_flags(VECTORS | {"amx_tile", "amx_bf16"})
-    assert tiles == [*vectors, "-mamx-tile", "-mamx-bf16"]
+    tiles = compiler_flags(VECTORS | {"amx_tile", "amx_bf16", "amx_int8"})
+    assert tiles == [*vectors, "-mamx-tile", "-mamx-bf16", "-mamx-int8"]
 
 
 def test_without_avx512_it_is_avx2() -> None:
@@ -54,7 +54,7 @@ def test_arm_processors_say_what_they_multiply() -> None:
 
 def test_an_operator_can_limit_the_instructions(monkeypatch: pytest.MonkeyPatch) -> None:
     vectors = SHORT | VECTORS | {"avx512_vnni", "avx512_bf16"}
-    everything = vectors | {"amx_tile", "amx_bf16"}
+    everything = vectors | {"amx_tile", "amx_bf16", "amx_int8"}
     assert limited(everything, "amx") == everything
     assert limited(everything, "avx512") == vectors
     assert limited(everything, "avx512_vnni") == SHORT | VECTORS | {"avx512_vnni"}

@@ -13,6 +13,7 @@
 #undef _tile_loadd
 #undef _tile_stored
 #undef _tile_dpbf16ps
+#undef _tile_dpbssd
 
 enum { TILES = 8, TILE_ROWS = 16, TILE_BYTES = 64 };
 
@@ -76,5 +77,22 @@ static inline void _tile_dpbf16ps(int sums, int left, int right) {
         }
 }
 
+static inline void _tile_dpbssd(int sums, int left, int right) {
+    const int rows = tile_state.rows[sums], fours = tile_state.bytes[left] / 4;
+    if (rows == 0 || rows != tile_state.rows[left] || fours != tile_state.rows[right])
+        __builtin_trap();
+    for (int row = 0; row < rows; row++)
+        for (int column = 0; column < tile_state.bytes[sums] / 4; column++) {
+            uint8_t *to = tile_state.data[sums][row] + 4 * column;
+            int32_t sum;
+            memcpy(&sum, to, sizeof sum);
+            for (int k = 0; k < 4 * fours; k++)
+                sum += (int8_t)tile_state.data[left][row][k] *
+                       (int8_t)tile_state.data[right][k / 4][4 * column + k % 4];
+            memcpy(to, &sum, sizeof sum);
+        }
+}
+
 #define __AMX_BF16__ 1
+#define __AMX_INT8__ 1
 #define syscall(...) 0 /* the system has no state of tiles to give */

@@ -385,6 +385,9 @@ void quire_linear(const Linear *linear, const bf16 *x, int32_t rows, const Prepa
 /* Whether rows in bfloat16 are prepared too. */
 int quire_widens(void) { return WIDENS; }
 
+/* What is added to weights in 8 bits before they are packed. */
+int quire_stored_offset(void) { return STORED_OFFSET; }
+
 /* Mask the rows that have a line in the mask, and find the highest logit of every row. */
 void quire_choose(const Choices *choices, int32_t rows, int32_t threads) {
 #pragma omp parallel for num_threads(threads) if (rows > 1)

@@ -56,7 +56,7 @@ static inline __attribute__((always_inline)) void multiply_nibble_rows(
                         const ints high = both >> 4 & all_ints(0x0f0f0f0f);
 #pragma GCC unroll 8
                         for (int i = 0; i < rows; i++) {
-                            const small *own = from + (int64_t)i * inputs;
+                            const small *own = from + i * groups * GROUP;
                             ints *sum = &parts[half][i][j][v];
                             *sum = add_small_fours(*sum, low, broadcast_four(own));
                             *sum = add_small_fours(*sum, high, broadcast_four(own + 4));

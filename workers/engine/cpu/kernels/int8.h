@@ -4,18 +4,28 @@
    one step for the whole row, a few large numbers would cost the small ones their precision. A
    weight [out, in] is packed as [out / 16][in / 4][16][4], each output column's step beside it, and
    stored as w + 128, since most instructions multiply unsigned by signed bytes. The offset adds 128
-   times the sum of the row's group to each product, so sums start from the negative of that. */
+   times the sum of the row's group to each product, so sums start from the negative of that. Tiles
+   multiply signed bytes: for them w is stored as it is, and the offset is added on the way to vectors. */
 
 #pragma once
 #include <float.h>
 #include <math.h>
 #include <stdint.h>
+#include <string.h>
 
 #include "matmul.h"
 
 enum { GROUP = 64 };
 
-/* A row of activations [inputs], and for each group its step and the initial value of sums. For
+#ifdef __AMX_INT8__
+enum { STORED_OFFSET = 0 };
+static inline ints with_offset(ints weights) { return weights ^ all_ints((int32_t)0x80808080); }
+#else
+enum { STORED_OFFSET = 128 };
+static inline ints with_offset(ints weights) { return weights; }
+#endif
+
+/* A row of activations [inputs], zeros up to a whole group, and for each group its step and the initial value of sums. For
    4-bit weights, the latter holds the sums of the group's halves, in 16 bits each. */
 typedef struct {
     small *values;
@@ -27,7 +37,7 @@ static inline int64_t groups_of(int inputs) { return (inputs + GROUP - 1) / GROU
 
 static inline Quantized quantized_row(const Prepared *rows, int64_t row, int inputs) {
     const int64_t group = row * groups_of(inputs);
-    return (Quantized){(small *)rows->values + row * inputs, rows->steps + group,
+    return (Quantized){(small *)rows->values + group * GROUP, rows->steps + group,
                        rows->starts + group};
 }
 
@@ -61,7 +71,9 @@ static inline void quantize_group(const bf16 *x, int size, int weight_bits, Quan
 /* For weights of 8 or 4 bits. */
 static inline void quantize(const bf16 *x, int inputs, int weight_bits, Quantized out) {
     for (int i = 0; i < inputs; i += GROUP, out.steps++, out.starts++) {
-        quantize_group(x + i, inputs - i < GROUP ? inputs - i : GROUP, weight_bits, out);
+        const int size = inputs - i < GROUP ? inputs - i : GROUP;
+        quantize_group(x + i, size, weight_bits, out);
+        memset(out.values + size, 0, (size_t)(GROUP - size) * sizeof(small));
         out.values += GROUP;
     }
 }
@@ -94,7 +106,7 @@ static inline void multiply_bytes_row(Quantized x, int inputs, const uint8_t *a,
 #pragma GCC unroll 4
                     for (int v = 0; v < VECTORS; v++)
                         sums[j][v][i] = add_fours(
-                            sums[j][v][i], load_ints(blocks[j] + at + 4 * WIDTH * v), four);
+                            sums[j][v][i], with_offset(load_ints(blocks[j] + at + 4 * WIDTH * v)), four);
             }
         const floats step = all_of(*x.steps);
         for (int j = 0; j < 2; j++)
@@ -130,11 +142,11 @@ static inline __attribute__((always_inline)) void multiply_bytes_rows(
                 if (soon[j]) fetch(soon[j] + at);
 #pragma GCC unroll 4
                 for (int v = 0; v < VECTORS; v++)
-                    weights[j][v] = load_ints(blocks[j] + at + 4 * WIDTH * v);
+                    weights[j][v] = with_offset(load_ints(blocks[j] + at + 4 * WIDTH * v));
             }
 #pragma GCC unroll 8
             for (int i = 0; i < rows; i++) {
-                const Four four = broadcast_four(x.values + (int64_t)i * inputs + k);
+                const Four four = broadcast_four(x.values + i * groups * GROUP + k);
 #pragma GCC unroll 2
                 for (int j = 0; j < VECTOR_BLOCKS; j++)
 #pragma GCC unroll 4

@@ -5,7 +5,7 @@
 #include <stdint.h>
 
 #include "int4.h"
-#include "int8.h"
+#include "int8_tiles.h"
 #include "model.h"
 
 /* The calling thread's share of `total` equal pieces of work. */
@@ -67,6 +67,12 @@ static inline void multiply(Rows x, int row, int count, const Pairs *p, Tile *ou
     const int64_t next = (int64_t)p->step * LANES * inputs, ahead = fetches ? next : 0;
     if (p->left->bits == 8) {
         const uint8_t *a = byte_block(p->left, p->a), *b = byte_block(p->right, p->b);
+#ifdef __AMX_INT8__
+        if (count >= FEWEST_TILE_ROWS) {
+            multiply_byte_tiles(x.prepared, row, count, inputs, a, b, out, ahead);
+            return;
+        }
+#endif
         if (count > 1)
             multiply_bytes(x.prepared, row, count, inputs, a, b, out, ahead);
         for (int i = 0; count == 1 && i < p->pairs; i++)
