@@ -169,7 +169,7 @@ static void add_routed(const Model *m, const Linear *down, Rows x, int from, int
         const Pairs blocks = {down, down, 2 * pair, 2 * pair + 1, 2, pairs};
         for (int row = 0; row < rows; row += ROW_BLOCK) {
             const int count = rows - row < ROW_BLOCK ? rows - row : ROW_BLOCK;
-            multiply(x, from + row, count, &blocks, &tile, row == 0);
+            multiply(x, from + row, count, &blocks, &tile, part_ahead(row, rows));
             for (int line = 0; line < count * pairs; line++) {
                 const int block = 2 * (pair + line / count);
                 const Route route = routes[from + row + line % count];

@@ -30,8 +30,7 @@ static inline __attribute__((always_inline)) void scale_group(const int32_t (*su
 
 /* Up to `rows` rows, 8 or 16, times one block. */
 static inline __attribute__((always_inline)) void multiply_tile(Quantized x, int rows, int64_t groups,
-                                                                const uint8_t *block,
-                                                                const uint8_t *soon,
+                                                                const uint8_t *block, Ahead ahead,
                                                                 float (*out)[LANES]) {
     const int64_t stride = groups * GROUP;
     Exact exact;
@@ -41,8 +40,7 @@ static inline __attribute__((always_inline)) void multiply_tile(Quantized x, int
 #define STEP(tile, finished)                                                                 \
     if (group + tile < groups) {                                                             \
         const int64_t at = (group + tile) * GROUP;                                           \
-        if (soon)                                                                            \
-            for (int i = 0; i < LANES; i++) fetch(soon + (at + 4 * i) * LANES);              \
+        fetch_lines(block + ahead.next + at * LANES, ahead.first, ahead.count);              \
         _tile_zero(tile);                                                                    \
         _tile_loadd(4, x.values + at, stride);                                               \
         _tile_loadd(6, block + at * LANES, 64);                                              \
@@ -64,17 +62,16 @@ static inline __attribute__((always_inline)) void multiply_tile(Quantized x, int
 
 /* As multiply_bytes. Reads weights up to GROUP inputs after the last block. */
 static inline void multiply_byte_tiles(const Prepared *x, int64_t row, int rows, int inputs,
-                                       const uint8_t *a, const uint8_t *b, Tile *out, int64_t next) {
+                                       const uint8_t *a, const uint8_t *b, Tile *out, Ahead ahead) {
     const uint8_t *const blocks[2] = {a, b};
     const int64_t groups = groups_of(inputs);
-    for (int i = 0; i < rows; i += LANES)
+    for (int i = 0; i < rows; i += LANES, ahead.first += ahead.count)
         for (int j = 0; j < 2; j++) {
             const Quantized from = quantized_row(x, row + i, inputs);
-            const uint8_t *soon = next && i == 0 ? blocks[j] + next : NULL;
             if (rows - i > 8)
-                multiply_tile(from, 16, groups, blocks[j], soon, out->sums[j] + i);
+                multiply_tile(from, 16, groups, blocks[j], ahead, out->sums[j] + i);
             else
-                multiply_tile(from, 8, groups, blocks[j], soon, out->sums[j] + i);
+                multiply_tile(from, 8, groups, blocks[j], ahead, out->sums[j] + i);
         }
 }
 

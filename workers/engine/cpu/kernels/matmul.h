@@ -69,6 +69,27 @@ static inline floats add_products(floats sums, Pair pair, ints weights) {
 
 #endif
 
+/* Which weights are fetched from memory while products take others: those of a pair of blocks that lies
+   `next` numbers (bytes of 8 or 4 bits) further, or none if that is 0. Products of bytes by tiles fetch
+   `count` of each 16 lines from `first` on: half the bytes for more work than in bfloat16, so that they
+   may come evenly, with all rows. Others fetch all with the first rows. */
+typedef struct {
+    int64_t next;
+    int first, count;
+} Ahead;
+
+/* The part that rows from `row` on fetch, a multiple of 16, of `rows`; `next` is left open. */
+static inline Ahead part_ahead(int row, int rows) {
+    const int passes = (rows + 15) / 16, count = (16 + passes - 1) / passes;
+    return (Ahead){0, row / 16 * count, count};
+}
+
+/* Fetch lines of the 16 at `weights`. */
+static inline void fetch_lines(const void *weights, int first, int count) {
+    const int end = first + count < 16 ? first + count : 16;
+    for (int i = first; i < end; i++) fetch((const char *)weights + 64 * i);
+}
+
 /* Whether a pass over `count` of `rows` rows prefetches the second of the next blocks. The first pass
    prefetches the first of them; the second pass, or the only one, prefetches the second. */
 static inline int fetches_second(int pass, int count, int rows) {
@@ -85,10 +106,10 @@ static inline int rows_at_once(int left, int most) {
    of rows: a row's sums have the same bits alone and among others. Latency is hidden by computing
    several sums side by side, never by splitting one.
 
-   multiply_block multiplies up to ROW_BLOCK rows by the blocks `a` and `b`. The next blocks lie `next`
-   numbers further on. Unless `next` is 0, they are prefetched meanwhile; loading them later would take
-   as long as the products of about ten rows. multiply_row multiplies one row by up to ROW_PAIRS
-   pairs of blocks, each `next` numbers after the one before, and writes a pair per line of `out`.
+   multiply_block multiplies up to ROW_BLOCK rows by the blocks `a` and `b`, and prefetches the next ones
+   meanwhile: loading them later would take as long as the products of about ten rows. multiply_row
+   multiplies one row by up to ROW_PAIRS pairs of blocks, each `next` numbers after the one before, and
+   writes a pair per line of `out`.
 
    VECTOR_ROWS, VECTOR_BLOCKS and ROW_PAIRS are as many as the instruction set has registers for. */
 
@@ -166,8 +187,9 @@ static inline void release_tiles(void) {}
 
 /* May compute rows beyond the batch, whose sums are not used. */
 static inline void multiply_block(const factor *x, int rows, int inputs, const bf16 *a, const bf16 *b,
-                                  Tile *out, int64_t next) {
+                                  Tile *out, Ahead ahead) {
     const bf16 *const blocks[2] = {a, b};
+    const int64_t next = ahead.first ? 0 : ahead.next;
     for (int j = 0; j < 2; j += VECTOR_BLOCKS)
         for (int row = 0, pass = 0, count; row < rows; row += count, pass++) {
             count = rows_at_once(rows - row, VECTOR_ROWS);
@@ -213,7 +235,7 @@ static inline void release_tiles(void) { _tile_release(); }
 
 /* Up to 16 rows, or with `both` up to ROW_BLOCK. */
 static inline void multiply_tiles(const bf16 *x, int inputs, const bf16 *a, const bf16 *b, Tile *out,
-                                  int both) {
+                                  int both, int64_t next) {
     const int64_t stride = inputs * (int64_t)sizeof(bf16);
     const bf16 *below = x + (int64_t)16 * inputs;
     _tile_zero(0);
@@ -223,6 +245,11 @@ static inline void multiply_tiles(const bf16 *x, int inputs, const bf16 *a, cons
     for (int k = 0; k < inputs; k += DEPTH) {
         _tile_loadd(6, a + (int64_t)k * LANES, 64);
         _tile_loadd(7, b + (int64_t)k * LANES, 64);
+        if (next)
+            for (int i = 0; i < DEPTH; i += 2) {
+                fetch(a + next + (int64_t)(k + i) * LANES);
+                fetch(b + next + (int64_t)(k + i) * LANES);
+            }
         _tile_loadd(4, x + k, stride);
         _tile_dpbf16ps(0, 4, 6);
         _tile_dpbf16ps(1, 4, 7);
@@ -241,9 +268,8 @@ static inline void multiply_tiles(const bf16 *x, int inputs, const bf16 *a, cons
 }
 
 static inline void multiply_block(const bf16 *x, int rows, int inputs, const bf16 *a, const bf16 *b,
-                                  Tile *out, int64_t next) {
-    (void)next; /* tile loads run ahead without prefetching */
-    multiply_tiles(x, inputs, a, b, out, rows > 16);
+                                  Tile *out, Ahead ahead) {
+    multiply_tiles(x, inputs, a, b, out, rows > 16, ahead.first ? 0 : ahead.next);
 }
 
 /* Uses tiles as well, since tiles and vectors round their sums at different points. Computes two pairs
@@ -281,7 +307,7 @@ static void multiply_row(const bf16 *x, int inputs, const bf16 *a, const bf16 *b
     }
     if (i < pairs) {
         Tile last;
-        multiply_tiles(x, inputs, a, b, &last, 0);
+        multiply_tiles(x, inputs, a, b, &last, 0, 0);
         for (int j = 0; j < 2; j++) memcpy(out->sums[j][i], last.sums[j][0], sizeof last.sums[j][0]);
     }
 }

@@ -38,7 +38,7 @@ static void activate_pieces(const Mlp *mlp, Rows x, int from, int rows, Share pi
                                  : (Pairs){left, left, 2 * first, 2 * first + 1, 2, pairs};
         for (int row = 0; row < rows; row += ROW_BLOCK) {
             const int count = rows - row < ROW_BLOCK ? rows - row : ROW_BLOCK;
-            multiply(x, from + row, count, &blocks, &tile, row == 0);
+            multiply(x, from + row, count, &blocks, &tile, part_ahead(row, rows));
             for (int line = 0, piece = first; line < count * pairs; line += count, piece++) {
                 const int a = has_gate ? piece : 2 * piece, b = has_gate ? piece : 2 * piece + 1;
                 const Columns columns[2] = {columns_of(left, a), columns_of(&mlp->up, b)};

@@ -50,21 +50,22 @@ typedef struct {
 static inline int pairs_at_once(int rows) { return rows == 1 ? ROW_PAIRS : 1; }
 
 /* Rows [row, row + count) times `p`: one pair times up to ROW_BLOCK rows, or several pairs times one
-   row. `out` has a line for each row, or for each pair. With `fetches`, the pair that follows is
-   fetched from memory meanwhile. */
-static inline void multiply(Rows x, int row, int count, const Pairs *p, Tile *out, int fetches) {
+   row. `out` has a line for each row, or for each pair. Meanwhile a part of the pair that follows is
+   fetched from memory. */
+static inline void multiply(Rows x, int row, int count, const Pairs *p, Tile *out, Ahead ahead) {
     const int inputs = p->left->inputs;
     if (p->left->bits == 4) {
         const uint8_t *a = nibble_block(p->left, p->a), *b = nibble_block(p->right, p->b);
         const int64_t next = p->step * nibble_block_size(inputs);
         if (count > 1)
-            multiply_nibbles(x.prepared, row, count, inputs, a, b, out, fetches ? next : 0);
+            multiply_nibbles(x.prepared, row, count, inputs, a, b, out, ahead.first ? 0 : next);
         else
             multiply_nibble_row(quantized_row(x.prepared, row, inputs), inputs, a, b, next, p->pairs,
                                 out);
         return;
     }
-    const int64_t next = (int64_t)p->step * LANES * inputs, ahead = fetches ? next : 0;
+    const int64_t next = (int64_t)p->step * LANES * inputs;
+    ahead.next = next;
     if (p->left->bits == 8) {
         const uint8_t *a = byte_block(p->left, p->a), *b = byte_block(p->right, p->b);
 #ifdef __AMX_INT8__
@@ -74,7 +75,7 @@ static inline void multiply(Rows x, int row, int count, const Pairs *p, Tile *ou
         }
 #endif
         if (count > 1)
-            multiply_bytes(x.prepared, row, count, inputs, a, b, out, ahead);
+            multiply_bytes(x.prepared, row, count, inputs, a, b, out, ahead.first ? 0 : next);
         for (int i = 0; count == 1 && i < p->pairs; i++)
             multiply_bytes_row(quantized_row(x.prepared, row, inputs), inputs, a + i * next,
                                b + i * next, out, i);
@@ -137,7 +138,7 @@ static void project(const Linear *linear, Rows x, int rows, float *out, int64_t 
         const Pairs blocks = {linear, linear, 2 * pair, 2 * pair + 1, 2, pairs};
         for (int row = 0; row < rows; row += ROW_BLOCK) {
             const int count = rows - row < ROW_BLOCK ? rows - row : ROW_BLOCK;
-            multiply(x, row, count, &blocks, &tile, row == 0);
+            multiply(x, row, count, &blocks, &tile, part_ahead(row, rows));
             for (int line = 0, p = pair; line < count * pairs; line += count, p++) {
                 const Columns columns[2] = {columns_of(linear, 2 * p),
                                             columns_of(linear, 2 * p + 1)};
