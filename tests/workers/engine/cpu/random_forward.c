@@ -73,7 +73,7 @@ static Linear random_linear(int inputs, int outputs, int bits) {
     const int size = bits == 8 ? inputs * outputs : outputs / LANES * (int)nibble_block_size(inputs);
     uint8_t *bytes = room((size_t)size + 512); /* products may read further */
     for (int i = 0; i < size; i++) {
-        bytes[i] = (uint8_t)(128 + (int)(127 * draw()));
+        bytes[i] = (uint8_t)((bits == 8 ? STORED_OFFSET : 128) + (int)(127 * draw()));
         const int is_scale = i % NIBBLE_BYTES < 2 * LANES, is_minimum = i % NIBBLE_BYTES < 4 * LANES;
         if (bits == 4 && is_scale)
             bytes[i] = 16;
