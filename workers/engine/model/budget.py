@@ -1,7 +1,7 @@
 """Divides the memory for caches between blocks, states and saved states."""
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, NamedTuple, Self
+from typing import NamedTuple, Protocol, Self
 
 import torch
 
@@ -9,9 +9,6 @@ from workers.engine.config import EngineConfig
 from workers.engine.cuda.memory import kv_cache_budget
 from workers.engine.exceptions import TooLarge
 from workers.engine.model.memory import available_memory
-
-if TYPE_CHECKING:
-    from workers.engine.loading.loader import LoadedModel
 
 _MEMORY_SHARE = 0.25
 """The share of memory free at start that caches take if no size is configured."""
@@ -23,12 +20,24 @@ _SAVED_PER_SLOT = 4
 """More saved states than this for each slot are of little use."""
 
 
+class CachedModel(Protocol):
+    """What the budget needs to know of a loaded model."""
+
+    @property
+    def device(self) -> torch.device: ...
+
+    @property
+    def max_model_len(self) -> int: ...
+
+    def block_bytes(self, block_size: int) -> int: ...
+
+
 class CacheBudget(NamedTuple):
     num_blocks: int
     num_saved_states: int
 
     @classmethod
-    def divide(cls, loaded: "LoadedModel", state_bytes: int, config: EngineConfig) -> Self:
+    def divide(cls, loaded: CachedModel, state_bytes: int, config: EngineConfig) -> Self:
         """The memory of a CPU. ``state_bytes`` is the size of one sequence's states."""
         available = cache_bytes(config, loaded.device)
         num_saved = 0
