@@ -14,7 +14,6 @@ from workers.engine.cpu.linear import LinearStruct, PreparedRows, PreparedStruct
 from workers.engine.cpu.mlps import Columns, ExpertsParts, MlpParts
 from workers.engine.cpu.parts import NormParts, Unrecognised
 from workers.engine.cpu.recognition import (
-    MAX_QUERIES,
     ROW_BLOCK,
     DecoderParts,
     LayerParts,
@@ -36,7 +35,7 @@ from workers.engine.model.kv_cache import CacheProbe, KVCache
 logger = logging.getLogger(__name__)
 
 _BLOCK_MULTIPLE = 16
-_IN_BFLOAT16 = {"normed", "queries", "attended", "activated", "gathered", "weights"}
+_IN_BFLOAT16 = {"normed", "queries", "attended", "activated", "gathered"}
 _UNLIMITED = 2**62
 
 
@@ -80,11 +79,9 @@ class NativeDecoder:
     The logits are valid until the next forward.
     """
 
-    def __init__(self, parts: DecoderParts, max_len: int) -> None:
+    def __init__(self, parts: DecoderParts) -> None:
         self._library: Any = load_library()
         self._parts = parts
-        # Not a power of two: its multiples would map to the same few cache sets.
-        self._stride = -(-max_len // _BLOCK_MULTIPLE) * _BLOCK_MULTIPLE + 5 * _BLOCK_MULTIPLE
         self._kept: dict[int, tuple[Tensor, Tensor]] = {}
         """By id, a tensor and its contiguous form, which the structures point to."""
         self._scratch: dict[str, Tensor] = {}
@@ -93,6 +90,7 @@ class NativeDecoder:
         self._heads = parts.layers[0].attention.heads
         self._room = _Room.of(parts)
         self._model = self._model_struct()
+        self._attention_bytes = self._count_attention_bytes()
 
     @classmethod
     def recognise(cls, model: Any, probe: CacheProbe, max_len: int) -> Self | None:
@@ -100,7 +98,7 @@ class NativeDecoder:
         if load_library() is None or model.dtype != torch.bfloat16:
             return None
         try:
-            return cls(read_decoder(model, probe, max_len), max_len)
+            return cls(read_decoder(model, probe, max_len))
         except Unrecognised as reason:
             logger.info("%s is not computed in C: %s", type(model).__name__, reason)
             return None
@@ -155,12 +153,14 @@ class NativeDecoder:
             self._buffer("activated", 1, self._room.activated(padded)).data_ptr(),
             self._prepared_rows(padded),
             *self._experts_buffers(padded),
-            self._buffer("scores", threads * MAX_QUERIES, self._stride).data_ptr(),
-            self._buffer("weights", threads * MAX_QUERIES, self._stride).data_ptr(),
-            self._stride,
+            self._buffer("attention", threads, self._attention_bytes // 4).data_ptr(),
         )  # fmt: skip
         self._library.quire_forward(ctypes.byref(self._model), ctypes.byref(batch))
         return logits
+
+    def _count_attention_bytes(self) -> int:
+        """The scratch of attention for each thread."""
+        return int(self._library.quire_attention_room(ctypes.byref(self._model)))
 
     def _buffer(self, name: str, rows: int, columns: int) -> Tensor:
         """Memory that is kept from step to step, as large as the largest step so far required."""

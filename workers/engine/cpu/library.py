@@ -81,6 +81,7 @@ def why_no_kernels() -> str | None:
 def open_library(flags: list[str]) -> ctypes.CDLL:
     """Load the library, compiled if necessary. Raises OSError and SubprocessError."""
     library = ctypes.CDLL(str(_compiled(flags)))
+    library.quire_attention_room.restype = ctypes.c_int64
     if library.quire_prepare() != 0:
         raise OSError("the system does not let this process use AMX")
     return library
@@ -138,7 +139,7 @@ def _compiled(flags: list[str]) -> Path:
     if compiler is None:
         raise OSError("there is no C compiler (Debian: apt install gcc libc6-dev)")
     digest = hashlib.sha256("\0".join([compiler, *flags]).encode())
-    for source in sorted([*_FOLDER.glob("*.[ch]"), *_FOLDER.glob("isa/*.h")]):
+    for source in sorted(_FOLDER.rglob("*.[ch]")):
         digest.update(source.read_bytes())
     target = _cache_folder() / f"decoder-{digest.hexdigest()[:16]}.so"
     if not target.exists():

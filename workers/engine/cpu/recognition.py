@@ -18,7 +18,6 @@ from workers.engine.cpu.rotary import Angles, Rotation
 from workers.engine.model.kv_cache import AttentionRule, CacheProbe
 
 ROW_BLOCK = 32
-MAX_QUERIES = 16
 
 _TRIED_EMBEDDINGS = 64
 

@@ -102,6 +102,5 @@ class BatchStruct(ctypes.Structure):
         ("prepared", PreparedStruct),
         *((name, ctypes.c_void_p) for name in ("routing", "chosen", "expert_weights")),
         *((name, ctypes.c_void_p) for name in ("expert_starts", "routes", "shared_routes")),
-        *((name, ctypes.c_void_p) for name in ("gathered", "scores", "weights")),
-        ("max_tokens", ctypes.c_int64),
+        *((name, ctypes.c_void_p) for name in ("gathered", "attention_room")),
     ]

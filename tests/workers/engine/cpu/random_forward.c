@@ -19,7 +19,7 @@ enum { HAS_LATENTS = 0, VALUE_DIM = HEAD_SIZE };
 #endif
 
 enum {
-    TOKENS = 40, HIDDEN = 128, HEAD_DIM = HEAD_SIZE, KV_HEADS = HEAD_DIM % 32 ? 4 : 1,
+    TOKENS = 100, HIDDEN = 128, HEAD_DIM = HEAD_SIZE, KV_HEADS = HEAD_DIM % 32 ? 4 : 1,
     HEADS = HAS_LATENTS ? KV_HEADS : 2 * KV_HEADS, INTERMEDIATE = 96, WIDEST = HEADS * HEAD_DIM,
     TURNED = HEAD_DIM / 32 * 16, RANK = 64, QUERY_RANK = 96,
     KEY_STEP = HAS_LATENTS ? HEAD_DIM - TURNED + VALUE_DIM : HEAD_DIM,
@@ -27,7 +27,7 @@ enum {
     LATENT_BEGIN = WIDEST + KV_HEADS * (HAS_LATENTS ? KEY_STEP : 2 * HEAD_DIM),
     QUERY_LATENT_BEGIN = LATENT_BEGIN + (HAS_LATENTS ? RANK + TURNED : 0),
     WIDTH_OF_ROW = QUERY_LATENT_BEGIN + (HAS_LATENTS ? QUERY_RANK : 0),
-    VOCABULARY = 96, LAYERS = 2, BLOCK = 16, BLOCKS = 8, MAX_TOKENS = 64, ROWS = 2 * TOKENS + 32
+    VOCABULARY = 96, LAYERS = 2, BLOCK = 16, BLOCKS = 16, MAX_TOKENS = 112, ROWS = 2 * TOKENS + 32
 };
 
 static uint64_t state = 1;
@@ -100,7 +100,7 @@ static const Latents *random_latents(int bits) {
     return latents;
 }
 
-static Layer random_layer(int bits) {
+static Layer random_layer(int bits, int64_t window) {
     enum { KV = KV_HEADS * HEAD_DIM, SLOTS = KV_HEADS * BLOCKS * BLOCK };
     const int is_normed = HEAD_DIM % 16 == 0 && !HAS_LATENTS;
     return (Layer){
@@ -125,7 +125,7 @@ static Layer random_layer(int bits) {
         .sinks = random_floats(HEADS, 1, 1),
         .keys = room(SLOTS * HEAD_DIM * sizeof(bf16)),
         .values = room(SLOTS * VALUE_DIM * sizeof(bf16)),
-        .window = 23,
+        .window = window,
         .scale = 0.125f,
         .softcap = 20,
     };
@@ -133,7 +133,7 @@ static Layer random_layer(int bits) {
 
 static void run(const Model *model, int begin, int count, float *logits) {
     static int64_t ids[ROWS], positions[ROWS], slots[ROWS], owners[ROWS], all[ROWS];
-    static const int64_t tables[2][4] = {{3, 1, 6, 0}, {2, 7, 4, 0}};
+    static const int64_t tables[2][8] = {{3, 1, 6, 12, 9, 15, 5}, {2, 7, 4, 14, 8, 11, 10}};
     const int rows = 2 * count; /* the text's, then its neighbour's */
     for (int i = 0; i < rows; i++) {
         const int owner = i >= count, position = begin + i % count;
@@ -145,7 +145,7 @@ static void run(const Model *model, int begin, int count, float *logits) {
     }
     Batch batch = {
         .rows = rows, .num_logits = count, .num_threads = 2, .ids = ids, .positions = positions,
-        .slots = slots, .owners = owners, .tables = tables[0], .table_width = 4,
+        .slots = slots, .owners = owners, .tables = tables[0], .table_width = 8,
         .logits_rows = all, .logits = logits + (int64_t)begin * VOCABULARY,
         .residual = room(ROWS * HIDDEN * sizeof(float)),
         .normed = room(ROWS * HIDDEN * sizeof(bf16)),
@@ -156,9 +156,7 @@ static void run(const Model *model, int begin, int count, float *logits) {
         .prepared = {room(ROWS * WIDEST * sizeof(float)),
                      room(ROWS * (WIDEST / GROUP + 1) * sizeof(float)),
                      room(ROWS * (WIDEST / GROUP + 1) * sizeof(int32_t))},
-        .scores = room(2 * MAX_QUERIES * MAX_TOKENS * sizeof(float)),
-        .weights = room(2 * MAX_QUERIES * MAX_TOKENS * sizeof(bf16)),
-        .max_tokens = MAX_TOKENS,
+        .attention_room = room(2 * (size_t)quire_attention_room(model)),
     };
     batch.attended =
         HAS_LATENTS ? room(ROWS * HEADS * VALUE_DIM * sizeof(bf16)) : batch.queries;
@@ -170,7 +168,7 @@ int main(int count, char **arguments) {
     const int bits = !strcmp(arguments[1], "int8") ? 8 : !strcmp(arguments[1], "int4") ? 4 : 16;
     const int chunk = atoi(arguments[2]);
     Layer layers[LAYERS];
-    for (int i = 0; i < LAYERS; i++) layers[i] = random_layer(bits);
+    for (int i = 0; i < LAYERS; i++) layers[i] = random_layer(bits, i ? MAX_TOKENS : 23);
     const Model model = {
         .hidden = HIDDEN, .heads = HEADS, .kv_heads = KV_HEADS, .head_dim = HEAD_DIM,
         .value_dim = VALUE_DIM, .num_layers = LAYERS, .block_size = BLOCK, .width = WIDTH_OF_ROW,

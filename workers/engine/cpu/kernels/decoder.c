@@ -11,7 +11,7 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
-#include "attention.h"
+#include "attention/attention.h"
 #include "experts.h"
 #include "heads.h"
 #include "logits.h"
@@ -75,81 +75,6 @@ static void embed(const Model *m, const Batch *b) {
             if (place) value += widen(place + i);
             store(b->residual + row * m->hidden + i, value);
         }
-    }
-}
-
-/* Rows that attend together: [starts[i], starts[i + 1]) are consecutive tokens of one sequence, as
-   many as fill a tile with the queries of one key head. */
-typedef struct {
-    int32_t count;
-    int32_t *starts;
-} Tiles;
-
-static void find_tiles(const Model *m, const Batch *b, Tiles *tiles) {
-    const int group = m->heads / m->kv_heads, most = group < MAX_QUERIES ? MAX_QUERIES / group : 1;
-    tiles->count = 0;
-    for (int row = 0, size = 0; row <= b->rows; row++, size++) {
-        const int goes_on = row > 0 && row < b->rows && size < most &&
-                            b->owners[row] == b->owners[row - 1] &&
-                            b->positions[row] == b->positions[row - 1] + 1;
-        if (goes_on) continue;
-        tiles->starts[tiles->count++] = row;
-        size = 0;
-    }
-    tiles->count--;
-}
-
-/* How many pieces the queries of one key head are cut into: one, unless they exceed a tile. */
-static inline int parts_of_group(const Model *m) {
-    return (m->heads / m->kv_heads + MAX_QUERIES - 1) / MAX_QUERIES;
-}
-
-/* The `i`-th piece of attention: a tile's queries of one key head, or a part of them. */
-static Piece find_piece(const Model *m, const Layer *layer, const Batch *b, const Tiles *tiles,
-                        int64_t i) {
-    const int group = m->heads / m->kv_heads, parts = parts_of_group(m);
-    const int from = (int)(i % parts) * MAX_QUERIES, left = group - from;
-    const int64_t tile = i / parts / m->kv_heads, head = i / parts % m->kv_heads;
-    const int64_t row = tiles->starts[tile], first = head * group + from;
-    const int64_t slots = head * m->num_blocks * m->block_size;
-    Piece piece = {
-        .context = {
-            .keys = layer->keys + slots * m->head_dim,
-            .values = layer->values + slots * m->value_dim,
-            .table = b->tables + b->owners[row] * b->table_width,
-            .block_size = m->block_size,
-            .dim = m->head_dim,
-            .value_dim = m->value_dim,
-            .window = layer->window,
-            .scale = layer->scale,
-            .softcap = layer->softcap,
-            .sinks = layer->sinks ? layer->sinks + first : NULL,
-        },
-        .queries = {
-            .queries = b->queries + (row * m->heads + first) * m->head_dim,
-            .outputs = b->attended + (row * m->heads + first) * m->value_dim,
-            .stride = (int64_t)m->heads * m->head_dim,
-            .output_stride = (int64_t)m->heads * m->value_dim,
-            .rows = tiles->starts[tile + 1] - row,
-            .group = left < MAX_QUERIES ? left : MAX_QUERIES,
-            .position = b->positions[row],
-        },
-    };
-    limit(&piece);
-    return piece;
-}
-
-static void attend_rows(const Model *m, const Layer *layer, const Batch *b, const Tiles *tiles) {
-    const Share share = share_of((int64_t)tiles->count * m->kv_heads * parts_of_group(m));
-    const int64_t room_size = omp_get_thread_num() * MAX_QUERIES * b->max_tokens;
-    Room room = {b->scores + room_size, b->weights + room_size, b->max_tokens};
-    if (share.begin == share.end) return;
-    Piece piece = find_piece(m, layer, b, tiles, share.begin);
-    for (int64_t i = share.begin; i < share.end; i++) {
-        const int has_next = i + 1 < share.end;
-        const Piece next = has_next ? find_piece(m, layer, b, tiles, i + 1) : piece;
-        attend(&piece, has_next ? &next : NULL, &room);
-        piece = next;
     }
 }
 
@@ -221,7 +146,7 @@ static void project_latents(const Model *m, const Layer *layer, const Batch *b, 
 }
 
 /* Compute queries, keys and values of all rows, and their attention. */
-static void run_attention(const Model *m, const Layer *layer, const Batch *b, const Tiles *tiles,
+static void run_attention(const Model *m, const Layer *layer, const Batch *b, Plan *plan,
                           Barrier *barrier) {
     const Rows normed = {b->normed, &b->prepared};
     normalize_rows(m, b, &layer->attention_norm,
@@ -241,10 +166,10 @@ static void run_attention(const Model *m, const Layer *layer, const Batch *b, co
         place_latent_rows(m, layer, b);
     else
         place_rows(m, layer, b);
+    if (omp_get_thread_num() == 0) atomic_store(&plan->taken, 0);
     meet(barrier);
-    configure_tiles(16, m->head_dim % DEPTH);
-    attend_rows(m, layer, b, tiles);
-    configure_tiles(b->rows, 0);
+    attend_rows(m, layer, b, plan);
+    configure_tiles(b->rows);
 }
 
 /* Apply the MLP's activation function to all rows. */
@@ -293,9 +218,9 @@ static void run_experts(const Model *m, const Layer *layer, const Batch *b, Barr
     }
 }
 
-static void run_layer(const Model *m, const Layer *layer, const Batch *b, const Tiles *tiles,
+static void run_layer(const Model *m, const Layer *layer, const Batch *b, Plan *plan,
                       Barrier *barrier) {
-    run_attention(m, layer, b, tiles, barrier);
+    run_attention(m, layer, b, plan, barrier);
     if (m->parallel) {
         run_mlp(m, layer, b, barrier);
         add_branch(m, &layer->output, &layer->attention_out_norm, b->attended, b, barrier);
@@ -344,7 +269,7 @@ static void run_head(const Model *m, const Batch *b, Barrier *barrier) {
         prepare_row(&m->head, b->normed, i, &b->prepared);
     }
     meet(barrier);
-    configure_tiles(b->num_logits, 0);
+    configure_tiles(b->num_logits);
     project(&m->head, (Rows){b->normed, &b->prepared}, b->num_logits, b->logits, m->head.outputs,
             0);
     finish_logits(m, b);
@@ -352,16 +277,18 @@ static void run_head(const Model *m, const Batch *b, Barrier *barrier) {
 
 void quire_forward(const Model *m, const Batch *b) {
     Barrier barrier = {.size = 1, .spins = SPINS};
-    int32_t starts[b->rows + 1];
-    Tiles tiles = {.starts = starts};
-    find_tiles(m, b, &tiles);
+    Run runs[b->rows];
+    Segment segments[2 * b->rows];
+    Piece pieces[b->rows];
+    Plan plan = {.runs = runs, .segments = segments, .pieces = pieces};
+    make_plan(m, b, &plan);
 #pragma omp parallel num_threads(b->num_threads)
     {
 #pragma omp single
         barrier.size = omp_get_num_threads();
-        configure_tiles(b->rows, 0);
+        configure_tiles(b->rows);
         embed(m, b);
-        for (int i = 0; i < m->num_layers; i++) run_layer(m, m->layers + i, b, &tiles, &barrier);
+        for (int i = 0; i < m->num_layers; i++) run_layer(m, m->layers + i, b, &plan, &barrier);
         run_head(m, b, &barrier);
         release_tiles();
     }
@@ -376,11 +303,14 @@ void quire_linear(const Linear *linear, const bf16 *x, int32_t rows, const Prepa
     {
         prepare_rows(linear, x, rows, prepared);
 #pragma omp barrier
-        configure_tiles(rows, 0);
+        configure_tiles(rows);
         project(linear, (Rows){x, prepared}, rows, out, linear->outputs, 0);
         release_tiles();
     }
 }
+
+/* The bytes of `attention_room` for each thread. */
+int64_t quire_attention_room(const Model *m) { return room_size(m); }
 
 /* Whether rows in bfloat16 are prepared too. */
 int quire_widens(void) { return WIDENS; }

@@ -46,6 +46,12 @@ typedef ints Pair;
 
 static inline Pair broadcast_pair(const factor *pair) { return repeat_pair(pair); }
 
+/* WIDTH numbers as factors; `size` numbers of bfloat16, a multiple of 8, as factors. */
+static inline void put_factors(factor *out, floats x) { narrow(out, x); }
+static inline void copy_factors(factor *out, const bf16 *x, int size) {
+    memcpy(out, x, (size_t)size * sizeof(factor));
+}
+
 static inline floats add_products(floats sums, Pair pair, ints weights) {
     return add_pairs(sums, pair, weights);
 }
@@ -60,6 +66,16 @@ typedef struct {
 
 static inline Pair broadcast_pair(const factor *pair) {
     return (Pair){all_of(pair[0]), all_of(pair[1])};
+}
+
+/* Rounded to bfloat16 like everywhere, so that processors differ in the order of sums alone. */
+static inline void put_factors(factor *out, floats x) {
+    bf16 rounded[WIDTH];
+    narrow(rounded, x);
+    store(out, widen(rounded));
+}
+static inline void copy_factors(factor *out, const bf16 *x, int size) {
+    for (int i = 0; i < size; i++) out[i] = first_of_pairs(all_ints(x[i]))[0];
 }
 
 static inline floats add_products(floats sums, Pair pair, ints weights) {
@@ -182,7 +198,7 @@ static inline __attribute__((always_inline)) void multiply_rows(
             for (int v = 0; v < VECTORS; v++) store(out[j][i] + v * WIDTH, sums[i][j][v]);
 }
 
-static inline void configure_tiles(int rows, int rest) { (void)rows, (void)rest; }
+static inline void configure_tiles(int rows) { (void)rows; }
 static inline void release_tiles(void) {}
 
 /* May compute rows beyond the batch, whose sums are not used. */
@@ -210,9 +226,8 @@ static inline void multiply_block(const factor *x, int rows, int inputs, const b
 #else
 #include <string.h>
 
-/* All eight tiles hold up to 16 rows of 64 bytes; those of activations and sums only `rows` of them.
-   With `rest`, tile 4 has 16 rows of so many numbers, and tile 5 the same number of them in pairs. */
-static inline void configure_tiles(int rows, int rest) {
+/* All eight tiles hold up to 16 rows of 64 bytes; those of activations and sums only `rows` of them. */
+static inline void configure_tiles(int rows) {
     struct {
         uint8_t palette, start, unused[14];
         uint16_t bytes[16];
@@ -222,11 +237,7 @@ static inline void configure_tiles(int rows, int rest) {
     config.palette = 1;
     for (int i = 0; i < 8; i++) {
         config.bytes[i] = 64;
-        config.rows[i] = i < 6 && rows < 16 ? rows : 16;
-    }
-    if (rest) {
-        config.bytes[4] = (uint16_t)(rest * sizeof(bf16));
-        config.rows[5] = (uint8_t)(rest / 2);
+        config.rows[i] = i < 5 && rows < 16 ? rows : 16;
     }
     _tile_loadconfig(&config);
 }

@@ -118,9 +118,7 @@ typedef struct {
     Route *routes;         /* [slots] */
     Route *shared_routes;  /* [rows] */
     bf16 *gathered;        /* [slots rounded up][hidden] */
-    float *scores;     /* [threads][MAX_QUERIES][max_tokens] */
-    bf16 *weights;     /* [threads][MAX_QUERIES][max_tokens] */
-    int64_t max_tokens;
+    char *attention_room; /* [threads][quire_attention_room] */
 } Batch;
 
 typedef struct {

@@ -5,7 +5,7 @@
 #include <stdint.h>
 
 enum { WIDTH = 8 };
-enum { VECTOR_ROWS = 6, VECTOR_BLOCKS = 1, ROW_PAIRS = 2, MIXED_QUERIES = 2 }; /* 16 registers */
+enum { VECTOR_ROWS = 6, VECTOR_BLOCKS = 1, ROW_PAIRS = 2 }; /* 16 registers */
 enum { NIBBLE_ROWS = 2 };
 
 typedef __m256 floats;
@@ -50,13 +50,6 @@ static inline float highest_of(floats x) {
     return _mm_cvtss_f32(_mm_max_ss(four, _mm_movehdup_ps(four)));
 }
 
-/* The sum of each of WIDTH vectors, in one. */
-static inline floats sums_of(floats v[WIDTH]) {
-    const floats low = _mm256_hadd_ps(_mm256_hadd_ps(v[0], v[1]), _mm256_hadd_ps(v[2], v[3]));
-    const floats high = _mm256_hadd_ps(_mm256_hadd_ps(v[4], v[5]), _mm256_hadd_ps(v[6], v[7]));
-    return _mm256_permute2f128_ps(low, high, 0x20) + _mm256_permute2f128_ps(low, high, 0x31);
-}
-
 static inline ints load_ints(const void *x) {
     return (ints)_mm256_loadu_si256((const __m256i *)x);
 }
@@ -69,6 +62,23 @@ static inline void store_ints(int32_t *x, ints values) {
     _mm256_storeu_si256((__m256i *)x, (__m256i)values);
 }
 static inline ints all_ints(int32_t x) { return (ints)_mm256_set1_epi32(x); }
+
+/* The first four columns of WIDTH lines of 32-bit numbers, `stride` bytes apart. Lines are put together
+   by loads, which leaves two thirds of the shuffles of a transposition in registers. */
+static inline void load_four_columns(const void *lines, int64_t stride, ints columns[4]) {
+    __m256i x[4];
+#define LINE(i) _mm_loadu_si128((const __m128i *)((const char *)lines + (i) * stride))
+#pragma GCC unroll 4
+    for (int i = 0; i < 4; i++) /* lines i and 4 + i */
+        x[i] = _mm256_inserti128_si256(_mm256_castsi128_si256(LINE(i)), LINE(4 + i), 1);
+#undef LINE
+    const __m256i a = _mm256_unpacklo_epi32(x[0], x[1]), b = _mm256_unpacklo_epi32(x[2], x[3]);
+    const __m256i c = _mm256_unpackhi_epi32(x[0], x[1]), d = _mm256_unpackhi_epi32(x[2], x[3]);
+    columns[0] = (ints)_mm256_unpacklo_epi64(a, b);
+    columns[1] = (ints)_mm256_unpackhi_epi64(a, b);
+    columns[2] = (ints)_mm256_unpacklo_epi64(c, d);
+    columns[3] = (ints)_mm256_unpackhi_epi64(c, d);
+}
 static inline floats to_floats(ints x) { return _mm256_cvtepi32_ps((__m256i)x); }
 static inline ints rounded(floats x) { return (ints)_mm256_cvtps_epi32(x); }
 static inline int32_t sum_of_ints(ints x) {

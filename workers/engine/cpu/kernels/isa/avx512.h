@@ -5,7 +5,7 @@
 #include <stdint.h>
 
 enum { WIDTH = 16 };
-enum { VECTOR_ROWS = 8, VECTOR_BLOCKS = 2, ROW_PAIRS = 4, MIXED_QUERIES = 4 }; /* 32 registers */
+enum { VECTOR_ROWS = 8, VECTOR_BLOCKS = 2, ROW_PAIRS = 4 }; /* 32 registers */
 enum { BYTE_ROWS = 8, NIBBLE_ROWS = 8 };
 
 typedef __m512 floats;
@@ -35,24 +35,6 @@ static inline floats times_power_of_two(floats x, floats n) { return _mm512_scal
 static inline float sum_of(floats x) { return _mm512_reduce_add_ps(x); }
 static inline float highest_of(floats x) { return _mm512_reduce_max_ps(x); }
 
-/* The sum of each of WIDTH vectors, in one. */
-static inline floats sums_of(floats v[WIDTH]) {
-#pragma GCC unroll 8
-    for (int i = 0; i < 8; i++)
-        v[i] = _mm512_add_ps(_mm512_unpacklo_ps(v[2 * i], v[2 * i + 1]),
-                             _mm512_unpackhi_ps(v[2 * i], v[2 * i + 1]));
-#pragma GCC unroll 4
-    for (int i = 0; i < 4; i++) {
-        const __m512d a = _mm512_castps_pd(v[2 * i]), b = _mm512_castps_pd(v[2 * i + 1]);
-        v[i] = _mm512_add_ps(_mm512_castpd_ps(_mm512_unpacklo_pd(a, b)),
-                             _mm512_castpd_ps(_mm512_unpackhi_pd(a, b)));
-    }
-#define HALVES(a, b) \
-    _mm512_add_ps(_mm512_shuffle_f32x4(a, b, 0x88), _mm512_shuffle_f32x4(a, b, 0xdd))
-    return HALVES(HALVES(v[0], v[1]), HALVES(v[2], v[3]));
-#undef HALVES
-}
-
 static inline ints load_ints(const void *x) { return (ints)_mm512_loadu_si512(x); }
 /* The first `count` of 2 * WIDTH bf16, a multiple of 8; the others are zero, and not read. */
 static inline ints load_first(const bf16 *x, int count) {
@@ -60,6 +42,27 @@ static inline ints load_first(const bf16 *x, int count) {
 }
 static inline void store_ints(int32_t *x, ints values) { _mm512_storeu_si512(x, (__m512i)values); }
 static inline ints all_ints(int32_t x) { return (ints)_mm512_set1_epi32(x); }
+
+/* The first four columns of WIDTH lines of 32-bit numbers, `stride` bytes apart. Lines are put together
+   by loads, which leaves half of the shuffles of a transposition in registers. */
+static inline void load_four_columns(const void *lines, int64_t stride, ints columns[4]) {
+    __m512i x[4];
+#define LINE(i) _mm_loadu_si128((const __m128i *)((const char *)lines + (i) * stride))
+#pragma GCC unroll 4
+    for (int i = 0; i < 4; i++) { /* lines i, 4 + i, 8 + i, 12 + i */
+        x[i] = _mm512_castsi128_si512(LINE(i));
+        x[i] = _mm512_inserti32x4(x[i], LINE(4 + i), 1);
+        x[i] = _mm512_inserti32x4(x[i], LINE(8 + i), 2);
+        x[i] = _mm512_inserti32x4(x[i], LINE(12 + i), 3);
+    }
+#undef LINE
+    const __m512i a = _mm512_unpacklo_epi32(x[0], x[1]), b = _mm512_unpacklo_epi32(x[2], x[3]);
+    const __m512i c = _mm512_unpackhi_epi32(x[0], x[1]), d = _mm512_unpackhi_epi32(x[2], x[3]);
+    columns[0] = (ints)_mm512_unpacklo_epi64(a, b);
+    columns[1] = (ints)_mm512_unpackhi_epi64(a, b);
+    columns[2] = (ints)_mm512_unpacklo_epi64(c, d);
+    columns[3] = (ints)_mm512_unpackhi_epi64(c, d);
+}
 static inline floats to_floats(ints x) { return _mm512_cvtepi32_ps((__m512i)x); }
 static inline ints rounded(floats x) { return (ints)_mm512_cvtps_epi32(x); }
 static inline int32_t sum_of_ints(ints x) { return _mm512_reduce_add_epi32((__m512i)x); }

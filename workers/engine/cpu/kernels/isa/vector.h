@@ -8,10 +8,10 @@
 
    The constants say how much the available registers compute side by side: VECTOR_ROWS rows (BYTE_ROWS
    in 8 bits) times VECTOR_BLOCKS blocks of columns; NIBBLE_ROWS rows times one block of 4-bit weights;
-   one row times ROW_PAIRS pairs of blocks; MIXED_QUERIES queries.
+   one row times ROW_PAIRS pairs of blocks.
 
    A function without a comment does for every lane what its name says. The headers differ in the order
-   in which `sum_of` and `sums_of` add, and in how products of pairs are rounded, so results are
+   in which `sum_of` adds, and in how products of pairs are rounded, so results are
    bit-identical within one instruction set only. Products of bytes are exact in all of them. */
 
 #pragma once

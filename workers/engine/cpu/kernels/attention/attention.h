@@ -1,0 +1,259 @@
+/* Attention of a batch over the paged keys and values, in one pass: every span of tokens is packed
+   once, and all queries of a piece attend to it. */
+
+#pragma once
+#include "plan.h"
+#include "weights.h"
+
+/* The room of one thread. */
+typedef struct {
+    State state;
+    factor *queries;      /* [queries][depth] */
+    bf16 *keys, *values;  /* of a span */
+    bf16 *packed_queries; /* [depth / 2][TILE_ROWS][2] */
+    int tile_rows;        /* the height of tiles of queries */
+} Room;
+
+/* Tiles may read and write rows beyond the last query. */
+enum { QUERY_LINES = MAX_QUERIES + TILE_ROWS };
+
+/* Divide the memory of one thread. Return its size. */
+static int64_t divide_room(const Model *m, char *memory, Room *room) {
+    const int64_t depth = depth_of(m->head_dim), columns = columns_of_values(m->value_dim);
+    char *at = memory;
+#define TAKE(count, type) (type *)at, at += (int64_t)(count) * (int64_t)sizeof(type)
+    room->queries = TAKE(QUERY_LINES * depth, factor);
+    room->state.outputs = TAKE(QUERY_LINES * columns, float);
+    room->state.totals = TAKE(QUERY_LINES * WIDTH, float);
+    room->state.tops = TAKE(QUERY_LINES, float);
+    room->state.ends = TAKE(QUERY_LINES, int64_t);
+    room->keys = TAKE(SPAN * depth, bf16);
+    room->values = TAKE(SPAN * columns, bf16);
+    room->packed_queries = TAKE(TILE_ROWS * depth, bf16);
+#undef TAKE
+    room->tile_rows = 0;
+    return at - memory;
+}
+
+static int64_t room_size(const Model *m) {
+    Room room;
+    return divide_room(m, NULL, &room);
+}
+
+static Context find_context(const Model *m, const Layer *layer, int64_t head) {
+    const int64_t slots = head * m->num_blocks * m->block_size;
+    return (Context){
+        .keys = layer->keys + slots * m->head_dim,
+        .values = layer->values + slots * m->value_dim,
+        .block_size = m->block_size,
+        .dim = m->head_dim,
+        .value_dim = m->value_dim,
+        .window = layer->window,
+        .scale = layer->scale,
+        .softcap = layer->softcap,
+    };
+}
+
+/* A piece and the heads that it is computed for: `group` heads from `head` on, which share the keys of
+   the context. */
+typedef struct {
+    const Plan *plan;
+    const Piece *piece;
+    Context context;
+    int head, group;
+} Task;
+
+static int64_t count_tasks(const Model *m, const Plan *plan) {
+    return (int64_t)plan->num_pieces * m->kv_heads * parts_of_group(m);
+}
+
+static Task find_task(const Model *m, const Layer *layer, const Plan *plan, int64_t i) {
+    const int group = m->heads / m->kv_heads, parts = parts_of_group(m);
+    const int from = (int)(i % parts) * MAX_QUERIES, left = group - from;
+    const int64_t kv_head = i / parts % m->kv_heads;
+    Task task = {
+        .plan = plan,
+        .piece = plan->pieces + i / parts / m->kv_heads,
+        .context = find_context(m, layer, kv_head),
+        .head = (int)kv_head * group + from,
+        .group = left < MAX_QUERIES ? left : MAX_QUERIES,
+    };
+    if (layer->sinks) task.context.sinks = layer->sinks + task.head;
+    return task;
+}
+
+/* The tokens of a segment that any of its queries sees: from token `first` on. */
+typedef struct {
+    const Task *task;
+    const Segment *segment;
+    int64_t first;
+} Stretch;
+
+static Stretch find_stretch(const Task *task, int segment_index) {
+    const Segment *segment = task->plan->segments + segment_index;
+    int64_t first = INT64_MAX;
+    for (int i = segment->first; i < segment->last; i++) {
+        const Run *run = task->plan->runs + i;
+        const int64_t seen = run->end - run->count + 1 - task->context.window;
+        if (seen < first) first = seen;
+    }
+    const int64_t begin = segment->begin * SPAN;
+    return (Stretch){task, segment, first > begin ? first : begin};
+}
+
+static Span find_span(const Stretch *stretch, int64_t index) {
+    const Run *run = stretch->task->plan->runs + stretch->segment->first;
+    const int64_t start = index * SPAN;
+    return (Span){
+        .context = &stretch->task->context,
+        .table = run->table,
+        .start = start,
+        .begin = within_span(stretch->first - start) / SLICE * SLICE,
+        .end = within_span(run->end - start),
+    };
+}
+
+static Span first_span(const Task *task, int segment_index) {
+    const Stretch stretch = find_stretch(task, segment_index);
+    return find_span(&stretch, stretch.first / SPAN);
+}
+
+/* Copy the queries of a task, and begin their sums. A sink is a score that counts in the total and has
+   no value. */
+static void begin_queries(const Model *m, const Batch *b, const Task *task, Room *room) {
+    const int dim = m->head_dim, depth = depth_of(dim), columns = columns_of_values(m->value_dim);
+    const Piece *piece = task->piece;
+    const State *s = &room->state;
+    int query = 0;
+    for (int i = piece->first_run; i < piece->last_run; i++) {
+        const Run *run = task->plan->runs + i;
+        for (int row = run->row; row < run->row + run->count; row++)
+            for (int g = 0; g < task->group; g++, query++) {
+                const int64_t head = (int64_t)row * m->heads + task->head + g;
+                const float *sink = task->context.sinks ? task->context.sinks + g : NULL;
+                factor *to = room->queries + (int64_t)query * depth;
+                copy_factors(to, b->queries + head * dim, dim);
+                memset(to + dim, 0, (size_t)(depth - dim) * sizeof(factor));
+                memset(s->outputs + (int64_t)query * columns, 0, (size_t)columns * sizeof(float));
+                memset(s->totals + query * WIDTH, 0, WIDTH * sizeof(float));
+                s->totals[query * WIDTH] = sink ? 1 : 0;
+                s->tops[query] = sink ? *sink * LOG2_E : LOWEST;
+                s->ends[query] = b->positions[row] + 1;
+            }
+    }
+}
+
+/* Write the outputs of a task. */
+static void finish_queries(const Model *m, const Batch *b, const Task *task, const Room *room) {
+    const int dim = m->value_dim, columns = columns_of_values(dim);
+    const Piece *piece = task->piece;
+    int query = 0;
+    for (int i = piece->first_run; i < piece->last_run; i++) {
+        const Run *run = task->plan->runs + i;
+        for (int row = run->row; row < run->row + run->count; row++)
+            for (int g = 0; g < task->group; g++, query++) {
+                const floats share =
+                    all_of(1.0f / sum_of(load(room->state.totals + query * WIDTH)));
+                float *outputs = room->state.outputs + (int64_t)query * columns;
+                bf16 *to = b->attended + ((int64_t)row * m->heads + task->head + g) * dim;
+                for (int j = 0; j < columns; j += 2 * WIDTH) {
+                    floats two[2] = {load(outputs + j), load(outputs + j + WIDTH)};
+                    in_order(two);
+                    store(outputs + j, two[0] * share);
+                    store(outputs + j + WIDTH, two[1] * share);
+                }
+                narrow_all(to, outputs, dim);
+            }
+    }
+}
+
+/* Let queries [begin, end) attend to a span. If they are the last ones of their task, tiles may write
+   beyond them. */
+static void attend_span(const Span *span, Ahead *ahead, int begin, int end, int are_last, Room *room) {
+    const Context *c = span->context;
+    const int size = size_of(span), depth = depth_of(c->dim), is_few = are_few(end - begin);
+    const int columns = columns_of_values(c->value_dim);
+    _Alignas(64) float scores[ROWS_AT_ONCE][SPAN];
+    _Alignas(64) factor weights[ROWS_AT_ONCE][SPAN];
+    pack_span_values(span, room->values, ahead);
+    if (!is_few) pack_span_keys(span, room->keys, ahead);
+    for (int query = begin, rows; query < end; query += rows) {
+        rows = queries_at_once(end - query);
+        if (!is_seen(span, room->state.ends + query, rows)) continue;
+        const int is_short = rows < TILE_ROWS && (is_few || !are_last);
+        prepare_tiles(is_short ? rows : TILE_ROWS, &room->tile_rows);
+        const Product keys = {
+            .x = room->queries + (int64_t)query * depth, .x_stride = depth, .rows = rows,
+            .depth = depth_computed(c->dim), .blocks = size / LANES,
+            .packed = room->keys, .block_size = (int64_t)depth * LANES,
+            .sums = scores[0], .stride = SPAN, .ahead = ahead,
+        };
+        if (is_few)
+            score_few(span, room->packed_queries, rows, scores, ahead);
+        else
+            multiply_span(&keys);
+        weigh_rows(span, &room->state, query, rows, scores, weights, ahead);
+        const Product values = {
+            .x = weights[0], .x_stride = SPAN, .rows = rows, .depth = size,
+            .blocks = columns / LANES, .adds = 1,
+            .packed = room->values, .block_size = SPAN * LANES,
+            .sums = room->state.outputs + (int64_t)query * columns, .stride = columns, .ahead = ahead,
+        };
+        multiply_span(&values);
+    }
+    fetch_ahead(ahead, ahead->all);
+}
+
+/* Let the queries of a segment attend to its spans. `following` is what this thread reads next. */
+static void attend_segment(const Stretch *stretch, const Span *following, Room *room) {
+    const Task *task = stretch->task;
+    const Segment *segment = stretch->segment;
+    const Run *runs = task->plan->runs, *last = runs + segment->last - 1;
+    const int begin = runs[segment->first].offset * task->group;
+    const int end = (last->offset + last->count) * task->group;
+    if (are_few(end - begin)) {
+        const int depth = depth_of(task->context.dim);
+        Ahead none = begin_ahead(NULL);
+        pack_keys((const bf16 *)room->queries + begin * depth, depth, room->packed_queries, &none);
+    }
+    for (int64_t i = stretch->first / SPAN; i < segment->end; i++) {
+        const Span span = find_span(stretch, i);
+        const Span next = i + 1 < segment->end ? find_span(stretch, i + 1) : *following;
+        Ahead ahead = begin_ahead(next.context ? &next : NULL);
+        attend_span(&span, &ahead, begin, end, segment->last == task->piece->last_run, room);
+    }
+}
+
+/* Compute a task. `next` is the task that this thread computes afterwards, or NULL. */
+static void run_task(const Model *m, const Batch *b, const Task *task, const Task *next, Room *room) {
+    const Piece *piece = task->piece;
+    begin_queries(m, b, task, room);
+    for (int i = piece->first_segment; i < piece->last_segment; i++) {
+        const Stretch stretch = find_stretch(task, i);
+        Span following = {0};
+        if (i + 1 < piece->last_segment)
+            following = first_span(task, i + 1);
+        else if (next)
+            following = first_span(next, next->piece->first_segment);
+        attend_segment(&stretch, &following, room);
+    }
+    finish_queries(m, b, task, room);
+}
+
+/* Compute attention of all rows, whose pieces the threads take one after the other. */
+static void attend_rows(const Model *m, const Layer *layer, const Batch *b, Plan *plan) {
+    const int64_t count = count_tasks(m, plan);
+    Room room;
+    divide_room(m, b->attention_room + omp_get_thread_num() * room_size(m), &room);
+    int64_t i = atomic_fetch_add(&plan->taken, 1);
+    if (i >= count) return;
+    Task task = find_task(m, layer, plan, i);
+    for (;;) {
+        i = atomic_fetch_add(&plan->taken, 1);
+        if (i >= count) break;
+        const Task next = find_task(m, layer, plan, i);
+        run_task(m, b, &task, &next, &room);
+        task = next;
+    }
+    run_task(m, b, &task, NULL, &room);
+}
