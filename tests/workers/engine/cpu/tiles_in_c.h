@@ -15,12 +15,12 @@
 #undef _tile_dpbf16ps
 #undef _tile_dpbssd
 
-enum { TILES = 8, TILE_ROWS = 16, TILE_BYTES = 64 };
+enum { TILES = 8, TALLEST = 16, TILE_BYTES = 64 };
 
 static __thread struct {
     uint16_t bytes[TILES];
     uint8_t rows[TILES];
-    uint8_t data[TILES][TILE_ROWS][TILE_BYTES];
+    uint8_t data[TILES][TALLEST][TILE_BYTES];
 } tile_state;
 
 static inline void _tile_loadconfig(const void *config) {

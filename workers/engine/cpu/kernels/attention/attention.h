@@ -169,7 +169,7 @@ static void finish_queries(const Model *m, const Batch *b, const Task *task, con
 
 /* Let queries [begin, end) attend to a span. If they are the last ones of their task, tiles may write
    beyond them. */
-static void attend_span(const Span *span, Ahead *ahead, int begin, int end, int are_last, Room *room) {
+static void attend_span(const Span *span, Prefetch *ahead, int begin, int end, int are_last, Room *room) {
     const Context *c = span->context;
     const int size = size_of(span), depth = depth_of(c->dim), is_few = are_few(end - begin);
     const int columns = columns_of_values(c->value_dim);
@@ -213,13 +213,13 @@ static void attend_segment(const Stretch *stretch, const Span *following, Room *
     const int end = (last->offset + last->count) * task->group;
     if (are_few(end - begin)) {
         const int depth = depth_of(task->context.dim);
-        Ahead none = begin_ahead(NULL);
+        Prefetch none = begin_ahead(NULL);
         pack_keys((const bf16 *)room->queries + begin * depth, depth, room->packed_queries, &none);
     }
     for (int64_t i = stretch->first / SPAN; i < segment->end; i++) {
         const Span span = find_span(stretch, i);
         const Span next = i + 1 < segment->end ? find_span(stretch, i + 1) : *following;
-        Ahead ahead = begin_ahead(next.context ? &next : NULL);
+        Prefetch ahead = begin_ahead(next.context ? &next : NULL);
         attend_span(&span, &ahead, begin, end, segment->last == task->piece->last_run, room);
     }
 }

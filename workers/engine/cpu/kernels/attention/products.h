@@ -16,7 +16,7 @@ typedef struct {
     int64_t block_size; /* numbers from one block to the next */
     float *sums;
     int64_t stride;
-    Ahead *ahead;
+    Prefetch *ahead;
 } Product;
 
 #ifndef __AMX_BF16__

@@ -22,7 +22,7 @@ static inline void prepare_tiles(int rows, int *tile_rows) {
 /* Sums of a slice of keys as they are, times few queries that are packed as [depth / 2][TILE_ROWS][2].
    Each score is the same sum of the same products as of packed keys. */
 static void score_slice(const bf16 *keys, int dim, const bf16 *queries, float (*sums)[TILE_ROWS],
-                        Ahead *ahead) {
+                        Prefetch *ahead) {
     const int whole = dim / DEPTH * DEPTH;
     finish_stores();
     _tile_zero(5);
@@ -46,7 +46,7 @@ static void score_slice(const bf16 *keys, int dim, const bf16 *queries, float (*
 
 /* The scores of few queries. */
 static void score_few(const Span *span, const bf16 *queries, int rows, float (*scores)[SPAN],
-                      Ahead *ahead) {
+                      Prefetch *ahead) {
     const Context *c = span->context;
     _Alignas(64) float sums[SLICE][TILE_ROWS];
     for (int t = 0; t < SPAN; t += SLICE) {
@@ -68,7 +68,7 @@ static inline int are_few(int queries) { return (void)queries, 0; }
 static inline int queries_at_once(int left) { return left < ROWS_AT_ONCE ? left : ROWS_AT_ONCE; }
 static inline void prepare_tiles(int rows, int *tile_rows) { (void)rows, (void)tile_rows; }
 static void score_few(const Span *span, const bf16 *queries, int rows, float (*scores)[SPAN],
-                      Ahead *ahead) {
+                      Prefetch *ahead) {
     (void)span, (void)queries, (void)rows, (void)scores, (void)ahead;
 }
 

@@ -57,7 +57,7 @@ typedef struct {
     const bf16 *place;
     int lines, slices; /* cache lines left from `place` on, slices of keys and values behind */
     int all;           /* lines of the whole span */
-} Ahead;
+} Prefetch;
 
 /* How many lines are fetched with the values of two tokens (in 256ths of all), with a square of keys,
    with 8 inputs of products, and with each of two passes over a row of scores (in 256ths). With heads
@@ -69,13 +69,13 @@ enum { WITH_VALUES = 1, WITH_KEYS = WIDTH * WIDTH / 40, WITH_INPUTS = 7, WITH_SC
 #endif
 enum { LINE = 32 /* numbers */ };
 
-static inline Ahead begin_ahead(const Span *span) {
+static inline Prefetch begin_ahead(const Span *span) {
     const int numbers = span ? span->context->dim + span->context->value_dim : 0;
-    return (Ahead){.span = span, .slices = span ? 0 : 2 * SPAN / SLICE, .all = SPAN * numbers / LINE};
+    return (Prefetch){.span = span, .slices = span ? 0 : 2 * SPAN / SLICE, .all = SPAN * numbers / LINE};
 }
 
 /* Go to the next slice. */
-static inline void turn_ahead(Ahead *a) {
+static inline void turn_ahead(Prefetch *a) {
     const Context *c = a->span->context;
     const int is_value = a->slices & 1, dim = is_value ? c->value_dim : c->dim;
     a->place = find_slice(a->span, a->slices / 2 * SLICE, is_value ? c->values : c->keys, dim);
@@ -84,7 +84,7 @@ static inline void turn_ahead(Ahead *a) {
 }
 
 /* Prefetch the next `lines`, if there are as many. */
-static inline void fetch_ahead(Ahead *a, int lines) {
+static inline void fetch_ahead(Prefetch *a, int lines) {
     while (lines > 0) {
         if (!a->lines) {
             if (a->slices == 2 * SPAN / SLICE) return;
@@ -110,7 +110,7 @@ static inline void pack_square(const bf16 *keys, int stride, bf16 *out) {
 
 /* Pack a slice of keys [SLICE][dim] as [depth / 2][SLICE][2]: a block of a weight whose columns are
    tokens. */
-static void pack_keys(const bf16 *keys, int dim, bf16 *out, Ahead *ahead) {
+static void pack_keys(const bf16 *keys, int dim, bf16 *out, Prefetch *ahead) {
     enum { SQUARE = 2 * WIDTH };
     const int whole = dim / SQUARE * SQUARE;
     for (int d = 0; d < whole; d += SQUARE)
@@ -139,7 +139,7 @@ static inline void pack_pair(ints even, ints odd, int column, bf16 *out) {
 /* Pack the first `count` of a slice of values [SLICE][dim], and zeros for the others, which may hold
    anything, as [columns / LANES][SPAN / 2][LANES][2]: a weight whose inputs are tokens. Its columns
    are in the order of `pair_up`. */
-static void pack_values(const bf16 *values, int dim, int count, bf16 *out, Ahead *ahead) {
+static void pack_values(const bf16 *values, int dim, int count, bf16 *out, Prefetch *ahead) {
     const int whole = dim / (2 * WIDTH) * (2 * WIDTH);
     const ints zero = all_ints(0);
     for (int t = 0; t < SLICE; t += 2, values += 2 * dim, out += 2 * LANES) {
@@ -155,7 +155,7 @@ static void pack_values(const bf16 *values, int dim, int count, bf16 *out, Ahead
 }
 
 /* Pack the keys of a span. Those outside it stay undefined: their scores are not used. */
-static void pack_span_keys(const Span *span, bf16 *out, Ahead *ahead) {
+static void pack_span_keys(const Span *span, bf16 *out, Prefetch *ahead) {
     const Context *c = span->context;
     for (int t = 0; t < SPAN; t += SLICE) {
         const bf16 *keys = find_slice(span, t, c->keys, c->dim);
@@ -164,7 +164,7 @@ static void pack_span_keys(const Span *span, bf16 *out, Ahead *ahead) {
 }
 
 /* Pack the values of a span, and zeros outside it. */
-static void pack_span_values(const Span *span, bf16 *out, Ahead *ahead) {
+static void pack_span_values(const Span *span, bf16 *out, Prefetch *ahead) {
     const Context *c = span->context;
     for (int t = 0; t < size_of(span); t += SLICE) {
         const bf16 *values = find_slice(span, t, c->values, c->value_dim);

@@ -97,7 +97,7 @@ static inline void weigh(const float *scores, int size, Seen seen, float units, 
 /* Turn the scores [rows][SPAN] of queries from `query` on into weights, and scale what these queries
    have summed so far to their new highest scores. */
 static void weigh_rows(const Span *span, State *s, int query, int rows, float (*scores)[SPAN],
-                       factor (*weights)[SPAN], Ahead *ahead) {
+                       factor (*weights)[SPAN], Prefetch *ahead) {
     const Context *c = span->context;
     const int size = size_of(span), columns = columns_of_values(c->value_dim);
     const float units = units_of(c);
