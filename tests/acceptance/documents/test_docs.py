@@ -14,7 +14,8 @@ import pytest
 from tests.acceptance.conftest import METRICS_TOKEN
 from tests.acceptance.service import MODEL, ROOT, START_TIMEOUT
 
-DOCS = sorted((ROOT / "docs").glob("*.md"))
+DECISIONS = sorted((ROOT / "docs" / "decisions").glob("*.md"))
+DOCS = sorted((ROOT / "docs").glob("*.md")) + DECISIONS
 
 
 def blocks(page: Path) -> list[str]:
@@ -108,11 +109,23 @@ def test_files_that_are_named_exist():
             assert (ROOT / name).exists(), f"{page.name} names {name}"
 
 
-def test_files_that_the_architecture_names_exist():
-    page = (ROOT / "ARCHITECTURE.md").read_text()
+@pytest.mark.parametrize("page", [ROOT / "ARCHITECTURE.md", *DECISIONS], ids=lambda p: p.stem)
+def test_files_that_the_architecture_names_exist(page):
     folders = ("", "completions", "completions/jobs/lua", "project", "workers", "workers/engine")
-    for name in re.findall(r"`((?:[\w.]+/)*\w+(?:\.py|\.lua|\.c|/))`", page):
+    for name in re.findall(r"`((?:[\w.]+/)*\w+(?:\.py|\.lua|\.c|/))`", page.read_text()):
         assert any((ROOT / folder / name).exists() for folder in folders), name
+
+
+def test_the_architecture_lists_every_decision_with_its_status():
+    listed = re.findall(
+        r"^\| (\d+) \| \[(.*)\]\((docs/decisions/.*)\) \| (.*) \|$",
+        (ROOT / "ARCHITECTURE.md").read_text(),
+        re.MULTILINE,
+    )
+    assert [file for *_, file, _ in listed] == [str(path.relative_to(ROOT)) for path in DECISIONS]
+    for number, title, file, status in listed:
+        start = f"# {number}. {title}\n\nStatus: {status}\n\n"
+        assert (ROOT / file).read_text().startswith(start), file
 
 
 def test_tests_that_are_named_exist():
