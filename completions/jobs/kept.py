@@ -10,6 +10,7 @@ from django.db import IntegrityError
 
 from completions.jobs.ended import EndedJob, pack, unpack
 from completions.jobs.events import EndEvent
+from completions.jobs.limits import Limits
 from completions.jobs.reconcile import missing
 from completions.jobs.record import IdempotencyKey, JobRecord, NewJob
 from completions.jobs.store import SyncStore
@@ -104,10 +105,15 @@ def resubmit_lost(store: SyncStore, now: datetime) -> int:
     ids = waiting.values_list("id", flat=True).iterator(chunk_size=_AT_ONCE)
     for job_ids in parts(ids, _AT_ONCE):
         if lost_ids := missing(store, job_ids):
-            rows = waiting.filter(id__in=lost_ids).select_related("organization")
-            lost = [replace(_new_job(row), stored=row.organization.store_prompts) for row in rows]
+            rows = waiting.filter(id__in=lost_ids).select_related("organization", "api_key")
+            lost = [_restored(row) for row in rows]
             restored += submit_kept(store, lost).count(True)
     return restored
+
+
+def _restored(job: Job) -> NewJob:
+    places = Limits(max_concurrency=job.api_key.max_concurrency)
+    return replace(_new_job(job), limits=places, stored=job.organization.store_prompts)
 
 
 def _new_job(job: Job) -> NewJob:

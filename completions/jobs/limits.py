@@ -110,9 +110,9 @@ class Limits:
     organization_budget: Budget = UNBUDGETED
     """Shared by all keys of the organization."""
 
-    def only_budgets(self) -> "Limits":
-        """The limits of jobs that can wait: budgets apply to them, rates do not."""
-        return replace(UNLIMITED, budget=self.budget, organization_budget=self.organization_budget)
+    def without_rates(self) -> "Limits":
+        """The limits of jobs that can wait: rates do not apply to them."""
+        return replace(self, requests_per_minute=None, tokens_per_minute=None)
 
 
 UNLIMITED = Limits()

@@ -143,15 +143,16 @@ class Submission:
 def submit_kept(
     store: SyncStore, jobs: Sequence[NewJob], check_after: float = 0
 ) -> list[bool | BudgetReachedError | UnseededError]:
-    """Put jobs that SQL stores into Redis, in one round trip, under no limit but their budgets.
+    """Put jobs that SQL stores into Redis, in one round trip, under no limit but their budgets. A
+    background job takes its place of the API key's concurrency, even if none is free.
 
     Returns for each job whether it was new to Redis, or the error of its budget. Jobs that the
     caller does not publish are published by the reconciler after `check_after` seconds.
     """
     calls = []
     for job in jobs:
-        unrated = replace(job, limits=job.limits.only_budgets())
-        calls.append(("submit", _arguments(unrated, UNBOUNDED, check_after)))
+        unrated = replace(job, limits=job.limits.without_rates())
+        calls.append(("submit", _arguments(unrated, None, check_after)))
     return [_admitted(reply) for reply in store.call_all(calls)]
 
 
@@ -195,13 +196,15 @@ def _rates(limits: Limits) -> list[int]:
 
 def _arguments(
     job: NewJob,
-    bounds: Bounds,
+    bounds: Bounds | None,
     check_after: float,
     patience: float = 0,
     web_id: str = "",
     message: Message = _UNPUBLISHED,
 ) -> list[Any]:
-    """What `submit.lua` documents: the terms of the job, its message, the fields of its record."""
+    """What `submit.lua` documents: the terms of the job, its message, the fields of its record.
+    `bounds` is None for a job that was admitted before."""
+    is_admitted, bounds = bounds is None, bounds or UNBOUNDED
     limits, seconds = job.limits, job.deadline - time.time()
     most_bytes = [bounds.bytes_of_organization, bounds.bytes_of_class, bounds.bytes]
     if job.kind != "batch":
@@ -223,6 +226,7 @@ def _arguments(
         "patience": patience,
         "seconds": seconds,
         "limits": _rates(limits),
+        "is_admitted": is_admitted,
         "requests": 0 if job.is_counted else 1,
         "tokens": job.most_tokens,
         "cost": job.most_cost,

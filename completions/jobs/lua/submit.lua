@@ -8,6 +8,7 @@
 --   patience                                seconds since a worker last served the model; 0: any
 --   seconds                                 until its deadline
 --   limits                                  requests per minute, tokens per minute, places; 0: none
+--   is_admitted                             whether the limits were checked before: of them, it takes a place only
 --   lease                                   seconds after which its place is free at the latest; absent if it needs none
 --   requests                                1, or 0 if count_request.lua has counted the request
 --   tokens, cost                            the most that it can use
@@ -43,7 +44,12 @@ if heavy then return {'bytes', heavy, whole(bytes_held)} end
 local scopes = {'k' .. job.key, 'o' .. job.organization}
 local scope, found, used = within_budgets(scopes, job.budgets, job.tokens, job.cost, at)
 if scope ~= 'ok' then return {'budget', scope, found, whole(used)} end
-local verdict, requests_left, tokens_left, wait = admit(job.key, id, job.limits, job.requests, job.tokens, job.lease, at)
+local verdict, requests_left, tokens_left, wait = 'ok', 0, 0, 0
+if job.is_admitted then
+  take_place_again(job.key, id, job.limits[3], job.lease, at)
+else
+  verdict, requests_left, tokens_left, wait = admit(job.key, id, job.limits, job.requests, job.tokens, job.lease, at)
+end
 if verdict == 'ok' then
   local deadline = at + job.seconds
   redis.call('HSET', job_key(id), 'state', 'queued', 'attempt', 0, 'losses', 0, 'seq', 1, 'created', tostring(at),

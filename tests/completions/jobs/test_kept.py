@@ -16,7 +16,7 @@ from completions.jobs.execute import Ending, Execution
 from completions.jobs.reconcile import reconcile
 from completions.jobs.record import NewJob
 from completions.jobs.store import JobStore
-from completions.models import Job, Organization
+from completions.models import ApiKey, Job, Organization
 
 pytestmark = [pytest.mark.integration, pytest.mark.django_db(transaction=True)]
 
@@ -71,6 +71,23 @@ def test_an_emptied_redis_gets_its_jobs_back(owner, redis_client):
     (claim,) = worker.claim(["job-1"])
     assert claim.request == REQUEST
     assert claim.seconds_left > 50
+
+
+def test_a_restored_job_takes_its_place(owner, redis_client):
+    ApiKey.objects.update(max_concurrency=1, requests_per_minute=5)
+    store, busy = JobStore(redis_client, PREFIX), f"{PREFIX}busy:{owner.key.pk}"
+    bucket = f"{PREFIX}limits:{owner.key.pk}"
+    redis_client.hset(bucket, mapping={"requests": 3, "at": time.time()})
+    for job_id in ("first", "second"):
+        async_to_sync(kept.store)(new_job(owner, job_id))
+    assert kept.resubmit_lost(store, later()) == 2
+    assert set(redis_client.zrange(busy, 0, -1)) == {b"first", b"second"}
+    assert redis_client.ttl(busy) > 60
+    assert redis_client.hget(bucket, "requests") == b"3"
+    worker = Execution(store, "w")
+    (claim,) = worker.claim(["first"])
+    worker.publish([], [Ending("first", claim.attempt, 1, "completed", None, Usage(1, 2))])
+    assert redis_client.zrange(busy, 0, -1) == [b"second"]
 
 
 def test_ended_jobs_stay_ended(owner, redis_client):

@@ -10,6 +10,17 @@ local function left(stored, limit, elapsed)
   return math.min(limit, tonumber(stored) + elapsed * limit / 60)
 end
 
+local function take_place(busy, id, lease, at)
+  redis.call('ZADD', busy, tostring(at + lease), id)
+  local until_at = math.ceil(at + lease) + BUCKETS_KEPT
+  if redis.call('TTL', busy) < 0 then redis.call('EXPIREAT', busy, until_at) else redis.call('EXPIREAT', busy, until_at, 'GT') end
+end
+
+-- Take a place for a job that was admitted before Redis lost it, even if no place is free.
+local function take_place_again(api_key, id, places, lease, at)
+  if places > 0 and lease then take_place(prefix .. 'busy:' .. api_key, id, lease, at) end
+end
+
 -- Take what job `id` needs, all or nothing: `requests` (1, or 0 if the request is counted already) and `tokens`. A limit
 -- of 0 means no limit. Its place is free after `lease` seconds at the latest; nil for a job that needs no place. Returns
 -- verdict, requests left, tokens left, seconds until it fits; the verdict is 'ok' or the limit that is reached.
@@ -30,9 +41,7 @@ local function admit(api_key, id, limits, requests, tokens, lease, at)
     redis.call('ZREMRANGEBYSCORE', busy, '-inf', at)
     local taken = redis.call('ZCARD', busy)
     if taken >= places then return 'concurrency', requests_left, tokens_left, 1 end
-    redis.call('ZADD', busy, tostring(at + lease), id)
-    local until_at = math.ceil(at + lease) + BUCKETS_KEPT
-    if taken == 0 then redis.call('EXPIREAT', busy, until_at) else redis.call('EXPIREAT', busy, until_at, 'GT') end
+    take_place(busy, id, lease, at)
   end
   local fields = {'at', tostring(at)}
   if rpm > 0 then
