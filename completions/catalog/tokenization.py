@@ -32,6 +32,10 @@ class TokenizationError(Exception):
     """A tokenizer has failed, or its process has."""
 
 
+class TokenizerProcessError(TokenizationError):
+    """The processes of a tokenizer were killed, mostly for lack of memory: a retry may help."""
+
+
 @dataclass(frozen=True, slots=True)
 class TokenIds:
     """The tokens of a text, as JSON: a list of a million ids takes long to make and to write."""
@@ -121,7 +125,7 @@ def _ask(model: ModelFiles, action: str, value: bytes, special: bool) -> tuple[i
         if int(number) < 0:
             raise TokenizationError(orjson.loads(document))
         return int(number), document.rstrip()
-    raise TokenizationError("the process that tokenizes long texts ended twice")
+    raise TokenizerProcessError("the process that tokenizes long texts ended twice")
 
 
 @lru_cache

@@ -9,13 +9,15 @@ from typing import Any
 from django.conf import settings
 from django.core.exceptions import PermissionDenied, RequestDataTooBig, SuspiciousOperation
 from django.db import InterfaceError, OperationalError
-from django.http import Http404, HttpRequest, HttpResponseBase
+from django.http import Http404, HttpRequest, HttpResponseRedirect
+from django.http.response import HttpResponseBase
 from django.views import defaults
 from redis.exceptions import RedisError
 from rest_framework import exceptions as drf
 
 from completions.batches.files import FileLostError
 from completions.catalog.model_files import ModelFilesError
+from completions.catalog.tokenization import TokenizerProcessError
 from completions.exceptions import APIError
 from completions.grammars.exceptions import GrammarError
 from completions.http import access_log, unknown_paths
@@ -25,6 +27,7 @@ from completions.requests import judging
 logger = logging.getLogger(__name__)
 
 _FOR_BROWSERS = ("/admin", "/docs", "/static")
+_DOCS = "/docs"
 
 
 def _model_files(exc: ModelFilesError) -> APIError:
@@ -58,6 +61,15 @@ def _form_too_large(_: RequestDataTooBig) -> APIError:
     return APIError("payload_too_large", message)
 
 
+def _tokenizer_process(exc: TokenizerProcessError) -> APIError:
+    logger.error("%s", exc)
+    return APIError(
+        "server_overloaded",
+        "The process that tokenizes long texts was killed twice, mostly for lack of memory. Retry "
+        "after the time given in Retry-After, or send token ids.",
+    )
+
+
 _DISK_FULL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 
 
@@ -84,6 +96,7 @@ def _drf(exc: drf.APIException) -> APIError:
 _TRANSLATIONS: tuple[tuple[Any, Callable[[Any], APIError]], ...] = (
     (GrammarError, judging.refusal),
     (ModelFilesError, _model_files),
+    (TokenizerProcessError, _tokenizer_process),
     (RedisError, _unreachable("queue_unavailable", "The queue cannot be reached")),
     (
         # InterfaceError: the connection broke earlier in the same request.
@@ -128,14 +141,18 @@ def response(exc: Exception) -> JSONResponse:
 
 
 def not_found(request: HttpRequest, exception: Exception) -> HttpResponseBase:
-    """Django's handler404: a page for browsers, an envelope for API clients."""
+    """Django's handler404: a page for browsers, an envelope for API clients. A browser that opens
+    the server's address goes to its documentation."""
+    accepts_pages = "text/html" in request.headers.get("Accept", "")
+    if request.path_info == f"{_DOCS}/" or (request.path_info == "/" and accepts_pages):
+        return HttpResponseRedirect(_DOCS)
     if request.path_info.startswith(_FOR_BROWSERS):
         return defaults.page_not_found(request, exception)
     if request.path_info.startswith("/v1/"):
         return response(APIError("not_found", unknown_paths.describe(request.path_info)))
     message = (
         "There is nothing at this path. Paths of the API begin with /v1/: give your client a base "
-        "URL that ends with /v1."
+        f"URL that ends with /v1. {_DOCS} shows them in a browser."
     )
     return response(APIError("not_found", message))
 

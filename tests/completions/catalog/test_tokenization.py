@@ -22,7 +22,7 @@ from tokenizers import (
 
 from completions.catalog import model_files, tokenization
 from completions.catalog.model_files import ModelFiles
-from completions.catalog.tokenization import TokenizationError
+from completions.catalog.tokenization import TokenizationError, TokenizerProcessError
 from completions.child_process import ChildProcess
 
 TEXTS = ["", "a", "grüße 中文 🙂", "</s> in <s>", "\n\r\u2028\x00 \t" * 9, "x" * 300]
@@ -175,7 +175,7 @@ def test_a_child_that_does_not_answer_is_an_error(
 @pytest.mark.usefixtures("in_child")
 def test_children_that_end_are_an_error(model: ModelFiles, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tokenization, "CHILD", "completions.absent")
-    with pytest.raises(TokenizationError, match="ended twice"):
+    with pytest.raises(TokenizerProcessError, match="ended twice"):
         tokenization.encode(model, "text")
 
 

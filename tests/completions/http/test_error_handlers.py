@@ -12,6 +12,7 @@ from django.test import Client, RequestFactory
 from rest_framework import exceptions as drf
 
 from completions.catalog.model_files import ModelFilesError
+from completions.catalog.tokenization import TokenizationError, TokenizerProcessError
 from completions.exceptions import APIError, FieldError
 from completions.grammars.exceptions import GrammarError, GrammarOverloadError, GrammarTimeoutError
 from completions.http import error_handlers
@@ -26,6 +27,8 @@ from completions.http.error_handlers import api_error
         (GrammarTimeoutError("x"), 400, "grammar_timeout"),
         (GrammarOverloadError("x"), 503, "server_overloaded"),
         (ModelFilesError("/secret/path is missing"), 503, "model_loading"),
+        (TokenizerProcessError("secret"), 503, "server_overloaded"),
+        (TokenizationError("secret"), 500, "internal_error"),
         (redis.ConnectionError("/secret/socket"), 503, "queue_unavailable"),
         (OperationalError("secret"), 503, "database_unavailable"),
         (InterfaceError("secret"), 503, "database_unavailable"),
@@ -75,7 +78,16 @@ def test_unknown_paths_of_the_api(client: Client, path: str) -> None:
 def test_an_unknown_path_outside_v1_names_the_base_url(client: Client, path: str) -> None:
     response = client.post(path)
     assert response.status_code == 404
-    assert "base URL" in response.json()["error"]["message"]
+    message = response.json()["error"]["message"]
+    assert "base URL" in message
+    assert "/docs" in message
+
+
+@pytest.mark.parametrize(("path", "accept"), [("/", "text/html, */*"), ("/docs/", "*/*")])
+def test_a_browser_is_led_to_the_documentation(client: Client, path: str, accept: str) -> None:
+    response = client.get(path, headers={"Accept": accept})
+    assert (response.status_code, response.headers["Location"]) == (302, "/docs")
+    assert client.get("/", headers={"Accept": "*/*"}).status_code == 404
 
 
 def test_unknown_paths_of_browsers_get_html(client: Client) -> None:
