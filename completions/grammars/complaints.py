@@ -110,7 +110,7 @@ def brief(message: str, own: str | None = None) -> str:
     """
     if found := _PATTERN_ERROR.search(message):
         pattern = _SHOWN_PATTERN.fullmatch(found[1])
-        named = f" {shortened(own or pattern[1])}" if pattern else ""
+        named = f' "{shortened(own or pattern[1])}"' if pattern else ""
         return f"invalid pattern{named}: {pattern_problem(found[2])}"
     if found := _LOOK_AROUND.search(message):
         return f"invalid pattern: {_ANCHORS[found[1]]}"

@@ -194,7 +194,7 @@ def _check_syntax(seen: Survey) -> None:
             try:
                 read(pattern)
             except PatternSyntaxError as error:
-                message = f"invalid pattern {shortened(pattern)}: {error}"
+                message = f'invalid pattern "{shortened(pattern)}": {error}'
                 keyword = "pattern" if place == f"{pointer}/pattern" else "patternProperties"
                 finding = Finding(keyword, place, message)
                 _raise_refusals([finding], seen)

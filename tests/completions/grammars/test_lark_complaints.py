@@ -86,7 +86,7 @@ from completions.grammars.lark_complaints import explained
         ('start::\u200b "a\u200b"', (1, 8), "cannot stand here"),
         ('start:: "a\u200b"', (1, 9), "cannot stand here"),
         ("start: @other", None, "no grammar named other; give one of the grammars this name"),
-        ("start: /a(/", (1, 8), "invalid pattern a(: this ( is not closed; write a )"),
+        ("start: /a(/", (1, 8), 'invalid pattern "a(": this ( is not closed; write a )'),
         ("start: start", None, "no text can match it: a part contains itself"),
     ],
 )
