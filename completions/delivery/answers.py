@@ -52,14 +52,16 @@ async def _whole(view: View, outcome: Outcome, meta: bool) -> HttpResponse:
 
 
 def _result(view: View, outcome: Outcome) -> dict[str, Any]:
-    end = outcome.end
+    end, collected = outcome.end, outcome.collected
     if end is None:
         raise APIError("queue_timeout")
-    if end.error is not None:
+    if cut := collected.choices.end_at(end):
+        collected.add(cut)
+    elif end.error is not None:
         error = from_job_error(end.error.code, end.error.message)
         error.headers["Location"] = view.location  # where the partial result is
         raise error
-    return outcome.collected.response(end.usage)
+    return collected.response(end.usage)
 
 
 async def accepted(

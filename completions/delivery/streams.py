@@ -62,8 +62,9 @@ async def frames(
                     for number, chunk in advanced
                     if number > query.after
                 ]
-                if query.meta and isinstance(event, EndEvent) and event.error is None:
-                    meta = await read_meta(view, chunks.choices.finish_reasons())
+                reasons = chunks.choices.finish_reasons() if isinstance(event, EndEvent) else [None]
+                if query.meta and None not in reasons:  # not an error
+                    meta = await read_meta(view, reasons)
                     wire.append(sse.frame({**chunks.envelope(), "usage": None, "meta": meta}))
                 if wire:
                     yield wire[0] if len(wire) == 1 else b"".join(wire)

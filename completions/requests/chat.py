@@ -14,7 +14,7 @@ from completions.requests.conversation import (
     ConversationFields,
     Thinking,
 )
-from completions.requests.fields.base import BooleanField, IntegerField
+from completions.requests.fields.base import BooleanField, ChoiceField, IntegerField, ListField
 from completions.requests.fields.ignored import FOREIGN_NAMES
 from completions.requests.fields.objects import Values
 from completions.requests.fields.prompt import RawPromptField
@@ -45,7 +45,7 @@ class ChatRequestObject(GenerationFields, ConversationFields):
         **dict.fromkeys(
             ("echo", "suffix", "best_of", "truncate_sequence"), "POST /v1/completions takes it."
         ),
-        **dict.fromkeys(("modalities", "audio"), "This service answers with text alone; omit it."),
+        "audio": "This service answers with text alone; omit it.",
         "prediction": "Omit it: it changes the speed, not the answer.",
         "verbosity": "Ask for a short or a long answer in a message.",
         "web_search_options": "Use tools.",
@@ -60,6 +60,11 @@ class ChatRequestObject(GenerationFields, ConversationFields):
         min_value=1,
     )
     max_completion_tokens = IntegerField("The same as max_tokens.", min_value=1)
+    modalities = ListField(
+        'Only ["text"]: nothing else is generated.',
+        child=ChoiceField(choices=["text"]),
+        max_length=1,
+    )
     parallel_tool_calls = BooleanField("false: at most one call per answer; default true.")
     logprobs = BooleanField(
         "Log probabilities of the tokens, in `choices[].logprobs.content`.", default=False

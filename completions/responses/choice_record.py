@@ -4,11 +4,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from completions.jobs.events import ChoiceEvent
+from completions.jobs.events import ChoiceEvent, EndEvent
 from completions.responses.view import ViewFields
 
 ABORT: Final = "abort"
 """The finish reason of a cancelled choice, as in SGLang."""
+
+LENGTH: Final = "length"
+"""The finish reason of a choice that ended before the model ended it."""
 
 Scores = Mapping[str, Any]
 """`logprobs` or `prompt_logprobs` of an event; see `completions.jobs.events`."""
@@ -79,6 +82,26 @@ class Choices:
         record = self.records[event.index]
         record.add(event)
         return record
+
+    def end_at(self, end: EndEvent) -> list[ChoiceEvent]:
+        """The ends of the choices that a job's end cut short: none if the job failed and what it
+        generated is no answer.
+
+        A deadline is an end like the context's if the request left the length open and each choice
+        has text. A request with a length of its own fails instead: `length` would mean that it was
+        reached.
+        """
+        if end.state == "cancelled":
+            reason = ABORT
+        elif end.error is not None and end.error.code == "generation_timeout":
+            has_begun = all(record.token_ids for record in self.records)
+            if not (self.view.default_length and has_begun):
+                return []
+            reason = LENGTH
+        else:
+            return []
+        unended = [record.index for record in self.records if record.finish_reason is None]
+        return [ChoiceEvent(0, index, [], "", reason, None) for index in unended]
 
     def prompt_scores(self, choice: int) -> Scores | None:
         """The scores of a choice's prompt, which come with the first of the prompt's choices."""

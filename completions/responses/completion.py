@@ -6,7 +6,7 @@ from typing import Any, ClassVar, Final
 from completions.exceptions import from_job_error
 from completions.jobs.events import ChoiceEvent, EndEvent, Usage
 from completions.jobs.record import JobRecord
-from completions.responses.choice_record import ABORT, ChoiceRecord, Choices
+from completions.responses.choice_record import ChoiceRecord, Choices
 from completions.responses.choices import ChoiceWriter
 from completions.responses.sglang import sglext
 from completions.responses.usage import usage_object
@@ -117,15 +117,13 @@ class Chunks:
 
     def end(self, end: EndEvent) -> Iterator[tuple[int, dict[str, Any]]]:
         """The chunks between the last choice and `[DONE]`: an error; or, as in contract 3.2,
-        cancelled choices, hidden states by choice, SGLang's extension and the usage."""
-        if end.error is not None:
+        choices cut short, hidden states by choice, SGLang's extension and the usage."""
+        cut = self.choices.end_at(end)
+        if end.error is not None and not cut:
             yield self._numbered(from_job_error(end.error.code, end.error.message).envelope())
             return
-        records = self.choices.records
-        if end.state == "cancelled":
-            unended = [record.index for record in records if record.finish_reason is None]
-            yield from self.of([ChoiceEvent(0, i, [], "", ABORT, None) for i in unended])
-        for record in records:
+        yield from self.of(cut)
+        for record in self.choices.records:
             if record.hidden_states is not None:
                 yield self._numbered(self._chunk(self.hidden_states(record), record))
         if extension := sglext(self.choices):

@@ -26,7 +26,8 @@ class FakeWorker:
 
     def end(self, claim, state="completed", error=None, tokens=(65, 66)):
         prompts = len(claim.request["prompts"])
-        choices = [(i, list(tokens), "AB", "length", None) for i in range(prompts)]
+        reason = None if error else "length"
+        choices = [(i, list(tokens), "AB", reason, None) for i in range(prompts)]
         step = StepEvent(claim.job_id, claim.attempt, 1, choices)
         used = Usage(sum(map(len, claim.request["prompts"])), prompts * len(tokens), 1)
         ending = Ending(

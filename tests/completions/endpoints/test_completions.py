@@ -272,6 +272,39 @@ async def test_a_failed_job_says_whether_to_send_it_again(live, failed, status, 
     assert len(live.sent) == 1
 
 
+async def end_at_deadline(live, **body):
+    """The reply to a request of two tokens that reaches its deadline after them."""
+    live.dispatched.clear()
+    live.at_once = False
+    call = asyncio.create_task(live.post(headers={"x-include-meta": "1"}, **body))
+    async with asyncio.timeout(60):
+        await live.dispatched.wait()
+    if streams := body.get("stream"):
+        reply = await call
+    await asyncio.to_thread(live.worker.run, live.sent[-1], "failed", "generation_timeout")
+    return reply if streams else await call
+
+
+async def test_a_deadline_keeps_the_text_of_a_request_without_max_tokens(live):
+    reply = await body_of(await end_at_deadline(live, max_tokens=None))
+    (choice,) = reply["choices"]
+    assert (choice["text"], choice["finish_reason"]) == ("AB", "length")
+    assert reply["usage"]["completion_tokens"] == 2
+    assert reply["meta"]["warnings"] == ["max_tokens_default"]
+    streamed = (await body_of(await end_at_deadline(live, max_tokens=None, stream=True))).decode()
+    *frames, last = [line.removeprefix("data: ") for line in streamed.split("\n") if line]
+    assert last == "[DONE]"
+    *_, end, meta = map(json.loads, frames)
+    assert end["choices"][0]["finish_reason"] == "length"
+    assert meta["meta"]["warnings"] == ["max_tokens_default"]
+
+
+async def test_a_deadline_before_max_tokens_is_an_error(live):
+    assert code(await end_at_deadline(live), 504) == "generation_timeout"
+    streamed = await body_of(await end_at_deadline(live, stream=True))
+    assert b'"code":"generation_timeout"' in streamed
+
+
 @pytest.mark.parametrize("key", ["x" * 256])
 async def test_a_key_has_a_length(live, key):
     assert code(await live.post(key=key), 400) == "invalid_value"

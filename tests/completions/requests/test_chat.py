@@ -140,7 +140,9 @@ def test_each_field_of_length_sets_max_tokens(body: dict[str, Any], max_tokens: 
         ({"reasoning_effort": "low"}, ("unsupported_parameter", "reasoning_effort")),
         ({"enable_thinking": True}, ("unsupported_parameter", "enable_thinking")),
         ({"functions": [F["function"]]}, ("unsupported_parameter", "functions")),
-        ({"modalities": ["text"]}, ("unsupported_parameter", "modalities")),
+        ({"modalities": ["audio"]}, ("invalid_value", "modalities[0]")),
+        ({"modalities": ["text", "audio"]}, ("array_above_max_length", "modalities")),
+        ({"modalities": "text"}, ("invalid_type", "modalities")),
         ({"chat_template": "x"}, ("unsupported_parameter", "chat_template")),
         (
             {"chat_template_kwargs": {"messages": []}},
@@ -184,7 +186,7 @@ def test_a_bad_body_is_refused_by_code_and_field(
 @pytest.mark.parametrize(
     ("field", "advice"),
     [
-        ("modalities", "text alone"),
+        ("audio", "text alone"),
         ("prediction", "the speed, not the answer"),
         ("verbosity", "in a message"),
         ("web_search_options", "Use tools."),
@@ -193,6 +195,11 @@ def test_a_bad_body_is_refused_by_code_and_field(
 def test_an_unsupported_field_is_refused_with_what_to_send_instead(field: str, advice: str) -> None:
     with pytest.raises(APIError, match=advice):
         validate({field: "low"})
+
+
+@pytest.mark.parametrize("given", [["text"], [], None])
+def test_text_is_the_modality_of_every_answer(given: Any) -> None:
+    assert validate({"modalities": given}).ignored == validate({}).ignored
 
 
 def test_tools_make_a_grammar() -> None:

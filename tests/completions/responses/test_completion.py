@@ -112,6 +112,33 @@ def test_a_failed_job_ends_in_an_error_frame():
     assert frame["error"]["code"] == "generation_timeout"
 
 
+LATE = EndEvent(7, "failed", JobError("generation_timeout", ""), Usage(7, 5))
+
+
+def test_a_deadline_ends_choices_whose_length_is_open():
+    collected, chunks = (make(make_view(default_length=True)) for make in (Collected, Chunks))
+    begun = [*EVENTS[:3], *EVENTS[3:4], event(5, 2, "z", [6])]
+    collected.add(begun)
+    list(chunks.of(begun))
+    collected.add(collected.choices.end_at(LATE))
+    ends = [(c["text"], c["finish_reason"]) for c in collected.response(LATE.usage)["choices"]]
+    assert ends == [("ab", "stop"), ("", "length"), ("z", "length"), ("x", "length")]
+    frames = [frame["choices"][0] for _, frame in chunks.end(LATE)]
+    assert [(c["index"], c["finish_reason"]) for c in frames] == [(2, "length"), (3, "length")]
+
+
+@pytest.mark.parametrize(
+    ("default_length", "events"), [(False, EVENTS[:5]), (True, EVENTS[:3])], ids=["given", "none"]
+)
+def test_a_deadline_is_an_error_with_a_length_or_a_choice_without_text(default_length, events):
+    view = make_view(default_length=default_length)
+    chunks = Chunks(view)
+    list(chunks.of(events))
+    ((_, frame),) = chunks.end(LATE)
+    assert frame["error"]["code"] == "generation_timeout"
+    assert chunks.choices.end_at(LATE) == []
+
+
 def test_a_cancelled_job_aborts_its_unfinished_choices():
     chunks = Chunks(make_view(include_usage=True))
     list(chunks.of(EVENTS[:4]))
