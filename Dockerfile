@@ -1,4 +1,4 @@
-# Two images: `web` for the web tier, the CPU worker and migrations (no torch), `worker` for the engine
+# Two images: `web` for the web tier, the background worker and migrations (no torch), `worker` for the engine
 # and for preparing models. The torch of requirements.txt brings its CUDA libraries where the package
 # index serves that build, so the same worker image runs with and without a GPU.
 

@@ -1,1 +1,1 @@
-"""The web tier, the life of jobs in Redis, and the CPU worker. Imports no torch."""
+"""The web tier, the life of jobs in Redis, and the background worker. Imports no torch."""

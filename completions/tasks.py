@@ -1,4 +1,5 @@
-"""Periodic tasks of the CPU worker. Each takes a lock, so any number of CPU workers may run."""
+"""Periodic tasks of the background worker. Each takes a lock, so several of these workers may
+run."""
 
 import logging
 import time
@@ -14,18 +15,18 @@ from kombu.exceptions import OperationalError
 from completions.accounts import last_use
 from completions.batches import feeding, progress, states, validation, writing
 from completions.batches.planning.cache import CacheSize, size_of
-from completions.jobs import kept
+from completions.jobs import durable
 from completions.jobs.connection import connect
-from completions.jobs.ended import any_ended
+from completions.jobs.ended import has_ended_jobs
 from completions.jobs.message import dispatch
 from completions.jobs.reconcile import correct_byte_sums
 from completions.jobs.reconcile import reconcile as find_lost
 from completions.jobs.rids import BatchRids
 from completions.jobs.store import JobStore, SyncStore
-from completions.jobs.workers import watch_workers
+from completions.jobs.workers import list_workers_sync
+from completions.maintenance import budget_warnings, load, pruning, settlement
+from completions.maintenance.locks import Lease, lease
 from completions.models import UNFINISHED, Batch, BatchStatus
-from completions.upkeep import budget_warnings, load, pruning, settlement
-from completions.upkeep.locks import Lease, lease
 from completions.webhooks import deliveries, events
 
 logger = logging.getLogger(__name__)
@@ -38,7 +39,7 @@ HANDED_OVER_FOR = 5.0
 """Seconds after which a message about a batch expires. The next run sends another."""
 
 VALIDATED_AT_ONCE = 2
-"""Batches validated at the same time, so that the CPU worker has threads for other tasks."""
+"""Batches validated at the same time, so that the background worker has threads for other tasks."""
 
 
 @cache
@@ -65,7 +66,7 @@ def _place(name: str, places: int) -> Iterator[Lease | None]:
 @shared_task
 def settle() -> int:
     """Move usage and results of ended jobs to SQL. Returns the number of jobs."""
-    if not any_ended(_store()):  # cheap, as in most runs
+    if not has_ended_jobs(_store()):  # cheap, as in most runs
         return 0
     with _alone("settle") as mine:
         if not mine:
@@ -79,7 +80,7 @@ def reconcile() -> None:
     with _alone("reconcile") as mine:
         if not mine:
             return
-        restored = kept.resubmit_lost(_store(), timezone.now())
+        restored = durable.resubmit_lost(_store(), timezone.now())
         lost = find_lost(_store())
         for job in lost:
             try:
@@ -172,7 +173,7 @@ def validate_batch(batch_id: str) -> None:
 
 
 def _cache_of(model: str) -> CacheSize | None:
-    return size_of(watch_workers(_store()), model)
+    return size_of(list_workers_sync(_store()), model)
 
 
 @shared_task

@@ -63,12 +63,12 @@ class LiveJob:
     def is_due(self, stream_interval: int) -> bool:
         """Return whether to publish now: at `stream_interval` tokens if a client may watch, and
         always the first tokens, whose time is recorded."""
-        enough = self.claim.watched and stream_interval <= max(1, self.pending)
+        enough = self.claim.can_be_followed and stream_interval <= max(1, self.pending)
         return bool(self.choices) and (enough or self.sequence_number == 1)
 
     def step(self, stream_interval: int) -> StepEvent:
         """Return what the job has gained since the last step."""
-        each = self.claim.watched and stream_interval == 1
+        each = self.claim.can_be_followed and stream_interval == 1
         choices = self.choices if each else joined(self.choices)
         step = StepEvent(self.claim.job_id, self.claim.attempt, self.sequence_number, choices)
         self.sequence_number += len(choices)

@@ -17,7 +17,7 @@ from typing import Protocol
 from redis.exceptions import RedisError
 
 from completions.jobs.events import JobError
-from completions.jobs.execute import Claim, Ending, Execution, Published, StepEvent, Verdict
+from completions.jobs.execute import Claim, Ending, Execution, PublishedOutput, StepEvent, Verdict
 from workers import attempt_spans
 from workers.build_digest import build
 from workers.engine.exceptions import (
@@ -234,13 +234,13 @@ class Relay:
         self._wants_jobs = sum(claim.size for claim in taken.claims) >= BYTES_AT_ONCE
         self._claimed.extend(taken.claims)
         self._begin_claimed()
-        self._claim_unlined([job_id for job_id, why in taken.settled.items() if why == "unlined"])
+        self._claim_unqueued([job_id for job_id, why in taken.settled.items() if why == "unqueued"])
         for job_id, reason in taken.settled.items():
-            if reason != "unlined":
+            if reason != "unqueued":
                 self._let_go(job_id, reason)
 
-    def _claim_unlined(self, job_ids: list[str]) -> None:
-        """Claim jobs that another version submitted: they stand in no line."""
+    def _claim_unqueued(self, job_ids: list[str]) -> None:
+        """Claim jobs that another version submitted: they are in no fair queue."""
         for claim in self.execution.claim(job_ids) if job_ids else ():
             if isinstance(claim, Claim):
                 self._claimed.append(claim)
@@ -266,12 +266,12 @@ class Relay:
         try:
             params = request_params(claim.request)
             # Twice the priority leaves room for one more rule: what a client waits for goes first.
-            params["priority"] = 2 * params.get("priority", 0) + claim.waited_for
+            params["priority"] = 2 * params.get("priority", 0) + claim.is_interactive
             again = claim.attempt > 1
-            published = self.execution.published(claim.job_id) if again else Published()
+            published = self.execution.published(claim.job_id) if again else PublishedOutput()
             return Request(
                 request_id=claim.job_id,
-                organization=claim.organization,
+                organization=claim.organization_id,
                 deadline=self._clock() + claim.seconds_left,
                 published={index: tuple(ids) for index, ids in published.tokens.items()},
                 published_ends=frozenset(published.ended),
@@ -314,8 +314,8 @@ class Relay:
         for _ in range(len(self._unsubmitted)):
             job = self._unsubmitted.popleft()
             waits = job.request is not None and self._live.get(job.claim.job_id) is job
-            if waits and (job.claim.organization in refused or not self._submit_one(job)):
-                refused.add(job.claim.organization)
+            if waits and (job.claim.organization_id in refused or not self._submit_one(job)):
+                refused.add(job.claim.organization_id)
                 self._unsubmitted.append(job)
             else:
                 job.request = None

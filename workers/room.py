@@ -28,6 +28,6 @@ def measure_room(claims: Sequence[Claim], slots: int, max_bytes: int) -> list[Ro
         sequences -= used
         size -= sum(claim.size for claim in own)
         guests = LOOK_AHEAD - min(used, max(0, -sequences)) if size > -max_bytes else 0
-        organizations = sorted({claim.organization for claim in own})
+        organizations = sorted({claim.organization_id for claim in own})
         rooms.append(Room(level, sequences, min(size, BYTES_AT_ONCE), guests, organizations))
     return rooms

@@ -1,4 +1,5 @@
-"""The last use of API keys: the web tier stores it in Redis, the CPU worker writes it to SQL."""
+"""The last use of API keys. The web tier stores it in Redis, the background worker writes it to
+SQL."""
 
 from collections.abc import Mapping
 from datetime import UTC, datetime

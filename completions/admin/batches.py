@@ -100,7 +100,7 @@ def _link(table: str, key: Any) -> str:
 
 def _batch_page(request: HttpRequest, batch: Batch) -> HttpResponse:
     now = timezone.now()
-    pace = progress.of(batch, now) if not batch.ended else None
+    pace = progress.of(batch, now) if not batch.has_ended else None
     used = _records(batch).aggregate(cost=Sum("cost_nanos"))
     can_cancel = batch.status in (BatchStatus.VALIDATING, BatchStatus.IN_PROGRESS)
     context = {
@@ -159,7 +159,7 @@ def _summary(batch: Batch) -> dict[str, Any] | None:
     """Aggregates of the results, as tables for the page; None before the first result."""
     if not batch.summary:
         return None
-    shown = Summary(batch.watched, batch.summary).shown()
+    shown = Summary(batch.counted_fields, batch.summary).shown()
     numbers = [
         (name, *(compact(shown[key][each]) for each in _QUANTILES))
         for key, name in _NUMBERS
@@ -187,9 +187,9 @@ def _facts(batch: Batch, now: Any) -> list[tuple[str, str, str]]:
         ("Finalizing since", batch.finalizing_at), ("Cancelled", batch.cancelling_at),
         ("Ended", batch.ended_at),
     )  # fmt: skip
-    waits = batch.held and not batch.ended
+    waits = batch.held and not batch.has_ended
     held = [("Held", "only its pilot runs until it is started", "")] if waits else []
-    closes = "" if batch.ended else f", closes {ago(batch.expires_at, now)}"
+    closes = "" if batch.has_ended else f", closes {ago(batch.expires_at, now)}"
     return [
         ("Organization", batch.organization.name, _link("organization", batch.organization_id)),
         ("API key", str(batch.api_key), _link("apikey", batch.api_key_id)),

@@ -30,7 +30,7 @@ from completions.catalog import model_files
 from completions.catalog.entries import CatalogError
 from completions.catalog.model_files import ModelFilesError
 from completions.exceptions import from_job_error
-from completions.jobs import kept, operate
+from completions.jobs import durable, operate
 from completions.jobs.record import JobRecord
 from completions.models import ApiKey, Job, Organization, StoredPrompt, UsageRecord
 
@@ -59,12 +59,12 @@ def _find(job_id: str) -> _Known:
     record = records.filter(job_id=job_id).first()
     job = None
     with suppress(state.UnreachableError), state.store() as store:
-        job = operate.details(store, job_id)
-    is_open = job is not None and not job.ended
+        job = operate.read_job(store, job_id)
+    is_open = job is not None and not job.has_ended
     if record is not None:
         return _Known(job_id, record, job, is_open, record.organization, record.api_key)
     if job is None and (row := Job.objects.filter(id=job_id).first()) is not None:
-        job = kept.record_of(row)
+        job = durable.make_record(row)
     if job is not None:
         key = ApiKey.objects.filter(id=job.api_key_id).first()
         owner = Organization.objects.filter(id=job.organization_id).first()
@@ -195,7 +195,7 @@ def _facts(known: _Known) -> list[tuple[str, str, str]]:
         ("Kind", either.kind, ""),
         ("Worker", (record and record.worker) or (job.worker if job else ""), ""),
         ("Attempts", exact(attempts) if attempts else "", ""),
-        ("Lost workers", exact(job.losses) if job else "", ""),
+        ("Lost workers", exact(job.worker_failures) if job else "", ""),
     ]
     if known.is_open and job:
         deadline = datetime.fromtimestamp(job.deadline, UTC)

@@ -38,7 +38,7 @@ def find_job(typed: str) -> Iterator[tuple[str, str]]:
             yield job_id, "Background job"
     try:
         with state.store() as store:
-            for job in operate.find(store, typed):
+            for job in operate.find_jobs(store, typed):
                 if job.id not in known:
                     yield job.id, f"Request, {job.state}"
     except state.UnreachableError:

@@ -22,12 +22,12 @@ _EACH = "*"
 """The part of a pointer that stands for any array item."""
 _BOOLEANS = ("true", "false")
 
-Watched = Mapping[str, Any]
+CountedFields = Mapping[str, Any]
 """A tree of fields: children by name, `*` for array items. `counted` is a list of the JSON values
 that are counted there, or true for any scalar."""
 
 
-def schema_of(constraint: Constraint | None) -> Mapping[str, Any] | None:
+def find_schema(constraint: Constraint | None) -> Mapping[str, Any] | None:
     """The JSON Schema that a whole answer must match, if the constraint is one."""
     if constraint is not None and constraint.field == ANSWER:  # of a chat completion
         given = constraint.value["constraint"]
@@ -53,12 +53,12 @@ class SharedSchema:
         self._differ = self._differ or schema != self._first
 
     @property
-    def watched(self) -> dict[str, Any] | None:
+    def counted_fields(self) -> dict[str, Any] | None:
         """The tree of the schema's fields; None without a schema or with several."""
-        return None if self._differ or self._first is None else watched_by(self._first)
+        return None if self._differ or self._first is None else find_counted_fields(self._first)
 
 
-def watched_by(schema: Mapping[str, Any]) -> dict[str, Any]:
+def find_counted_fields(schema: Mapping[str, Any]) -> dict[str, Any]:
     """The tree of those fields of a schema that are booleans or enums of scalars."""
     tree: dict[str, Any] = {}
     fields: dict[tuple[str, ...], dict[str, None]] = {}
@@ -119,29 +119,31 @@ def target(root: Any, reference: Any) -> Any:
     return found[1] if found else None
 
 
-def values_in(value: Any, watched: Watched, pointer: str = "") -> Iterator[tuple[str, str]]:
+def read_counted_values(
+    value: Any, fields: CountedFields, pointer: str = ""
+) -> Iterator[tuple[str, str]]:
     """Yield the pointer and the JSON value of each counted field of a document, or of the part of
     one at `pointer`."""
-    counted = watched.get("counted")
+    counted = fields.get("counted")
     if counted and not _deep(value):
         written = _written(value)
         if counted is True or written in counted:
             yield pointer, written
-    children = watched.get("children", {})
+    children = fields.get("children", {})
     if isinstance(value, dict):
         for name, child in children.items():
             if name in value:
-                yield from values_in(value[name], child, f"{pointer}/{escape(name)}")
+                yield from read_counted_values(value[name], child, f"{pointer}/{escape(name)}")
     elif isinstance(value, list) and _EACH in children:
         for each in value:
-            yield from values_in(each, children[_EACH], f"{pointer}/{_EACH}")
+            yield from read_counted_values(each, children[_EACH], f"{pointer}/{_EACH}")
 
 
 def _written(value: Any) -> str:
     return json.dumps(value, ensure_ascii=False)
 
 
-def cut_at(text: str) -> str:
+def truncate(text: str) -> str:
     """The pointer to the value in which truncated JSON ends; empty for the whole document."""
     names = (_EACH if isinstance(each, int) else escape(each) for each in path_at_end(text))
     pointer: str = without_nul("".join(f"/{name}" for name in names))

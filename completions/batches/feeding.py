@@ -14,11 +14,11 @@ from completions.batches import lines, states
 from completions.catalog import model_files
 from completions.jobs.limits import ByteBounds, UnseededError
 from completions.jobs.operate import is_nearly_full
-from completions.jobs.reconcile import missing
+from completions.jobs.reconcile import find_missing
 from completions.jobs.record import NewJob
 from completions.jobs.store import SyncStore
-from completions.jobs.submit import FIRST_CHECK, LINES_PER_SEQUENCE, submit_kept
-from completions.jobs.workers import watch_workers
+from completions.jobs.submit import FIRST_CHECK, LINES_PER_SEQUENCE, submit_durable
+from completions.jobs.workers import list_workers_sync
 from completions.models import Batch, BatchLine, BatchStatus, LineState
 from completions.models.parts import parts, portions
 from completions.usage import budgets
@@ -53,7 +53,7 @@ def feed(store: SyncStore, publish: Publish) -> int:
     if is_nearly_full(memory):
         return 0
     fed = 0
-    accepting = [each for each in watch_workers(store) if each.accepting]
+    accepting = [each for each in list_workers_sync(store) if each.accepting]
     by_model = _fed_by_model()
     owners = {batch.organization_id for batches in by_model.values() for batch in batches}
     room_in_bytes = _room_in_bytes(store, owners, memory["maxmemory"])
@@ -168,7 +168,7 @@ def _groups(
 def _submitted(store: SyncStore, jobs: Sequence[NewJob]) -> list[Any]:
     """Submit jobs and return one reply for each. Seeds the budgets that Redis lacks."""
     for _ in range(_ATTEMPTS):
-        replies = submit_kept(store, jobs, FIRST_CHECK)
+        replies = submit_durable(store, jobs, FIRST_CHECK)
         unseeded = {reply.scope for reply in replies if isinstance(reply, UnseededError)}
         if not unseeded:
             break
@@ -211,7 +211,7 @@ def restore_lost(store: SyncStore) -> int:
     sent = BatchLine.objects.filter(batch__status__in=_WITH_SENT_LINES, state=LineState.SENT)
     for part in parts(_with_batches(sent), _AT_ONCE):
         by_job = {line.batch.job_id(line.number): line.id for line in part}
-        lost = [by_job[job_id] for job_id in missing(store, list(by_job))]
+        lost = [by_job[job_id] for job_id in find_missing(store, list(by_job))]
         # A result may have been stored since the query.
         unended = BatchLine.objects.filter(id__in=lost, state=LineState.SENT)
         restored += unended.update(state=LineState.WAITING) if lost else 0

@@ -47,18 +47,19 @@ def unpack(packed: bytes) -> dict[str, Any]:
 
 def job_of(batch: Batch, line: BatchLine) -> NewJob:
     packed = unpack(bytes(line.job))
+    context = packed.get("context") or packed["view"]  # the name in version 0.1.0
     entry = model_files.served_models().get(batch.model)
     return NewJob(
-        id=packed["view"]["id"],
+        id=context["id"],
         kind="batch",
         model=batch.model,
         organization_id=batch.organization_id,
         api_key_id=batch.api_key_id,
         request={**packed["request"], "priority": PRIORITY},
-        view=packed["view"],
+        context=context,
         deadline=batch.expires_at.timestamp(),
         ttl=LINE_TTL,
-        request_id=f"req_{packed['view']['id']}",  # as in the output file
+        request_id=f"req_{context['id']}",  # as in the output file
         limits=limits_of(batch.api_key),
         prices=entry.token_prices if entry else (),
         stored=batch.organization.store_prompts,
@@ -129,7 +130,7 @@ def meta_of(job: EndedJob) -> dict[str, Any]:
     if job.started is not None:
         meta["queue_seconds"] = round(max(0.0, job.started - job.created), 3)
         meta["run_seconds"] = round(max(0.0, job.finished - job.started), 3)
-    if ignored := job.view.get("ignored_params"):
+    if ignored := job.context.get("ignored_params"):
         meta["ignored_params"] = ignored
     return meta
 

@@ -21,7 +21,7 @@ _CLOSED = (BatchStatus.CANCELLED, BatchStatus.EXPIRED)
 
 def can_resubmit(batch: Batch) -> bool:
     """Whether a batch has ended with lines that were not answered."""
-    return batch.ended and (batch.failed > 0 or _has_ended_in_validation(batch))
+    return batch.has_ended and (batch.failed > 0 or _has_ended_in_validation(batch))
 
 
 def _has_ended_in_validation(batch: Batch) -> bool:

@@ -87,7 +87,7 @@ def _keep(batch: Batch, answers: dict[int, Answer], build_of: BuildOf) -> None:
     columns = ("id", "number", "job") if batch.receipts else ("id", "number")
     ended = list(unended.only(*columns))
     kept = [answers[line.number] for line in ended]
-    summary = Summary(batch.watched, batch.summary)
+    summary = Summary(batch.counted_fields, batch.summary)
     rows = []
     for line, each in zip(ended, kept, strict=True):
         outcome = BatchStatus.EXPIRED if each.timed_out else batch.outcome

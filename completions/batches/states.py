@@ -39,7 +39,7 @@ def begin(batch: Batch, now: datetime) -> bool:
             model=batch.model,
             total=batch.total,
             failed=batch.failed,
-            watched=batch.watched,
+            counted_fields=batch.counted_fields,
             plan=batch.plan,
             pilot=batch.pilot,
             forecast=batch.forecast,

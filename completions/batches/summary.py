@@ -6,7 +6,7 @@ from typing import Any
 
 import orjson
 
-from completions.batches.counted_fields import Watched, cut_at, values_in
+from completions.batches.counted_fields import CountedFields, read_counted_values, truncate
 from completions.batches.histogram import Histogram
 from completions.batches.lines import body_of, error_of, text_of
 
@@ -21,12 +21,14 @@ _HISTOGRAMS = {"prompt_tokens": 0, "completion_tokens": 0, "queue_seconds": 3, "
 class Summary:
     """A running summary, stored as JSON between updates.
 
-    `watched` is the tree of counted fields; None where the lines share no JSON Schema.
+    `counted_fields` is the tree of counted fields; None where the lines share no JSON Schema.
     """
 
-    def __init__(self, watched: Watched | None, stored: Mapping[str, Any] | None = None) -> None:
+    def __init__(
+        self, counted_fields: CountedFields | None, stored: Mapping[str, Any] | None = None
+    ) -> None:
         stored = stored or {}
-        self.watched = watched
+        self.counted_fields = counted_fields
         self._ends = Counter[str](stored.get("finish_reasons"))
         self._errors = Counter[str](stored.get("errors"))
         self._cut = Counter[str](stored.get("cut"))
@@ -50,7 +52,7 @@ class Summary:
             self._numbers[name].add((body.get("usage") or {}).get(name, 0))
         for choice in body["choices"]:
             self._ends[choice["finish_reason"] or "null"] += 1
-            if self.watched is not None:
+            if self.counted_fields is not None:
                 self._add_text(choice)
 
     def _add_text(self, choice: Mapping[str, Any]) -> None:
@@ -59,10 +61,10 @@ class Summary:
             document = orjson.loads(text)
         except orjson.JSONDecodeError:
             if choice["finish_reason"] == "length":
-                _count(self._cut, cut_at(text))
+                _count(self._cut, truncate(text))
             return
         self._documents += 1
-        for pointer, value in values_in(document, self.watched or {}):
+        for pointer, value in read_counted_values(document, self.counted_fields or {}):
             _count(self._values.setdefault(pointer, Counter()), value)
 
     def stored(self) -> dict[str, Any]:
@@ -83,7 +85,7 @@ class Summary:
             "errors": dict(self._errors.most_common()),
             **{name: each.shown(_HISTOGRAMS[name]) for name, each in self._numbers.items()},
         }
-        if self.watched is not None:
+        if self.counted_fields is not None:
             shown["documents"] = self._documents
             shown["values"] = {
                 pointer: [

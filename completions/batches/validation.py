@@ -21,7 +21,7 @@ from redis.exceptions import RedisError
 from completions.accounts import keys
 from completions.accounts.keys import Principal
 from completions.batches import files, lines, states, writing
-from completions.batches.counted_fields import SharedSchema, schema_of
+from completions.batches.counted_fields import SharedSchema, find_schema
 from completions.batches.input_lines import LineError, groups, is_blank, parse
 from completions.batches.lines import PreparedLine
 from completions.batches.planning.cache import CacheSize
@@ -32,7 +32,7 @@ from completions.batches.writing import Alive
 from completions.catalog.model_files import ModelFilesError
 from completions.exceptions import APIError
 from completions.grammars import Asker, TokenSource
-from completions.jobs.rids import BatchRids, rids_of
+from completions.jobs.rids import BatchRids, read_rids
 from completions.models import (
     UNFINISHED,
     ApiKey,
@@ -163,7 +163,7 @@ class Check:
 
     def _finish(self, alive: Alive) -> None:
         """Store what is known once all lines are read. Raises InterruptedValidationError."""
-        self._batch.watched = self._schema.watched
+        self._batch.counted_fields = self._schema.counted_fields
         self._batch.summary = self._summary.stored()
         if not self._batch.model:
             return
@@ -275,7 +275,7 @@ class Check:
         self, group: Sequence[tuple[int, bytes]], checked: Sequence[_Checked]
     ) -> list[_Checked]:
         """Reserve the clients' own ids; a line whose id is taken is refused."""
-        rids = [rids_of(each[1].view) if isinstance(each, tuple) else [] for each in checked]
+        rids = [read_rids(each[1].view) if isinstance(each, tuple) else [] for each in checked]
         job_ids = [self._batch.job_id(number) for number, _ in group]
         refused: Sequence[str | None] = [None] * len(group)
         if any(rids) and self._rids is not None:
@@ -310,7 +310,7 @@ class Check:
                     number=number,
                     custom_id=custom_id,
                     position=number,
-                    job=lines.pack({"view": prepared.view, "request": prepared.request}),
+                    job=lines.pack({"context": prepared.view, "request": prepared.request}),
                 )
             checked = LineError(
                 "model_mismatch",
@@ -352,7 +352,7 @@ async def prepare_line(
             message = f"{name}: a line of a batch is neither streamed nor polled; leave it out."
             raise APIError("invalid_request", message, name)
     view = prepared.view
-    schema = schema_of(prepared.request.constraint)
+    schema = find_schema(prepared.request.constraint)
     return PreparedLine(view.served_model, view.as_dict(), prepared.payload, schema)
 
 

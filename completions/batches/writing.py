@@ -38,7 +38,7 @@ def write_files(batch: Batch, alive: Alive) -> bool:
     folder = settings.FILE_UPLOAD_TEMP_DIR
     with tempfile.TemporaryFile(dir=folder) as output, tempfile.TemporaryFile(dir=folder) as errors:
         completed = total = 0
-        summary, index = Summary(batch.watched), Index()
+        summary, index = Summary(batch.counted_fields), Index()
         for line in lines.in_order(batch) if batch.in_progress_at else ():
             if total % _ALIVE_EVERY == 0 and not alive():
                 return False

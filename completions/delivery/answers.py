@@ -16,7 +16,7 @@ from completions.delivery.preferences import Preferences
 from completions.exceptions import APIError, from_job_error
 from completions.http import runtime
 from completions.http.bodies import JSONResponse
-from completions.jobs import kept
+from completions.jobs import durable
 from completions.jobs.record import JobRecord, NewJob
 from completions.responses.completion import View
 from completions.responses.meta import meta_of
@@ -25,16 +25,16 @@ _R = TypeVar("_R", bound=HttpResponseBase)
 
 
 async def answer(view: View, job: NewJob, meta: bool = False) -> HttpResponse:
-    """Wait for a job and answer with its result. A job that is not kept is cancelled when its
+    """Wait for a job and answer with its result. A job that is not durable is cancelled when its
     client hangs up. Raises APIError."""
     end = None
     here = await runtime.current()
     seconds = job.deadline - time.time() + PAST_DEADLINE
     try:
-        outcome = await follow(view, seconds, called=not job.kept)
+        outcome = await follow(view, seconds, is_blocking=not job.is_durable)
         end = outcome.end
     finally:
-        if end is None and not job.kept:
+        if end is None and not job.is_durable:
             here.spawn(here.cancel_job(view.id))
     return await _whole(view, outcome, meta)
 
@@ -70,7 +70,7 @@ async def accepted(
     """202, or 200 if the job ends within the time that the client prefers to wait."""
     if preferences.wait:
         return await accepted_or_ended(view, principal, preferences)
-    queued = view.collected().polled(JobRecord.queued(job))
+    queued = view.collected().polled(JobRecord.from_new(job))
     response = JSONResponse(queued, status=202, headers={"Retry-After": "1"})
     return located(response, view, preferences)
 
@@ -103,7 +103,7 @@ async def find(view_type: type[View], job_id: str, principal: Principal) -> JobR
     except (RedisError, OSError) as error:
         raise APIError("queue_unavailable") from error
     if job is None:
-        job = await kept.find(job_id, timezone.now())
+        job = await durable.find(job_id, timezone.now())
     of_this_route = job_id.startswith(view_type.id_prefix)
     if job is None or job.organization_id != principal.organization_id or not of_this_route:
         raise APIError("completion_not_found", param="id")
@@ -114,7 +114,7 @@ async def is_admitted(job: JobRecord) -> bool:
     """Whether the job is in the queue, runs or has ended. A job that only SQL knows may still be
     refused, or waits to be restored to Redis. Raises RedisError or OSError."""
     here = await runtime.current()
-    return job.ended or (await here.submission.states([job.id]))[0] is not None
+    return job.has_ended or (await here.submission.states([job.id]))[0] is not None
 
 
 async def polled(
@@ -124,18 +124,18 @@ async def polled(
     that the client has; `meta` adds how the job ran, once it has ended. Raises APIError."""
     job = await find(type(view), view.id, principal)
     outcome = Outcome(view.collected())
-    if wait and not job.ended:
+    if wait and not job.has_ended:
         outcome = await follow(view, wait, until_closing=True)
         job = await find(type(view), view.id, principal)
-    if job.ended and outcome.end is None:  # all its events are stored
+    if job.has_ended and outcome.end is None:  # all its events are stored
         outcome = await follow(view, stored=job.events)
     headers = {"ETag": f'W/"{job.state}-{job.sequence_number}"'}
-    if not job.ended:
+    if not job.has_ended:
         headers["Retry-After"] = "1"
     if known is not None and headers["ETag"] in (each.strip() for each in known.split(",")):
         return JSONResponse(status=304, headers=headers)
     body = outcome.collected.polled(job)
-    if meta and job.ended:
+    if meta and job.has_ended:
         body["meta"] = await read_meta(view, outcome.collected.choices.finish_reasons())
     return JSONResponse(body, headers=headers)
 

@@ -15,7 +15,7 @@ from completions.contract import tracing
 from completions.delivery import idempotency, rate_limits
 from completions.exceptions import APIError
 from completions.http import access_log, runtime
-from completions.jobs import kept
+from completions.jobs import durable
 from completions.jobs.limits import (
     Bounds,
     BudgetReachedError,
@@ -26,9 +26,9 @@ from completions.jobs.limits import (
     Remaining,
     UnseededError,
 )
-from completions.jobs.message import message_of
+from completions.jobs.message import make_message
 from completions.jobs.record import IdempotencyKey, Kind, NewJob
-from completions.jobs.rids import RidTakenError, rids_of
+from completions.jobs.rids import RidTakenError, read_rids
 from completions.jobs.submit import ModelUnservedError
 from completions.models.release import released
 from completions.requests.preparation import Prepared
@@ -64,7 +64,7 @@ def new_job(
         organization_id=principal.organization_id,
         api_key_id=principal.key_id,
         request=prepared.payload,
-        view=view.as_dict(),
+        context=view.as_dict(),
         deadline=time.time() + timeout,
         ttl=ttl if idempotency_key is None else max(ttl, idempotency.REPLAYED_FOR),
         limits=principal.limits,
@@ -88,7 +88,7 @@ async def enqueue(job: NewJob) -> Remaining:
         raise APIError("server_overloaded")
     work = _store_and_publish(here, job)
     # A client that hangs up must not stop the work between two steps.
-    storing = here.spawn(work) if job.kept or rids_of(job.view) else None
+    storing = here.spawn(work) if job.is_durable or read_rids(job.context) else None
     try:
         return await (work if storing is None else asyncio.shield(storing))
     except asyncio.CancelledError:
@@ -98,15 +98,16 @@ async def enqueue(job: NewJob) -> Remaining:
 
 
 async def _store_and_publish(here: runtime.Runtime, job: NewJob) -> Remaining:
-    if job.kept:
+    if job.is_durable:
         _require_storable(job)
         try:
-            await kept.store(job)
-        except kept.KeyTakenError as error:
+            await durable.store(job)
+        except durable.KeyTakenError as error:
             raise idempotency.in_progress() from error
     try:
-        # After the key, so that a repeated request gets its 409, not that its own id is used.
-        if rids := rids_of(job.view):
+        # Take the request ids (`rid`) after the idempotency key: a retry must get 409
+        # idempotency_in_progress, not 400 "rid was used".
+        if rids := read_rids(job.context):
             await here.rids.take(job.api_key_id, rids, job.id)
         return await _admit(here, job)
     except _NOT_QUEUED as error:
@@ -117,9 +118,9 @@ async def _store_and_publish(here: runtime.Runtime, job: NewJob) -> Remaining:
 async def _admit(here: runtime.Runtime, job: NewJob) -> Remaining:
     """Submit the job. Restores lost budgets from SQL to Redis. Raises as Submission.submit."""
     bounds = _bounds(here, job)
-    message = message_of(job.id, job.model, job.priority)
-    if not job.kept:
-        (here.reader.calls if job.kind == "sync" else here.reader).expect(job.id)
+    message = make_message(job.id, job.model, job.priority)
+    if not job.is_durable:
+        (here.reader.blocking_requests if job.kind == "sync" else here.reader).expect(job.id)
     for _ in range(_BUDGET_SCOPES):
         try:
             return await here.submission.submit(job, bounds, message)
@@ -130,7 +131,7 @@ async def _admit(here: runtime.Runtime, job: NewJob) -> Remaining:
 
 def _bounds(here: runtime.Runtime, job: NewJob) -> Bounds:
     room = here.byte_bounds
-    most = settings.MAX_QUEUED_INTERACTIVE if job.waited_for else settings.MAX_QUEUED_BACKGROUND
+    most = settings.MAX_QUEUED_INTERACTIVE if job.is_interactive else settings.MAX_QUEUED_BACKGROUND
     return Bounds(
         jobs=settings.MAX_QUEUED_JOBS,
         jobs_of_class=most,
@@ -144,7 +145,7 @@ def _bounds(here: runtime.Runtime, job: NewJob) -> Bounds:
 
 def _require_storable(job: NewJob) -> None:
     """Raise APIError for U+0000, which PostgreSQL cannot store in JSON."""
-    if _NUL.search(job.request_json) or _NUL.search(job.view_json):
+    if _NUL.search(job.request_json) or _NUL.search(job.context_json):
         message = (
             "A text of this request contains U+0000, which cannot be stored. Leave out the "
             "character, or send the request without background and Idempotency-Key."
@@ -159,18 +160,19 @@ async def _withdraw(
     if storing is not None:
         await asyncio.wait({storing})
     here.reader.forget(job.id)
-    here.reader.calls.forget(job.id)
+    here.reader.blocking_requests.forget(job.id)
     with suppress(RedisError, OSError):
-        # Before the key, so that a repeated request gets its 409, not that its own id is used.
+        # Before the key: a retry must get 409 idempotency_in_progress, not 400 "rid was used".
         await _free_rids(here, job)
-    if job.kept:
-        await kept.discard(job.id)
-    await here.cancel_job(job.id)  # waits for Redis, which may have freed nothing before
+    if job.is_durable:
+        await durable.discard(job.id)
+    await here.cancel_job(job.id)
+    # The first _free_rids may have failed for lack of Redis; cancel_job waits for it.
     await _free_rids(here, job)
 
 
 async def _free_rids(here: runtime.Runtime, job: NewJob) -> None:
-    if rids := rids_of(job.view):
+    if rids := read_rids(job.context):
         await here.rids.free(job.api_key_id, rids, job.id)
 
 
@@ -179,7 +181,7 @@ def _refusal(here: runtime.Runtime, error: Exception, job: NewJob) -> APIError:
         message = f"rid: {error} was used by this API key in the last 24 hours; send a new id."
         return APIError("invalid_value", message, "rid")
     if isinstance(error, LimitReachedError):
-        return rate_limits.refusal(error, job.limits, job.most_tokens)
+        return rate_limits.refusal(error, job.limits, job.max_total_tokens)
     if isinstance(error, BudgetReachedError):
         return rate_limits.quota_refusal(error, job)
     if isinstance(error, KeyQueueFullError):

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from completions.exceptions import APIError
 from completions.http import runtime
-from completions.jobs.calls import ReaderLostError
+from completions.jobs.blocking_requests import ReaderLostError
 from completions.jobs.events import EndEvent, Event
 from completions.responses import sse
 from completions.responses.completion import Collected, View
@@ -33,17 +33,17 @@ class Outcome:
 
 
 async def events_of(
-    job_id: str, stored: StoredEvents | None = None, *, called: bool = False
+    job_id: str, stored: StoredEvents | None = None, *, is_blocking: bool = False
 ) -> AsyncGenerator[Event | None, None]:
-    """Yield a job's events from the first one on: the `stored` events; or the events of a call,
-    once it has ended; or else the events in Redis as they arrive, with None after each keep-alive
-    interval of silence. Raises ReaderLostError."""
+    """Yield a job's events from one of three sources: SQL (`stored`), the end of a blocking request
+    (`is_blocking`), or Redis. While following Redis, yields None for each keep-alive interval
+    without events. Raises ReaderLostError."""
     here = await runtime.current()
-    if called:
-        stored = await here.reader.calls.result(job_id)
+    if is_blocking:
+        stored = await here.reader.blocking_requests.result(job_id)
     if stored is not None:
-        for kept in stored:
-            yield kept
+        for stored_event in stored:
+            yield stored_event
         return
     async with aclosing(here.reader.follow(job_id, sse.KEEP_ALIVE_INTERVAL)) as events:
         async for event in events:
@@ -56,17 +56,17 @@ async def follow(
     stored: StoredEvents | None = None,
     *,
     until_closing: bool = False,
-    called: bool = False,
+    is_blocking: bool = False,
 ) -> Outcome:
-    """Collect a job's events until it ends, for at most `seconds`. The events of a call (`called`)
-    arrive together. With `until_closing`, stop when this process shuts down, because another one
-    can answer. Raises APIError."""
+    """Collect a job's events until it ends, for at most `seconds`. The events of a blocking request
+    (`is_blocking`) arrive together. With `until_closing`, stop when this process shuts down,
+    because another one can answer. Raises APIError."""
     outcome = Outcome(view.collected())
     here = await runtime.current()
     try:
         async with (
             asyncio.timeout(seconds),
-            aclosing(events_of(view.id, stored, called=called)) as events,
+            aclosing(events_of(view.id, stored, is_blocking=is_blocking)) as events,
         ):
             async for event in events:
                 outcome.add(event)

@@ -9,7 +9,7 @@ from django.utils import timezone
 
 from completions.exceptions import APIError
 from completions.http.base import APIRequest
-from completions.jobs import kept
+from completions.jobs import durable
 from completions.jobs.record import IdempotencyKey
 
 HEADER = "Idempotency-Key"
@@ -36,7 +36,7 @@ def key_of(request: APIRequest, route: str, content: bytes | None = None) -> Ide
 
 async def first_job(key: IdempotencyKey, api_key_id: int) -> str | None:
     """The id of the job that used the key before. Raises APIError for a different body."""
-    found = await kept.find_by_key(key, api_key_id, timezone.now())
+    found = await durable.find_by_key(key, api_key_id, timezone.now())
     if found is None:
         return None
     job_id, body_digest = found

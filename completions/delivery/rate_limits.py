@@ -92,7 +92,7 @@ def quota_refusal(reached: BudgetReachedError, job: NewJob) -> APIError:
     limits = job.limits
     budget = limits.organization_budget if reached.of_organization else limits.budget
     costs = reached.name.endswith("cost")
-    asked = job.most_cost if costs else job.most_tokens
+    asked = job.max_cost if costs else job.max_total_tokens
     limit, used, asked_text = (
         _money(amount) if costs else str(amount)
         for amount in (getattr(budget, reached.name), reached.used, asked)

@@ -10,7 +10,7 @@ from completions.delivery.answers import read_meta
 from completions.delivery.following import PAST_DEADLINE, StoredEvents, events_of
 from completions.exceptions import APIError
 from completions.http import runtime
-from completions.jobs.calls import ReaderLostError
+from completions.jobs.blocking_requests import ReaderLostError
 from completions.jobs.events import EndEvent, Event
 from completions.responses import sse
 from completions.responses.completion import View
@@ -35,10 +35,11 @@ async def frames(
     deadline: float,
     query: StreamQuery = _DEFAULTS,
     stored: StoredEvents | None = None,
-    watched: bool = False,
+    cancel_on_disconnect: bool = False,
 ) -> AsyncGenerator[bytes, None]:
-    """A job's events as SSE, ending with `[DONE]`. A `watched` job is cancelled when its connection
-    ends; for that, the server must read the first frame even after a hang-up."""
+    """Yield a job's events as SSE, ending with `[DONE]`. With `cancel_on_disconnect`, the job is
+    cancelled when its connection ends; for that, the server must read the first frame even after a
+    hang-up."""
     here = await runtime.current()
     clock = asyncio.get_running_loop().time  # the wall clock may jump
     over_at = clock() + deadline - time.time() + PAST_DEADLINE
@@ -71,7 +72,7 @@ async def frames(
     except ReaderLostError:
         yield sse.frame(APIError("queue_unavailable").envelope())
     finally:
-        if watched and not isinstance(event, EndEvent):
+        if cancel_on_disconnect and not isinstance(event, EndEvent):
             here.spawn(here.cancel_job(view.id))
     yield sse.DONE
 

@@ -15,7 +15,7 @@ from completions.accounts.keys import Principal
 from completions.batches import files, progress, resubmission, states
 from completions.batches.planning import forecast
 from completions.batches.planning.cache import reported_size
-from completions.batches.planning.rehearsal import rehearse
+from completions.batches.planning.dry_run import rehearse
 from completions.batches.summary import Summary
 from completions.delivery import idempotency, rate_limits
 from completions.endpoints.files import KEEP_SECONDS, ExpiresAfterObject, find_file, storage_limit
@@ -325,7 +325,7 @@ async def _presented(batch: Batch) -> JSONResponse:
     body = batch_object(batch)
     if batch.pilot is not None:
         body["forecast"] = await sync_to_async(forecast.of_batch)(batch, timezone.now())
-    if not batch.ended:
+    if not batch.has_ended:
         at = await sync_to_async(progress.of)(batch, timezone.now())
         body["progress"] = {
             "queue_position": at.position,
@@ -339,7 +339,7 @@ def batch_object(batch: Batch) -> dict[str, Any]:
     """OpenAI's Batch object. It has the id of an output file once that file has lines."""
     times = {f"{name}_at": getattr(batch, f"{name}_at") for name in _TIMES}
     times |= {f"{status}_at": None for status in _ENDS}
-    if batch.ended:
+    if batch.has_ended:
         times[f"{batch.status}_at"] = batch.ended_at
     errors = {"object": "list", "data": batch.errors} if batch.errors else None
     return {
@@ -373,7 +373,7 @@ def batch_object(batch: Batch) -> dict[str, Any]:
         "held": batch.held,
         "resubmission_of": batch.resubmission_of or None,
         "plan": batch.plan,
-        "summary": Summary(batch.watched, batch.summary).shown() if batch.summary else None,
+        "summary": Summary(batch.counted_fields, batch.summary).shown() if batch.summary else None,
     }
 
 

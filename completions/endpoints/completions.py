@@ -16,7 +16,7 @@ from completions.http import runtime
 from completions.http.base import APIRequest, AsyncAPIView
 from completions.http.bodies import JSONResponse
 from completions.http.pages import Page, time_in_id
-from completions.jobs import kept
+from completions.jobs import durable
 from completions.jobs.record import Kind
 from completions.models import Job, Scope
 from completions.requests.fields.returns import ReturnSettings
@@ -53,9 +53,10 @@ class CompletionsView(AsyncAPIView):
         job = new_job(prepared, kind, principal, key, is_counted=is_long)
         self.headers.update(rate_limits.headers(await enqueue(job)))
         if returns.stream:
-            watched = kind == "stream" and not job.kept
-            stream = sse.response(frames(view, job.deadline, query, watched=watched))
-            return stream if watched else answers.located(stream, view, preferences)
+            is_only_reader = kind == "stream" and not job.is_durable
+            events = frames(view, job.deadline, query, cancel_on_disconnect=is_only_reader)
+            stream = sse.response(events)
+            return stream if is_only_reader else answers.located(stream, view, preferences)
         if kind == "background":
             return await answers.accepted(view, job, principal, preferences)
         return await answers.answer(view, job, preferences.meta)
@@ -70,10 +71,10 @@ class CompletionsView(AsyncAPIView):
             if error.code != "completion_not_found":
                 raise
             raise idempotency.in_progress() from error  # it was refused a moment ago
-        view = self.view_type(**job.view)
+        view = self.view_type(**job.context)
         body: Any = request.data
         streams, in_background = body.get("stream"), job.kind == "background"
-        if not (streams or in_background or job.ended) or not await answers.is_admitted(job):
+        if not (streams or in_background or job.has_ended) or not await answers.is_admitted(job):
             raise idempotency.in_progress()
         self._name_ignored(view)
         self.headers[idempotency.REPLAYED] = "true"
@@ -101,8 +102,8 @@ class CompletionsView(AsyncAPIView):
 
     def _summary(self, row: Job) -> dict[str, Any]:
         """A job without its choices."""
-        job = kept.record_of(row)
-        body = self.view_type(**job.view).collected().polled(job)
+        job = durable.make_record(row)
+        body = self.view_type(**job.context).collected().polled(job)
         del body["choices"]
         return body
 
@@ -124,7 +125,7 @@ class CompletionView(AsyncAPIView):
 
     async def get(self, request: APIRequest, job_id: str) -> HttpResponseBase:
         job = await answers.find(self.view_type, job_id, request.auth)
-        view = self.view_type(**job.view)
+        view = self.view_type(**job.context)
         if flag(request, "stream"):
             after = cursor(request)
             ids = flag(request, "sse_ids") or "Last-Event-ID" in request.headers
@@ -136,9 +137,9 @@ class CompletionView(AsyncAPIView):
 
     async def delete(self, request: APIRequest, job_id: str) -> JSONResponse:
         job = await answers.find(self.view_type, job_id, request.auth)
-        if not job.ended:
+        if not job.has_ended:
             raise APIError("completion_in_progress", param="id")
-        await kept.discard(job_id)
+        await durable.discard(job_id)
         here = await runtime.current()
         await here.submission.remove(job_id)
         return JSONResponse({"id": job_id, "object": self.view_type.object, "deleted": True})
@@ -152,8 +153,8 @@ class CancelView(AsyncAPIView):
 
     async def post(self, request: APIRequest, job_id: str) -> JSONResponse:
         job = await answers.find(self.view_type, job_id, request.auth)
-        view = self.view_type(**job.view)
-        if job.ended:
+        view = self.view_type(**job.context)
+        if job.has_ended:
             return await answers.polled(view, request.auth, wait=0.0)
         here = await runtime.current()
         try:

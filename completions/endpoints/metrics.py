@@ -19,7 +19,7 @@ from completions.http import runtime, web_metrics
 from completions.http.authentication import bearer
 from completions.http.base import APIRequest, AsyncAPIView
 from completions.jobs.operate import Backlog, read_backlog
-from completions.jobs.workers import WorkerPage, worker_pages
+from completions.jobs.workers import MetricsPage, read_metrics_pages
 
 PARTS = ("web", "service")
 PATIENCE = 5.0
@@ -61,7 +61,7 @@ async def _service() -> bytes:
     try:
         async with asyncio.timeout(PATIENCE):
             backlog = await read_backlog(here.store, models)
-            pages = await worker_pages(here.store)
+            pages = await read_metrics_pages(here.store)
     except (RedisError, OSError):
         return prometheus_client.generate_latest(Families([_up(0)]))
     families = [_up(1), *_of_backlog(backlog), _of_workers(models, pages)]
@@ -79,7 +79,11 @@ def _of_backlog(backlog: Backlog) -> Iterable[Metric]:
         ("jobs_open", "Jobs that have not ended.", backlog.open_jobs),
         ("jobs_unsettled", "Ended jobs that SQL does not have yet.", backlog.unsettled),
         ("jobs_unsettled_age_seconds", "Age of the oldest of them.", backlog.unsettled_age),
-        ("reconciler_lag_seconds", "Delay of the CPU worker's checks.", backlog.reconciler_lag),
+        (
+            "reconciler_lag_seconds",
+            "Delay of the reconciler's checks.",
+            backlog.reconciler_lag,
+        ),
         ("redis_memory_bytes", "Memory that Redis uses.", backlog.memory_used),
         ("redis_memory_limit_bytes", "maxmemory; 0 for no limit.", backlog.memory_limit),
     ):
@@ -92,14 +96,14 @@ def _of_backlog(backlog: Backlog) -> Iterable[Metric]:
     yield waiting
 
 
-def _of_workers(models: Sequence[str], pages: Sequence[WorkerPage]) -> Metric:
+def _of_workers(models: Sequence[str], pages: Sequence[MetricsPage]) -> Metric:
     live = GaugeMetricFamily("quire_workers", "Live engine workers.", labels=["model_name"])
     for model in models:
         live.add_metric([model], sum(page.model == model for page in pages))
     return live
 
 
-def merged(pages: Iterable[WorkerPage]) -> list[Metric]:
+def merged(pages: Iterable[MetricsPage]) -> list[Metric]:
     """The metric families of all workers; each sample has the labels `model_name` and `worker`."""
     families: dict[str, Metric] = {}
     for page in pages:

@@ -21,7 +21,7 @@ from completions.jobs.operate import QueueLoad, is_nearly_full, read_queue_load
 from completions.jobs.rids import Rids
 from completions.jobs.store import JobStore
 from completions.jobs.submit import WEB_LEASE, Submission
-from completions.jobs.workers import live_workers
+from completions.jobs.workers import list_workers
 
 logger = logging.getLogger(__name__)
 
@@ -60,7 +60,7 @@ class Runtime:
     def start(self) -> None:
         self.spawn(self.reader.run())
         self.spawn(self.reader.watch())
-        self.spawn(self.reader.calls.watch())
+        self.spawn(self.reader.blocking_requests.watch())
         self.spawn(self._keep_lease())
 
     def spawn(self, coroutine: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
@@ -147,7 +147,7 @@ async def live_models() -> dict[str, str | None]:
     """The models that live workers serve, each with the forward pass that one of them uses.
     Raises RedisError or OSError."""
     runtime = await current()
-    workers = await live_workers(runtime.store)
+    workers = await list_workers(runtime.store)
     return {worker.model: worker.facts.get("forward") for worker in workers if worker.accepting}
 
 

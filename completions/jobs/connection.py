@@ -17,7 +17,7 @@ from redis.retry import Retry
 Entries = list[tuple[bytes, dict[bytes, bytes]]]
 """Entries of a Redis stream as redis-py returns them: ids and fields."""
 RawEntries = list[tuple[bytes, Sequence[bytes]]]
-"""The same as a `Line` returns them: ids, and fields and values in turn."""
+"""The same as a `DedicatedConnection` returns them: ids, and fields and values in turn."""
 
 _CONNECT_TIMEOUT = 5.0
 COMMAND_TIMEOUT = 5.0
@@ -105,7 +105,7 @@ def connect_blocking_reader(url: str) -> redis.asyncio.Redis:
     return redis.asyncio.Redis.from_url(url, **_ASYNC)
 
 
-class Line:
+class DedicatedConnection:
     """One connection of a client, for one caller at a time; it closes with the client.
 
     redis-py's pool, retries and hooks cost a quarter of a millisecond of CPU per command, and

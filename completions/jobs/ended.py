@@ -10,11 +10,12 @@ from redis.exceptions import ResponseError
 
 from completions.jobs.connection import Entries
 from completions.jobs.events import Event, decode
-from completions.jobs.record import JobRecord, stored
+from completions.jobs.record import JobRecord, hash_field, redis_name
 from completions.jobs.store import SyncStore
 
 logger = logging.getLogger(__name__)
 
+_IS_DURABLE = redis_name("is_durable").encode()
 FIRST = "-"
 """Where the entries of the usage stream begin."""
 
@@ -23,19 +24,19 @@ FIRST = "-"
 class EndedJob(JobRecord):
     """One entry of the usage stream.
 
-    `request` is empty unless the usage record keeps it; `view` is empty unless SQL keeps the result
-    and the job was not deleted meanwhile.
+    `request` is empty unless the usage record keeps it. `context` is empty unless SQL keeps the
+    result and the job was not deleted meanwhile.
     """
 
     entry_id: bytes
-    finished: float = field(metadata=stored("finished", float))
-    cost: int = field(default=0, metadata=stored("cost", int))
+    finished: float = field(metadata=hash_field(float))
+    cost: int = field(default=0, metadata=hash_field(int))
     """In billionths."""
     stream: Sequence[bytes] = ()
     """The job's events as they stand in Redis, where SQL keeps the result."""
 
 
-def any_ended(store: SyncStore) -> bool:
+def has_ended_jobs(store: SyncStore) -> bool:
     """Whether there is an entry that SQL may not have yet."""
     return bool(store.client.xlen(store.keys.usage))
 
@@ -43,28 +44,28 @@ def any_ended(store: SyncStore) -> bool:
 def read_ended(
     store: SyncStore, count: int, since: str = FIRST
 ) -> tuple[list[EndedJob], str | None]:
-    """The oldest entries, with the view and events of each whose result SQL keeps; and where the
+    """The oldest entries, with the context and events of each whose result SQL keeps; and where the
     next entries begin, or None if there are no more."""
     client, keys = store.client, store.keys
     entries = cast("Entries", client.xrange(keys.usage, since, count=count))
     pipeline = client.pipeline(transaction=False)
     for entry_id, fields in entries:
-        if fields.get(b"kept") == b"1":
+        if fields.get(_IS_DURABLE) == b"1":
             job_id = fields.get(b"id", entry_id).decode()
-            pipeline.hget(keys.job(job_id), "view")
+            pipeline.hget(keys.job(job_id), redis_name("context"))
             pipeline.xrange(keys.ev(job_id))
     replies = iter(pipeline.execute())
     jobs = []
     for entry_id, fields in entries:
         stream: list[bytes] = []
-        if fields.get(b"kept") == b"1":
-            fields[b"view"] = next(replies) or b""
+        if fields.get(_IS_DURABLE) == b"1":
+            fields[redis_name("context").encode()] = next(replies) or b""
             stream = [event[b"d"] for _, event in next(replies)]
         jobs += _read(entry_id, fields, stream)
     return jobs, f"({entries[-1][0].decode()}" if len(entries) == count else None
 
 
-def unsettled(store: SyncStore) -> tuple[str, list[EndedJob]]:
+def read_unsettled(store: SyncStore) -> tuple[str, list[EndedJob]]:
     """The id of the newest entry ever added to the usage stream, and the jobs that SQL may not have
     yet, without their results."""
     client, key = store.client, store.keys.usage
@@ -88,23 +89,23 @@ def _read(
         return []
 
 
-def forget(store: SyncStore, jobs: Iterable[EndedJob], ttl: int) -> None:
-    """Delete the entries of jobs that SQL has; the records of kept jobs expire in `ttl` seconds."""
+def delete_entries(store: SyncStore, jobs: Iterable[EndedJob], ttl: int) -> None:
+    """Delete the entries of jobs that SQL has. Records of durable jobs expire in `ttl` seconds."""
     keys = store.keys
     pipeline = store.client.pipeline(transaction=False)
     for job in jobs:
-        if job.kept:
+        if job.is_durable:
             pipeline.expire(keys.job(job.id), ttl)
             pipeline.expire(keys.ev(job.id), ttl)
         pipeline.xdel(keys.usage, job.entry_id)
     pipeline.execute()
 
 
-def pack(stream: Iterable[bytes]) -> bytes:
+def compress_events(stream: Iterable[bytes]) -> bytes:
     """Compress events, joined by line breaks, which their JSON does not contain."""
     return zlib.compress(b"\n".join(stream))
 
 
-def unpack(packed: bytes) -> list[Event]:
-    """The events that :func:`pack` compressed."""
+def decompress_events(packed: bytes) -> list[Event]:
+    """The events that :func:`compress_events` compressed."""
     return [decode(data) for data in zlib.decompress(packed).split(b"\n")]

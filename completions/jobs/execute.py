@@ -14,7 +14,7 @@ from completions.jobs.record import Kind, Level
 from completions.jobs.store import SyncStore
 from completions.jobs.workers import DRAIN_KEPT, HEARTBEAT_TTL
 
-MAX_LOSSES = 3
+MAX_WORKER_FAILURES = 3
 """Workers that a job may lose before it is taken for the cause, and fails."""
 
 
@@ -31,7 +31,7 @@ class Claim:
     """Until its deadline."""
     sequence_number: int
     """Sequence number of the next event."""
-    organization: str = ""
+    organization_id: str = ""
     age: float = 0.0
     """Seconds since it was submitted."""
     request_id: str = ""
@@ -42,15 +42,15 @@ class Claim:
     level: Level = Level.LIVE
     sequences: int = 1
     size: int = 0
-    """Bytes of its request and view."""
+    """Bytes of its request and context."""
 
     @property
-    def waited_for(self) -> bool:
+    def is_interactive(self) -> bool:
         """Whether a client waits on an open connection."""
         return self.kind in ("sync", "stream")
 
     @property
-    def watched(self) -> bool:
+    def can_be_followed(self) -> bool:
         """Whether a client may read its tokens before it ends."""
         return self.kind not in ("sync", "batch")
 
@@ -80,13 +80,13 @@ class Room:
 
 
 @dataclass(frozen=True, slots=True)
-class Taken:
+class TakeReply:
     """What a worker got in one call of `Execution.take`."""
 
     claims: Sequence[Claim]
     settled: Mapping[str, str]
     """Jobs from messages, by id, that the worker has nothing to do for, each with the reason; or
-    `unlined` for a job of a version without levels, which must be claimed by its id."""
+    `unqueued` for a job of a version without levels, which must be claimed by its id."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,7 +112,7 @@ class Ending:
 
 
 @dataclass(frozen=True, slots=True)
-class Published:
+class PublishedOutput:
     """What earlier attempts published."""
 
     tokens: dict[int, list[int]] = field(default_factory=dict)
@@ -140,31 +140,31 @@ class Execution:
     def claim(self, job_ids: Sequence[str]) -> list[Claim | NotClaimed]:
         """Claim jobs by their ids, whoever's turn it is."""
         replies = self._store.call_all(
-            [("claim", (job_id, self.worker_id, MAX_LOSSES)) for job_id in job_ids]
+            [("claim", (job_id, self.worker_id, MAX_WORKER_FAILURES)) for job_id in job_ids]
         )
-        return [_claim(job_id, reply) for job_id, reply in zip(job_ids, replies, strict=True)]
+        return [_read_claim(job_id, reply) for job_id, reply in zip(job_ids, replies, strict=True)]
 
-    def take(self, model: str, rooms: Sequence[Room], message_ids: Sequence[str] = ()) -> Taken:
+    def take(self, model: str, rooms: Sequence[Room], message_ids: Sequence[str] = ()) -> TakeReply:
         """Claim the jobs of a model whose turn it is, and ask what became of those that messages
         name. If a call raises, the next one gets what it would have got."""
         terms = {
             "worker": self.worker_id,
-            "most_losses": MAX_LOSSES,
+            "max_worker_failures": MAX_WORKER_FAILURES,
             "model": model,
             "serial": self._takes,
             "levels": [[r.level, r.sequences, r.bytes, r.guests, list(r.held)] for r in rooms],
         }
         ((settled, jobs),) = self._store.call_all([("take", [orjson.dumps(terms), *message_ids])])
         self._takes += 1
-        claims = [_claim(job_id.decode(), reply) for job_id, reply in jobs]
-        return Taken(
+        claims = [_read_claim(job_id.decode(), reply) for job_id, reply in jobs]
+        return TakeReply(
             [claim for claim in claims if isinstance(claim, Claim)],
             {job_id.decode(): verdict.decode() for verdict, job_id in settled},
         )
 
-    def published(self, job_id: str) -> Published:
+    def published(self, job_id: str) -> PublishedOutput:
         """What earlier attempts published."""
-        published = Published()
+        published = PublishedOutput()
         entries = cast("Entries", self._store.client.xrange(self._store.keys.ev(job_id)))
         for _, fields in entries:
             decoded = events.decode(fields[b"d"])
@@ -232,7 +232,7 @@ class Execution:
         client.srem(keys.workers, own)
 
 
-def _claim(job_id: str, reply: list[Any]) -> Claim | NotClaimed:
+def _read_claim(job_id: str, reply: list[Any]) -> Claim | NotClaimed:
     verdict, *facts = reply
     if verdict != b"run":
         return NotClaimed(job_id, verdict.decode())
@@ -250,7 +250,7 @@ def _claim(job_id: str, reply: list[Any]) -> Claim | NotClaimed:
         request=document,
         seconds_left=float(seconds_left),
         sequence_number=int(seq),
-        organization=organization,
+        organization_id=organization,
         age=float(age),
         request_id=request_id,
         kind=cast("Kind", kind),

@@ -16,8 +16,14 @@ import redis.asyncio
 from redis.exceptions import RedisError
 
 from completions.jobs import connection
-from completions.jobs.calls import Calls, ReaderLostError
-from completions.jobs.connection import COMMAND_TIMEOUT, Bounded, Entries, Line, RawEntries
+from completions.jobs.blocking_requests import BlockingRequests, ReaderLostError
+from completions.jobs.connection import (
+    COMMAND_TIMEOUT,
+    Bounded,
+    DedicatedConnection,
+    Entries,
+    RawEntries,
+)
 from completions.jobs.events import EndEvent, Event, decode
 from completions.jobs.store import JobStore
 
@@ -35,7 +41,7 @@ EXPECTED = 5.0
 gone."""
 
 
-LOOK = 2.0
+CHECK_INTERVAL = 2.0
 """Seconds between two looks whether Redis still has the jobs that are followed. One that is missing
 twice is lost, as all are when Redis is emptied, and nothing would tell its followers."""
 
@@ -90,17 +96,17 @@ class EventReader:
         self, url: str, prefix: str, web_id: str, on_keys_changed: Callable[[], None]
     ) -> None:
         self._blocking = connection.connect_blocking_reader(url)
-        self._line = Line(self._blocking)
+        self._connection = DedicatedConnection(self._blocking)
         self._client: redis.asyncio.Redis = connection.connect_async(url)
         store = JobStore(self._client, prefix)
-        self.calls = Calls(store)
+        self.blocking_requests = BlockingRequests(store)
         self._keys = store.keys
         self._control = self._keys.ctl(web_id).encode()
         self._keys_changed = self._keys.keys.encode()
         self._on_keys_changed = on_keys_changed
         self._cursors: dict[bytes, bytes] = {self._control: b"$", self._keys_changed: b"$"}
         self._followers: dict[bytes, set[_Follower]] = {}
-        self._looking = Line(self._client)
+        self._check_connection = DedicatedConnection(self._client)
         self._absent: set[bytes] = set()
         """Followed streams whose jobs Redis did not have at the last look."""
         self._wake: asyncio.Task[None] | None = None
@@ -114,7 +120,7 @@ class EventReader:
             self._wake = None
             try:
                 async with Bounded(BLOCK + 5):
-                    reply = await self._line.ask([*_XREAD, *cursors, *cursors.values()])
+                    reply = await self._connection.ask([*_XREAD, *cursors, *cursors.values()])
             except (RedisError, OSError) as error:
                 logger.warning("reading events failed: %s", error)
                 self._fail_followers(error)
@@ -143,13 +149,13 @@ class EventReader:
             self._on_keys_changed()
         if stream == self._control:
             for _, (_, job_id, *events) in entries:  # an entry that only wakes has no id
-                self.calls.ended(job_id.decode(), events[1::2])
+                self.blocking_requests.ended(job_id.decode(), events[1::2])
         for follower in tuple(self._followers.get(stream, ())):
             for entry_id, (_, data) in entries:
                 follower.offer(entry_id, data)
 
     def _fail_followers(self, error: Exception) -> None:
-        self.calls.fail(error)
+        self.blocking_requests.fail(error)
         for followers in self._followers.values():
             for follower in followers:
                 follower.failure = error
@@ -159,7 +165,7 @@ class EventReader:
     async def watch(self) -> None:
         """Fail the followers of jobs that Redis has lost, until cancelled."""
         while True:
-            await asyncio.sleep(LOOK)
+            await asyncio.sleep(CHECK_INTERVAL)
             with suppress(RedisError, OSError):  # `run` meets the same error and fails them all
                 await self._look()
 
@@ -169,8 +175,10 @@ class EventReader:
             return
         ids = [stream[len(self._stream("")) :].decode() for stream in streams]
         async with Bounded(COMMAND_TIMEOUT):
-            found = await self._looking.ask_all([("EXISTS", self._keys.job(each)) for each in ids])
-        absent = {stream for stream, there in zip(streams, found, strict=True) if there == 0}
+            counts = await self._check_connection.ask_all(
+                [("EXISTS", self._keys.job(each)) for each in ids]
+            )
+        absent = {stream for stream, count in zip(streams, counts, strict=True) if count == 0}
         for stream in absent & self._absent:
             for follower in self._followers.get(stream, ()):
                 follower.failure = LookupError("Redis has lost the job")

@@ -12,7 +12,7 @@ MINUTE = 60.0
 @dataclass(frozen=True, slots=True)
 class Bounds:
     """The most that may be open when a job is submitted, the job included. Bytes are those of
-    requests and views as JSON."""
+    requests and contexts as JSON."""
 
     jobs: int = sys.maxsize
     jobs_of_class: int = sys.maxsize
@@ -30,11 +30,11 @@ UNBOUNDED = Bounds()
 
 @dataclass(frozen=True, slots=True)
 class ByteBounds:
-    """Bounds of what the requests and views of open jobs hold in Redis, in bytes."""
+    """Bounds of what the requests and contexts of open jobs hold in Redis, in bytes."""
 
     total: int
     of_class: int
-    """Of calls and streams, and of background jobs, so that neither fills the queue."""
+    """Of blocking requests and streams, and of background jobs, so that neither fills the queue."""
     of_lines: int
     """Of lines of batches, which wait in SQL until there is room."""
     of_organization: int
@@ -105,7 +105,7 @@ class Limits:
     requests_per_minute: int | None = None
     tokens_per_minute: int | None = None
     max_concurrency: int | None = None
-    """Calls, streams and background jobs at a time; lines of batches do not count."""
+    """Blocking requests, streams and background jobs at a time; lines of batches do not count."""
     budget: Budget = UNBUDGETED
     organization_budget: Budget = UNBUDGETED
     """Shared by all keys of the organization."""

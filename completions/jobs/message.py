@@ -32,7 +32,7 @@ def dispatch(job_id: str, model: str, priority: int, producer: Any = None) -> No
     )
 
 
-def message_of(job_id: str, model: str, priority: int) -> Message:
+def make_message(job_id: str, model: str, priority: int) -> Message:
     """Make the message that `dispatch` publishes, for a script in Redis to publish with the job.
 
     Celery takes longer to build a message than all else in a request's validation, and publishes it

@@ -8,18 +8,22 @@ from typing import Final, cast
 
 from completions.catalog.entries import queue_of
 from completions.jobs.connection import Entries
-from completions.jobs.record import JobRecord
+from completions.jobs.record import JobRecord, redis_name
 from completions.jobs.store import AsyncStore, SyncStore
 
-MOST_LISTED = 2000
+MAX_LISTED = 2000
 """The most open jobs in a list; if there are more, the list says so."""
 NEARLY_FULL = 0.9
 """Share of maxmemory above which no job is accepted, so that running jobs have room to end. At
 maxmemory itself Redis refuses every write, even a job's end."""
-_LISTED: Final = (
-    b"state", b"kind", b"model", b"organization", b"key", b"priority", b"created", b"started",
-    b"owner", b"attempt", b"prompt_tokens", b"generated", b"cancel", b"request_id",
-)  # fmt: skip
+_LISTED: Final = tuple(
+    redis_name(name).encode()
+    for name in (
+        *("state", "kind", "model", "organization_id", "api_key_id", "priority", "created"),
+        *("started", "owner", "attempt", "prompt_tokens", "generated", "cancelling", "request_id"),
+    )
+)
+"""Fields of the jobs in a list, by their names in Redis."""
 _PRIORITY_STEPS = ("", "\x06\x163", "\x06\x166", "\x06\x169")
 """What kombu's Redis transport appends to a queue's name for each of its priorities."""
 
@@ -27,11 +31,11 @@ _PRIORITY_STEPS = ("", "\x06\x163", "\x06\x166", "\x06\x169")
 # Jobs --------------------------------------------------------------------------------------------
 
 
-def open_jobs(store: SyncStore) -> tuple[list[JobRecord], int]:
-    """Jobs that have not ended, the oldest first, without requests and views; and how many there
+def list_open_jobs(store: SyncStore) -> tuple[list[JobRecord], int]:
+    """Jobs that have not ended, the oldest first, without requests and contexts; and how many there
     are in all."""
     client, keys = store.client, store.keys
-    ids = cast("list[bytes]", client.zrange(keys.open, 0, MOST_LISTED - 1))
+    ids = cast("list[bytes]", client.zrange(keys.open, 0, MAX_LISTED - 1))
     total = client.zcard(keys.open)
     pipeline = client.pipeline(transaction=False)
     for job_id in ids:
@@ -41,17 +45,17 @@ def open_jobs(store: SyncStore) -> tuple[list[JobRecord], int]:
         for job_id, values in zip(ids, pipeline.execute(), strict=True)
         if values[0] is not None
     ]
-    return sorted((job for job in found if not job.ended), key=lambda job: job.created), total
+    return sorted((job for job in found if not job.has_ended), key=lambda job: job.created), total
 
 
-def queued(store: SyncStore) -> Counter[tuple[str, str]]:
+def count_queued(store: SyncStore) -> Counter[tuple[str, str]]:
     """How many jobs are queued, by model and kind. All open jobs are counted, however many."""
     client, keys = store.client, store.keys
     ids = cast("list[bytes]", client.zrange(keys.open, 0, -1))
     found = Counter[tuple[str, str]]()
-    for first in range(0, len(ids), MOST_LISTED):
+    for first in range(0, len(ids), MAX_LISTED):
         pipeline = client.pipeline(transaction=False)
-        for job_id in ids[first : first + MOST_LISTED]:
+        for job_id in ids[first : first + MAX_LISTED]:
             pipeline.hmget(keys.job(job_id.decode()), "state", "model", "kind")
         for state, model, kind in pipeline.execute():
             if state == b"queued":
@@ -59,18 +63,18 @@ def queued(store: SyncStore) -> Counter[tuple[str, str]]:
     return found
 
 
-def details(store: SyncStore, job_id: str) -> JobRecord | None:
+def read_job(store: SyncStore, job_id: str) -> JobRecord | None:
     """A job; None if it is unknown or has expired."""
     raw = cast("dict[bytes, bytes | None]", store.client.hgetall(store.keys.job(job_id)))
     return JobRecord.read(job_id, raw) if raw else None
 
 
-def find(store: SyncStore, text: str) -> list[JobRecord]:
+def find_jobs(store: SyncStore, text: str) -> list[JobRecord]:
     """The job with this id, or else open jobs of the HTTP request with this id."""
-    found = details(store, text)
+    found = read_job(store, text)
     if found is not None:
         return [found]
-    return [job for job in open_jobs(store)[0] if text and job.request_id == text]
+    return [job for job in list_open_jobs(store)[0] if text and job.request_id == text]
 
 
 def cancel(store: SyncStore, job_id: str) -> str | None:
@@ -106,7 +110,8 @@ class Backlog:
     unsettled_age: float = 0.0
     """Age of the oldest of them."""
     reconciler_lag: float = 0.0
-    """How long ago the reconciler should have looked at a job; grows while no CPU worker runs."""
+    """How long ago the reconciler should have checked a job; grows while no background worker
+    runs."""
     memory_used: int = 0
     memory_limit: int = 0
     """0 if there is no limit."""
@@ -119,7 +124,7 @@ def is_nearly_full(memory: Mapping[str, int]) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class QueueLoad:
-    """What decides whether a call or a stream is admitted."""
+    """What decides whether a blocking request or a stream is admitted."""
 
     jobs: int
     interactive_jobs: int

@@ -14,7 +14,7 @@ FAILED_AFTER: Final = 60.0
 
 
 @dataclass(frozen=True, slots=True)
-class Lost:
+class LostJob:
     """An open job whose message must be published again."""
 
     job_id: str
@@ -23,12 +23,12 @@ class Lost:
     request_id: str = ""
 
 
-def reconcile(store: SyncStore, most: int = 1000) -> list[Lost]:
+def reconcile(store: SyncStore, most: int = 1000) -> list[LostJob]:
     """End jobs whose time is up or whose client has gone. Returns open jobs whose message or worker
     was lost."""
     reply = store.call("reconcile", most, *RECHECKS, FAILED_AFTER)
     return [
-        Lost(job_id.decode(), model.decode(), int(priority), request_id.decode())
+        LostJob(job_id.decode(), model.decode(), int(priority), request_id.decode())
         for job_id, model, priority, request_id in cast("list[list[bytes]]", reply)
     ]
 
@@ -38,7 +38,7 @@ def correct_byte_sums(store: SyncStore) -> int:
     return cast("int", store.call("recount"))
 
 
-def missing(store: SyncStore, job_ids: Sequence[str]) -> list[str]:
+def find_missing(store: SyncStore, job_ids: Sequence[str]) -> list[str]:
     """The jobs among these that Redis does not know."""
     pipeline = store.client.pipeline(transaction=False)
     for job_id in job_ids:

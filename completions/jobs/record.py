@@ -17,7 +17,7 @@ from completions.jobs.events import EndEvent, EndState, Event, JobError, Usage
 from completions.jobs.limits import UNLIMITED, Limits
 
 Kind = Literal["sync", "stream", "background", "batch"]
-"""A call, a stream, a background job, a line of a batch."""
+"""A blocking request, a stream, a background job, a line of a batch."""
 State = Literal["queued", "running"] | EndState
 ENDED: Final[frozenset[str]] = frozenset(get_args(EndState))
 
@@ -26,12 +26,12 @@ PRIORITIES: Final[Mapping[Kind, int]] = {"stream": 0, "sync": 3, "background": 6
 
 
 class Level(IntEnum):
-    """The line that a job waits in. Workers claim jobs of a lower number first."""
+    """The class of a job in the fair queue. Workers claim jobs of a lower number first."""
 
     URGENT = 0
     """Requests with a positive priority, which only some API keys may set."""
     LIVE = 1
-    """Calls and streams."""
+    """Blocking requests and streams."""
     BACKGROUND = 2
     """Background jobs, and requests with a negative priority."""
     BATCH = 3
@@ -63,7 +63,7 @@ class NewJob:
     A further field comes from `new_job` (`delivery/enqueueing.py`) and `job_of`
     (`batches/lines.py`), is written by `record_fields`, and is read by a field of `JobRecord`, or
     named in `SCRIPT_FIELDS` if scripts alone read it. One that must survive the loss of Redis is a
-    column of `Job` too, named in `_SAME` (`jobs/kept.py`).
+    column of `Job` too, named in `_SAME` (`jobs/durable.py`).
     """
 
     id: str
@@ -73,7 +73,7 @@ class NewJob:
     api_key_id: int
     request: Mapping[str, Any]
     """What the worker reads: prompts, sampling, grammar."""
-    view: Mapping[str, Any]
+    context: Mapping[str, Any]
     """What responses are built from."""
     deadline: float
     """Unix time at which the job fails if it has not ended."""
@@ -111,16 +111,16 @@ class NewJob:
             return Level.BATCH
         if own > 0:
             return Level.URGENT
-        return Level.LIVE if self.waited_for and not own else Level.BACKGROUND
+        return Level.LIVE if self.is_interactive and not own else Level.BACKGROUND
 
     @property
-    def kept(self) -> bool:
+    def is_durable(self) -> bool:
         """Whether SQL stores it: it survives the loss of Redis and of its web process, and Redis
         keeps its result until SQL has it."""
-        return self.idempotency is not None or not self.waited_for
+        return self.idempotency is not None or not self.is_interactive
 
     @property
-    def waited_for(self) -> bool:
+    def is_interactive(self) -> bool:
         """Whether a client waits on an open connection. Other jobs can wait for a worker."""
         return self.kind in ("sync", "stream")
 
@@ -129,15 +129,15 @@ class NewJob:
         return sum(map(len, self.request.get("prompts", ())))
 
     @property
-    def most_tokens(self) -> int:
+    def max_total_tokens(self) -> int:
         """The most tokens that it can use: every prompt once, every choice at its longest."""
-        return self.prompt_tokens + self._most_completion_tokens
+        return self.prompt_tokens + self._max_completion_tokens
 
     @property
-    def most_cost(self) -> int:
+    def max_cost(self) -> int:
         prompt, cached, completion = self.prices or (0, 0, 0)
         most_of_prompt = self.prompt_tokens * max(prompt, cached)
-        return math.ceil(most_of_prompt + self._most_completion_tokens * completion)
+        return math.ceil(most_of_prompt + self._max_completion_tokens * completion)
 
     @property
     def sequences(self) -> int:
@@ -147,7 +147,7 @@ class NewJob:
         return int(choices * len(self.request.get("prompts", ())))
 
     @property
-    def _most_completion_tokens(self) -> int:
+    def _max_completion_tokens(self) -> int:
         return int(self.sequences * self.request.get("sampling", {}).get("max_tokens", 0))
 
     @property
@@ -161,28 +161,28 @@ class NewJob:
         return orjson.dumps(self.request)
 
     @cached_property
-    def view_json(self) -> bytes:
-        return orjson.dumps(self.view)
+    def context_json(self) -> bytes:
+        return orjson.dumps(self.context)
 
     @property
     def size(self) -> int:
         """Bytes that it takes in Redis until its end."""
-        return len(self.request_json) + len(self.view_json)
+        return len(self.request_json) + len(self.context_json)
 
     def record_fields(self, web_id: str) -> list[Any]:
         """Alternating names and values of the fields that `submit.lua` adds to its own. `web_id`
         is the web process whose end cancels the job, or empty."""
         values: dict[str, Any] = {
             "request": self.request_json,
-            "view": self.view_json,
+            "context": self.context_json,
             "priority": self.priority,
             "ttl": self.ttl,
             "web": web_id,
-            "kept": int(self.kept),
+            "is_durable": int(self.is_durable),
             "prompt_tokens": self.prompt_tokens,
             "request_id": self.request_id,
             "adapter": self.adapter,
-            "parameters": orjson.dumps(parameters_of(self.request)),
+            "parameters": orjson.dumps(summarize_parameters(self.request)),
         }
         if self.prices:
             values["prices"] = orjson.dumps(list(self.prices))
@@ -190,10 +190,10 @@ class NewJob:
             values["stored"] = 1
         if self.trace:
             values["trace"] = self.trace
-        return [part for pair in values.items() for part in pair]
+        return [part for name, value in values.items() for part in (redis_name(name), value)]
 
 
-def parameters_of(request: Mapping[str, Any]) -> dict[str, Any]:
+def summarize_parameters(request: Mapping[str, Any]) -> dict[str, Any]:
     """A request's parameters for its usage record, without prompts, grammar and values that have no
     effect."""
     values = {
@@ -208,13 +208,39 @@ def parameters_of(request: Mapping[str, Any]) -> dict[str, Any]:
 # Jobs that Redis knows ---------------------------------------------------------------------------
 
 
-def stored(name: str, read: Callable[[bytes], Any]) -> Mapping[str, Any]:
-    """Metadata of a dataclass field: the field of the hash that it comes from, and its decoder."""
-    return {"name": name.encode(), "read": read}
+REDIS_NAMES: Final[Mapping[str, str]] = {
+    "organization_id": "organization",
+    "api_key_id": "key",
+    "context": "view",
+    "is_durable": "kept",
+    "worker_failures": "losses",
+    "last_owner": "worker",
+    "sequence_number": "seq",
+    "cancelling": "cancel",
+}
+"""Fields that Redis has under the names of version 0.1.0: during an upgrade, web processes and
+workers of both versions read and write the same records. Scripts name them `REDIS.<our name>`."""
+
+
+def redis_name(name: str) -> str:
+    """Return the name in Redis of a field of a record."""
+    return REDIS_NAMES.get(name, name)
+
+
+def hash_field(decode: Callable[[bytes], Any]) -> Mapping[str, Any]:
+    """Return the metadata of a dataclass field that is read from a record in Redis."""
+    return {"decode": decode}
 
 
 def _is_one(raw: bytes) -> bool:
     return raw == b"1"
+
+
+_SHARED_FIELDS: Final = (
+    *("id", "kind", "model", "organization_id", "api_key_id", "context", "deadline", "ttl"),
+    *("is_durable", "priority", "request_id", "adapter", "prompt_tokens"),
+)
+"""Fields that NewJob and JobRecord share."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -226,57 +252,55 @@ class JobRecord:
     """
 
     id: str
-    kind: Kind = field(metadata=stored("kind", bytes.decode))
-    state: State = field(metadata=stored("state", bytes.decode))
-    model: str = field(metadata=stored("model", bytes.decode))
-    organization_id: int = field(metadata=stored("organization", int))
-    api_key_id: int = field(metadata=stored("key", int))
-    created: float = field(metadata=stored("created", float))
+    kind: Kind = field(metadata=hash_field(bytes.decode))
+    state: State = field(metadata=hash_field(bytes.decode))
+    model: str = field(metadata=hash_field(bytes.decode))
+    organization_id: int = field(metadata=hash_field(int))
+    api_key_id: int = field(metadata=hash_field(int))
+    created: float = field(metadata=hash_field(float))
 
-    request: bytes = field(default=b"", metadata=stored("request", bytes))
+    request: bytes = field(default=b"", metadata=hash_field(bytes))
     """What the worker reads, in JSON; deleted at the end."""
-    view: Mapping[str, Any] = field(default_factory=dict, metadata=stored("view", orjson.loads))
+    context: Mapping[str, Any] = field(default_factory=dict, metadata=hash_field(orjson.loads))
     """What responses are built from."""
-    deadline: float = field(default=0.0, metadata=stored("deadline", float))
-    ttl: int = field(default=0, metadata=stored("ttl", int))
+    deadline: float = field(default=0.0, metadata=hash_field(float))
+    ttl: int = field(default=0, metadata=hash_field(int))
     """Seconds that the job can be fetched after its end."""
-    priority: int = field(default=0, metadata=stored("priority", int))
-    kept: bool = field(default=False, metadata=stored("kept", _is_one))
+    priority: int = field(default=0, metadata=hash_field(int))
+    is_durable: bool = field(default=False, metadata=hash_field(_is_one))
     """Whether SQL stores it too; then it expires only once SQL has its result."""
-    request_id: str = field(default="", metadata=stored("request_id", bytes.decode))
+    request_id: str = field(default="", metadata=hash_field(bytes.decode))
     """Id of the HTTP request that made it."""
-    adapter: str = field(default="", metadata=stored("adapter", bytes.decode))
-    parameters: Mapping[str, Any] = field(
-        default_factory=dict, metadata=stored("parameters", orjson.loads)
-    )
-    """See `parameters_of`."""
-    prompt_tokens: int = field(default=0, metadata=stored("prompt_tokens", int))
+    adapter: str = field(default="", metadata=hash_field(bytes.decode))
+    parameters: Mapping[str, Any] = field(default_factory=dict, metadata=hash_field(orjson.loads))
+    """See `summarize_parameters`."""
+    prompt_tokens: int = field(default=0, metadata=hash_field(int))
 
-    attempt: int = field(default=0, metadata=stored("attempt", int))
+    attempt: int = field(default=0, metadata=hash_field(int))
     """How many workers have claimed it."""
-    losses: int = field(default=0, metadata=stored("losses", int))
+    worker_failures: int = field(default=0, metadata=hash_field(int))
     """How many of them were lost."""
-    owner: str = field(default="", metadata=stored("owner", bytes.decode))
+    owner: str = field(default="", metadata=hash_field(bytes.decode))
     """The worker that runs it."""
-    last_owner: str = field(default="", metadata=stored("worker", bytes.decode))
+    last_owner: str = field(default="", metadata=hash_field(bytes.decode))
     """The worker that ran it, once it has ended."""
-    started: float | None = field(default=None, metadata=stored("started", float))
+    started: float | None = field(default=None, metadata=hash_field(float))
     """When it was first claimed."""
-    first: float | None = field(default=None, metadata=stored("first", float))
+    first: float | None = field(default=None, metadata=hash_field(float))
     """When its first token was published."""
-    generated: int = field(default=0, metadata=stored("generated", int))
+    generated: int = field(default=0, metadata=hash_field(int))
     """Tokens published so far."""
-    sequence_number: int = field(default=1, metadata=stored("seq", int))
+    sequence_number: int = field(default=1, metadata=hash_field(int))
     """Number of the next event."""
-    cancelling: bool = field(default=False, metadata=stored("cancel", _is_one))
+    cancelling: bool = field(default=False, metadata=hash_field(_is_one))
     """Whether its worker must stop it."""
 
-    finished: float | None = field(default=None, metadata=stored("finished", float))
+    finished: float | None = field(default=None, metadata=hash_field(float))
     error: JobError | None = field(
-        default=None, metadata=stored("error", lambda raw: JobError(**orjson.loads(raw)))
+        default=None, metadata=hash_field(lambda raw: JobError(**orjson.loads(raw)))
     )
     usage: Usage | None = field(
-        default=None, metadata=stored("usage", lambda raw: Usage(**orjson.loads(raw)))
+        default=None, metadata=hash_field(lambda raw: Usage(**orjson.loads(raw)))
     )
     events: Sequence[Event] | None = None
     """All events, if the job was read from SQL."""
@@ -287,25 +311,21 @@ class JobRecord:
 
         Raises TypeError or ValueError for a record that is not a job's.
         """
-        found = {
-            each.name: each.metadata["read"](value)
+        values = {
+            each.name: each.metadata["decode"](value)
             for each in fields(cls)
-            if each.metadata and (value := raw.get(each.metadata["name"]))
+            if each.metadata and (value := raw.get(redis_name(each.name).encode()))
         }
-        return cls(id=job_id, **found, **more)
+        return cls(id=job_id, **values, **more)
 
     @classmethod
-    def queued(cls, job: NewJob) -> "JobRecord":
+    def from_new(cls, job: NewJob) -> "JobRecord":
         """The record of a job that was just accepted."""
-        same = (
-            "id", "kind", "model", "organization_id", "api_key_id", "view", "deadline", "ttl",
-            "kept", "priority", "request_id", "adapter", "prompt_tokens",
-        )  # fmt: skip
-        taken = {name: getattr(job, name) for name in same}
-        taken["parameters"] = parameters_of(job.request)
-        return cls(state="queued", created=time.time(), **taken)
+        shared = {name: getattr(job, name) for name in _SHARED_FIELDS}
+        parameters = summarize_parameters(job.request)
+        return cls(state="queued", created=time.time(), parameters=parameters, **shared)
 
-    def ended_as(self, end: EndEvent, finished: float, events: Sequence[Event]) -> "JobRecord":
+    def with_end(self, end: EndEvent, finished: float, events: Sequence[Event]) -> "JobRecord":
         """The same job after its end."""
         return replace(
             self,
@@ -318,7 +338,7 @@ class JobRecord:
         )
 
     @property
-    def ended(self) -> bool:
+    def has_ended(self) -> bool:
         return self.state in ENDED
 
     @property
@@ -333,14 +353,12 @@ SCRIPT_FIELDS: Final[Mapping[str, str]] = {
     "stored": "1 if the usage record keeps the request.",
     "trace": "NewJob.trace.",
     "bytes": "NewJob.size; absent from jobs of versions that did not count them.",
-    "level": "NewJob.level; absent from jobs of versions without levels, which stand in no line.",
+    "level": "NewJob.level; absent from jobs of versions without levels, outside the fair queue.",
     "sequences": "NewJob.sequences.",
     "reserved": "Tokens taken from the API key's bucket, if it has one.",
     "held": "What the job reserves from budgets, as JSON: scopes, tokens, cost.",
     "republished": "How often the message was published again since the last claim.",
 }
 """Fields of the hash that only scripts read."""
-RECORD_FIELDS: Final = tuple(
-    each.metadata["name"].decode() for each in fields(JobRecord) if each.metadata
-)
-"""Fields of the hash that JobRecord has."""
+RECORD_FIELDS: Final = tuple(each.name for each in fields(JobRecord) if each.metadata)
+"""Fields of JobRecord that the hash has, under their names in Redis."""

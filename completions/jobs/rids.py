@@ -6,11 +6,11 @@ from typing import Any
 
 from completions.jobs.store import AsyncStore, SyncStore
 
-TTL = 24 * 3600
+RID_TTL = 24 * 3600
 """Seconds that an id stays taken."""
 
 
-def rids_of(view: Mapping[str, Any]) -> list[str]:
+def read_rids(view: Mapping[str, Any]) -> list[str]:
     """The ids that a client gave to a request, by the request's view."""
     rid = view.get("rid")
     return [rid] if isinstance(rid, str) else list(rid or ())
@@ -32,7 +32,7 @@ class Rids:
         keys = [self._keys.rid(api_key_id, rid) for rid in rids]
         pipeline = self._client.pipeline(transaction=False)
         for key in keys:
-            pipeline.set(key, job_id, nx=True, ex=TTL)
+            pipeline.set(key, job_id, nx=True, ex=RID_TTL)
         taken = [bool(reply) for reply in await pipeline.execute()]
         if all(taken):
             return
@@ -70,7 +70,7 @@ class BatchRids:
         asked = [(job_id, rid) for job_id, rids in lines for rid in rids]
         for job_id, rid in asked:
             key = self._keys.rid(self._api_key_id, rid)
-            pipeline.set(key, job_id, nx=True, ex=TTL)
+            pipeline.set(key, job_id, nx=True, ex=RID_TTL)
             pipeline.get(key)
         owners = pipeline.execute()[1::2]
         refused: dict[str, str] = {}
@@ -85,7 +85,7 @@ class BatchRids:
             self._taken.setdefault(key, "")
             return True
         if self._former and owner.startswith(self._former):
-            self._client.set(key, job_id, ex=TTL)
+            self._client.set(key, job_id, ex=RID_TTL)
             self._taken[key] = owner
             return True
         return False
@@ -95,7 +95,7 @@ class BatchRids:
         pipeline = self._client.pipeline(transaction=False)
         for key, owner in self._taken.items():
             if owner:
-                pipeline.set(key, owner, ex=TTL)
+                pipeline.set(key, owner, ex=RID_TTL)
             else:
                 pipeline.delete(key)
         pipeline.execute()

@@ -14,7 +14,8 @@ import redis
 import redis.asyncio
 from redis.exceptions import NoScriptError
 
-from completions.jobs.connection import Line
+from completions.jobs.connection import DedicatedConnection
+from completions.jobs.record import REDIS_NAMES
 
 # Keys --------------------------------------------------------------------------------------------
 
@@ -68,7 +69,7 @@ class Keys:
 
 
 SCRIPT_KEYS: Final = (
-    "served", "suspect", "queued", "spent", "limits", "busy", "turns", "key_turns", "waiting",
+    "served", "quarantined", "queued", "spent", "limits", "busy", "turns", "key_turns", "waiting",
     "taken",
 )  # fmt: skip
 """Keys, up to their first colon, that only the scripts name."""
@@ -77,22 +78,27 @@ SCRIPT_KEYS: Final = (
 # Scripts -----------------------------------------------------------------------------------------
 
 _FOLDER = Path(__file__).parent / "lua"
-_SHARED: Final = ("keys_and_records", "turns", "bytes", "limits", "budgets", "ending")
+_SHARED: Final = ("keys_and_records", "fair_queue", "bytes", "limits", "budgets", "ending")
 """Files that precede every script. Each uses functions of those before it."""
 _CLAIMING: Final = {"claim": ("claiming",), "take": ("claiming",)}
 """Files that precede some scripts besides, by script."""
 
 
+_PAIRS: Final = ", ".join(f"{ours} = {name!r}" for ours, name in REDIS_NAMES.items())
+_NAMES: Final = f"local REDIS = {{{_PAIRS}}}\n"
+"""The names of fields in Redis, before every script."""
+
+
 def _read_script(path: Path) -> str:
     shared = (*_SHARED, *_CLAIMING.get(path.stem, ()))
     paths = [*(_FOLDER / "shared" / f"{name}.lua" for name in shared), path]
-    return "".join(each.read_text("utf-8") for each in paths)
+    return _NAMES + "".join(each.read_text("utf-8") for each in paths)
 
 
 _SCRIPTS: Final = {path.stem: _read_script(path) for path in _FOLDER.glob("*.lua")}
 
 _Client = TypeVar("_Client", bound=redis.Redis | redis.asyncio.Redis)
-Call = tuple[str, Sequence[Any]]
+ScriptCall = tuple[str, Sequence[Any]]
 """The name of a script and its arguments."""
 
 
@@ -111,7 +117,7 @@ class JobStore(Generic[_Client]):
         """A script's reply; with an asynchronous client, an awaitable of the reply."""
         return self._scripts[name](keys=[self.keys.prefix], args=args)
 
-    def call_all(self, calls: Sequence[Call]) -> list[Any]:
+    def call_all(self, calls: Sequence[ScriptCall]) -> list[Any]:
         """Make many calls in one round trip of a synchronous client.
 
         Calls may run twice. redis-py's own scripts on a pipeline take another round trip to check
@@ -125,15 +131,17 @@ class JobStore(Generic[_Client]):
             self._load()
             return self._send(calls)
 
-    async def call_each(self, line: Line, calls: Sequence[Call]) -> list[Any]:
-        """The same on a `Line` of an asynchronous client; the reply to a call that fails is its
-        error, and the other calls are not affected."""
+    async def call_each(
+        self, connection: DedicatedConnection, calls: Sequence[ScriptCall]
+    ) -> list[Any]:
+        """Make many calls in one round trip of an asynchronous client. The reply to a call that
+        fails is its error, and the other calls are not affected."""
         commands = [self._command(name, args) for name, args in calls]
-        replies = await line.ask_again(commands)
+        replies = await connection.ask_again(commands)
         unknown = [i for i, reply in enumerate(replies) if isinstance(reply, NoScriptError)]
         if unknown:
             loads = [("SCRIPT", "LOAD", script.script) for script in self._scripts.values()]
-            again = await line.ask_again([*loads, *(commands[i] for i in unknown)])
+            again = await connection.ask_again([*loads, *(commands[i] for i in unknown)])
             for i, reply in zip(unknown, again[len(loads) :], strict=True):
                 replies[i] = reply
         return replies
@@ -150,7 +158,7 @@ class JobStore(Generic[_Client]):
         pipeline.execute()
         self._loaded = True
 
-    def _send(self, calls: Sequence[Call]) -> list[Any]:
+    def _send(self, calls: Sequence[ScriptCall]) -> list[Any]:
         pipeline: Any = self.client.pipeline(transaction=False)
         for name, args in calls:
             pipeline.execute_command(*self._command(name, args))

@@ -8,8 +8,7 @@ from typing import Any, NamedTuple, cast
 
 import orjson
 
-from completions.jobs.connection import COMMAND_TIMEOUT, Bounded, Line
-from completions.jobs.gathering import Gathering
+from completions.jobs.connection import COMMAND_TIMEOUT, Bounded, DedicatedConnection
 from completions.jobs.limits import (
     UNBOUNDED,
     Bounds,
@@ -23,14 +22,15 @@ from completions.jobs.limits import (
     Remaining,
     UnseededError,
 )
-from completions.jobs.record import RECORD_FIELDS, JobRecord, NewJob
+from completions.jobs.micro_batcher import MicroBatcher
+from completions.jobs.record import RECORD_FIELDS, JobRecord, NewJob, redis_name
 from completions.jobs.store import AsyncStore, SyncStore
 
 WEB_LEASE = 15
 """Seconds after which a web process that stopped renewing counts as dead."""
 FIRST_CHECK = 15.0
 """Seconds until the reconciler first checks whether a new job's message was lost."""
-PLACE_KEPT = 60.0
+LEASE_MARGIN = 60.0
 """Seconds after its deadline at which a job without a recorded end stops counting towards its API
 key's concurrency."""
 LINES_PER_SEQUENCE = 2
@@ -59,7 +59,8 @@ class Message(NamedTuple):
 
 
 _UNPUBLISHED = Message()
-_FETCHED = tuple(name.encode() for name in RECORD_FIELDS if name != "request")  # it may be large
+_FETCHED = tuple(redis_name(name).encode() for name in RECORD_FIELDS if name != "request")
+"""All but the request, which may be large."""
 
 
 class Submission:
@@ -68,8 +69,8 @@ class Submission:
     def __init__(self, store: AsyncStore, web_id: str) -> None:
         self._store = store
         self._client, self._keys = store.client, store.keys
-        self._line = Line(store.client)
-        self._gathered: Gathering[tuple[str, list[Any]], Any] = Gathering(self._call_all)
+        self._connection = DedicatedConnection(store.client)
+        self._batcher: MicroBatcher[tuple[str, list[Any]], Any] = MicroBatcher(self._call_all)
         self.web_id = web_id
 
     async def submit(
@@ -81,33 +82,33 @@ class Submission:
         Raises QueueFullError, LimitReachedError, BudgetReachedError, UnseededError, and
         ModelUnservedError for a job that a client waits for.
         """
-        web_id = "" if job.kept else self.web_id
-        patience = SERVED_WITHIN if job.waited_for else 0
-        args = _arguments(job, bounds, FIRST_CHECK, patience, web_id, message)
-        reply = await self._gathered.do(("submit", args))
-        verdict = _verdict(reply)
+        web_id = "" if job.is_durable else self.web_id
+        patience = SERVED_WITHIN if job.is_interactive else 0
+        args = _submit_args(job, bounds, FIRST_CHECK, patience, web_id, message)
+        reply = await self._batcher.do(("submit", args))
+        verdict = _read_verdict(reply)
         if verdict in _REFUSALS:
             raise _REFUSALS[verdict]
         if verdict == "exists":  # the first reply was lost on its way
             return Remaining()
-        return _remaining(job.limits, verdict, reply)
+        return _read_remaining(job.limits, verdict, reply)
 
     async def count_request(self, api_key_id: int, limits: Limits) -> Remaining:
         """Count a request before it is checked at length, or one that makes no job. Returns what
         the API key has left. Raises LimitReachedError."""
         args = [api_key_id, orjson.dumps(_rates(limits))]
-        reply = await self._gathered.do(("count_request", args))
-        return _remaining(limits, reply[0].decode(), reply)
+        reply = await self._batcher.do(("count_request", args))
+        return _read_remaining(limits, reply[0].decode(), reply)
 
     async def cancel(self, job_id: str) -> None:
         """Cancel a job: at once while it is queued, within one engine step while it runs, without
         effect once it has ended. Takes effect after every earlier `submit`, even one whose caller
         no longer waits."""
-        await self._gathered.do(("cancel", [job_id]))
+        await self._batcher.do(("cancel", [job_id]))
 
     async def _call_all(self, calls: Sequence[tuple[str, list[Any]]]) -> list[Any]:
         async with Bounded(COMMAND_TIMEOUT):
-            return await self._store.call_each(self._line, calls)
+            return await self._store.call_each(self._connection, calls)
 
     async def fetch(self, job_id: str) -> JobRecord | None:
         """The job without its request, with its deadline in this host's clock; None if it is
@@ -140,7 +141,7 @@ class Submission:
         await self._client.delete(self._keys.web(self.web_id))
 
 
-def submit_kept(
+def submit_durable(
     store: SyncStore, jobs: Sequence[NewJob], check_after: float = 0
 ) -> list[bool | BudgetReachedError | UnseededError]:
     """Put jobs that SQL stores into Redis, in one round trip, under no limit but their budgets. A
@@ -152,18 +153,18 @@ def submit_kept(
     calls = []
     for job in jobs:
         unrated = replace(job, limits=job.limits.without_rates())
-        calls.append(("submit", _arguments(unrated, None, check_after)))
-    return [_admitted(reply) for reply in store.call_all(calls)]
+        calls.append(("submit", _submit_args(unrated, None, check_after)))
+    return [_read_admission(reply) for reply in store.call_all(calls)]
 
 
-def _admitted(reply: list[bytes]) -> bool | BudgetReachedError | UnseededError:
+def _read_admission(reply: list[bytes]) -> bool | BudgetReachedError | UnseededError:
     try:
-        return _verdict(reply) == "ok"
+        return _read_verdict(reply) == "ok"
     except (BudgetReachedError, UnseededError) as error:
         return error
 
 
-def _verdict(reply: list[bytes]) -> str:
+def _read_verdict(reply: list[bytes]) -> str:
     """Raises BytesFullError, QueueFullError, BudgetReachedError and UnseededError."""
     verdict, *details = (part.decode() for part in reply)
     if verdict == "bytes":
@@ -179,7 +180,7 @@ def _verdict(reply: list[bytes]) -> str:
     return verdict
 
 
-def _remaining(limits: Limits, verdict: str, reply: list[bytes]) -> Remaining:
+def _read_remaining(limits: Limits, verdict: str, reply: list[bytes]) -> Remaining:
     """What a reply says is left. Raises LimitReachedError."""
     requests, tokens, retry_after = map(float, reply[1:])
     remaining = Remaining.of(limits, requests, tokens)
@@ -194,7 +195,7 @@ def _rates(limits: Limits) -> list[int]:
     return [rate or 0 for rate in rates]
 
 
-def _arguments(
+def _submit_args(
     job: NewJob,
     bounds: Bounds | None,
     check_after: float,
@@ -206,35 +207,35 @@ def _arguments(
     `bounds` is None for a job that was admitted before."""
     is_admitted, bounds = bounds is None, bounds or UNBOUNDED
     limits, seconds = job.limits, job.deadline - time.time()
-    most_bytes = [bounds.bytes_of_organization, bounds.bytes_of_class, bounds.bytes]
+    max_bytes = [bounds.bytes_of_organization, bounds.bytes_of_class, bounds.bytes]
     if job.kind != "batch":
-        most_bytes.insert(0, bounds.bytes_of_key)
+        max_bytes.insert(0, bounds.bytes_of_key)
     terms = {
         "id": job.id,
         "kind": job.kind,
         "model": job.model,
-        "key": job.api_key_id,
-        "organization": job.organization_id,
-        "most_open": bounds.jobs,
-        "most_of_class": bounds.jobs_of_class,
-        "most_of_key": bounds.jobs_of_key,
+        "api_key_id": job.api_key_id,
+        "organization_id": job.organization_id,
+        "max_open": bounds.jobs,
+        "max_of_class": bounds.jobs_of_class,
+        "max_of_key": bounds.jobs_of_key,
         "level": job.level,
         "sequences": job.sequences,
         "size": job.size,
-        "most_bytes": most_bytes,
+        "max_bytes": max_bytes,
         "check_after": check_after,
         "patience": patience,
         "seconds": seconds,
         "limits": _rates(limits),
         "is_admitted": is_admitted,
         "requests": 0 if job.is_counted else 1,
-        "tokens": job.most_tokens,
-        "cost": job.most_cost,
+        "tokens": job.max_total_tokens,
+        "cost": job.max_cost,
         "budgets": [limits.budget.as_list(), limits.organization_budget.as_list()],
         "web": web_id,
         "web_lease": WEB_LEASE,
         "queue": message.queue,
     }
     if job.kind != "batch":
-        terms["lease"] = seconds + PLACE_KEPT
+        terms["lease"] = seconds + LEASE_MARGIN
     return [orjson.dumps(terms), message.payload, *job.record_fields(web_id)]

@@ -59,12 +59,12 @@ class WorkerRecord:
         return "draining" if self.accepting or self.facts.get("jobs") else "drained"
 
 
-def watch_workers(store: SyncStore) -> list[WorkerRecord]:
+def list_workers_sync(store: SyncStore) -> list[WorkerRecord]:
     """Workers whose heartbeat has not expired; forgets the others."""
     return _records(store.call("workers"))
 
 
-async def live_workers(store: AsyncStore) -> list[WorkerRecord]:
+async def list_workers(store: AsyncStore) -> list[WorkerRecord]:
     """The same for an event loop."""
     return _records(await store.call("workers"))
 
@@ -79,12 +79,12 @@ def _records(replies: Iterable[tuple[bytes, bytes, int, int]]) -> list[WorkerRec
     return found
 
 
-_MOST_BUILDS = 1000
+_MAX_BUILDS = 1000
 _builds: dict[str, str] = {}
 """Builds of recently live workers, for results that are read after the worker has gone."""
 
 
-def build_of(store: SyncStore, worker_id: str) -> str | None:
+def find_build(store: SyncStore, worker_id: str) -> str | None:
     """The engine build of a worker; None if the worker is gone and its build was never looked
     up."""
     if worker_id not in _builds:
@@ -92,7 +92,7 @@ def build_of(store: SyncStore, worker_id: str) -> str | None:
         build = orjson.loads(beat).get("build") if isinstance(beat, bytes) else None
         if build is None:
             return None
-        if len(_builds) >= _MOST_BUILDS:
+        if len(_builds) >= _MAX_BUILDS:
             _builds.clear()
         _builds[worker_id] = build
     return _builds[worker_id]
@@ -108,7 +108,7 @@ def resume(store: SyncStore, worker_id: str) -> None:
 
 
 @dataclass(frozen=True, slots=True)
-class WorkerPage:
+class MetricsPage:
     """The metrics of a live engine worker in Prometheus's text format."""
 
     id: str
@@ -116,15 +116,15 @@ class WorkerPage:
     text: str
 
 
-async def worker_pages(store: AsyncStore) -> list[WorkerPage]:
+async def read_metrics_pages(store: AsyncStore) -> list[MetricsPage]:
     """The pages of all live workers. Raises RedisError or OSError."""
-    workers = await live_workers(store)
+    workers = await list_workers(store)
     if not workers:
         return []
     found = await store.client.mget([store.keys.metrics(worker.id) for worker in workers])
     pages = cast("list[bytes | None]", found)
     return [
-        WorkerPage(worker.id, worker.model, page.decode())
+        MetricsPage(worker.id, worker.model, page.decode())
         for worker, page in zip(workers, pages, strict=True)
         if page is not None
     ]

@@ -82,7 +82,7 @@ class Batch(models.Model):
     reasoning_tokens = models.PositiveBigIntegerField(
         default=0, help_text="The completion tokens that are reasoning."
     )
-    watched = models.JSONField(
+    counted_fields = models.JSONField(
         null=True, blank=True,
         help_text="Fields of the lines' JSON Schema whose values are counted; null without one.",
     )  # fmt: skip
@@ -126,7 +126,7 @@ class Batch(models.Model):
         return self.id
 
     @property
-    def ended(self) -> bool:
+    def has_ended(self) -> bool:
         return self.status not in UNFINISHED
 
     @property
@@ -167,8 +167,8 @@ class Batch(models.Model):
 
     @property
     def job_ids(self) -> tuple[str, str]:
-        """Two ids between which the ids of its lines' jobs sort, and no others, in the collation of
-        any language: digits keep their order in all of them, a mark such as ~ does not."""
+        """Exclusive bounds for a range scan over this batch's job ids. Uses only digits, because
+        collations order punctuation such as ~ differently."""
         prefix = self.job_prefix_of(self.id)
         return f"{prefix}0", f"{prefix}9999999999"
 

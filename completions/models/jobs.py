@@ -16,7 +16,7 @@ class JobStatus(models.TextChoices):
 
 
 class Job(models.Model):
-    """A kept job: stored before it is queued, and again with its result when it has ended."""
+    """A durable job: stored before it is queued, and again with its result when it has ended."""
 
     id = models.CharField(primary_key=True, max_length=64)
     kind = models.CharField(max_length=10, default="background")
@@ -27,7 +27,7 @@ class Job(models.Model):
         max_length=12, choices=JobStatus.choices, default=JobStatus.QUEUED, db_index=True
     )
     request = models.JSONField(help_text="The request for the worker.")
-    view = models.JSONField(help_text="What responses are built from.")
+    context = models.JSONField(help_text="What responses are built from.")
     prices = models.JSONField(
         default=list, blank=True, help_text="Prices per token at submission, as in NewJob."
     )

@@ -21,9 +21,8 @@ async def release() -> None:
 
 
 async def released(query: Callable[[], _T]) -> _T:
-    """Run a query in this request's thread, and close the connection before anything else runs
-    there: a task that outlives its request may use the thread after the request has closed it, and
-    can no longer find it."""
+    """Run `query` in the request's thread and close that thread's connection at once. A task that
+    outlives its request would otherwise reopen a connection that nobody closes."""
 
     def run() -> _T:
         try:

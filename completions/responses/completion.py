@@ -63,7 +63,7 @@ class Collected:
     def polled(self, job: JobRecord) -> dict[str, Any]:
         """The same with the state of a polled job; it has no choices before its end."""
         body = {
-            **self._body(job.usage, job.ended),
+            **self._body(job.usage, job.has_ended),
             "status": STATUS[job.state],
             "error": None,
             "expires_at": int((job.finished or job.deadline) + job.ttl),

@@ -19,7 +19,7 @@ def whole_response(job: EndedJob) -> tuple[int, dict[str, Any]]:
         error = from_job_error(job.error.code, job.error.message)
         return error.status_code, error.envelope()
     prefix, dash, _ = job.id.partition("-")
-    view = _VIEW_TYPES[prefix + dash](**job.view)
+    view = _VIEW_TYPES[prefix + dash](**job.context)
     collected = view.collected()
     for data in job.stream:
         event = decode(data)

@@ -12,7 +12,7 @@ from django.conf import settings
 from django.db.models import F, Q, Sum
 
 from completions.jobs.connection import connect
-from completions.jobs.ended import EndedJob, unsettled
+from completions.jobs.ended import EndedJob, read_unsettled
 from completions.jobs.limits import UnseededError
 from completions.jobs.store import JobStore, SyncStore
 from completions.models import UsageHour, UsageRecord
@@ -54,7 +54,7 @@ def seed_from(store: SyncStore, scope: str) -> None:
     for _ in range(_TRIES):
         seconds, _micros = store.client.time()
         now = datetime.fromtimestamp(seconds, UTC)
-        last, ended = unsettled(store)
+        last, ended = read_unsettled(store)
         periods = [seconds // 86400, (now.year - 1970) * 12 + now.month - 1]
         if store.call("seed", scope, last, *periods, *_spent(scope, now, ended)):
             return

@@ -72,7 +72,7 @@ def used(answers):
 
 def test_requests_and_tokens_per_minute(scripted, second) -> None:
     """The buckets refill during the run, and exactly as much more is admitted. The recorded usage
-    is that of the answers, although the CPU worker is killed meanwhile."""
+    is that of the answers, although the background worker is killed meanwhile."""
     urls = [scripted.url, second[0]]
     for options, per_minute, call, count in (
         (("--rpm", "60"), 60, {"max_tokens": 1}, 120),

@@ -6,7 +6,7 @@ import json
 from django.test import AsyncClient
 
 from completions.jobs.store import JobStore
-from completions.upkeep import settlement
+from completions.maintenance import settlement
 from tests.completions.fake_worker import FakeWorker
 
 PREFIX = "j:"

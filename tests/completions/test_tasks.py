@@ -1,4 +1,4 @@
-"""The periodic tasks: one CPU worker at a time, and lost jobs published again."""
+"""The periodic tasks: one background worker at a time, and lost jobs published again."""
 
 import time
 from datetime import timedelta
@@ -12,7 +12,7 @@ from completions.batches import states
 from completions.jobs.connection import connect
 from completions.jobs.record import NewJob
 from completions.jobs.store import JobStore
-from completions.jobs.submit import submit_kept
+from completions.jobs.submit import submit_durable
 from completions.models import Batch
 from tests.completions.conftest import new_tenant
 
@@ -38,7 +38,7 @@ def dispatched(monkeypatch):
 def lose(client, job_id):
     """An open job of which no message exists."""
     job = NewJob(job_id, "background", "m", 1, 1, {}, {}, time.time() + 60, 60)
-    submit_kept(JobStore(client, "p:"), [job])
+    submit_durable(JobStore(client, "p:"), [job])
 
 
 def cancel(client, job_id):

@@ -80,7 +80,7 @@ def test_foreign_messages_do_not_stop_the_worker(scripted, tmp_path):
     ):  # fmt: skip
         client.lpush(QUEUE, foreign)
         client.lpush("quire:cpu", foreign)
-    until(lambda: not client.exists("quire:cpu"), "the CPU worker has read them")
+    until(lambda: not client.exists("quire:cpu"), "the background worker has read them")
     client.close()
     with scripted.http() as http:
         body = {

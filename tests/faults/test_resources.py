@@ -54,7 +54,7 @@ def turns_of_settlement(redis: Redis) -> int:
 
 
 @pytest.mark.faults
-def test_a_cpu_worker_continues_once_the_disk_has_space(scripted):
+def test_a_background_worker_continues_once_the_disk_has_space(scripted):
     """Neither SQLite nor files can be written for a while; a call's usage and a batch wait."""
     redis = connect(scripted.redis_url)
     with scripted.client() as client:

@@ -147,7 +147,7 @@ def _work(service: Earlier) -> dict[str, Any]:
 
 
 def _stop_between_transactions(service: Earlier) -> bool:
-    """Stop the CPU worker, unless it writes to SQLite: nobody else could."""
+    """Stop the background worker, unless it writes to SQLite: nobody else could."""
     pid = service.pid("cpu-worker")
     os.kill(pid, signal.SIGSTOP)
     try:

@@ -51,7 +51,7 @@ pytestmark = [pytest.mark.integration, pytest.mark.long]
 
 
 class Mixed(ScriptedInstallation):
-    """The web tier and the CPU worker of one version; workers of either."""
+    """The web tier and the background worker of one version; workers of either."""
 
     def run_worker_of(self, version: str | None, root: Path) -> None:
         """Choose the version of the workers that start from now on."""

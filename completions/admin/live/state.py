@@ -17,7 +17,7 @@ from completions.jobs import operate
 from completions.jobs.connection import connect
 from completions.jobs.record import JobRecord
 from completions.jobs.store import JobStore, SyncStore
-from completions.jobs.workers import WorkerRecord, watch_workers
+from completions.jobs.workers import WorkerRecord, list_workers_sync
 
 _TIMEOUT = 2.0
 UNREACHABLE = "Redis does not answer: the queue is unknown, and requests are refused."
@@ -96,9 +96,9 @@ def read() -> Live:
     """Read the live state; `reachable` is false if Redis does not answer."""
     try:
         with store() as redis:
-            workers = watch_workers(redis)
-            jobs, total = operate.open_jobs(redis)
-            queued = operate.queued(redis)
+            workers = list_workers_sync(redis)
+            jobs, total = operate.list_open_jobs(redis)
+            queued = operate.count_queued(redis)
     except UnreachableError:
         return Live(reachable=False)
     return Live(True, workers, jobs, total, queued)

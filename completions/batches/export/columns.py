@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from hashlib import blake2b
 from typing import Any
 
-from completions.batches.counted_fields import schema_of
+from completions.batches.counted_fields import find_schema
 from completions.batches.export.types import (
     MAX_PARTS,
     ListOf,
@@ -127,7 +127,7 @@ class Collector:
 def _type_of_answers(given: Mapping[str, Any]) -> Type | None:
     try:
         constraint = given_constraint(_FIELDS.read(given))
-        schema = schema_of(constraint)
+        schema = find_schema(constraint)
     except (FieldError, ValueError):  # such a line was refused
         return None
     return None if schema is None else type_of(schema)

@@ -64,7 +64,7 @@ class Row:
 def source_of(batch: Batch, requests: Path | None = None) -> Source:
     """The files of a batch; `requests` replaces an input file that was deleted. Raises
     ExportError."""
-    if not batch.ended:
+    if not batch.has_ended:
         raise ExportError(f"{batch.id} is {batch.status}; export it once it has ended")
     if batch.status == BatchStatus.FAILED:
         raise ExportError(f"{batch.id} failed before any line ran; it has no results")

@@ -11,7 +11,7 @@ from redis.exceptions import RedisError
 from completions.batches.planning.prefixes import BLOCK, WIDTH
 from completions.jobs.connection import connect
 from completions.jobs.store import JobStore
-from completions.jobs.workers import WorkerRecord, watch_workers
+from completions.jobs.workers import WorkerRecord, list_workers_sync
 
 LOOK_AHEAD = 8
 """How many of the waiting lines the engine compares, to prefer those with a cached prefix."""
@@ -44,7 +44,7 @@ def reported_size(model: str) -> CacheSize | None:
     """The same, from the heartbeats in this installation's Redis; None if it cannot be reached."""
     try:
         with connect(settings.REDIS_URL) as client:
-            return size_of(watch_workers(JobStore(client, settings.REDIS_PREFIX)), model)
+            return size_of(list_workers_sync(JobStore(client, settings.REDIS_PREFIX)), model)
     except (RedisError, OSError):
         return None
 

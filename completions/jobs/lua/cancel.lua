@@ -5,6 +5,6 @@ local state = redis.call('HGET', job_key(id), 'state')
 if state == 'queued' then
   finalize_here(id, 'cancelled')
 elseif state == 'running' then
-  redis.call('HSET', job_key(id), 'cancel', 1)
+  redis.call('HSET', job_key(id), REDIS.cancelling, 1)
 end
 return state

@@ -13,23 +13,24 @@ local function gone(web)
 end
 
 for i = 2, #ARGV, 6 do
-  local id, attempt, seq, count = ARGV[i], ARGV[i + 1], tonumber(ARGV[i + 2]), tonumber(ARGV[i + 3])
+  local id, attempt, sequence_number, count = ARGV[i], ARGV[i + 1], tonumber(ARGV[i + 2]), tonumber(ARGV[i + 3])
   local tokens, event = ARGV[i + 4], ARGV[i + 5]
   local key = job_key(id)
-  local job = redis.call('HMGET', key, 'state', 'owner', 'attempt', 'cancel', 'web', 'seq', 'generated')
+  local job = redis.call('HMGET', key, 'state', 'owner', 'attempt', REDIS.cancelling, 'web', REDIS.sequence_number,
+    'generated')
   local reply = 0
   if job[1] ~= 'running' or job[2] ~= worker or job[3] ~= attempt then
     reply = 2
   else
-    if event ~= '' and seq == tonumber(job[6]) then -- otherwise the worker is repeating it
+    if event ~= '' and sequence_number == tonumber(job[6]) then -- otherwise the worker is repeating it
       redis.call('XADD', event_key(id), '*', 'd', event)
       local generated = tonumber(job[7] or 0)
-      redis.call('HSET', key, 'seq', seq + count, 'generated', generated + tokens)
+      redis.call('HSET', key, REDIS.sequence_number, sequence_number + count, 'generated', generated + tokens)
       if generated == 0 and tonumber(tokens) > 0 then redis.call('HSETNX', key, 'first', tostring(now())) end
     end
     if job[4] or (job[5] ~= '' and gone(job[5])) then reply = 1 end
   end
-  if reply < 2 and event ~= '' and seq > tonumber(job[6]) then
+  if reply < 2 and event ~= '' and sequence_number > tonumber(job[6]) then
     give_back(id) -- Redis was restored without the last events; another attempt makes them again
     reply = 2
   end

@@ -10,7 +10,7 @@ local again = {}
 local function look(id)
   local key = job_key(id)
   local job = redis.call('HMGET', key, 'state', 'owner', 'deadline', 'web', 'model', 'priority', 'request_id',
-    'cancel')
+    REDIS.cancelling)
   local state = job[1]
   if not state or ended(state) or not is_job(key) then return drop(id) end
   local late = at - tonumber(job[3])
@@ -27,7 +27,7 @@ local function look(id)
   end
   local pause = tonumber(state == 'queued' and ARGV[2] or ARGV[3])
   if state == 'queued' or lost then
-    line_up(id)
+    fair_requeue(id)
     again[#again + 1] = {id, job[5], job[6], job[7] or ''}
     pause = pause * 2 ^ math.min(redis.call('HINCRBY', key, 'republished', 1) - 1, 7)
   end

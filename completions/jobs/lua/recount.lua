@@ -2,7 +2,7 @@
 -- Returns how many sums were wrong.
 local sums, wrong = {}, 0
 for _, id in ipairs(redis.call('ZRANGE', prefix .. 'open', 0, -1)) do
-  local job = redis.call('HMGET', job_key(id), 'bytes', 'kind', 'key', 'organization')
+  local job = redis.call('HMGET', job_key(id), 'bytes', 'kind', REDIS.api_key_id, REDIS.organization_id)
   local size = tonumber(job[1] or 0)
   if size and size > 0 and job[2] and job[3] and job[4] then
     for _, scope in ipairs(byte_scopes(job[2], job[3], job[4])) do sums[scope] = (sums[scope] or 0) + size end

@@ -1,9 +1,9 @@
 -- Accept a job and publish its message, unless too many jobs or bytes are open, no worker serves its model, or its API
 -- key has reached a limit or a budget.
 -- ARGV: the terms as JSON, the Celery message, then field, value, ... of the record. Terms:
---   id, kind, model, key (API key), organization, level, sequences
---   most_open, most_of_class, most_of_key   jobs that may be open: in all, of its class, of its API key
---   size, most_bytes                        bytes of its request and view; the bounds of its scopes, see shared/bytes.lua
+--   id, kind, model, api_key_id, organization_id, level, sequences
+--   max_open, max_of_class, max_of_key   jobs that may be open: in all, of its class, of its API key
+--   size, max_bytes                        bytes of its request and context; bounds of its scopes, see shared/bytes.lua
 --   check_after                             seconds until the reconciler's first look
 --   patience                                seconds since a worker last served the model; 0: any
 --   seconds                                 until its deadline
@@ -22,45 +22,47 @@ local job = cjson.decode(ARGV[1])
 local id, kind = job.id, job.kind
 if redis.call('EXISTS', job_key(id)) == 1 then return {'exists'} end
 local depth = prefix .. 'depth:' .. class_of(kind)
-if redis.call('ZCARD', prefix .. 'open') >= job.most_open then return {'full'} end
-if redis.call('SCARD', depth) >= job.most_of_class then return {'full'} end
+if redis.call('ZCARD', prefix .. 'open') >= job.max_open then return {'full'} end
+if redis.call('SCARD', depth) >= job.max_of_class then return {'full'} end
 local at = now()
 if job.patience > 0 then
   local served = redis.call('ZSCORE', prefix .. 'served', job.model)
   if not served or at - tonumber(served) > job.patience then return {'unserved'} end
 end
 local COUNTED = 120 -- seconds past its deadline for which a job that never ended still counts
-local own = prefix .. 'queued:' .. job.key
+local own = prefix .. 'queued:' .. job.api_key_id
 if kind ~= 'batch' then -- the feeder of batches limits its own jobs
-  if redis.call('ZCARD', own) >= job.most_of_key then
+  if redis.call('ZCARD', own) >= job.max_of_key then
     redis.call('ZREMRANGEBYSCORE', own, '-inf', at)
-    if redis.call('ZCARD', own) >= job.most_of_key then return {'crowded'} end
+    if redis.call('ZCARD', own) >= job.max_of_key then return {'crowded'} end
   end
 end
-local sized = byte_scopes(kind, job.key, job.organization)
+local sized = byte_scopes(kind, job.api_key_id, job.organization_id)
 local sums = read_bytes(sized)
-local heavy, bytes_held = full_scope(sized, sums, job.most_bytes, job.size)
+local heavy, bytes_held = full_scope(sized, sums, job.max_bytes, job.size)
 if heavy then return {'bytes', heavy, whole(bytes_held)} end
-local scopes = {'k' .. job.key, 'o' .. job.organization}
+local scopes = {'k' .. job.api_key_id, 'o' .. job.organization_id}
 local scope, found, used = within_budgets(scopes, job.budgets, job.tokens, job.cost, at)
 if scope ~= 'ok' then return {'budget', scope, found, whole(used)} end
 local verdict, requests_left, tokens_left, wait = 'ok', 0, 0, 0
 if job.is_admitted then
-  take_place_again(job.key, id, job.limits[3], job.lease, at)
+  take_place_again(job.api_key_id, id, job.limits[3], job.lease, at)
 else
-  verdict, requests_left, tokens_left, wait = admit(job.key, id, job.limits, job.requests, job.tokens, job.lease, at)
+  verdict, requests_left, tokens_left, wait =
+    admit(job.api_key_id, id, job.limits, job.requests, job.tokens, job.lease, at)
 end
 if verdict == 'ok' then
   local deadline = at + job.seconds
-  redis.call('HSET', job_key(id), 'state', 'queued', 'attempt', 0, 'losses', 0, 'seq', 1, 'created', tostring(at),
-    'model', job.model, 'kind', kind, 'key', job.key, 'organization', job.organization, 'deadline', tostring(deadline),
-    'bytes', job.size, 'level', job.level, 'sequences', job.sequences, unpack(ARGV, 3))
+  redis.call('HSET', job_key(id), 'state', 'queued', 'attempt', 0, REDIS.worker_failures, 0, REDIS.sequence_number, 1,
+    'created', tostring(at), 'model', job.model, 'kind', kind, REDIS.api_key_id, job.api_key_id,
+    REDIS.organization_id, job.organization_id, 'deadline', tostring(deadline), 'bytes', job.size, 'level', job.level,
+    'sequences', job.sequences, unpack(ARGV, 3))
   add_bytes(sized, sums, job.size)
   if job.limits[2] > 0 then redis.call('HSET', job_key(id), 'reserved', job.tokens) end
   local held = hold(found, job.tokens, job.cost)
   if held then redis.call('HSET', job_key(id), 'held', held) end
   redis.call('ZADD', prefix .. 'open', at + job.check_after, id)
-  enter_line(id, job.level, job.model, job.organization, job.key, tostring(at), string.format('%.6f', at))
+  fair_enqueue(id, job.level, job.model, job.organization_id, job.api_key_id, tostring(at), string.format('%.6f', at))
   redis.call('SADD', depth, id)
   if kind ~= 'batch' then redis.call('ZADD', own, deadline + COUNTED, id) end
   if job.web ~= '' then

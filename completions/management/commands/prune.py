@@ -1,11 +1,11 @@
-"""`manage.py prune`: deletes expired data now; the CPU worker does it once a minute."""
+"""`manage.py prune`: deletes expired data now; the background worker does it once a minute."""
 
 from typing import Any
 
 from django.core.management.base import BaseCommand
 from django.utils import timezone
 
-from completions.upkeep import pruning
+from completions.maintenance import pruning
 
 
 class Command(BaseCommand):

@@ -62,7 +62,7 @@ class Command(BaseCommand):
                 },
             )  # fmt: skip
         self.stdout.write(f"runs as {batch.id}")
-        while not (batch := Batch.objects.get(id=batch.id)).ended:
+        while not (batch := Batch.objects.get(id=batch.id)).has_ended:
             time.sleep(submit.LOOK_EVERY)
         if batch.status == BatchStatus.FAILED:
             raise CommandError(submit.faults_of(batch))

@@ -23,7 +23,7 @@ from completions.batches.export.target import Target
 from completions.batches.export.targets import HELP, target_of
 from completions.batches.planning import forecast
 from completions.batches.planning.cache import reported_size
-from completions.batches.planning.rehearsal import rehearse
+from completions.batches.planning.dry_run import rehearse
 from completions.endpoints.batches import MOST_PILOT
 from completions.endpoints.files import DEFAULT_KEEP
 from completions.exceptions import APIError
@@ -42,9 +42,9 @@ MAX_HOURS = 168
 
 class Command(BaseCommand):
     help = (
-        "Run a file of requests as a batch. Needs a CPU worker and an engine worker, but no web "
-        "server. --wait writes the results next to the file. If it is interrupted, run the same "
-        "command again to resume waiting."
+        "Run a file of requests as a batch. Needs a background worker and an engine worker, but no "
+        "web server. --wait writes the results next to the file. If it is interrupted, run the "
+        "same command again to resume waiting."
     )
     requires_system_checks = ()
 
@@ -132,7 +132,7 @@ class Command(BaseCommand):
 
     def _pilot(self, batch: Batch) -> None:
         """Wait for the pilot of a held batch, then print the forecast."""
-        while batch.status == BatchStatus.VALIDATING or not batch.ended:
+        while batch.status == BatchStatus.VALIDATING or not batch.has_ended:
             pilot = batch.lines.filter(position__lt=batch.pilot or 0, state__in=OPEN_LINES)
             if batch.status != BatchStatus.VALIDATING and not pilot.exists():
                 break
@@ -149,7 +149,7 @@ class Command(BaseCommand):
     def _follow(self, batch: Batch) -> Batch:
         """Show the progress until the batch has ended."""
         said, drawn = 0.0, False
-        while not (batch := Batch.objects.get(id=batch.id)).ended:
+        while not (batch := Batch.objects.get(id=batch.id)).has_ended:
             if self.stdout.isatty():
                 self.stdout.write(f"\r\x1b[K{_bar(batch)}", ending="")
                 self.stdout.flush()
@@ -273,10 +273,10 @@ def _bar(batch: Batch) -> str:
         return f"validating the file{hint}"
     filled = BAR * batch.done // max(1, batch.total)
     at = progress.of(batch, timezone.now())
-    pace = "" if batch.ended or not at.lines_per_second else f", {at.lines_per_second:.1f}/s"
+    pace = "" if batch.has_ended or not at.lines_per_second else f", {at.lines_per_second:.1f}/s"
     left = (
         ""
-        if batch.ended or at.seconds_left is None
+        if batch.has_ended or at.seconds_left is None
         else f", {timedelta(seconds=at.seconds_left)} left"
     )
     failed = f", {batch.failed} failed" if batch.failed else ""

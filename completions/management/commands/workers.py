@@ -55,7 +55,7 @@ class Command(BaseCommand):
             registry.resume(store, worker.id)
             self.stdout.write(f"{worker.id} takes jobs again within seconds")
         else:
-            self._list(registry.watch_workers(store))
+            self._list(registry.list_workers_sync(store))
 
     def _list(self, live: list[WorkerRecord]) -> None:
         if not live:
@@ -70,7 +70,7 @@ class Command(BaseCommand):
 def _only(store: SyncStore, wanted: str) -> WorkerRecord:
     """Return the worker with the id `wanted`, else the one whose id begins so. Raises
     CommandError."""
-    live = registry.watch_workers(store)
+    live = registry.list_workers_sync(store)
     found = [worker for worker in live if worker.id == wanted]
     found = found or [worker for worker in live if worker.id.startswith(wanted)]
     if not found:
@@ -86,5 +86,5 @@ def _only(store: SyncStore, wanted: str) -> WorkerRecord:
 def _has_jobs(store: SyncStore, worker_id: str) -> bool:
     return any(
         each.id == worker_id and each.standing != "drained"
-        for each in registry.watch_workers(store)
+        for each in registry.list_workers_sync(store)
     )

@@ -17,7 +17,7 @@ from workers.wake_on_signal import WakeOnSignal
 class BeatThread(bootsteps.StartStopStep):
     """Celery beat inside this process; Celery's own -B forks one that a kill -9 would orphan.
 
-    Several CPU workers may run: each periodic task takes a lock, so one of them does the work.
+    Several may run: each periodic task takes a lock, so one of them does the work.
     """
 
     requires = ("celery.worker.components:Timer",)
@@ -32,7 +32,7 @@ class BeatThread(bootsteps.StartStopStep):
 
 
 class Command(BaseCommand):
-    help = "Run the CPU worker and the clock of the periodic tasks."
+    help = "Run the background worker and the clock of the periodic tasks."
     requires_system_checks = []
 
     def add_arguments(self, parser: CommandParser) -> None:

@@ -38,7 +38,9 @@ class Command(BaseCommand):
             if startup.missing(models):
                 _prepare_models()
             self.started = time.monotonic()
-            self._write("Starting Valkey, a worker with the model, the CPU worker, the web server")
+            self._write(
+                "Starting Valkey, a worker with the model, a background worker, the web server"
+            )
             try:
                 self._run(Endpoint("127.0.0.1", free_port()), models)
             except StopRequested:

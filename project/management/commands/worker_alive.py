@@ -9,7 +9,7 @@ from redis.exceptions import RedisError
 
 from completions.jobs.connection import connect
 from completions.jobs.store import JobStore
-from completions.jobs.workers import watch_workers
+from completions.jobs.workers import list_workers_sync
 
 
 class Command(BaseCommand):
@@ -20,7 +20,7 @@ class Command(BaseCommand):
         host = socket.gethostname()
         try:
             with connect(settings.REDIS_URL, timeout=3) as client:
-                workers = watch_workers(JobStore(client, settings.REDIS_PREFIX))
+                workers = list_workers_sync(JobStore(client, settings.REDIS_PREFIX))
         except RedisError as error:
             raise CommandError(f"Redis does not answer: {error}") from error
         if host not in {worker.host for worker in workers}:

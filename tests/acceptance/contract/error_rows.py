@@ -125,7 +125,7 @@ SHOWN_BY: Mapping[str, str] = {
     "queue_full": "tests/completions/endpoints/test_completions.py",
     "server_overloaded": "tests/faults/test_resources.py",
     "queue_timeout": "tests/completions/jobs/test_life_cycle.py",
-    "generation_timeout": "tests/completions/jobs/test_losses.py",
+    "generation_timeout": "tests/completions/jobs/test_worker_failures.py",
     "worker_error": "tests/faults/test_engine.py",
     "server_shutting_down": "tests/acceptance/kills/test_kills.py",
     "model_loading": "tests/completions/http/test_error_handlers.py",

@@ -83,7 +83,7 @@ def require_every_answer_once(service, client, batch, count):
 
 
 def test_a_batch_survives_its_workers(scripted):
-    """The engine worker is killed twice and the CPU worker once."""
+    """The engine worker is killed twice and the background worker once."""
     with scripted.client() as client:
         batch = create_batch(client, LINES)
         done(client, batch, LINES // 10)

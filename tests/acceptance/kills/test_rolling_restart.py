@@ -14,7 +14,7 @@ import redis
 
 from completions.jobs.connection import connect
 from completions.jobs.store import JobStore
-from completions.jobs.workers import watch_workers
+from completions.jobs.workers import list_workers_sync
 from tests.acceptance.conftest import GRACE, STEP
 from tests.acceptance.service import MODEL, START_TIMEOUT, ScriptedInstallation
 from tests.faults.traffic import tokens
@@ -72,7 +72,7 @@ class Fleet:
     def _name(self, process: Popen[bytes]) -> str | None:
         """Once it serves."""
         assert process.poll() is None
-        live = watch_workers(JobStore(self._client, "quire:"))
+        live = list_workers_sync(JobStore(self._client, "quire:"))
         named = [each.id for each in live if f"-{process.pid}-" in each.id]
         return named[0] if named else None
 

@@ -12,7 +12,7 @@ from completions.batches.lines import pack
 from completions.jobs.execute import Execution, StepEvent
 from completions.jobs.record import NewJob
 from completions.jobs.store import JobStore
-from completions.jobs.submit import submit_kept
+from completions.jobs.submit import submit_durable
 from completions.models import Organization, StoredPrompt
 from tests.completions.admin.test_tables import record
 from tests.completions.conftest import Tenant
@@ -31,7 +31,7 @@ def submit(client: redis.Redis, tenant: Tenant, job_id: str = "cmpl-live") -> No
         job_id, "background", "tiny", tenant.organization.pk, tenant.key.pk, REQUEST, {},
         time.time() + 60, 60, request_id="trace-1",
     )  # fmt: skip
-    submit_kept(JobStore(client, settings.REDIS_PREFIX), [job])
+    submit_durable(JobStore(client, settings.REDIS_PREFIX), [job])
 
 
 def run(client: redis.Redis, job_id: str = "cmpl-live") -> Execution:

@@ -27,7 +27,7 @@ def jsonl(requests):
 
 
 class Bench:
-    """What a client does, what the CPU worker does, what an engine worker does."""
+    """What a client does, what the background worker does, what an engine worker does."""
 
     def __init__(self, api, client, sent):
         self.api = api

@@ -253,7 +253,7 @@ def test_a_result_that_arrives_twice_counts_once(bench, monkeypatch):
     bench.turn()
     bench.work(1)
     with monkeypatch.context() as patch:
-        patch.setattr("completions.upkeep.settlement.forget", lambda *_: 1 / 0)
+        patch.setattr("completions.maintenance.settlement.delete_entries", lambda *_: 1 / 0)
         with pytest.raises(ZeroDivisionError):
             tasks.settle()
     seen = bench.get(batch)

@@ -47,7 +47,7 @@ def ended(job_id, view, events, usage):
     return EndedJob(
         entry_id=b"1-0", id=job_id, kind="batch", state="completed", model="tiny",
         organization_id=1, api_key_id=1, created=1.0, started=2.0, finished=3.0, usage=usage,
-        cost=0, first=2.5, attempt=1, last_owner="w", kept=True, view=view, stream=events,
+        cost=0, first=2.5, attempt=1, last_owner="w", is_durable=True, context=view, stream=events,
     )  # fmt: skip
 
 

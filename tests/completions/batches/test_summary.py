@@ -8,7 +8,12 @@ import tracemalloc
 import pytest
 
 from completions import tasks
-from completions.batches.counted_fields import MAX_FIELDS, cut_at, values_in, watched_by
+from completions.batches.counted_fields import (
+    MAX_FIELDS,
+    find_counted_fields,
+    read_counted_values,
+    truncate,
+)
 from completions.batches.histogram import Histogram
 from completions.batches.summary import MAX_NAMES, OTHERS, Summary
 from tests.completions.batches.conftest import request
@@ -34,11 +39,11 @@ def line(text, finish_reason="stop", tokens=5, **meta):
 
 
 def test_values_of_enums_and_booleans_are_counted():
-    summary = Summary(watched_by(SCHEMA))
+    summary = Summary(find_counted_fields(SCHEMA))
     summary.add(line('{"kind": "a", "ok": true, "name": "x", "parts": [{"s/z": 1}, {"s/z": 1}]}'))
     summary.add(line('{"kind": null, "ok": true}'))
     summary.add(line('{"kind": "a", "name": "y', "length"))
-    again = Summary(watched_by(SCHEMA), summary.stored()).shown()
+    again = Summary(find_counted_fields(SCHEMA), summary.stored()).shown()
     assert again == summary.shown()
     assert again["values"] == {
         "/kind": [{"value": "a", "count": 1}, {"value": None, "count": 1}],
@@ -51,45 +56,47 @@ def test_values_of_enums_and_booleans_are_counted():
 
 def test_a_schema_without_end_is_watched_within_bounds():
     wide = {"properties": {str(n): {"type": "boolean"} for n in range(MAX_FIELDS + 9)}}
-    assert len(watched_by(wide)["children"]) == MAX_FIELDS
+    assert len(find_counted_fields(wide)["children"]) == MAX_FIELDS
     itself = {"properties": {"a": {"$ref": "#"}, "b": {"$ref": "#"}, "c": {"type": "boolean"}}}
     itself["$defs"] = {"x": itself}
     itself["properties"]["a"] = {"$ref": "#/$defs/x"}
     itself["properties"]["b"] = {"$ref": "#/$defs/x"}
-    assert ("/c", "true") in list(values_in({"c": True}, watched_by(itself)))
+    assert ("/c", "true") in list(read_counted_values({"c": True}, find_counted_fields(itself)))
     long = '{"a": "' + "b" * 100_000
-    assert cut_at(long) == cut_at(long + "\\") == "/a"
+    assert truncate(long) == truncate(long + "\\") == "/a"
     for odd in ({"properties": 3}, {"items": [True]}, {"enum": 4}, {"$ref": 5}, {"anyOf": 1}):
-        assert watched_by(odd) == {}
+        assert find_counted_fields(odd) == {}
 
 
 def test_only_values_of_the_schema_are_counted():
     either = {"anyOf": [{"enum": ["x", 1]}, {"type": ["null", "boolean"]}, {"type": "string"}]}
-    watched = json.loads(json.dumps(watched_by({"properties": {"a": either}})))
+    watched = json.loads(json.dumps(find_counted_fields({"properties": {"a": either}})))
     values = ["x", "free text", 1, 2, True, None, {"b": 1}]
-    counted = [each for value in values for each in values_in({"a": value}, watched)]
+    counted = [each for value in values for each in read_counted_values({"a": value}, watched)]
     assert counted == [("/a", '"x"'), ("/a", "1"), ("/a", "true"), ("/a", "null")]
 
 
 def test_an_enum_without_end_is_counted_whatever_it_says():
-    watched = watched_by({"enum": list(range(2000))})
+    watched = find_counted_fields({"enum": list(range(2000))})
     assert watched == {"counted": True}
-    assert list(values_in("any", watched)) == [("", '"any"')]
+    assert list(read_counted_values("any", watched)) == [("", '"any"')]
 
 
 def test_what_waits_to_be_visited_is_bounded():
     many = {"anyOf": [{"type": "null"}] * 9000}
     schema = {"properties": {str(n): {"$ref": "#/$defs/many"} for n in range(900)}}
     tracemalloc.start()
-    assert watched_by(schema | {"$defs": {"many": many}}) == {}
+    assert find_counted_fields(schema | {"$defs": {"many": many}}) == {}
     assert tracemalloc.get_traced_memory()[1] < 5e6
     tracemalloc.stop()
 
 
 def test_no_name_has_a_null_character_which_postgresql_refuses():
     names = {"a\0": {"type": "boolean"}, "b": {"type": "boolean"}}
-    assert watched_by({"properties": names}) == {"children": {"b": {"counted": ["true", "false"]}}}
-    assert cut_at('{"x\\u0000": "tr') == "/x\N{SYMBOL FOR NULL}"
+    assert find_counted_fields({"properties": names}) == {
+        "children": {"b": {"counted": ["true", "false"]}}
+    }
+    assert truncate('{"x\\u0000": "tr') == "/x\N{SYMBOL FOR NULL}"
 
 
 def test_codes_without_end_share_a_name():
@@ -116,7 +123,7 @@ def test_codes_without_end_share_a_name():
     ],
 )
 def test_where_a_text_was_cut(text, pointer):
-    assert cut_at(text) == pointer
+    assert truncate(text) == pointer
 
 
 @pytest.mark.parametrize("seed", range(3))

@@ -8,7 +8,7 @@ from redis.exceptions import RedisError
 
 from completions.delivery import enqueueing, idempotency
 from completions.http.base import LARGE_BODY
-from completions.jobs import kept
+from completions.jobs import durable
 from completions.jobs.limits import QueueFullError
 from completions.jobs.rids import Rids
 from completions.models import Job, UsageRecord
@@ -194,7 +194,7 @@ async def test_an_id_of_another_request_leaves_no_job(live):
 
 
 async def test_a_refused_request_frees_its_id_before_its_key(live, monkeypatch):
-    discard = kept.discard
+    discard = durable.discard
     again = asyncio.get_running_loop().create_future()
 
     async def full(here, job):
@@ -207,7 +207,7 @@ async def test_a_refused_request_frees_its_id_before_its_key(live, monkeypatch):
 
     with monkeypatch.context() as patch:
         patch.setattr(enqueueing, "_admit", full)
-        patch.setattr(kept, "discard", discard_and_repeat)
+        patch.setattr(durable, "discard", discard_and_repeat)
         assert code(await live.post(key="k", rid="mine"), 503) == "server_overloaded"
         async with asyncio.timeout(60):
             answer = await again

@@ -10,7 +10,7 @@ from pytest_django.fixtures import Settings
 
 from completions.endpoints import metrics
 from completions.http import web_metrics
-from completions.jobs.workers import WorkerPage
+from completions.jobs.workers import MetricsPage
 
 TOKEN = "scrape-me"
 
@@ -76,7 +76,7 @@ def test_the_pages_of_workers_are_merged() -> None:
     page = (
         "# HELP quire_steps_total Steps.\n# TYPE quire_steps_total counter\nquire_steps_total 3\n"
     )
-    families = metrics.merged([WorkerPage("a", "m", page), WorkerPage("b", "m", page)])
+    families = metrics.merged([MetricsPage("a", "m", page), MetricsPage("b", "m", page)])
     text = generate_latest(metrics.Families(families)).decode()
     assert text.count("# TYPE") == 1
     samples = [s for f in text_string_to_metric_families(text) for s in f.samples]

@@ -20,7 +20,7 @@ def new_job(job_id="cmpl-1", kind="background", **changes) -> NewJob:
         "organization_id": 7,
         "api_key_id": 8,
         "request": REQUEST,
-        "view": {"n": 1},
+        "context": {"n": 1},
         "deadline": time.time() + 60,
         "ttl": 100,
     }
@@ -31,7 +31,7 @@ def limited_job(job_id: str, limits: Limits, kind="sync", **changes) -> NewJob:
     """It can use 2 + 8 tokens."""
     request = {**REQUEST, "sampling": {"n": 2, "max_tokens": 4}}
     return new_job(
-        job_id, kind, **{"request": request, "view": {"n": 2}, "limits": limits, **changes}
+        job_id, kind, **{"request": request, "context": {"n": 2}, "limits": limits, **changes}
     )
 
 

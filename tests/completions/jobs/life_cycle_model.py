@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
 from completions.jobs.events import Usage
-from completions.jobs.execute import MAX_LOSSES, Claim, Room, Verdict
+from completions.jobs.execute import MAX_WORKER_FAILURES, Claim, Room, Verdict
 from completions.jobs.reconcile import FAILED_AFTER
 from completions.jobs.record import NewJob
 
@@ -29,7 +29,7 @@ class ModelJob:
     state: str = "queued"
     owner: str = ""
     attempt: int = 0
-    losses: int = 0
+    worker_failures: int = 0
     cancelling: bool = False
     late: float = -1000
     """Seconds past its deadline."""
@@ -60,7 +60,7 @@ class ModelJob:
 
     @property
     def suspect(self) -> bool:
-        return self.losses >= MAX_LOSSES - 1
+        return self.worker_failures >= MAX_WORKER_FAILURES - 1
 
     def end(self, state: str, code: str | None = None, usage: Usage | None = None) -> None:
         """Without usage, nobody but Redis knows what it generated."""
@@ -152,8 +152,8 @@ class Model:
         """Why a new job is refused; empty if it is not. Only budgets bound lines of batches."""
         others = self.open_jobs()
         mates = [job for job in others if job.new.api_key_id == new.api_key_id]
-        held = sum(job.new.most_tokens for job in mates if job.limited)
-        spent = held + self.spent_tokens(new.api_key_id) + new.most_tokens
+        held = sum(job.new.max_total_tokens for job in mates if job.limited)
+        spent = held + self.spent_tokens(new.api_key_id) + new.max_total_tokens
         busy = sum(job.limited and job.new.kind != "batch" for job in mates)
         size = new.size + sum(job.new.size for job in mates if job.new.kind != "batch")
         bounds = {
@@ -223,7 +223,7 @@ class Model:
                 return "run"
             if job.owner in self.beating:
                 return "elsewhere"
-            job.losses += 1
+            job.worker_failures += 1
             job.state, job.owner = "queued", ""
         self._end_waiting(job)
         if not job.open:
@@ -231,7 +231,7 @@ class Model:
         return self._start(worker, job)
 
     def _end_waiting(self, job: ModelJob) -> None:
-        if job.losses >= MAX_LOSSES:
+        if job.worker_failures >= MAX_WORKER_FAILURES:
             job.end("failed", "worker_error")
         elif self.is_unwanted(job):
             job.end("cancelled")
@@ -279,7 +279,7 @@ class Model:
         job = self._own(held)
         if job is not None:
             self.give_back(job)
-            job.losses += lost
+            job.worker_failures += lost
 
     def give_back(self, job: ModelJob) -> None:
         job.state, job.owner = "queued", ""
@@ -323,7 +323,7 @@ class Model:
 
 
 def class_of(job: NewJob) -> str:
-    return "interactive" if job.waited_for else job.kind
+    return "interactive" if job.is_interactive else job.kind
 
 
 def place_in_line(job: NewJob) -> tuple[int, int, int]:

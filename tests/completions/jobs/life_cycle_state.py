@@ -7,7 +7,7 @@ from typing import Any
 import redis
 
 from completions.jobs.events import EndEvent, decode
-from completions.jobs.execute import MAX_LOSSES
+from completions.jobs.execute import MAX_WORKER_FAILURES
 from completions.jobs.record import JobRecord
 from completions.jobs.store import SyncStore
 from tests.completions.jobs.job_making import PREFIX
@@ -93,14 +93,14 @@ class Found:
             "state": job.state,
             "owner": job.owner,
             "attempt": job.attempt,
-            "losses": job.losses,
+            "losses": job.worker_failures,
             "cancelling": job.cancelling,
             "next": job.next_number,
             "generated": len(job.tokens),
             "usage": job.usage,
             "code": job.code,
         }
-        assert job.code != "worker_error" or job.losses == MAX_LOSSES
+        assert job.code != "worker_error" or job.worker_failures == MAX_WORKER_FAILURES
         self._check_events(job)
         self._check_expiry(job)
 
@@ -125,7 +125,7 @@ class Found:
             assert woken.count(job.new.id) == (not job.open)
 
     def _check_expiry(self, job: ModelJob) -> None:
-        expires = not job.open and (not job.new.kept or job.new.id in self.settled)
+        expires = not job.open and (not job.new.is_durable or job.new.id in self.settled)
         for key in (f"job:{job.new.id}", f"ev:{job.new.id}"):
             left = self._seen["ttl", key]
             assert left == NO_KEY or (left > 0) == expires
@@ -185,8 +185,8 @@ class Found:
             raw = self._seen["hgetall", f"spent:{scope}"]
             spent = {name.decode(): int(value) for name, value in raw.items()}
             held = [job.new for job in jobs if job.limited and job.open]
-            assert spent["held_tokens"] == sum(new.most_tokens for new in held)
-            assert spent["held_cost"] == sum(new.most_cost for new in held)
+            assert spent["held_tokens"] == sum(new.max_total_tokens for new in held)
+            assert spent["held_cost"] == sum(new.max_cost for new in held)
             assert spent["month_tokens"] == sum(job.used for job in jobs)
             assert spent["month_cost"] == sum(job.cost for job in jobs)
 
@@ -194,7 +194,7 @@ class Found:
         """It refills while the test runs, so it is known within bounds only."""
         rated = [job for job in self._model.accepted if job.limited and job.new.kind != "batch"]
         if rated:
-            taken = sum(job.new.most_tokens if job.open else job.used for job in rated)
+            taken = sum(job.new.max_total_tokens if job.open else job.used for job in rated)
             left = float(self._seen["hgetall", f"limits:{rated[0].new.api_key_id}"][b"tokens"])
             refilled = (time.monotonic() - self._began) * TOKENS_PER_MINUTE / 60
             assert -0.001 <= left - (TOKENS_PER_MINUTE - taken) <= refilled + 0.001

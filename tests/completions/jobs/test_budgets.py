@@ -20,7 +20,7 @@ from completions.jobs.limits import (
 )
 from completions.jobs.record import NewJob
 from completions.jobs.store import JobStore
-from completions.jobs.submit import Submission, submit_kept
+from completions.jobs.submit import Submission, submit_durable
 from tests.completions.jobs.job_making import PREFIX, limited_job
 
 pytestmark = pytest.mark.integration
@@ -191,7 +191,7 @@ async def test_lines_of_batches_spend_but_have_no_rate(redis_client) -> None:
     seed(redis_client, "k8")
     both = Limits(requests_per_minute=1, budget=Budget(daily_tokens=20))
     jobs = [new_job(f"l{i}", both, kind="batch") for i in range(3)]
-    first, second, third = submit_kept(JobStore(redis_client, PREFIX), jobs)
+    first, second, third = submit_durable(JobStore(redis_client, PREFIX), jobs)
     assert (first, second) == (True, True)
     assert isinstance(third, BudgetReachedError)
 

@@ -8,7 +8,7 @@ import pytest
 from redis.exceptions import ResponseError
 
 from completions.jobs import connection
-from completions.jobs.connection import Bounded, Line, connect_async
+from completions.jobs.connection import Bounded, DedicatedConnection, connect_async
 
 pytestmark = pytest.mark.integration
 
@@ -48,7 +48,7 @@ async def test_a_silent_server_is_an_error(valkey, redis_client, monkeypatch, ho
 
 async def test_a_line_gives_replies_in_order_and_errors_in_their_places(valkey, redis_client):
     async with connect_async(valkey.url) as client:
-        line = Line(client)
+        line = DedicatedConnection(client)
         asked = [("SET", "k", "v"), ("LPUSH", "k", "v"), ("GET", "k")]
         done, refused, found = await line.ask_all(asked)
         assert (done, found) == (b"OK", b"v")
@@ -60,7 +60,7 @@ async def test_a_line_gives_replies_in_order_and_errors_in_their_places(valkey, 
 
 async def test_a_line_that_was_cut_is_drawn_anew(valkey, redis_client):
     async with connect_async(valkey.url) as client:
-        line = Line(client)
+        line = DedicatedConnection(client)
         for _ in range(3):
             assert await line.ask_again([("PING",)]) == [b"PONG"]
             redis_client.execute_command("CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes")
@@ -68,7 +68,7 @@ async def test_a_line_that_was_cut_is_drawn_anew(valkey, redis_client):
 
 async def test_a_reply_after_a_timeout_is_not_taken_for_the_next_one(valkey, redis_client):
     async with connect_async(valkey.url) as client:
-        line = Line(client)
+        line = DedicatedConnection(client)
         redis_client.execute_command("CLIENT", "PAUSE", 200)
         with pytest.raises(TimeoutError):
             async with asyncio.timeout(0.05):

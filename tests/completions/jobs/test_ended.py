@@ -7,11 +7,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from completions.jobs import events
-from completions.jobs.ended import FIRST, forget, pack, read_ended, unpack
+from completions.jobs.ended import (
+    FIRST,
+    compress_events,
+    decompress_events,
+    delete_entries,
+    read_ended,
+)
 from completions.jobs.events import ChoiceEvent, EndEvent, Usage
 from completions.jobs.record import NewJob
 from completions.jobs.store import JobStore
-from completions.jobs.submit import submit_kept
+from completions.jobs.submit import submit_durable
 from tests.completions.fake_worker import FakeWorker
 
 PREFIX = "e:"
@@ -21,7 +27,7 @@ def run(client, job_id, kind="background"):
     job = NewJob(
         job_id, kind, "tiny", 1, 2, {"prompts": [[1]]}, {"id": job_id}, time.time() + 60, 30
     )
-    submit_kept(JobStore(client, PREFIX), [job])
+    submit_durable(JobStore(client, PREFIX), [job])
     FakeWorker(client, PREFIX).run(job_id)
 
 
@@ -30,11 +36,11 @@ def test_kept_jobs_come_with_their_results_and_others_without(redis_client):
     run(redis_client, "kept")
     run(redis_client, "sync", kind="sync")
     (kept, sync), _ = read_ended(JobStore(redis_client, PREFIX), 10)
-    assert (kept.id, kept.kept, kept.view) == ("kept", True, {"id": "kept"})
-    (choice,), end = unpack(pack(kept.stream))
+    assert (kept.id, kept.is_durable, kept.context) == ("kept", True, {"id": "kept"})
+    (choice,), end = decompress_events(compress_events(kept.stream))
     assert choice == ChoiceEvent(1, 0, [65, 66], "AB", "length", None)
     assert end == EndEvent(2, "completed", None, Usage(1, 2, 1))
-    assert (sync.id, sync.kept, sync.view, list(sync.stream)) == ("sync", False, {}, [])
+    assert (sync.id, sync.is_durable, sync.context, list(sync.stream)) == ("sync", False, {}, [])
     assert kept.usage == sync.usage == Usage(1, 2, 1)
     assert kept.created <= kept.started <= kept.finished
 
@@ -44,7 +50,7 @@ def test_forgotten_entries_are_not_read_again_and_expire(redis_client):
     run(redis_client, "kept")
     run(redis_client, "later")
     (first, _), _ = read_ended(JobStore(redis_client, PREFIX), 10)
-    forget(JobStore(redis_client, PREFIX), [first], 7)
+    delete_entries(JobStore(redis_client, PREFIX), [first], 7)
     assert [job.id for job in read_ended(JobStore(redis_client, PREFIX), 10)[0]] == ["later"]
     assert 0 < redis_client.ttl(f"{PREFIX}job:kept") <= 7
     assert redis_client.ttl(f"{PREFIX}job:later") == -1
@@ -69,4 +75,4 @@ def test_packing_loses_nothing(texts):
     stream = [
         events.encode_choices(n, [(0, [n], text, None, None)]) for n, text in enumerate(texts)
     ]
-    assert unpack(pack(stream)) == [events.decode(data) for data in stream]
+    assert decompress_events(compress_events(stream)) == [events.decode(data) for data in stream]

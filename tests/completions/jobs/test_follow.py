@@ -5,7 +5,7 @@ import asyncio
 import pytest
 
 from completions.jobs import events, follow
-from completions.jobs.calls import ReaderLostError
+from completions.jobs.blocking_requests import ReaderLostError
 from completions.jobs.events import EndEvent
 from completions.jobs.follow import EventReader
 
@@ -155,7 +155,7 @@ async def test_followers_learn_at_once_that_redis_has_gone(tmp_path_factory):
 
 
 async def test_followers_learn_soon_that_redis_was_emptied(following, redis_client, monkeypatch):
-    monkeypatch.setattr(follow, "LOOK", 0.02)
+    monkeypatch.setattr(follow, "CHECK_INTERVAL", 0.02)
     watching = asyncio.create_task(following.watch())
     for job_id in ("kept", "lost"):
         redis_client.hset(f"t:job:{job_id}", "state", "running")

@@ -42,7 +42,7 @@ async def test_a_job_runs_from_submission_to_its_end(submission, worker, redis_c
     (claim,) = worker.claim(["cmpl-1"])
     assert isinstance(claim, Claim)
     assert claim.request == REQUEST
-    assert claim.organization == "7"
+    assert claim.organization_id == "7"
     assert 58 < claim.seconds_left <= 60
 
     verdicts, _ = worker.publish([step(claim, [(0, [5], "a", None, None)])], [])

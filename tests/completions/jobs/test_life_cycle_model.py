@@ -14,7 +14,7 @@ from hypothesis.stateful import initialize, invariant, precondition, rule, run_s
 
 from completions.jobs import operate
 from completions.jobs.connection import connect_async
-from completions.jobs.ended import forget, read_ended
+from completions.jobs.ended import delete_entries, read_ended
 from completions.jobs.limits import (
     Bounds,
     Budget,
@@ -29,7 +29,7 @@ from completions.jobs.reconcile import correct_byte_sums, reconcile
 from completions.jobs.record import NewJob
 from completions.jobs.rids import Rids, RidTakenError
 from completions.jobs.store import AsyncStore, JobStore
-from completions.jobs.submit import Submission, submit_kept
+from completions.jobs.submit import Submission, submit_durable
 from tests.completions.jobs.job_making import PREFIX, limited_job, new_job
 from tests.completions.jobs.life_cycle_model import (
     BYTES_OF_KEY,
@@ -118,7 +118,7 @@ class LifeCycle(Workers):
         refused = self.model.refusal(new, limited)
         assert self._refusal(new, web) == refused
         if not refused:
-            self.model.accept(ModelJob(new, "" if new.kept else WEBS[web], limited))
+            self.model.accept(ModelJob(new, "" if new.is_durable else WEBS[web], limited))
             if again:
                 assert self._refusal(new, web) == ""
             self.keep_alive()
@@ -139,7 +139,7 @@ class LifeCycle(Workers):
 
     def _refusal(self, new: NewJob, web: int) -> str:
         if new.kind == "batch":
-            (reply,) = submit_kept(self.store, [new])
+            (reply,) = submit_durable(self.store, [new])
             return "" if isinstance(reply, bool) else REFUSALS[type(reply)]
         try:
             self._run(self.webs[web].submit(new, BOUNDS))
@@ -205,8 +205,8 @@ class LifeCycle(Workers):
     @rule(most=st.integers(1, 3))
     def settle(self, most: int) -> None:
         jobs, _ = read_ended(self.store, most)
-        forget(self.store, jobs, 1000)
-        forget(self.store, jobs, 1000)
+        delete_entries(self.store, jobs, 1000)
+        delete_entries(self.store, jobs, 1000)
         self.found.settled += [job.id for job in jobs]
 
     # What must hold --------------------------------------------------------------------------

@@ -12,7 +12,7 @@ from completions.jobs.limits import Allowance, LimitReachedError, Limits, Remain
 from completions.jobs.reconcile import reconcile
 from completions.jobs.record import NewJob
 from completions.jobs.store import JobStore
-from completions.jobs.submit import Submission, submit_kept
+from completions.jobs.submit import Submission, submit_durable
 from tests.completions.jobs.job_making import PREFIX, limited_job
 
 pytestmark = pytest.mark.integration
@@ -114,7 +114,7 @@ async def test_places_are_free_again_when_jobs_end(submission, worker, redis_cli
     later = limited_job("later", limits, kind="background")
     assert (await refused(submission, later)).limit == "concurrency"
     line = limited_job("line", limits, kind="batch")
-    submit_kept(JobStore(redis_client, PREFIX), [line])
+    submit_durable(JobStore(redis_client, PREFIX), [line])
     await submission.cancel("a")
     await submission.submit(limited_job("c", limits, kind="stream"))
 

@@ -7,7 +7,7 @@ import pytest
 from celery import Celery
 
 from completions.jobs import message
-from completions.jobs.message import message_of
+from completions.jobs.message import make_message
 from project.celeryconfig import redis_broker_url
 
 pytestmark = pytest.mark.integration
@@ -37,13 +37,13 @@ def as_sent(raw):
 def test_a_message_is_the_one_that_celery_publishes(app, redis_client, priority):
     for model in ("m", "with:colon/and-slash"):
         message.dispatch("cmpl-1", model, priority)
-        queue, payload = message_of("cmpl-1", model, priority)
+        queue, payload = make_message("cmpl-1", model, priority)
         (published,) = redis_client.lrange(queue, 0, -1)
         assert as_sent(payload) == as_sent(published)
 
 
 def test_a_consumer_reads_it(app, redis_client):
-    queue, payload = message_of("cmpl-1", "m", 0)
+    queue, payload = make_message("cmpl-1", "m", 0)
     redis_client.lpush(queue, payload)
     with app.connection_for_read() as connection:
         message = connection.SimpleQueue("gen.m").get(timeout=30)
@@ -53,5 +53,7 @@ def test_a_consumer_reads_it(app, redis_client):
 
 
 def test_no_two_have_one_tag(app):
-    tags = {json.loads(message_of("a", "m", 0).payload)["properties"]["delivery_tag"] for _ in "ab"}
+    tags = {
+        json.loads(make_message("a", "m", 0).payload)["properties"]["delivery_tag"] for _ in "ab"
+    }
     assert len(tags) == 2

@@ -39,7 +39,7 @@ async def test_open_jobs_are_listed_as_they_stand(submit, worker, redis_client):
     await submit("second", kind="stream")
     (claim,) = worker.claim(["first"])
     worker.publish([StepEvent("first", claim.attempt, 1, [(0, [5, 6], "ab", None, None)])], [])
-    jobs, total = operate.open_jobs(JobStore(redis_client, PREFIX))
+    jobs, total = operate.list_open_jobs(JobStore(redis_client, PREFIX))
     assert total == 2
     running, queued = jobs
     assert (running.id, running.state, running.worker) == ("first", "running", "worker-1")
@@ -54,31 +54,31 @@ async def test_open_jobs_are_listed_as_they_stand(submit, worker, redis_client):
 async def test_queued_jobs_are_counted_beyond_those_listed(
     submit, worker, redis_client, monkeypatch
 ):
-    monkeypatch.setattr(operate, "MOST_LISTED", 2)
+    monkeypatch.setattr(operate, "MAX_LISTED", 2)
     for name in "abcd":
         await submit(name, kind="stream" if name == "d" else "sync")
     worker.claim(["a"])
     store = JobStore(redis_client, PREFIX)
-    assert len(operate.open_jobs(store)[0]) == 2
-    model = operate.open_jobs(store)[0][0].model
-    assert operate.queued(store) == {(model, "sync"): 2, (model, "stream"): 1}
+    assert len(operate.list_open_jobs(store)[0]) == 2
+    model = operate.list_open_jobs(store)[0][0].model
+    assert operate.count_queued(store) == {(model, "sync"): 2, (model, "stream"): 1}
 
 
 async def test_a_jobs_details_while_it_runs_and_after(submit, worker, redis_client):
     await submit("job")
     (claim,) = worker.claim(["job"])
-    found = operate.details(JobStore(redis_client, PREFIX), "job")
+    found = operate.read_job(JobStore(redis_client, PREFIX), "job")
     assert found is not None
     assert orjson.loads(found.request) == REQUEST
     assert (found.finished, found.error, found.usage) == (None, None, None)
     error = JobError("worker_error", "because")
     worker.publish([], [Ending("job", claim.attempt, 1, "failed", error, Usage(2, 1))])
-    found = operate.details(JobStore(redis_client, PREFIX), "job")
+    found = operate.read_job(JobStore(redis_client, PREFIX), "job")
     assert found is not None
-    assert (found.state, found.ended, found.worker) == ("failed", True, worker.worker_id)
+    assert (found.state, found.has_ended, found.worker) == ("failed", True, worker.worker_id)
     assert (found.request, found.error, found.usage) == (b"", error, Usage(2, 1))
-    assert operate.open_jobs(JobStore(redis_client, PREFIX)) == ([], 0)
-    assert operate.details(JobStore(redis_client, PREFIX), "nobody") is None
+    assert operate.list_open_jobs(JobStore(redis_client, PREFIX)) == ([], 0)
+    assert operate.read_job(JobStore(redis_client, PREFIX), "nobody") is None
 
 
 async def test_a_requeued_job_leaves_its_worker_and_goes_on_elsewhere(submit, worker, redis_client):

@@ -2,7 +2,6 @@
 
 import re
 from collections.abc import Iterator
-from dataclasses import fields
 from pathlib import Path
 
 import orjson
@@ -13,11 +12,13 @@ from hypothesis import strategies as st
 from completions.jobs import operate
 from completions.jobs.events import JobError, Usage
 from completions.jobs.record import (
+    _SHARED_FIELDS,
     ENDED,
     RECORD_FIELDS,
     SCRIPT_FIELDS,
     JobRecord,
-    parameters_of,
+    redis_name,
+    summarize_parameters,
 )
 from completions.jobs.store import JobStore
 from completions.models import JobStatus
@@ -53,19 +54,20 @@ def fields_in(script: str) -> Iterator[str]:
         elif command in ("'HINCRBY'", "'HSETNX'"):
             rest = rest[:1]
         yield from (part.strip("'") for part in rest if part.startswith("'"))
+        yield from (redis_name(part[6:]) for part in rest if part.startswith("REDIS."))
 
 
 def test_the_scripts_name_no_other_fields() -> None:
     named = {name for text in SCRIPTS.values() for name in fields_in(text)}
     assert {"state", "owner", "cancel", "republished", "held"} <= named
-    assert named <= {*RECORD_FIELDS, *SCRIPT_FIELDS}
+    assert named <= {*map(redis_name, RECORD_FIELDS), *SCRIPT_FIELDS}
 
 
 def test_every_field_is_written_somewhere() -> None:
     written = {name for text in SCRIPTS.values() for name in fields_in(text)}
     job = new_job(prices=(1, 1, 2), stored=True, trace="{}")
     written |= set(job.record_fields("web-1")[::2])
-    assert {*RECORD_FIELDS, *SCRIPT_FIELDS} <= written
+    assert {*map(redis_name, RECORD_FIELDS), *SCRIPT_FIELDS} <= written
     assert not set(RECORD_FIELDS) & set(SCRIPT_FIELDS)
 
 
@@ -85,15 +87,14 @@ def test_sql_and_the_api_know_the_states() -> None:
 async def test_what_is_submitted_is_read_again(submission, worker, redis_client):
     job = new_job(
         request={**REQUEST, "adapters": ["polite"], "sampling": {"max_tokens": 3}},
-        request_id="req_1", prices=(1, 1, 2), view={"id": "cmpl-1"},
+        request_id="req_1", prices=(1, 1, 2), context={"id": "cmpl-1"},
     )  # fmt: skip
     await submission.submit(job)
-    queued = operate.details(JobStore(redis_client, PREFIX), "cmpl-1")
-    for name in ("id", "kind", "model", "organization_id", "api_key_id", "view", "ttl", "priority",
-                 "kept", "request_id", "adapter", "prompt_tokens"):  # fmt: skip
+    queued = operate.read_job(JobStore(redis_client, PREFIX), "cmpl-1")
+    for name in set(_SHARED_FIELDS) - {"deadline"}:
         assert getattr(queued, name) == getattr(job, name), name
     assert orjson.loads(queued.request) == job.request
-    assert queued.parameters == parameters_of(job.request) == {"prompts": 1, "max_tokens": 3}
+    assert queued.parameters == summarize_parameters(job.request) == {"prompts": 1, "max_tokens": 3}
     assert abs(queued.deadline - job.deadline) < 5
 
     (claim,) = worker.claim(["cmpl-1"])
@@ -102,28 +103,28 @@ async def test_what_is_submitted_is_read_again(submission, worker, redis_client)
     running = await submission.fetch("cmpl-1")
     assert (running.state, running.owner, running.attempt) == ("running", worker.worker_id, 1)
     assert (running.generated, running.sequence_number, running.cancelling) == (1, 2, True)
-    assert (running.request, running.ended, running.view) == (b"", False, {"id": "cmpl-1"})
+    assert (running.request, running.has_ended, running.context) == (b"", False, {"id": "cmpl-1"})
 
     error = JobError("worker_error")
     worker.publish([], [ending(claim, 2, "failed", error)])
     ended = await submission.fetch("cmpl-1")
-    assert (ended.state, ended.ended, ended.error, ended.usage) == (
+    assert (ended.state, ended.has_ended, ended.error, ended.usage) == (
         "failed", True, error, Usage(2, 1),
     )  # fmt: skip
     assert (ended.owner, ended.worker) == ("", worker.worker_id)
     assert ended.created <= ended.started <= ended.first <= ended.finished
 
 
-@given(st.sets(st.sampled_from([f.name for f in fields(JobRecord) if f.metadata])))
+@given(st.sets(st.sampled_from([*RECORD_FIELDS])))
 def test_a_record_of_a_part_has_defaults_for_the_rest(names) -> None:
-    required = {"kind": b"sync", "state": b"queued", "model": b"m", "organization": b"1",
-                "key": b"2", "created": b"1.5"}  # fmt: skip
-    raw = {name.encode(): value for name, value in required.items()}
+    required = {"kind": b"sync", "state": b"queued", "model": b"m", "organization_id": b"1",
+                "api_key_id": b"2", "created": b"1.5"}  # fmt: skip
+    raw = {redis_name(name).encode(): value for name, value in required.items()}
     whole = JobRecord.read("a", raw)
-    keys = {f.name: f.metadata["name"] for f in fields(JobRecord) if f.metadata}
+    keys = {name: redis_name(name).encode() for name in RECORD_FIELDS}
     absent = {keys[name]: None for name in names if keys[name] not in raw}
     assert JobRecord.read("a", {**raw, **absent}) == whole
-    assert (whole.api_key_id, whole.created, whole.error, whole.view) == (2, 1.5, None, {})
+    assert (whole.api_key_id, whole.created, whole.error, whole.context) == (2, 1.5, None, {})
     with pytest.raises(TypeError):
         JobRecord.read("a", {**raw, b"model": None})
 
@@ -131,6 +132,6 @@ def test_a_record_of_a_part_has_defaults_for_the_rest(names) -> None:
 def test_a_job_is_serialised_once() -> None:
     job = new_job()
     first, again = job.record_fields(""), job.record_fields("web-1")
-    for name, value in (("request", job.request_json), ("view", job.view_json)):
+    for name, value in (("request", job.request_json), (redis_name("context"), job.context_json)):
         for written in (first, again):
             assert written[written.index(name) + 1] is value

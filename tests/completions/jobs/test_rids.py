@@ -3,7 +3,7 @@
 import pytest
 
 from completions.jobs.connection import connect_async
-from completions.jobs.rids import TTL, Rids, RidTakenError
+from completions.jobs.rids import RID_TTL, Rids, RidTakenError
 from completions.jobs.store import JobStore
 
 pytestmark = pytest.mark.integration
@@ -19,7 +19,7 @@ async def rids(valkey, redis_client):
 async def test_an_id_is_taken_for_a_day_per_key(rids, redis_client):
     await rids.take(1, ["a", "b"], "job-1")
     await rids.take(2, ["a"], "job-2")
-    assert TTL - 5 < redis_client.ttl("t:rid:1:a") <= TTL
+    assert RID_TTL - 5 < redis_client.ttl("t:rid:1:a") <= RID_TTL
 
 
 async def test_all_or_none(rids):

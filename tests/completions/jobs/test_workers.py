@@ -5,7 +5,7 @@ import pytest
 from completions.jobs.connection import connect_async
 from completions.jobs.execute import Execution
 from completions.jobs.store import JobStore
-from completions.jobs.workers import HEARTBEAT_TTL, drain, live_workers, resume, watch_workers
+from completions.jobs.workers import HEARTBEAT_TTL, drain, list_workers, list_workers_sync, resume
 
 pytestmark = pytest.mark.integration
 
@@ -15,16 +15,16 @@ async def test_workers_live_as_long_as_their_heartbeat(valkey, redis_client):
         Execution(JobStore(redis_client, "w:"), name).beat(model, {"running": 2})
     assert 0 < redis_client.ttl("w:worker:a") <= HEARTBEAT_TTL
     async with connect_async(valkey.url) as client:
-        found = await live_workers(JobStore(client, "w:"))
+        found = await list_workers(JobStore(client, "w:"))
         assert [(w.id, w.model, w.facts) for w in found] == [
             ("a", "m", {"accepting": True, "running": 2}),
             ("b", "n", {"accepting": True, "running": 2}),
         ]  # fmt: skip
         redis_client.delete("w:worker:a")  # it died
-        assert [w.id for w in await live_workers(JobStore(client, "w:"))] == ["b"]
+        assert [w.id for w in await list_workers(JobStore(client, "w:"))] == ["b"]
         assert redis_client.smembers("w:workers") == {b"b"}
         Execution(JobStore(redis_client, "w:"), "b").stop_beating()
-        assert await live_workers(JobStore(client, "w:")) == []
+        assert await list_workers(JobStore(client, "w:")) == []
 
 
 def test_a_worker_learns_of_its_drain_with_its_heartbeat(redis_client):
@@ -35,7 +35,7 @@ def test_a_worker_learns_of_its_drain_with_its_heartbeat(redis_client):
     assert one.beat("m", {}, accepting=False)
     assert not other.beat("n", {})
     assert redis_client.zrange("w:served", 0, -1) == [b"n"]  # who is drained serves nobody new
-    found = watch_workers(JobStore(redis_client, "w:"))
+    found = list_workers_sync(JobStore(redis_client, "w:"))
     assert [(w.id, w.accepting, w.drain_wanted) for w in found] == [
         ("one", False, True), ("other", True, False),
     ]  # fmt: skip
@@ -46,4 +46,4 @@ def test_a_worker_learns_of_its_drain_with_its_heartbeat(redis_client):
     one.stop_beating()
     assert not redis_client.exists("w:drain:one")  # nobody is left to follow it
     redis_client.delete("w:worker:other")
-    assert watch_workers(JobStore(redis_client, "w:")) == []
+    assert list_workers_sync(JobStore(redis_client, "w:")) == []

@@ -13,7 +13,7 @@ from django.utils import timezone
 
 from completions.accounts import keys
 from completions.endpoints.completions import CompletionsView
-from completions.jobs import kept
+from completions.jobs import durable
 from completions.jobs.record import IdempotencyKey
 from completions.models.release import release
 from tests.completions.console.batch_of_results import ended_batch
@@ -55,9 +55,9 @@ async def test_a_request_without_sql_starts_no_thread(released_in):
 
 QUERIES = {
     "of a key": lambda: keys.look_up("none"),
-    "of a job": lambda: kept.find("none", timezone.now()),
-    "of a job that is withdrawn": lambda: kept.discard("none"),
-    "of a repeated request": lambda: kept.find_by_key(
+    "of a job": lambda: durable.find("none", timezone.now()),
+    "of a job that is withdrawn": lambda: durable.discard("none"),
+    "of a repeated request": lambda: durable.find_by_key(
         IdempotencyKey("/v1/completions", "key", "digest"), 1, timezone.now()
     ),
 }
@@ -75,7 +75,7 @@ async def test_queries_before_a_wait_give_it_back(released_in, query):
 async def test_a_task_that_outlives_its_request_gives_it_back(released_in):
     async with ThreadSensitiveContext():
         thread = await sync_to_async(threading.current_thread)()
-        withdrawing = asyncio.create_task(kept.discard("none"))
+        withdrawing = asyncio.create_task(durable.discard("none"))
         await asyncio.sleep(0)  # the thread has its query, and may end after it
     await withdrawing
     assert released_in == [thread]

@@ -10,9 +10,9 @@ from completions.jobs import events
 from completions.jobs.execute import Ending, Execution
 from completions.jobs.record import NewJob
 from completions.jobs.store import JobStore
-from completions.jobs.submit import submit_kept
+from completions.jobs.submit import submit_durable
+from completions.maintenance import settlement
 from completions.models import UsageHour
-from completions.upkeep import settlement
 from completions.usage import budgets
 
 pytestmark = [pytest.mark.integration, pytest.mark.django_db(transaction=True)]
@@ -25,7 +25,7 @@ def run_job(client, tenant, job_id):
     """It uses 3 + 5 tokens, for 53."""
     owner = tenant.organization.pk, tenant.key.pk
     job = NewJob(job_id, "sync", "m", *owner, {}, {}, time.time() + 60, 60, prices=PRICES)
-    submit_kept(JobStore(client, PREFIX), [job])
+    submit_durable(JobStore(client, PREFIX), [job])
     worker = Execution(JobStore(client, PREFIX), "w")
     worker.beat("m", {})
     (claim,) = worker.claim([job_id])

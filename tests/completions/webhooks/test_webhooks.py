@@ -7,9 +7,9 @@ import pytest
 from django.core.exceptions import ValidationError
 from django.utils import timezone
 
+from completions.maintenance import pruning
+from completions.maintenance.pruning import DELIVERIES_KEPT
 from completions.models import BatchStatus, BudgetWarning, WebhookDelivery, WebhookEndpoint
-from completions.upkeep import pruning
-from completions.upkeep.pruning import DELIVERIES_KEPT
 from completions.webhooks import deliveries, events, sending
 from tests.completions.endpoints.test_strangers import made_batch, made_file
 from tests.completions.webhooks.receiver import receiver

@@ -8,7 +8,7 @@ from completions.jobs import events, workers
 from completions.jobs.connection import connect_async
 from completions.jobs.events import EndEvent
 from completions.jobs.store import JobStore
-from completions.jobs.workers import live_workers, worker_pages
+from completions.jobs.workers import list_workers, read_metrics_pages
 from tests.workers.relay.bench import PREFIX, SAMPLING, Bench, eventually
 from workers import relay
 from workers.engine.exceptions import (
@@ -264,7 +264,7 @@ async def test_it_learns_of_a_drain_and_says_that_it_follows(bench, redis_client
     bench.start()
     eventually(lambda: bench.relay.drain_wanted)
     bench.relay.accepting = False  # as whoever consumes messages does
-    eventually(lambda: not workers.watch_workers(JobStore(redis_client, PREFIX))[0].accepting)
+    eventually(lambda: not workers.list_workers_sync(JobStore(redis_client, PREFIX))[0].accepting)
     workers.resume(JobStore(redis_client, PREFIX), "worker-1")
     eventually(lambda: not bench.relay.drain_wanted)
 
@@ -281,10 +281,10 @@ async def test_the_heartbeat_has_the_counters_of_the_engine(bench, submit, valke
     bench.started()
     async with connect_async(valkey.url) as client:
         deadline = time.monotonic() + 120
-        while not (found := await live_workers(JobStore(client, PREFIX))):
+        while not (found := await list_workers(JobStore(client, PREFIX))):
             assert time.monotonic() < deadline
         [worker] = found
-        (page,) = await worker_pages(JobStore(client, PREFIX))
+        (page,) = await read_metrics_pages(JobStore(client, PREFIX))
     assert "quire_generation_tokens_total 50.0" in page.text
     assert worker.model == "m"
     assert worker.facts["generated_tokens"] == 50

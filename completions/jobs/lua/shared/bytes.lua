@@ -1,4 +1,4 @@
--- Bytes of open jobs: their requests and views. Redis holds them until a job has ended.
+-- Bytes of open jobs: their requests and contexts. Redis holds them until a job has ended.
 --
 -- The hash `bytes` has a sum per scope: `k<key>`, `o<organization>`, a class, `all`. Lines of batches count towards
 -- `b<organization>` instead of the first two: Quire decides when to send them, so they must not displace the

@@ -9,7 +9,7 @@ end
 local function give_back(id)
   reset(id)
   redis.call('ZADD', prefix .. 'open', now(), id)
-  line_up(id)
+  fair_requeue(id)
 end
 
 -- Tokens that a job used, and their cost in billionths at the prices in its record.
@@ -41,13 +41,13 @@ end
 local function finalize(id, state, event, usage, error)
   local key = job_key(id)
   local at = now()
-  local job = redis.call('HMGET', key, 'ttl', 'kind', 'model', 'organization', 'key', 'created', 'started', 'reserved',
-    'kept', 'prices', 'held', 'adapter', 'first', 'attempt', 'owner', 'parameters', 'stored', 'request', 'request_id',
-    'web', 'bytes')
+  local job = redis.call('HMGET', key, 'ttl', 'kind', 'model', REDIS.organization_id, REDIS.api_key_id, 'created', 'started',
+    'reserved', REDIS.is_durable, 'prices', 'held', 'adapter', 'first', 'attempt', 'owner', 'parameters', 'stored', 'request',
+    'request_id', 'web', 'bytes')
   local tokens, cost = account(usage, job[10])
   redis.call('XADD', event_key(id), '*', 'd', event)
   redis.call('HSET', key, 'state', state, 'finished', tostring(at), 'usage', usage, 'error', error)
-  if job[15] then redis.call('HSET', key, 'worker', job[15]) end
+  if job[15] then redis.call('HSET', key, REDIS.last_owner, job[15]) end
   redis.call('HDEL', key, 'request', 'owner')
   redis.call('ZREM', prefix .. 'open', id)
   redis.call('SREM', prefix .. 'depth:' .. class_of(job[2]), id)
@@ -60,9 +60,9 @@ local function finalize(id, state, event, usage, error)
     redis.call('EXPIRE', event_key(id), job[1])
   end
   redis.call('XADD', prefix .. 'usage', '*', 'id', id, 'state', state, 'kind', job[2], 'model', job[3],
-    'organization', job[4], 'key', job[5], 'created', job[6], 'started', job[7] or '', 'finished', tostring(at),
-    'usage', usage, 'error', error, 'kept', job[9] or '', 'cost', whole(cost), 'adapter', job[12] or '',
-    'first', job[13] or '', 'attempt', job[14], 'worker', job[15] or '', 'parameters', job[16] or '',
+    REDIS.organization_id, job[4], REDIS.api_key_id, job[5], 'created', job[6], 'started', job[7] or '', 'finished',
+    tostring(at), 'usage', usage, 'error', error, REDIS.is_durable, job[9] or '', 'cost', whole(cost), 'adapter',
+    job[12] or '', 'first', job[13] or '', 'attempt', job[14], REDIS.last_owner, job[15] or '', 'parameters', job[16] or '',
     'request', job[17] == '1' and job[18] or '', 'request_id', job[19] or '')
   if job[2] == 'sync' and (job[20] or '') ~= '' then wake(job[20], id, short_result(id)) end
 end
@@ -70,9 +70,9 @@ end
 -- End a job that no worker ends: cancelled while queued, expired or lost. `code` is the error's, or nil. The tokens of
 -- earlier attempts count.
 local function finalize_here(id, state, code)
-  leave_line(id)
+  fair_remove(id)
   local error = code and '{"code":"' .. code .. '"}' or ''
-  local job = redis.call('HMGET', job_key(id), 'seq', 'prompt_tokens', 'generated')
+  local job = redis.call('HMGET', job_key(id), REDIS.sequence_number, 'prompt_tokens', 'generated')
   local usage = ''
   if job[3] then
     usage = '{"prompt_tokens":' .. job[2] .. ',"completion_tokens":' .. job[3] .. ',"cached_tokens":0}'

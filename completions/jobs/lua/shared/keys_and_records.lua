@@ -2,7 +2,8 @@
 -- script, in the order of completions/jobs/store.py.
 --
 -- KEYS[1] is the key prefix of the installation; all keys are built from it, so Redis Cluster is not supported.
--- store.py has the keys, record.py the fields of job:<id>.
+-- store.py has the keys, record.py the fields of job:<id>. REDIS (REDIS_NAMES in record.py) has the names in Redis of fields
+-- that this version calls otherwise.
 
 local prefix = KEYS[1]
 
@@ -15,7 +16,7 @@ local function now()
   return tonumber(t[1]) + tonumber(t[2]) / 1e6
 end
 
--- Write to the control stream of a web process, to wake its reader: the id of a call that has ended, or '', and its
+-- Write to the control stream of a web process, to wake its reader: the id of a blocking request's job that has ended, or '', and its
 -- events in fields e.
 local WAKES_KEPT = 10 -- seconds, more than the time between two reads; entries can hold whole results
 local function wake(web, id, events)
@@ -52,10 +53,10 @@ end
 -- failed because of one record would fail for all jobs that it looks at.
 local function is_job(key)
   if redis.call('HEXISTS', key, 'request') == 0 then return false end
-  local known = redis.call('HMGET', key, 'kind', 'model', 'organization', 'key', 'web', 'priority', 'created',
-    'deadline', 'ttl', 'attempt', 'seq', 'prompt_tokens')
+  local fields = redis.call('HMGET', key, 'kind', 'model', REDIS.organization_id, REDIS.api_key_id, 'web', 'priority',
+    'created', 'deadline', 'ttl', 'attempt', REDIS.sequence_number, 'prompt_tokens')
   for i = 1, 12 do
-    if not known[i] or (i > 5 and not tonumber(known[i])) then return false end
+    if not fields[i] or (i > 5 and not tonumber(fields[i])) then return false end
   end
   return true
 end

@@ -155,7 +155,7 @@ async def test_children_judge_while_all_threads_are_stuck(
 
 
 def test_a_thread_that_outlives_its_event_loop_is_used_again(spinning: threading.Event) -> None:
-    """The CPU worker has an event loop for each task."""
+    """The background worker has an event loop for each task."""
     judge = Judge(Limits(seconds=0.3))
     try:
         for number in range(THREADS):

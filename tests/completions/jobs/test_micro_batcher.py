@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from completions.jobs.gathering import Gathering
+from completions.jobs.micro_batcher import MicroBatcher
 
 
 class Work:
@@ -24,30 +24,30 @@ class Work:
 
 async def test_items_that_arrive_meanwhile_form_one_batch():
     work = Work()
-    gathering = Gathering(work)
-    first = asyncio.create_task(gathering.do(2))
+    batcher = MicroBatcher(work)
+    first = asyncio.create_task(batcher.do(2))
     await work.begun.wait()
-    others = [asyncio.create_task(gathering.do(item)) for item in (4, 6, 8)]
+    others = [asyncio.create_task(batcher.do(item)) for item in (4, 6, 8)]
     await asyncio.sleep(0)
     work.let.set()
     assert await asyncio.gather(first, *others) == [4, 8, 12, 16]
     assert work.pieces == [[2], [4, 6, 8]]
-    assert await gathering.do(10) == 20  # and it begins anew
+    assert await batcher.do(10) == 20  # and it begins anew
 
 
 async def test_a_failure_reaches_only_its_caller():
     work = Work()
     work.let.set()
-    gathering = Gathering(work)
-    good, bad = await asyncio.gather(gathering.do(2), gathering.do(3), return_exceptions=True)
+    batcher = MicroBatcher(work)
+    good, bad = await asyncio.gather(batcher.do(2), batcher.do(3), return_exceptions=True)
     assert good == 4
     assert isinstance(bad, ValueError)
 
 
 async def test_a_cancelled_caller_does_not_affect_the_others():
     work = Work()
-    gathering = Gathering(work)
-    gone, there = asyncio.create_task(gathering.do(2)), asyncio.create_task(gathering.do(4))
+    batcher = MicroBatcher(work)
+    gone, there = asyncio.create_task(batcher.do(2)), asyncio.create_task(batcher.do(4))
     await work.begun.wait()
     gone.cancel()
     await asyncio.wait({gone})
@@ -65,10 +65,10 @@ async def test_a_failure_of_all_is_everybodys(error):
         await let.wait()
         raise error
 
-    gathering = Gathering(fail)
-    tasks = [asyncio.create_task(gathering.do(item)) for item in (1, 2)]
+    batcher = MicroBatcher(fail)
+    tasks = [asyncio.create_task(batcher.do(item)) for item in (1, 2)]
     await asyncio.sleep(0)
-    late = asyncio.create_task(gathering.do(3))
+    late = asyncio.create_task(batcher.do(3))
     await asyncio.sleep(0)
     let.set()
     found = await asyncio.gather(*tasks, late, return_exceptions=True)
@@ -77,10 +77,10 @@ async def test_a_failure_of_all_is_everybodys(error):
 
 async def test_cancelling_the_work_cancels_its_callers():
     work = Work()
-    gathering = Gathering(work)
-    tasks = [asyncio.create_task(gathering.do(item)) for item in (2, 4)]
+    batcher = MicroBatcher(work)
+    tasks = [asyncio.create_task(batcher.do(item)) for item in (2, 4)]
     await work.begun.wait()
-    late = asyncio.create_task(gathering.do(6))
+    late = asyncio.create_task(batcher.do(6))
     await asyncio.sleep(0)
     own = {asyncio.current_task(), *tasks, late}
     (worker,) = asyncio.all_tasks() - own

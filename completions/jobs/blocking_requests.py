@@ -1,6 +1,6 @@
-"""Waiting for the whole result of a call's job.
+"""Waiting for the whole result of a blocking request's job.
 
-Following a call step by step, like a stream, would repeat the web process's XREAD for each of its
+Following it step by step, like a stream, would repeat the web process's XREAD for each of its
 steps. Instead, the script that ends the job (`lua/shared/ending.lua`) writes to the control stream
 of the web process. The entry has all events of the job if they are few; otherwise the web process
 then reads them.
@@ -12,20 +12,20 @@ from typing import Any
 
 from redis.exceptions import RedisError
 
-from completions.jobs.connection import COMMAND_TIMEOUT, Bounded, Line, RawEntries
+from completions.jobs.connection import COMMAND_TIMEOUT, Bounded, DedicatedConnection, RawEntries
 from completions.jobs.events import EndEvent, Event, decode
-from completions.jobs.gathering import Gathering
+from completions.jobs.micro_batcher import MicroBatcher
 from completions.jobs.record import ENDED
 from completions.jobs.store import AsyncStore
 
-LOOK = 1.0
-"""Seconds between two looks at the states of the jobs: a process of another version may end a job
-without an entry in the control stream."""
-PAGE = 64
+POLL_INTERVAL = 1.0
+"""Seconds between two polls of job states. Needed during upgrades: an older process ends jobs
+without announcing it on the control stream."""
+PAGE_SIZE = 64
 """Entries read at a time, so that a long result does not delay other clients' streams."""
 _ENDED = frozenset(state.encode() for state in ENDED)
 
-Outcome = Sequence[bytes] | Exception
+RawResult = Sequence[bytes] | Exception
 """All events of an ended job, none if they must be read from Redis, or the error of the reader."""
 
 
@@ -33,19 +33,19 @@ class ReaderLostError(Exception):
     """Redis cannot be read; the client should get an error at once."""
 
 
-class Calls:
-    """The calls that wait in one event loop."""
+class BlockingRequests:
+    """The blocking requests that wait in one event loop."""
 
     def __init__(self, store: AsyncStore) -> None:
-        self._line = Line(store.client)
-        self._looking = Line(store.client)
+        self._connection = DedicatedConnection(store.client)
+        self._state_connection = DedicatedConnection(store.client)
         self._keys = store.keys
-        self._waiting: dict[str, asyncio.Future[Outcome]] = {}
+        self._waiting: dict[str, asyncio.Future[RawResult]] = {}
         self._awaited: set[str] = set()
         """Jobs that have been submitted."""
         self._absent: set[str] = set()
-        """Those of them that Redis did not know at the last look."""
-        self._pages: Gathering[tuple[str, bytes], RawEntries] = Gathering(self._read)
+        """Those of them that Redis did not know at the last poll."""
+        self._pages: MicroBatcher[tuple[str, bytes], RawEntries] = MicroBatcher(self._read)
 
     def __len__(self) -> int:
         return len(self._waiting)
@@ -91,25 +91,25 @@ class Calls:
             except (RedisError, OSError) as error:
                 raise ReaderLostError from error
             events += [decode(data) for _, (_, data) in entries]
-            if len(entries) < PAGE:
+            if len(entries) < PAGE_SIZE:
                 return events
             after = b"(" + entries[-1][0]
 
     async def watch(self) -> None:
-        """Look at the states of the jobs that calls wait for, until cancelled."""
+        """Poll the states of the jobs that requests wait for, until cancelled."""
         while True:
-            await asyncio.sleep(LOOK)
+            await asyncio.sleep(POLL_INTERVAL)
             try:
                 await self._look([job_id for job_id, it in self._waiting.items() if not it.done()])
             except (RedisError, OSError):
-                continue  # the reader meets the same error and fails the calls
+                continue  # the reader meets the same error and fails the requests
 
     async def _look(self, job_ids: Sequence[str]) -> None:
         if not job_ids:
             return
         commands = [("HGET", self._keys.job(job_id), "state") for job_id in job_ids]
         async with Bounded(COMMAND_TIMEOUT):
-            states = await self._looking.ask_all(commands)
+            states = await self._state_connection.ask_all(commands)
         for job_id, state in zip(job_ids, states, strict=True):
             if state in _ENDED:
                 self.ended(job_id)
@@ -121,12 +121,13 @@ class Calls:
 
     async def _read(self, pages: Sequence[tuple[str, bytes]]) -> list[Any]:
         commands = [
-            ("XRANGE", self._keys.ev(job_id), after, "+", "COUNT", PAGE) for job_id, after in pages
+            ("XRANGE", self._keys.ev(job_id), after, "+", "COUNT", PAGE_SIZE)
+            for job_id, after in pages
         ]
         async with Bounded(COMMAND_TIMEOUT):
-            return await self._line.ask_again(commands)
+            return await self._connection.ask_again(commands)
 
 
-def _resolve(waiting: "asyncio.Future[Outcome]", outcome: Outcome) -> None:
+def _resolve(waiting: "asyncio.Future[RawResult]", outcome: RawResult) -> None:
     if not waiting.done():
         waiting.set_result(outcome)

@@ -5,16 +5,16 @@ import time
 import pytest
 
 from completions.jobs.execute import (
-    MAX_LOSSES,
+    MAX_WORKER_FAILURES,
     Claim,
     Execution,
     NotClaimed,
-    Published,
+    PublishedOutput,
     Verdict,
 )
 from completions.jobs.reconcile import RECHECKS, reconcile
 from completions.jobs.store import JobStore
-from completions.jobs.submit import WEB_LEASE, submit_kept
+from completions.jobs.submit import WEB_LEASE, submit_durable
 from tests.completions.jobs.job_making import PREFIX, die, ending, new_job, step, stream
 
 pytestmark = pytest.mark.integration
@@ -31,7 +31,7 @@ async def test_a_dead_workers_job_goes_on_and_the_dead_is_fenced_off(
     (new,) = other_worker.claim(["cmpl-1"])
     assert new.attempt == old.attempt + 1
     assert new.sequence_number == 2
-    assert other_worker.published("cmpl-1") == Published({0: [5]}, set())
+    assert other_worker.published("cmpl-1") == PublishedOutput({0: [5]}, set())
 
     verdicts, written = worker.publish(
         [step(old, [(0, [9], "x", None, None)], 2)], [ending(old, 3)]
@@ -45,7 +45,7 @@ async def test_a_dead_workers_job_goes_on_and_the_dead_is_fenced_off(
 
 async def test_a_job_that_kills_its_workers_fails(submission, redis_client):
     await submission.submit(new_job())
-    for attempt in range(MAX_LOSSES):
+    for attempt in range(MAX_WORKER_FAILURES):
         execution = Execution(JobStore(redis_client, PREFIX), f"victim-{attempt}")
         execution.beat("m", {})
         (claim,) = execution.claim(["cmpl-1"])
@@ -58,7 +58,7 @@ async def test_a_job_that_kills_its_workers_fails(submission, redis_client):
 
 async def test_a_released_job_is_not_counted_as_a_loss(submission, worker, redis_client):
     await submission.submit(new_job())
-    for _ in range(MAX_LOSSES + 2):
+    for _ in range(MAX_WORKER_FAILURES + 2):
         (claim,) = worker.claim(["cmpl-1"])
         worker.release([("cmpl-1", claim.attempt)], lost=False)
     assert [lost.job_id for lost in reconcile(JobStore(redis_client, PREFIX))] == ["cmpl-1"]
@@ -157,9 +157,9 @@ async def test_a_worker_that_never_ends_a_job_loses_it(submission, worker, redis
 async def test_background_jobs_survive_the_loss_of_redis(submission, redis_client, worker):
     job = new_job()
     await submission.submit(job)
-    assert submit_kept(JobStore(redis_client, PREFIX), [job]) == [False]
+    assert submit_durable(JobStore(redis_client, PREFIX), [job]) == [False]
     redis_client.flushall()
-    assert submit_kept(JobStore(redis_client, PREFIX), [job]) == [True]
+    assert submit_durable(JobStore(redis_client, PREFIX), [job]) == [True]
     assert [lost.job_id for lost in reconcile(JobStore(redis_client, PREFIX))] == ["cmpl-1"]
 
 
@@ -179,14 +179,14 @@ async def test_a_redis_that_lost_its_last_second_has_the_tokens_made_again(
 
     (again,) = other_worker.claim(["cmpl-1"])
     assert again.sequence_number == 2
-    assert other_worker.published("cmpl-1") == Published({0: [5]}, set())
+    assert other_worker.published("cmpl-1") == PublishedOutput({0: [5]}, set())
 
 
 async def test_a_job_that_breaks_every_engine_fails_even_if_each_reports_it(
     submission, worker, redis_client
 ):
     await submission.submit(new_job())
-    for _ in range(MAX_LOSSES):
+    for _ in range(MAX_WORKER_FAILURES):
         (claim,) = worker.claim(["cmpl-1"])
         worker.release([("cmpl-1", claim.attempt)], lost=True)
     assert worker.claim(["cmpl-1"]) == [NotClaimed("cmpl-1", "done")]
@@ -199,7 +199,7 @@ async def test_a_job_that_breaks_workers_is_separated_from_its_neighbours(
     """Both have lost two workers; one more would end either, so they run one after the other."""
     for name in ("cmpl-1", "cmpl-2"):
         await submission.submit(new_job(name))
-    for _ in range(MAX_LOSSES - 1):
+    for _ in range(MAX_WORKER_FAILURES - 1):
         claims = worker.claim(["cmpl-1", "cmpl-2"])
         worker.release([(claim.job_id, claim.attempt) for claim in claims], lost=True)
 
@@ -216,14 +216,14 @@ async def test_a_job_that_waits_for_another_to_run_alone_loses_no_further_worker
     """Its last worker died. Each message that finds it still waiting is another claim."""
     for name in ("cmpl-1", "cmpl-2"):
         await submission.submit(new_job(name))
-    for attempt in range(MAX_LOSSES - 1):
+    for attempt in range(MAX_WORKER_FAILURES - 1):
         victim = Execution(JobStore(redis_client, PREFIX), f"victim-{attempt}")
         victim.beat("m", {})
         victim.claim(["cmpl-1", "cmpl-2"])
         die(redis_client, victim)
 
     (first,) = worker.claim(["cmpl-1"])
-    for _ in range(MAX_LOSSES):
+    for _ in range(MAX_WORKER_FAILURES):
         assert worker.claim(["cmpl-2"]) == [NotClaimed("cmpl-2", "elsewhere")]
         redis_client.zadd(f"{PREFIX}open", {"cmpl-2": 0})
         assert [lost.job_id for lost in reconcile(JobStore(redis_client, PREFIX))] == ["cmpl-2"]

@@ -15,10 +15,10 @@ from django.db import IntegrityError, InterfaceError, OperationalError, transact
 from completions.batches import results
 from completions.batches.lines import LINE_TTL
 from completions.batches.receipts.receipt import BuildOf
-from completions.jobs import kept
-from completions.jobs.ended import FIRST, EndedJob, forget, read_ended
+from completions.jobs import durable
+from completions.jobs.ended import FIRST, EndedJob, delete_entries, read_ended
 from completions.jobs.store import SyncStore
-from completions.jobs.workers import build_of
+from completions.jobs.workers import find_build
 from completions.usage import ledger
 
 logger = logging.getLogger(__name__)
@@ -34,7 +34,7 @@ def settle(store: SyncStore) -> int:
     while since is not None:
         jobs, since = read_ended(store, AT_ONCE, since)
         try:
-            stored = _store_all(jobs, partial(build_of, store))
+            stored = _store_all(jobs, partial(find_build, store))
         except IntegrityError as error:
             # The lock was lost, and another worker stored some jobs. The next run skips them.
             logger.warning(
@@ -42,8 +42,8 @@ def settle(store: SyncStore) -> int:
             )
             break
         lines = [job for job in stored if job.kind == "batch"]
-        forget(store, lines, LINE_TTL)
-        forget(store, [j for j in stored if j.kind != "batch"], settings.RESULT_TTL)
+        delete_entries(store, lines, LINE_TTL)
+        delete_entries(store, [j for j in stored if j.kind != "batch"], settings.RESULT_TTL)
         _log_failures(stored)
         settled += len(stored)
     return settled
@@ -55,10 +55,10 @@ def _store_all(jobs: Sequence[EndedJob], builds: BuildOf) -> Sequence[EndedJob]:
     Returns the stored jobs. The others stay in Redis and are retried, without delaying later jobs.
     """
     try:
-        answers = [results.answer(job) for job in jobs if job.kind == "batch" and job.view]
+        answers = [results.answer(job) for job in jobs if job.kind == "batch" and job.context]
         with transaction.atomic():
             ledger.record(jobs)
-            kept.keep_results([job for job in jobs if job.kept and job.kind != "batch"])
+            durable.store_results([job for job in jobs if job.is_durable and job.kind != "batch"])
             results.keep(answers, builds)
     except (IntegrityError, OperationalError, InterfaceError):
         raise  # a fault of SQL, not of a job

@@ -8,23 +8,23 @@ from functools import partial
 
 from django.db import IntegrityError
 
-from completions.jobs.ended import EndedJob, pack, unpack
+from completions.jobs.ended import EndedJob, compress_events, decompress_events
 from completions.jobs.events import EndEvent
 from completions.jobs.limits import Limits
-from completions.jobs.reconcile import missing
+from completions.jobs.reconcile import find_missing
 from completions.jobs.record import IdempotencyKey, JobRecord, NewJob
 from completions.jobs.store import SyncStore
-from completions.jobs.submit import submit_kept
+from completions.jobs.submit import submit_durable
 from completions.models import Job, JobStatus
 from completions.models.parts import parts
 from completions.models.release import release, released
 from completions.models.timed_ids import time_in
 
-_UNSETTLED = timedelta(seconds=10)
-"""Age up to which a job may not have reached Redis yet."""
-_AT_ONCE = 500
-_SAME = (
-    "id", "kind", "model", "organization_id", "api_key_id", "request", "view", "ttl", "prices",
+_SUBMISSION_TIME = timedelta(seconds=10)
+"""A job younger than this may not be in Redis yet; do not resubmit it."""
+_BATCH_SIZE = 500
+_SHARED_FIELDS = (
+    "id", "kind", "model", "organization_id", "api_key_id", "request", "context", "ttl", "prices",
     "request_id",
 )  # fmt: skip
 """Fields that Job and NewJob share."""
@@ -37,7 +37,7 @@ class KeyTakenError(Exception):
 async def store(job: NewJob) -> None:
     """Insert the job; from then on it survives the loss of Redis. Raises KeyTakenError."""
     deadline = datetime.fromtimestamp(job.deadline, UTC)
-    row = Job(deadline_at=deadline, **{name: getattr(job, name) for name in _SAME})
+    row = Job(deadline_at=deadline, **{name: getattr(job, name) for name in _SHARED_FIELDS})
     row.created_at = time_in(job.id) or row.created_at
     if job.idempotency is not None:
         row.route = job.idempotency.route
@@ -62,7 +62,7 @@ async def find(job_id: str, now: datetime) -> JobRecord | None:
     await release()
     if job is None or (job.expires_at is not None and job.expires_at <= now):
         return None
-    return record_of(job)
+    return make_record(job)
 
 
 async def find_by_key(
@@ -76,7 +76,7 @@ async def find_by_key(
     return (job.id, job.body_digest) if job else None
 
 
-def keep_results(ended: Sequence[EndedJob]) -> None:
+def store_results(ended: Sequence[EndedJob]) -> None:
     """Store how jobs ended, with their events, in the caller's transaction."""
     by_id = {job.id: job for job in ended if job.stream}
     jobs = list(Job.objects.filter(id__in=by_id, status=JobStatus.QUEUED))
@@ -86,7 +86,7 @@ def keep_results(ended: Sequence[EndedJob]) -> None:
         job.error_code = end.error.code if end.error else ""
         job.finished_at = datetime.fromtimestamp(end.finished, UTC)
         job.expires_at = job.finished_at + timedelta(seconds=job.ttl)
-        job.events = pack(end.stream)
+        job.events = compress_events(end.stream)
         job.request = {}
     columns = ["status", "error_code", "finished_at", "expires_at", "events", "request"]
     Job.objects.bulk_update(jobs, columns)
@@ -101,13 +101,13 @@ def prune(now: datetime) -> int:
 def resubmit_lost(store: SyncStore, now: datetime) -> int:
     """Put back jobs that have not ended and that Redis does not know. Returns how many."""
     restored = 0
-    waiting = Job.objects.filter(status=JobStatus.QUEUED, created_at__lt=now - _UNSETTLED)
-    ids = waiting.values_list("id", flat=True).iterator(chunk_size=_AT_ONCE)
-    for job_ids in parts(ids, _AT_ONCE):
-        if lost_ids := missing(store, job_ids):
+    waiting = Job.objects.filter(status=JobStatus.QUEUED, created_at__lt=now - _SUBMISSION_TIME)
+    ids = waiting.values_list("id", flat=True).iterator(chunk_size=_BATCH_SIZE)
+    for job_ids in parts(ids, _BATCH_SIZE):
+        if lost_ids := find_missing(store, job_ids):
             rows = waiting.filter(id__in=lost_ids).select_related("organization", "api_key")
             lost = [_restored(row) for row in rows]
-            restored += submit_kept(store, lost).count(True)
+            restored += submit_durable(store, lost).count(True)
     return restored
 
 
@@ -121,19 +121,19 @@ def _new_job(job: Job) -> NewJob:
     key = None
     if job.idempotency_key:
         key = IdempotencyKey(job.route, job.idempotency_key, job.body_digest)
-    same = {name: getattr(job, name) for name in _SAME}
+    same = {name: getattr(job, name) for name in _SHARED_FIELDS}
     return NewJob(deadline=job.deadline_at.timestamp(), idempotency=key, **same)
 
 
-def record_of(job: Job) -> JobRecord:
+def make_record(job: Job) -> JobRecord:
     """The record of a job, as stored in SQL."""
     new = _new_job(job)
     created = job.created_at.timestamp()
-    queued = replace(JobRecord.queued(new), created=created, request=new.request_json)
+    queued = replace(JobRecord.from_new(new), created=created, request=new.request_json)
     if job.events is None:
         return queued
-    events = unpack(bytes(job.events))
+    events = decompress_events(bytes(job.events))
     end = events[-1]
     assert isinstance(end, EndEvent)
     assert job.finished_at is not None
-    return queued.ended_as(end, job.finished_at.timestamp(), events)
+    return queued.with_end(end, job.finished_at.timestamp(), events)

@@ -6,7 +6,7 @@ from datetime import datetime
 from completions.catalog import model_files
 from completions.jobs import operate
 from completions.jobs.store import SyncStore
-from completions.jobs.workers import WorkerRecord, watch_workers
+from completions.jobs.workers import WorkerRecord, list_workers_sync
 from completions.models import LoadSample
 
 _COLUMNS = {
@@ -20,10 +20,10 @@ _COLUMNS = {
 def sample(store: SyncStore, now: datetime) -> None:
     """Store a sample for every served model. The first sample of a minute is kept."""
     queued: dict[str, Counter[str]] = defaultdict(Counter)
-    for (model, kind), count in operate.queued(store).items():
+    for (model, kind), count in operate.count_queued(store).items():
         queued[model][_COLUMNS[kind]] += count
     serving: dict[str, list[WorkerRecord]] = defaultdict(list)
-    for worker in watch_workers(store):
+    for worker in list_workers_sync(store):
         serving[worker.model].append(worker)
     LoadSample.objects.bulk_create(
         [

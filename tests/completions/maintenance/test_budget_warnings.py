@@ -6,9 +6,9 @@ from decimal import Decimal
 
 import pytest
 
+from completions.maintenance.budget_warnings import warn
 from completions.models import BudgetWarning, UsageHour
 from completions.models.usage import NANOS
-from completions.upkeep.budget_warnings import warn
 
 pytestmark = pytest.mark.django_db
 

@@ -14,7 +14,7 @@ Work = Callable[[Sequence[Item]], Awaitable[Sequence[Result | Exception]]]
 """Returns one result per item, an exception for an item that failed; raises if all failed."""
 
 
-class Gathering(Generic[Item, Result]):
+class MicroBatcher(Generic[Item, Result]):
     """Bound to one event loop; works on one batch at a time."""
 
     def __init__(self, work: Work[Item, Result]) -> None:

@@ -9,7 +9,7 @@ from django.contrib.sessions.models import Session
 from django.db.models import QuerySet
 
 from completions.batches import files, uploads, writing
-from completions.jobs import kept
+from completions.jobs import durable
 from completions.models import BudgetWarning, LoadSample, StoredPrompt, UsageRecord
 from completions.usage import ledger
 from completions.webhooks import deliveries
@@ -30,7 +30,7 @@ def prune(now: datetime) -> Counter[str]:
             "files": files.prune(now),
             "uploads": uploads.prune(now),
             "left bodies of uploads": uploads.prune_left(now),
-            "jobs": kept.prune(now),
+            "jobs": durable.prune(now),
             "usage records": _delete(UsageRecord.objects.filter(finished_at__lt=records)),
             "stored prompts": _delete(StoredPrompt.objects.filter(created_at__lt=prompts)),
             "webhook deliveries": deliveries.prune(now - DELIVERIES_KEPT),

@@ -9,7 +9,7 @@ import pytest
 from asgiref.sync import async_to_sync
 from django.utils import timezone
 
-from completions.jobs import kept
+from completions.jobs import durable
 from completions.jobs.ended import read_ended
 from completions.jobs.events import Usage
 from completions.jobs.execute import Ending, Execution
@@ -44,8 +44,8 @@ def test_a_restored_job_is_the_same_to_the_operator(owner, redis_client):
     """Its lines in the log bear the client's id, and its prompt is kept where prompts are."""
     Organization.objects.update(store_prompts=True)
     made = replace(new_job(owner, "traced"), request_id="req_1", prices=(1, 1, 2))
-    async_to_sync(kept.store)(made)
-    kept.resubmit_lost(JobStore(redis_client, PREFIX), later())
+    async_to_sync(durable.store)(made)
+    durable.resubmit_lost(JobStore(redis_client, PREFIX), later())
     worker = Execution(JobStore(redis_client, PREFIX), "w")
     (claim,) = worker.claim(["traced"])
     assert claim.request_id == "req_1"
@@ -61,11 +61,11 @@ def later():
 
 def test_an_emptied_redis_gets_its_jobs_back(owner, redis_client):
     for number in range(3):
-        async_to_sync(kept.store)(new_job(owner, f"job-{number}"))
+        async_to_sync(durable.store)(new_job(owner, f"job-{number}"))
     store = JobStore(redis_client, PREFIX)
-    assert kept.resubmit_lost(store, timezone.now()) == 0  # still on the way
-    assert kept.resubmit_lost(store, later()) == 3
-    assert kept.resubmit_lost(store, later()) == 0
+    assert durable.resubmit_lost(store, timezone.now()) == 0  # still on the way
+    assert durable.resubmit_lost(store, later()) == 3
+    assert durable.resubmit_lost(store, later()) == 0
     assert {lost.job_id for lost in reconcile(store)} == {"job-0", "job-1", "job-2"}
     worker = Execution(store, "w")
     (claim,) = worker.claim(["job-1"])
@@ -79,8 +79,8 @@ def test_a_restored_job_takes_its_place(owner, redis_client):
     bucket = f"{PREFIX}limits:{owner.key.pk}"
     redis_client.hset(bucket, mapping={"requests": 3, "at": time.time()})
     for job_id in ("first", "second"):
-        async_to_sync(kept.store)(new_job(owner, job_id))
-    assert kept.resubmit_lost(store, later()) == 2
+        async_to_sync(durable.store)(new_job(owner, job_id))
+    assert durable.resubmit_lost(store, later()) == 2
     assert set(redis_client.zrange(busy, 0, -1)) == {b"first", b"second"}
     assert redis_client.ttl(busy) > 60
     assert redis_client.hget(bucket, "requests") == b"3"
@@ -91,14 +91,14 @@ def test_a_restored_job_takes_its_place(owner, redis_client):
 
 
 def test_ended_jobs_stay_ended(owner, redis_client):
-    async_to_sync(kept.store)(new_job(owner, "done"))
+    async_to_sync(durable.store)(new_job(owner, "done"))
     Job.objects.update(status="completed")
-    assert kept.resubmit_lost(JobStore(redis_client, PREFIX), later()) == 0
+    assert durable.resubmit_lost(JobStore(redis_client, PREFIX), later()) == 0
 
 
 def test_a_lost_job_is_still_found_as_queued(owner):
-    async_to_sync(kept.store)(new_job(owner, "lost"))
-    record = async_to_sync(kept.find)("lost", timezone.now())
+    async_to_sync(durable.store)(new_job(owner, "lost"))
+    record = async_to_sync(durable.find)("lost", timezone.now())
     assert (record.state, record.organization_id) == ("queued", owner.organization.pk)
-    async_to_sync(kept.discard)("lost")
-    assert async_to_sync(kept.find)("lost", timezone.now()) is None
+    async_to_sync(durable.discard)("lost")
+    assert async_to_sync(durable.find)("lost", timezone.now()) is None

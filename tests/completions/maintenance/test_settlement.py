@@ -9,14 +9,14 @@ from asgiref.sync import async_to_sync
 from django.db import OperationalError
 from django.utils import timezone
 
-from completions.jobs import events, kept
+from completions.jobs import durable, events
 from completions.jobs.ended import read_ended
 from completions.jobs.execute import Ending, Execution
 from completions.jobs.record import NewJob
 from completions.jobs.store import JobStore
-from completions.jobs.submit import submit_kept
+from completions.jobs.submit import submit_durable
+from completions.maintenance import settlement
 from completions.models import Job, UsageRecord
-from completions.upkeep import settlement
 from completions.usage import ledger
 
 pytestmark = [pytest.mark.integration, pytest.mark.django_db(transaction=True)]
@@ -31,7 +31,7 @@ def run_job(client, tenant, job_id, state="completed", error=None, kind="backgro
         time.time() + 60, 60,
         request_id=f"req_{job_id}",
     )  # fmt: skip
-    submit_kept(JobStore(client, PREFIX), [job])
+    submit_durable(JobStore(client, PREFIX), [job])
     worker = Execution(JobStore(client, PREFIX), "w")
     worker.beat("m", {})
     (claim,) = worker.claim([job_id])
@@ -75,7 +75,7 @@ def test_a_clock_that_jumped_makes_no_number_that_postgresql_refuses(owner, redi
 def test_a_flush_that_died_before_deleting_is_repeated_harmlessly(owner, redis_client, monkeypatch):
     run_job(redis_client, owner, "a")
     with monkeypatch.context() as patch:
-        patch.setattr(settlement, "forget", lambda *_: 1 / 0)
+        patch.setattr(settlement, "delete_entries", lambda *_: 1 / 0)
         with pytest.raises(ZeroDivisionError):
             settle(redis_client)
     assert settle(redis_client) == 1
@@ -137,7 +137,7 @@ def test_records_of_a_deleted_key_hold_nothing_up(owner, stranger, redis_client)
 def store(tenant, job_id):
     Job.objects.create(
         id=job_id, organization=tenant.organization, api_key=tenant.key, model="m", request={},
-        view={"id": job_id}, deadline_at=datetime.now(UTC), ttl=60,
+        context={"id": job_id}, deadline_at=datetime.now(UTC), ttl=60,
     )  # fmt: skip
 
 
@@ -148,8 +148,8 @@ def test_a_background_job_learns_its_end(owner, redis_client):
     job = Job.objects.get(id="a")
     assert (job.status, job.error_code) == ("failed", "worker_error")
     assert job.expires_at - job.finished_at == timedelta(seconds=60)
-    record = async_to_sync(kept.find)("a", timezone.now())
-    assert record.ended
+    record = async_to_sync(durable.find)("a", timezone.now())
+    assert record.has_ended
     assert record.error == events.JobError("worker_error", "gone")
     assert record.usage == events.Usage(3, 5, 1)
     assert record.sequence_number == 1
@@ -173,9 +173,9 @@ def test_a_result_expires(owner, redis_client):
     run_job(redis_client, owner, "a")
     settle(redis_client)
     late = timezone.now() + timedelta(seconds=61)
-    assert async_to_sync(kept.find)("a", late) is None
-    assert kept.prune(timezone.now()) == 0
-    assert kept.prune(late) == 1
+    assert async_to_sync(durable.find)("a", late) is None
+    assert durable.prune(timezone.now()) == 0
+    assert durable.prune(late) == 1
 
 
 def test_a_job_deleted_meanwhile_stays_deleted(owner, redis_client):

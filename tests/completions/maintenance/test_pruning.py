@@ -10,8 +10,8 @@ from django.core.management import call_command
 from django.utils import timezone
 from pytest_django.fixtures import Settings
 
+from completions.maintenance import pruning
 from completions.models import LoadSample, StoredPrompt, UsageHour, UsageRecord
-from completions.upkeep import pruning
 from tests.completions.conftest import Tenant
 
 

@@ -4,12 +4,12 @@ import asyncio
 
 import pytest
 
-from completions.jobs import calls, events
-from completions.jobs.calls import ReaderLostError
+from completions.jobs import blocking_requests, events
+from completions.jobs.blocking_requests import ReaderLostError
 from completions.jobs.events import EndEvent, Usage
 from completions.jobs.execute import Ending, StepEvent
 from completions.jobs.follow import EventReader
-from completions.jobs.gathering import Gathering
+from completions.jobs.micro_batcher import MicroBatcher
 from completions.jobs.record import IdempotencyKey
 from tests.completions.jobs.job_making import PREFIX, new_job
 
@@ -21,14 +21,14 @@ CONTROL = f"{PREFIX}ctl:web-1"
 @pytest.fixture
 def frequent_looks(monkeypatch):
     """Requested before `reading`, whose first look would otherwise be a second away."""
-    monkeypatch.setattr(calls, "LOOK", 0.05)
+    monkeypatch.setattr(blocking_requests, "POLL_INTERVAL", 0.05)
 
 
 @pytest.fixture
 async def reading(valkey, redis_client):
     event_reader = EventReader(valkey.url, PREFIX, "web-1", lambda: None)
     tasks = [asyncio.create_task(event_reader.run())]
-    tasks.append(asyncio.create_task(event_reader.calls.watch()))
+    tasks.append(asyncio.create_task(event_reader.blocking_requests.watch()))
     yield event_reader
     for task in tasks:
         task.cancel()
@@ -48,7 +48,7 @@ def run(worker, job_id, steps, text="-"):
 
 async def result(event_reader, job_id):
     async with asyncio.timeout(10):
-        return await event_reader.calls.result(job_id)
+        return await event_reader.blocking_requests.result(job_id)
 
 
 def numbers(read):
@@ -59,7 +59,7 @@ def numbers(read):
 async def test_many_calls_have_their_results_when_they_end(reading, submission, worker):
     ids = [f"cmpl-{number}" for number in range(20)]
     for job_id in ids:
-        reading.calls.expect(job_id)
+        reading.blocking_requests.expect(job_id)
         await submission.submit(new_job(job_id, "sync"))
     run(worker, ids[0], 2)  # before anybody waits
     waiting = [asyncio.create_task(result(reading, job_id)) for job_id in ids]
@@ -70,20 +70,20 @@ async def test_many_calls_have_their_results_when_they_end(reading, submission, 
     found = await asyncio.gather(*waiting)
     assert [numbers(read) for read in found] == [list(range(1, last + 2)) for last in steps]
     assert found[0][-1] == EndEvent(3, "completed", None, Usage(2, 2))
-    assert len(reading.calls) == 0
+    assert len(reading.blocking_requests) == 0
     assert reading.streams == {CONTROL.encode(), b"t:keys"}  # their streams are not followed
 
 
 async def test_a_long_result_is_read_in_pages(reading, submission, worker, monkeypatch):
-    monkeypatch.setattr(calls, "PAGE", 3)
-    reading.calls.expect("cmpl-1")
+    monkeypatch.setattr(blocking_requests, "PAGE_SIZE", 3)
+    reading.blocking_requests.expect("cmpl-1")
     await submission.submit(new_job(kind="sync"))
     run(worker, "cmpl-1", 70)
     assert numbers(await result(reading, "cmpl-1")) == list(range(1, 72))
 
 
 async def test_cancelling_a_queued_call_ends_it(reading, submission, worker):
-    reading.calls.expect("cmpl-1")
+    reading.blocking_requests.expect("cmpl-1")
     await submission.submit(new_job(kind="sync"))
     await submission.cancel("cmpl-1")
     (end,) = await result(reading, "cmpl-1")
@@ -94,7 +94,7 @@ async def test_an_unannounced_end_is_found(
     frequent_looks, reading, submission, worker, redis_client
 ):
     """A worker of an older version writes the same, but for the word to the web process."""
-    reading.calls.expect("cmpl-1")
+    reading.blocking_requests.expect("cmpl-1")
     await submission.submit(new_job(kind="sync"))
     waiting = asyncio.create_task(result(reading, "cmpl-1"))
     await asyncio.sleep(0.2)
@@ -108,13 +108,13 @@ async def test_an_unannounced_end_is_found(
 async def test_calls_learn_soon_that_redis_was_emptied(
     valkey, submission, worker, redis_client, monkeypatch
 ):
-    monkeypatch.setattr(calls, "LOOK", 0.02)
+    monkeypatch.setattr(blocking_requests, "POLL_INTERVAL", 0.02)
     reading = EventReader(valkey.url, PREFIX, "web-1", lambda: None)
-    reading.calls.expect("early")  # not submitted yet
-    reading.calls.expect("cmpl-1")
+    reading.blocking_requests.expect("early")  # not submitted yet
+    reading.blocking_requests.expect("cmpl-1")
     await submission.submit(new_job(kind="sync"))
     waiting = asyncio.create_task(result(reading, "cmpl-1"))
-    watching = asyncio.create_task(reading.calls.watch())
+    watching = asyncio.create_task(reading.blocking_requests.watch())
     redis_client.delete(f"{PREFIX}job:cmpl-1")
     with pytest.raises(ReaderLostError):
         await waiting
@@ -127,7 +127,7 @@ async def test_calls_learn_soon_that_redis_was_emptied(
 
 
 async def test_a_result_without_its_end_is_lost(reading, submission, worker, redis_client):
-    reading.calls.expect("cmpl-1")
+    reading.blocking_requests.expect("cmpl-1")
     await submission.submit(new_job(kind="sync"))
     redis_client.xadd(CONTROL, {"d": "cmpl-1"})
     with pytest.raises(ReaderLostError):
@@ -135,14 +135,14 @@ async def test_a_result_without_its_end_is_lost(reading, submission, worker, red
 
 
 async def test_a_call_whose_client_hangs_up_is_forgotten(reading):
-    reading.calls.expect("cmpl-1")
+    reading.blocking_requests.expect("cmpl-1")
     waiting = asyncio.create_task(result(reading, "cmpl-1"))
     await asyncio.sleep(0.01)
     waiting.cancel()
     await asyncio.gather(waiting, return_exceptions=True)
-    reading.calls.expect("cmpl-2")
-    reading.calls.forget("cmpl-2")
-    assert len(reading.calls) == 0
+    reading.blocking_requests.expect("cmpl-2")
+    reading.blocking_requests.forget("cmpl-2")
+    assert len(reading.blocking_requests) == 0
 
 
 async def test_calls_learn_at_once_that_redis_has_gone(tmp_path_factory):
@@ -152,7 +152,7 @@ async def test_calls_learn_at_once_that_redis_has_gone(tmp_path_factory):
     server.start()
     event_reader = EventReader(server.url, PREFIX, "web-1", lambda: None)
     task = asyncio.create_task(event_reader.run())
-    event_reader.calls.expect("cmpl-1")
+    event_reader.blocking_requests.expect("cmpl-1")
     waiting = asyncio.create_task(result(event_reader, "cmpl-1"))
     await asyncio.sleep(0.1)
     server.stop()
@@ -182,9 +182,9 @@ async def test_a_short_result_comes_with_the_word_of_it(reading, submission, wor
     async def unread(pages):
         raise AssertionError(pages)
 
-    monkeypatch.setattr(reading.calls, "_pages", Gathering(unread))
+    monkeypatch.setattr(reading.blocking_requests, "_pages", MicroBatcher(unread))
     for job_id, steps in (("cmpl-1", 1), ("cmpl-63", 63)):
-        reading.calls.expect(job_id)
+        reading.blocking_requests.expect(job_id)
         await submission.submit(new_job(job_id, "sync"))
         run(worker, job_id, steps)
         assert numbers(await result(reading, job_id)) == list(range(1, steps + 2))
@@ -194,7 +194,7 @@ async def test_a_short_result_comes_with_the_word_of_it(reading, submission, wor
 async def test_a_long_result_is_left_to_be_read(
     reading, submission, worker, redis_client, steps, text
 ):
-    reading.calls.expect("cmpl-1")
+    reading.blocking_requests.expect("cmpl-1")
     await submission.submit(new_job(kind="sync"))
     run(worker, "cmpl-1", steps, text)
     assert redis_client.xrange(CONTROL)[-1][1] == {b"d": b"cmpl-1"}

@@ -141,7 +141,7 @@ async def test_messages_whose_jobs_need_no_worker_are_settled(
     assert other_worker.claim(["elsewhere"])[0].attempt == 1
     names = ["waits", "ended", "old", "elsewhere", "unknown"]
     assert worker.take("m", rooms(0), names).settled == {
-        "ended": "done", "old": "unlined", "elsewhere": "elsewhere", "unknown": "gone",
+        "ended": "done", "old": "unqueued", "elsewhere": "elsewhere", "unknown": "gone",
     }  # fmt: skip
 
 

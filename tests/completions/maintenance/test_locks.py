@@ -6,8 +6,8 @@ from collections.abc import Callable
 import pytest
 
 from completions.jobs.store import JobStore
-from completions.upkeep import locks
-from completions.upkeep.locks import lease
+from completions.maintenance import locks
+from completions.maintenance.locks import lease
 
 pytestmark = pytest.mark.integration
 

@@ -1,1 +1,0 @@
-"""Periodic work of the CPU worker: settling ended jobs, sampling the load, pruning."""
