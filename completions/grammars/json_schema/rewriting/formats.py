@@ -46,12 +46,13 @@ _DURATION = rf"P(?:{_DURATION_DATE}(?:{_DURATION_TIME})?|{_DURATION_TIME}|[0-9]+
 # RFC 1123, 2.1, with RFC 1034, 3.5.
 
 
-def _label(edge: str, inner: str) -> str:
-    """A label of up to 63 characters that begins and ends with `edge`. RFC 5890, 2.3.1: one with
+def _label(edge: str, inner: str, first: str = "") -> str:
+    """A label of up to 63 characters that begins with `first`, by default `edge`, and ends with
+    `edge`. RFC 5890, 2.3.1: one with
     hyphens as its third and fourth character is reserved, or an A-label (xn--), whose Punycode no
     regular expression can check."""
     long = rf"{inner}(?:{edge}{inner}{{0,59}}{edge}|-{edge}(?:{inner}{{0,58}}{edge})?)"
-    return rf"{edge}(?:{inner}?{edge}|{long})?"
+    return rf"{first or edge}(?:{inner}?{edge}|{long})?"
 
 
 MOST_OF_A_HOSTNAME = 253
@@ -61,11 +62,31 @@ _HOSTNAME = rf"{_LABEL}(?:\.{_LABEL})*"
 _WIDE = r"[^\x00-\x7f]"
 # RFC 5890, 2.3.2.3: labels of ASCII, or of characters beyond it. Without separators, what RFC 5892
 # disallows by name (2.6), and what it allows beside certain neighbours only (appendix A).
-_LABEL_WIDE = (
-    r"[^\x00-\x7f\u00b7\u0375\u05f3\u05f4\u0640\u0660-\u0669\u06f0-\u06f9\u07fa\u200c\u200d"
-    r"\u3002\u302e\u302f\u3031-\u3035\u303b\u30fb\uff0e\uff61]"
+_NOT_ALONE = (
+    r"\x00-\x7f\u00b7\u0375\u05f3\u05f4\u0640\u0660-\u0669\u06f0-\u06f9\u07fa\u200c\u200d"
+    r"\u3002\u302e\u302f\u3031-\u3035\u303b\u30fb\uff0e\uff61"
 )
-_WIDE_LABEL = _label(rf"(?:[a-zA-Z0-9]|{_LABEL_WIDE})", rf"(?:[a-zA-Z0-9\-]|{_LABEL_WIDE})")
+_VIRAMA = (
+    r"[\u094d\u09cd\u0a4d\u0acd\u0b4d\u0bcd\u0c4d\u0ccd\u0d3b\u0d3c\u0d4d\u0dca\u0e3a\u0eba\u0f84"
+    r"\u1039\u103a\u1714\u1715\u1734\u17d2\u1a60\u1b44\u1baa\u1bab\u1bf2\u1bf3\u2d7f\ua806\ua82c"
+    r"\ua8c4\ua953\ua9c0\uaaf6\uabed]"
+)
+_JAPANESE = (
+    r"[\u3005\u3007\u3041-\u3096\u309d-\u309f\u30a1-\u30fa\u30fd-\u30ff\u3400-\u4dbf\u4e00-\u9fff]"
+)
+_GREEK = r"[\u0386\u0388-\u038a\u038c\u038e-\u03a1\u03a3-\u03e1\u03f0-\u03ff]"
+# Appendix A.3 to A.7: what a label may begin with, as one part of it; letters only as neighbours.
+_MIDDLE_DOT = r"l(?:\u00b7l)+"
+_HEBREW = r"[\u05d0-\u05ea\u05ef-\u05f2]"
+_PAIR = rf"\u0375{_GREEK}|{_HEBREW}[\u05f3\u05f4]|\u30fb{_JAPANESE}|{_JAPANESE}\u30fb"
+_PART = rf"[a-zA-Z0-9]|[^{_NOT_ALONE}]|{_MIDDLE_DOT}|{_PAIR}|{_VIRAMA}[\u200c\u200d]"  # A.1, A.2
+# RFC 5891, 4.2.3.2: no combining mark comes first. No hyphen follows a pair: it could be the third
+# character.
+_BEGINNING = rf"(?:[a-zA-Z0-9]|[^{_NOT_ALONE}\p{{M}}]|{_MIDDLE_DOT})"
+_WIDE_LABEL = (
+    rf"(?:{_label(f'(?:{_PART})', f'(?:{_PART}|-)', _BEGINNING)}"
+    rf"|(?:{_PAIR})(?:(?:{_PART})(?:(?:{_PART}|-){{0,58}}(?:{_PART}))?)?)"
+)
 _WIDE_HOSTNAME = rf"{_WIDE_LABEL}(?:[.\u3002\uff0e\uff61]{_WIDE_LABEL})*"
 # RFC 2673, 3.2, and RFC 4291, 2.2.
 _OCTET = r"(?:25[0-5]|2[0-4][0-9]|1[0-9][0-9]|[1-9]?[0-9])"
