@@ -57,7 +57,8 @@ def test_a_grammar_keeps_its_language(rng: random.Random) -> None:
     try:
         lark = ebnf.translate(text)
     except GrammarError as error:
-        assume("can never end" not in error.message)
+        # Rare ones exceed the work of the search for safe lexemes. Which ones may change with it.
+        assume("can never end" not in error.message and "too ambiguous" not in error.message)
         raise
     grammar = ebnf.parse(text, DEFAULT_COMPILER)
     for _ in range(8):
