@@ -3,8 +3,9 @@
     python -m benchmarks.peers.gguf [--model FOLDER] [--types Q8_0,Q4_0] [--peers FOLDER]
         [--bfloat16]
 
-llama.cpp is included if ``FOLDER/llama-cpp/bin/python`` has llama-cpp-python, and with
-``--bfloat16`` the engine with the same files in that dtype. Every contender is a process of its
+llama.cpp is included if FOLDER (default: ``PEERS`` of the environment, or ``var/peers``) has the
+environment ``llama-cpp``; otherwise, the run names the command that makes it. With ``--bfloat16``,
+the engine with the same files in that dtype is included. Every contender is a process of its
 own; all get the same random prompts in turn, and the tables give medians. ``OMP_NUM_THREADS`` sets
 the threads of all contenders. ``LLAMA_CPP_REPACKS=0`` keeps llama.cpp from laying weights out
 anew for AMX and vectors. Rates per processor second are in parentheses; with one thread, they
@@ -24,23 +25,23 @@ from transformers import AutoConfig
 from benchmarks import command_line
 from benchmarks.engine.turns import DEMO_MODEL, random_prompts
 from benchmarks.peers import gguf_file
-from benchmarks.peers.__main__ import Contender, Process, running
+from benchmarks.peers.environments import default_folder, install_command, program
+from benchmarks.peers.process import Contender, Process, running
 from benchmarks.peers.protocol import Job
 from workers import gguf_checkpoint
 
+_LLAMA_CPP = "llama-cpp"
 _DTYPES = {"Q8_0": "int8", "Q4_0": "int4", "Q4_1": "int4"}
 
 
-def contenders(
-    model: Path, kind: str, made: Path, peers: Path | None, bfloat16: bool
-) -> list[Contender]:
+def contenders(model: Path, kind: str, made: Path, peers: Path, bfloat16: bool) -> list[Contender]:
     """Return the contenders for one file, which is written into ``made``."""
     file, folder = made / f"{kind}.gguf", made / kind
     gguf_file.write(model, file, kind)
     gguf_checkpoint.describe(file, folder, "bfloat16", str(file))
     own, module = sys.executable, "benchmarks.peers.quire"
     found = [Contender(f"{kind} {_DTYPES[kind]}", module, own, folder, _DTYPES[kind])]
-    if peers is not None and (python := peers / "llama-cpp" / "bin" / "python").exists():
+    if (python := program(peers, _LLAMA_CPP)).exists():
         found.append(
             Contender(f"{kind} llama.cpp", "benchmarks.peers.llama_cpp", str(python), file)
         )
@@ -54,9 +55,12 @@ def main() -> None:
         __doc__, model=DEMO_MODEL, types="Q8_0,Q4_0", batches=[1, 8, 32], prompt_tokens=64,
         new_tokens=64, repeats=3,
     )  # fmt: skip
-    parser.add_argument("--peers", type=Path, help="a folder with an interpreter for llama.cpp")
+    parser.add_argument("--peers", type=Path, default=default_folder())
     parser.add_argument("--bfloat16", action="store_true")
     args = parser.parse_args()
+    if not program(args.peers, _LLAMA_CPP).exists():
+        command = install_command(args.peers, [_LLAMA_CPP])
+        print(f"llama.cpp: missing. To install it: {command}")
     model = Path(args.model).resolve()
     vocab_size: int = AutoConfig.from_pretrained(model).vocab_size
     with ExitStack() as stack:

@@ -1,7 +1,9 @@
-"""llama.cpp through the bindings of llama-cpp-python: all sequences in one batch, greedily."""
+"""llama.cpp through the bindings of llama-cpp-python: all sequences in one batch, greedily. Tokens
+with which all prompts begin are computed once."""
 
 import ctypes
 import os
+from itertools import takewhile
 from typing import Any
 
 import llama_cpp
@@ -9,7 +11,8 @@ import numpy as np
 
 from benchmarks.peers.protocol import Job, Runner, serve
 
-_CONTEXT = 16384
+_CONTEXT = 20480
+"""Tokens of all sequences together."""
 _BATCH = 512
 _SEQUENCES = 64
 _Entry = tuple[int, int, int, bool]
@@ -31,13 +34,14 @@ class _Model:
         self._batch = llama_cpp.llama_batch_init(_BATCH, 0, 1)
 
     def run(self, job: Job) -> list[tuple[list[int], str]]:
-        llama_cpp.llama_memory_clear(llama_cpp.llama_get_memory(self._context), True)
         prompts = job.prompts
+        shared = self._share(prompts)
         latest = self._decode(
             [
                 (token, i, sequence, i == len(prompt) - 1)
                 for sequence, prompt in enumerate(prompts)
                 for i, token in enumerate(prompt)
+                if i >= shared
             ]
         )
         texts = [[token] for token in latest]
@@ -48,6 +52,20 @@ class _Model:
             for text, token in zip(texts, latest, strict=True):
                 text.append(token)
         return [(text, "") for text in texts]
+
+    def _share(self, prompts: list[list[int]]) -> int:
+        """Forget earlier sequences, compute the tokens with which all prompts begin, and return
+        their number. At least the last token of each prompt remains."""
+        memory = llama_cpp.llama_get_memory(self._context)
+        llama_cpp.llama_memory_clear(memory, True)
+        if len(prompts) == 1:
+            return 0
+        columns = zip(*(prompt[:-1] for prompt in prompts), strict=False)
+        shared = [column[0] for column in takewhile(lambda c: len(set(c)) == 1, columns)]
+        self._decode([(token, i, 0, False) for i, token in enumerate(shared)])
+        for sequence in range(1, len(prompts)):
+            llama_cpp.llama_memory_seq_cp(memory, 0, sequence, -1, -1)
+        return len(shared)
 
     def _decode(self, entries: list[_Entry]) -> list[int]:
         """Return the most likely next token of each entry that needs one."""

@@ -18,21 +18,21 @@ Line = tuple[list[int], list[float]]
 
 
 def rates(tables: Sequence[dict[str, Any]]) -> dict[str, Line]:
-    """Tokens per second by contender, from the tables of ``benchmarks.peers``. Runs under a regular
-    expression are Quire's only."""
+    """Tokens per second by contender, from the tables of ``benchmarks.peers`` that have short
+    prompts. Runs under a regular expression are Quire's only."""
     lines: dict[str, Line] = {}
     for table in tables:
-        if table["unit"] != "tokens/s":
+        if table["name"] not in ("64+64", "regex"):
             continue
-        for batch, row in table["rows"].items():
-            for name, rate in row.items():
-                if table["title"] != "free":
+        for row in table["rows"]:
+            for name, rate in row["median"].items():
+                if table["name"] == "regex":
                     if name != "quire":
                         continue
                     name = "quire, constrained"
                 if rate is not None:
                     batches, figures = lines.setdefault(name, ([], []))
-                    batches.append(int(batch))
+                    batches.append(row["batch"])
                     figures.append(rate)
     return lines
 

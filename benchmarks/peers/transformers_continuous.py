@@ -8,9 +8,9 @@ import transformers
 from benchmarks.peers.protocol import Job, Runner, serve
 
 
-def load(path: str) -> tuple[Runner, dict[str, Any]]:
+def load(path: str, dtype: str = "bfloat16") -> tuple[Runner, dict[str, Any]]:
     model: Any = transformers.AutoModelForCausalLM.from_pretrained(
-        path, dtype=torch.bfloat16, attn_implementation="sdpa"
+        path, dtype=dtype, attn_implementation="sdpa"
     )
 
     def run(job: Job) -> list[tuple[list[int], str]]:

