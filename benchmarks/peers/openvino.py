@@ -1,5 +1,5 @@
-"""OpenVINO GenAI's continuous batching on the CPU, with its own choice of the type that it computes
-in. Reads a folder that ``benchmarks.peers.openvino_export`` wrote."""
+"""OpenVINO GenAI's continuous batching on the CPU, with its own choice of the types that it
+computes and keeps keys and values in. Reads a folder that optimum-intel wrote."""
 
 from typing import Any
 
@@ -30,7 +30,12 @@ def load(path: str) -> tuple[Runner, dict[str, Any]]:
         ids = [list(result.m_generation_ids[0]) for result in results]
         return [(one, tokenizer.decode(one) if job.schema else "") for one in ids]
 
-    return run, {"openvino_genai": genai.__version__}
+    core = openvino.Core()
+    types = {
+        name: core.get_property("CPU", name).get_type_name()
+        for name in ("INFERENCE_PRECISION_HINT", "KV_CACHE_PRECISION")
+    }
+    return run, {"openvino_genai": genai.__version__, **types}
 
 
 def _settings(job: Job, seed: int) -> Any:

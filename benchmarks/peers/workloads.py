@@ -12,7 +12,7 @@ REGEX = r"[ -~\n]+"
 @dataclass(frozen=True, slots=True)
 class Shape:
     """A batch of requests that are submitted at once. Each has ``prompt_tokens`` random tokens, of
-    which the first ``shared_tokens`` are the same in all of them."""
+    which the first ``shared_tokens`` are the same in all of them. 0: prompts of the schema."""
 
     batch: int
     prompt_tokens: int
@@ -26,6 +26,8 @@ class Shape:
         return [[*shared, *tokens] for tokens in rest]
 
     def __str__(self) -> str:
+        if not self.prompt_tokens:
+            return str(self.batch)
         return f"{self.batch} x {self.prompt_tokens:,} + {self.new_tokens}"
 
 

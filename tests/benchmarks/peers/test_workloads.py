@@ -18,3 +18,8 @@ def test_every_table_has_a_name_of_its_own_and_a_row_for_each_shape() -> None:
     assert len({workload.name for workload in WORKLOADS}) == len(WORKLOADS)
     for workload in WORKLOADS:
         assert len(set(workload.shapes)) == len(workload.shapes) > 0, workload.name
+
+
+def test_a_row_is_named_by_its_shape() -> None:
+    assert str(Shape(4, 1900, 64)) == "4 x 1,900 + 64"
+    assert str(Shape(4, 0, 256)) == "4"
