@@ -1,6 +1,7 @@
 """Jobs over HTTP with a real Redis: repeated, polled, listed, deleted, expired in Redis."""
 
 import asyncio
+import gc
 import json
 
 import pytest
@@ -322,6 +323,28 @@ async def test_a_key_that_fills_the_queue_leaves_room_for_others(live, stranger,
     assert int(refused.headers["Retry-After"]) >= 1
     live.http = Caller(stranger)
     assert (await live.post(background=True)).status_code == 202
+
+
+async def test_no_answered_body_waits_for_the_garbage_collector(live, settings):
+    """A body of megabytes is few objects, so the collector would find it late."""
+    settings.MAX_QUEUED_BYTES_PER_KEY = 1500
+    length = 17  # of no other list
+    statuses = []
+    gc.collect()
+    gc.disable()
+    try:
+        for body in ({}, {"temperature": -1}):
+            reply = await live.post(prompt=[[65] * length for _ in range(3)], **body)
+            statuses.append(reply.status_code)
+        live.at_once = False
+        for _ in range(2):
+            reply = await live.post(prompt=[[65] * length] * 30, background=True)
+            statuses.append(reply.status_code)
+        del reply
+        assert [o for o in gc.get_objects() if type(o) is list and o == [65] * length] == []
+    finally:
+        gc.enable()
+    assert statuses == [200, 400, 202, 429]
 
 
 async def test_a_key_that_fills_the_queue_with_bytes_leaves_room_for_others(
