@@ -1,5 +1,6 @@
 """Reads settings from environment variables; a wrong value is refused by the variable's name."""
 
+import math
 import os
 import re
 from collections.abc import Sequence
@@ -12,8 +13,16 @@ from redis.connection import parse_url
 _SWITCHES = ("", "true", "on", "ok", "y", "yes", "1", "false", "off", "n", "no", "0")
 """What a variable for yes or no may hold; all but django-environ's own names of true are false."""
 _ORIGIN = re.compile(r"[a-z][a-z0-9+.-]*://([a-z0-9._-]+|\[[0-9a-f:.]+\])(:[0-9]{1,5})?")
-_FORMS = {int: "a whole number", float: "a number", bool: "true or false"}
 
+
+def _finite(text: str) -> float:
+    value = float(text)
+    if not math.isfinite(value):
+        raise ValueError(text)
+    return value
+
+
+_FORMS = {int: "a whole number", float: "a number", _finite: "a number", bool: "true or false"}
 
 FOREIGN = (
     (
@@ -38,13 +47,22 @@ class Environment(environ.Env):  # type: ignore[misc] # it has no types
     def get_value(self, var: str, cast: Any = None, *args: Any, **options: Any) -> Any:
         """Return the value of `var`, converted by `cast`. Raises ImproperlyConfigured."""
         text = os.environ.get(var, "")
-        is_switch = cast is not bool or text.strip().lower() in _SWITCHES
+        is_valid = cast is not bool or text.strip().lower() in _SWITCHES
+        if cast is float and text:  # django-environ would drop the letters of "300s" and "1e3"
+            cast, is_valid = _finite, True
         try:
-            if is_switch:
+            if is_valid:
                 return super().get_value(var, cast, *args, **options)
         except ValueError:
             pass
         raise ImproperlyConfigured(f"{var} is {text!r}; use {_FORMS.get(cast, 'JSON')}")
+
+    def at_least(self, var: str, least: float, default: float) -> float:
+        """Return the number in `var`. Raises ImproperlyConfigured."""
+        value: float = self.float(var, default=default)
+        if value < least:
+            raise ImproperlyConfigured(f"{var} is '{value:g}'; use a number of at least {least:g}")
+        return value
 
     def origins(self, var: str) -> list[str]:
         """Return the origins in `var`, as browsers write them. Raises ImproperlyConfigured."""

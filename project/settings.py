@@ -187,6 +187,8 @@ MAX_HELD_BYTES = env.int("QUIRE_MAX_HELD_BYTES", default=64 * 1024 * 1024)
 
 STEP_LIMIT = env.float("QUIRE_STEP_LIMIT", default=120.0)
 """Seconds after which an engine's step counts as stuck and its worker ends."""
+STEP_MS = env.at_least("QUIRE_STEP_MS", 1, default=80.0)
+"""Milliseconds that a step takes at most while a client reads a stream."""
 
 
 # Limits for checking a constraint; completions/grammars/limits.py explains each.

@@ -1,20 +1,29 @@
 """A job that runs in this worker: what it has generated, and how it ends."""
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Final
 
 from completions.jobs.events import EncodedChoice, JobError, Usage
 from completions.jobs.execute import Claim, Ending, StepEvent
+from completions.jobs.record import Kind
 from workers.attempt_spans import AttemptSpan
-from workers.engine.request import Request, RequestOutput
+from workers.engine.request import Audience, Request, RequestOutput
 from workers.engine.request import Usage as EngineUsage
 from workers.event_encoding import event_choice, job_error, joined
 from workers.job_logs import about
 from workers.metrics import RequestTimes
 
 logger = logging.getLogger(__name__)
+
+AUDIENCES: Final[Mapping[Kind, Audience]] = {
+    "stream": Audience.TOKENS,
+    "sync": Audience.ANSWER,
+    "background": Audience.ANSWER,
+    "batch": Audience.NOBODY,
+}
+"""Who waits for the output of a job. Few clients follow a background job token by token."""
 
 Done = Callable[[], None]
 """Lets Celery acknowledge a message. Must not raise."""

@@ -31,7 +31,7 @@ from workers.engine.request import Request, RequestOutput
 from workers.engine.request import Usage as EngineUsage
 from workers.engine.stats import EngineStats
 from workers.job_logs import EngineLines, about
-from workers.live_job import Done, LiveJob, usage_of
+from workers.live_job import AUDIENCES, Done, LiveJob, usage_of
 from workers.metrics import WorkerMetrics
 from workers.payload import request_params
 from workers.room import BYTES_AT_ONCE, MAX_HELD_BYTES, measure_room
@@ -272,6 +272,7 @@ class Relay:
             return Request(
                 request_id=claim.job_id,
                 organization=claim.organization_id,
+                audience=AUDIENCES[claim.kind],
                 deadline=self._clock() + claim.seconds_left,
                 published={index: tuple(ids) for index, ids in published.tokens.items()},
                 published_ends=frozenset(published.ended),

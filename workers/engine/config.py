@@ -27,8 +27,10 @@ class EngineConfig:
     max_model_len: int | None = None
     max_num_seqs: int = 64
     max_num_batched_tokens: int = 512
-    """Bounds the tokens of one step, and so how long a prompt's chunk delays the sequences that
-    decode beside it."""
+    """Bounds the tokens of one step."""
+    step_ms: float = 80.0
+    """Milliseconds that a step takes at most while somebody reads tokens as they come, as far as
+    the sizes of prompts' chunks can make it so."""
     block_size: int = 16
     """On a GPU it is rounded up to a size that the attention kernel takes."""
     kv_cache_bytes: int | None = None
@@ -88,7 +90,7 @@ class EngineConfig:
                 f"{self.repetition_penalty_scope!r}"
             )
         self._check_ranks()
-        for name in ("max_num_seqs", "block_size", "grammar_threads", "max_waiting"):
+        for name in ("max_num_seqs", "step_ms", "block_size", "grammar_threads", "max_waiting"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} must be at least 1, not {getattr(self, name)}")
         for name in ("max_model_len", "kv_cache_bytes", "num_threads"):

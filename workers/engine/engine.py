@@ -1,6 +1,7 @@
 """The engine: accepts requests from any thread, steps on one, and returns their outputs."""
 
 import logging
+import math
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -39,10 +40,12 @@ from workers.engine.runners import Runner, make_runner
 from workers.engine.sampling.custom_processors import load_processors
 from workers.engine.sampling.sampler import Sampler
 from workers.engine.scheduling.block_pool import BlockPool
+from workers.engine.scheduling.chunk_sizes import ChunkSizes
 from workers.engine.scheduling.deadlines import Deadlines
 from workers.engine.scheduling.prefix_cache import PrefixCache
 from workers.engine.scheduling.saved_states import StatefulPrefixCache
 from workers.engine.scheduling.scheduler import Scheduler
+from workers.engine.scheduling.step_times import measure_work
 from workers.engine.speculation.costs import StepCosts
 from workers.engine.speculation.speculation import Speculation
 from workers.engine.stats import EngineStats
@@ -79,12 +82,16 @@ class Engine:
         self.pool = BlockPool(self.runner.cache.num_blocks)
         self._block_size = config.block_size
         self._prefix_cache = self._make_prefix_cache(config)
+        self._chunk_sizes = ChunkSizes(
+            config.step_ms / 1000 if self.runner.cuts_prompts else math.inf
+        )
         self.scheduler = Scheduler(
             self.pool,
             self._prefix_cache,
             config.block_size,
             config.max_num_seqs,
             config.max_num_batched_tokens,
+            self._chunk_sizes,
         )
         self.speculation = self._speculate(config) if config.speculation else None
         self._max_running = config.max_num_seqs
@@ -316,7 +323,8 @@ class Engine:
         depends on nothing else.
         """
         lap = self._step_seconds.start()
-        self._last_step_at = self._clock()  # a watchdog must not count the sleep before it
+        work = None
+        self._last_step_at = began = self._clock()  # a watchdog must not count the sleep before it
         for state in self._deadlines.passed(self._last_step_at):
             self.live.fail(state, DeadlineExceeded() if state.started else NeverStarted())
         flight = self._ahead or self._launcher.launch(lap)
@@ -326,11 +334,14 @@ class Engine:
             self._ahead = self._launcher.launch_ahead(flight, lap)
             sampled = flight.land()
             lap("sample")
+            work = measure_work(flight.scheduled.chunks)
             self._progress.record(flight, sampled)
             self._steps += 1
         outputs = self.live.collect()
         lap("append")
         self._last_step_at = self._clock()
+        if work is not None:
+            self._chunk_sizes.times.note(work, self._last_step_at - began)
         return outputs
 
     def _serve(

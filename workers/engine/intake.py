@@ -92,6 +92,7 @@ class Intake:
             prompt_len=len(prompt),
             max_total_tokens=max_total,
             priority=request.priority,
+            audience=request.audience,
             organization=request.organization,
             adapter=adapter,
             cache_salt=salt,

@@ -18,7 +18,8 @@ from workers.engine.ranks.leader import LeadingRunner
 from workers.engine.runners import Runner
 from workers.engine.sampling.logprobs import PendingScores
 from workers.engine.sampling.sampler import Launched, Sampler, SamplerOutput
-from workers.engine.scheduling.scheduler import Scheduler, SchedulerOutput
+from workers.engine.scheduling.scheduler import Scheduler
+from workers.engine.scheduling.scheduler_output import SchedulerOutput
 from workers.engine.sequence import Sequence
 from workers.engine.speculation.speculation import Speculation
 

@@ -18,6 +18,16 @@ class FinishReason(StrEnum):
     LENGTH = "length"
 
 
+class Audience(StrEnum):
+    """Who waits for a request's output."""
+
+    TOKENS = "tokens"
+    """Somebody reads its tokens as they come."""
+    ANSWER = "answer"
+    """Somebody waits for its end."""
+    NOBODY = "nobody"
+
+
 @dataclass(frozen=True, slots=True)
 class LogprobParams:
     """Which log probabilities a request wants for one prompt and its choices.
@@ -59,6 +69,8 @@ class Request:
     """Within a priority, organizations get equal numbers of tokens."""
     cache_salt: str = ""
     """Requests share cached prefixes if organization, salt and adapter are equal."""
+    audience: Audience = Audience.NOBODY
+    """How long its next token may take while prompts of other requests are computed."""
     deadline: float | None = None
     """On the clock of ``time.monotonic()``."""
     published: Mapping[int, tuple[int, ...]] = field(default_factory=dict)

@@ -7,6 +7,7 @@ from typing import Any, NamedTuple, Self
 
 from workers.engine.choice import Choice
 from workers.engine.model.record import Record
+from workers.engine.request import Audience
 from workers.engine.sampling.logprob_record import LogprobRecord
 from workers.engine.sampling.params import SamplingParams
 from workers.engine.speculation.draft import NO_DRAFT, Draft
@@ -61,6 +62,7 @@ class Sequence:
     prompt_len: int
     max_total_tokens: int
     priority: int = 0
+    audience: Audience = Audience.NOBODY
     every_position: bool = False
     """Every output token needs logits of its own, even one that the grammar forces."""
     organization: str = ""
@@ -179,6 +181,11 @@ class Sequence:
     @property
     def num_tokens(self) -> int:
         return len(self.token_ids)
+
+    @property
+    def is_starting(self) -> bool:
+        """Whether tokens that it had when it got its slot are not computed yet."""
+        return self.num_computed < self.num_at_start
 
     @property
     def num_uncomputed(self) -> int:

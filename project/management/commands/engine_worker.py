@@ -48,6 +48,7 @@ class Command(BaseCommand):
             dtype=settings.DTYPE,
             shutdown_grace=settings.SHUTDOWN_GRACE,
             step_limit=settings.STEP_LIMIT,
+            step_ms=settings.STEP_MS,
             max_held_bytes=settings.MAX_HELD_BYTES,
         )
         sys.exit(run(engine_app(), entry, worker_options))

@@ -14,6 +14,7 @@ from workers.engine.config import EngineConfig
         {"gpu_memory_utilization": 0.0},
         {"gpu_memory_utilization": 1.1},
         {"max_num_seqs": 0},
+        {"step_ms": 0.0},
         {"block_size": 0},
         {"grammar_threads": 0},
         {"max_model_len": 0},

@@ -6,7 +6,7 @@ import pytest
 from tests.workers.engine import tiny_models
 from workers.engine.exceptions import ContextLengthExceeded, InvalidRequest
 from workers.engine.intake import Intake
-from workers.engine.request import Request
+from workers.engine.request import Audience, Request
 from workers.engine.sampling.params import SamplingParams
 from workers.engine.text.detokenizer import Vocabulary
 
@@ -43,6 +43,11 @@ def request(*prompts: tuple[int, ...], published: Any = None, **params: Any) -> 
 def test_what_cannot_run_is_refused(refused: Request) -> None:
     with pytest.raises(InvalidRequest):
         INTAKE.accept(refused)
+
+
+def test_all_sequences_of_a_request_have_its_audience() -> None:
+    state = INTAKE.accept(replace(request((1, 2), (3,), n=2), audience=Audience.TOKENS))
+    assert [sequence.audience for sequence in state.sequences] == 4 * [Audience.TOKENS]
 
 
 @pytest.mark.parametrize(

@@ -173,6 +173,16 @@ async def test_the_priority_reaches_the_engine(bench, submit):
     assert list(bench.engine.requests) == ["urgent", "call", "job", "line"]
 
 
+async def test_the_engine_knows_who_waits_for_a_jobs_tokens(bench, submit):
+    kinds = {"stream": "tokens", "sync": "answer", "background": "answer", "batch": "nobody"}
+    bench.relay.execution.beat("m", {})
+    for kind in kinds:
+        await submit(kind, kind=kind)
+    bench.run("stream")
+    eventually(lambda: len(bench.engine.requests) == 4)
+    assert {kind: bench.engine.requests[kind].audience for kind in kinds} == kinds
+
+
 async def test_it_takes_jobs_of_which_another_worker_has_the_message(bench, submit):
     await submit()
     bench.start()

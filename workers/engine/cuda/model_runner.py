@@ -30,7 +30,7 @@ from workers.engine.model.budget import cache_bytes, count_blocks
 from workers.engine.model.paged import PagedModel
 from workers.engine.model.plan import BatchPlan, Placed
 from workers.engine.sampling.filters import draw_from_all
-from workers.engine.scheduling.scheduler import SchedulerOutput
+from workers.engine.scheduling.scheduler_output import SchedulerOutput
 from workers.engine.sequence import Piece, Sequence
 
 logger = logging.getLogger(__name__)
@@ -50,6 +50,7 @@ class CudaModelRunner:
     """
 
     shares_blocks = True
+    cuts_prompts = True
     repeats_steps = True
     """A step that failed for lack of memory can run again: it only writes the same into blocks."""
 

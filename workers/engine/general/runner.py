@@ -12,7 +12,7 @@ from workers.engine.general.model import GeneralModel, GeneratedSequence
 from workers.engine.loading.loader import LoadedModel
 from workers.engine.model.batch import ModelInput, scored_pieces
 from workers.engine.model.budget import cache_bytes, count_blocks
-from workers.engine.scheduling.scheduler import SchedulerOutput
+from workers.engine.scheduling.scheduler_output import SchedulerOutput
 from workers.engine.sequence import Piece, Sequence
 
 _PROFILED_TOKENS = 4096
@@ -38,6 +38,8 @@ class GeneralRunner:
     shares_blocks = False
     repeats_steps = False
     """A step extends the caches of its sequences one by one."""
+    cuts_prompts = False
+    """The last chunk of a prompt costs what the whole prompt costs."""
 
     def __init__(self, loaded: LoadedModel, config: EngineConfig) -> None:
         assert isinstance(loaded.model, GeneralModel)

@@ -23,7 +23,7 @@ from workers.engine.recurrent.batch import Save, StateBatch, StatePiece, lay_out
 from workers.engine.recurrent.states import StateTable, bytes_per_row
 from workers.engine.scheduling.block_pool import NULL_BLOCK
 from workers.engine.scheduling.saved_states import StateSave
-from workers.engine.scheduling.scheduler import SchedulerOutput
+from workers.engine.scheduling.scheduler_output import SchedulerOutput
 from workers.engine.sequence import Piece, Sequence
 
 _MAX_PADDING = 1024
@@ -43,6 +43,8 @@ class ModelRunner:
     """A sequence may begin with blocks that another one computed."""
     repeats_steps = False
     """A step changes states."""
+    cuts_prompts = True
+    """The chunks of a prompt cost what their tokens cost."""
 
     def __init__(self, loaded: LoadedModel, config: EngineConfig) -> None:
         assert isinstance(loaded.model, PagedModel)

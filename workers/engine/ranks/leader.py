@@ -7,7 +7,7 @@ from workers.engine.model.batch import ModelInput
 from workers.engine.model.plan import StepPlan
 from workers.engine.model.runner import ModelRunner
 from workers.engine.ranks.followers import Followers
-from workers.engine.scheduling.scheduler import SchedulerOutput
+from workers.engine.scheduling.scheduler_output import SchedulerOutput
 
 
 class LeadingRunner:
@@ -15,6 +15,7 @@ class LeadingRunner:
     gathers them."""
 
     shares_blocks = True
+    cuts_prompts = True
     repeats_steps = False
     """If a step fails here, the followers still wait for the rest of it."""
 

@@ -1,16 +1,17 @@
 """Decides which sequences compute how many tokens in a step. No torch, no text, no clock."""
 
 from bisect import insort
-from collections import Counter
 from collections.abc import Collection
-from dataclasses import dataclass, field
 from itertools import count
 
 from workers.engine.scheduling.block_pool import BlockPool
+from workers.engine.scheduling.chunk_sizes import ChunkSizes, StepRoom
 from workers.engine.scheduling.pending_prefixes import PendingPrefixes
 from workers.engine.scheduling.prefix_cache import PrefixCache
-from workers.engine.scheduling.saved_states import StatefulPrefixCache, StateSave
-from workers.engine.scheduling.turns import is_overdue, pop_newest, take_turns
+from workers.engine.scheduling.saved_states import StatefulPrefixCache
+from workers.engine.scheduling.scheduler_output import SchedulerOutput
+from workers.engine.scheduling.sequence_blocks import SequenceBlocks
+from workers.engine.scheduling.turns import find_victims, is_before, is_overdue, take_turns
 from workers.engine.scheduling.waiting_queue import WaitingQueue
 from workers.engine.sequence import UNPLACED, Sequence
 from workers.engine.speculation.draft import NO_DRAFT, Draft
@@ -20,29 +21,13 @@ _PAID_AHEAD = 64
 them up. So sequences that start together are charged before they generate anything."""
 
 
-@dataclass(slots=True)
-class SchedulerOutput:
-    """One step's decision, and all that the model runner sees of the scheduler."""
-
-    chunks: list[tuple[Sequence, int]] = field(default_factory=list)
-    """The sequences of the step, each with the number of tokens it computes from
-    ``num_computed`` on."""
-    admitted: list[Sequence] = field(default_factory=list)
-    """Sequences with a new slot and new blocks."""
-    grown: list[Sequence] = field(default_factory=list)
-    """Running sequences with additional blocks."""
-    tainted: list[int] = field(default_factory=list)
-    """Blocks to scrub before the step."""
-    saves: list[StateSave] = field(default_factory=list)
-    """States to save while the step computes them."""
-
-
 class Scheduler:
-    """Continuous batching under a token budget.
+    """Continuous batching under a budget of tokens, and of time where somebody waits for them.
 
     Every running sequence with one token left to compute does so. The rest of the budget goes to
-    tokens that a grammar forced, then to prompts, in chunks if necessary, then to waiting
-    sequences in the order of :class:`WaitingQueue`.
+    tokens that a grammar forced, then to prompts, in chunks if necessary, the shortest first; then
+    to waiting sequences in the order of :class:`WaitingQueue`. The head of the queue starts before
+    a running prompt of the same rank goes on, if it is shorter than the rest of that one.
 
     Seniority is rank, then arrival. Rank is the priority, except for a promoted sequence. A
     sequence starts with the blocks for the tokens it has and gets more as it grows. When the pool
@@ -57,7 +42,7 @@ class Scheduler:
     Smaller sequences that would fit do not overtake the head of the queue. A sequence of a higher
     priority takes its slot and blocks from lower-priority ones. However many high-priority
     sequences arrive, a lower priority still gets its turn to start, as :class:`WaitingQueue`
-    describes, and to compute a chunk of its prompt.
+    describes, and to compute a chunk of its prompt. So does a long prompt beside shorter ones.
 
     A sequence whose prompt begins like one that is being computed waits for it, then shares its
     blocks.
@@ -70,15 +55,17 @@ class Scheduler:
         block_size: int,
         max_num_seqs: int,
         max_num_batched_tokens: int,
+        chunk_sizes: ChunkSizes | None = None,
     ) -> None:
         self._pool = block_pool
         self._cache = prefix_cache
-        self._block_size = block_size
+        self._blocks = SequenceBlocks(block_pool, prefix_cache, block_size)
+        self._sizes = chunk_sizes or ChunkSizes()
         self._budget = max_num_batched_tokens
         self._least_budget = 2 * max_num_seqs
         self.free_slots = list(range(max_num_seqs - 1, -1, -1))
         self.running: list[Sequence] = []  # most senior first
-        self._queue = WaitingQueue(self._cached_tokens)
+        self._queue = WaitingQueue(self._blocks.count_cached_tokens)
         self._arrivals = count()
         self._pending = PendingPrefixes(prefix_cache, block_size)
         self.preemptions = 0
@@ -116,18 +103,17 @@ class Scheduler:
                 chunks.append((sequence, 1))
             else:
                 unfinished.append(sequence)
-        budget = self._budget - len(chunks)
+        room = self._sizes.open(self.running, chunks, self._budget - len(chunks))
         if not crowded:
-            budget = self._admit_owed(output, budget, unfinished)
+            self._admit_owed(output, room, unfinished)
         unfinished = take_turns(unfinished)
         for sequence in unfinished:
             if not crowded and not is_overdue(sequence):
-                budget = self._admit(output, budget, above=sequence.rank)
-            if placed := self._place(sequence, budget, chunks):
+                self._admit(output, room, before=sequence)
+            if output.place(sequence, room):
                 sequence.passed_over = 0
-                budget -= placed
         if not crowded:
-            self._admit(output, budget)
+            self._admit(output, room)
         if isinstance(self._cache, StatefulPrefixCache):
             output.saves = self._cache.plan(chunks)
         return output
@@ -153,7 +139,7 @@ class Scheduler:
                 or num_tokens - sequence.num_computed != size
             ):
                 return None
-            if num_tokens >= len(sequence.block_ids) * self._block_size:
+            if self._blocks.count_missing(sequence, num_tokens + 1) > 0:
                 short.append(sequence)
         if len(short) > self._pool.num_free:
             return None
@@ -176,7 +162,7 @@ class Scheduler:
         token of each running sequence: a draft never preempts a sequence."""
         sequence, size = output.chunks[index]
         num_tokens = len(sequence.token_ids) + len(draft.token_ids)
-        missing = -(-num_tokens // self._block_size) - len(sequence.block_ids)
+        missing = self._blocks.count_missing(sequence, num_tokens)
         if missing > 0:
             if missing > self._pool.num_free - len(self.running):
                 return False
@@ -228,8 +214,7 @@ class Scheduler:
         """Have the blocks that hold drafted tokens of ``sequences`` scrubbed before they are
         allocated again."""
         for sequence in sequences:
-            first = sequence.num_computed // self._block_size
-            self._pool.taint(sequence.block_ids[first:])
+            self._blocks.taint_uncomputed(sequence)
 
     def finish(self, sequence: Sequence) -> None:
         """Drop a sequence in any state and free what it holds at once. Idempotent."""
@@ -254,7 +239,7 @@ class Scheduler:
         for sequence in tuple(self.running):
             if sequence.slot == UNPLACED:
                 return  # preempted, like all sequences after it
-            missing = self._blocks_needed(sequence) - len(sequence.block_ids)
+            missing = self._blocks.count_missing(sequence, sequence.num_tokens)
             if missing <= 0:
                 continue
             while sequence.slot != UNPLACED and not self._lengthen(sequence, missing, output):
@@ -262,11 +247,10 @@ class Scheduler:
 
     def _lengthen(self, sequence: Sequence, missing: int, output: SchedulerOutput) -> bool:
         """Give a sequence that many more blocks. Return False if too few are free."""
-        if (blocks := self._pool.allocate(missing)) is None:
+        if (tainted := self._blocks.lengthen(sequence, missing)) is None:
             return False
-        sequence.block_ids += blocks
         output.grown.append(sequence)
-        output.tainted += self._pool.take_tainted(blocks)
+        output.tainted += tainted
         return True
 
     @property
@@ -280,7 +264,7 @@ class Scheduler:
         while self._is_outranked:
             head = self._queue.peek()
             assert head is not None
-            if self.free_slots and self._has_room(head, self._match(head)):
+            if self.free_slots and self._has_room(head):
                 return
             self._preempt(self.running[-1])
 
@@ -293,31 +277,13 @@ class Scheduler:
             self._preempt(victim)
 
     def _find_victims(self) -> list[Sequence] | None:
-        """The newest sequences of the organizations with the most slots, as many as must make way
-        for an organization that runs nothing; None if there is none, or they do not suffice.
-
-        An organization keeps its last slot until the sequence in it has progressed, and a
-        sequence that has yielded before does not again until then. So time goes into progress, not
-        into computing tokens again and again.
-        """
+        """Sequences that must make way for an organization that runs nothing; None if there is
+        none, or they do not suffice."""
         head = self._queue.owed
-        if head is None or (self.free_slots and self._has_room(head, self._match(head))):
+        if head is None or (self.free_slots and self._has_room(head)):
             return None
-        by_owner: dict[str, list[Sequence]] = {}
-        for sequence in self.running:  # the oldest of each organization first
-            if sequence.rank == head.rank:
-                by_owner.setdefault(sequence.organization, []).append(sequence)
-        missing = self._blocks_missing(head, self._match(head))
-        holders = Counter[int]()
-        victims: list[Sequence] = []
-        while not victims or missing > 0:
-            if (victim := pop_newest(by_owner)) is None:
-                return None
-            victims.append(victim)
-            holders.update(victim.block_ids)
-            freed = sum(holders[b] == self._pool.references[b] for b in victim.block_ids)
-            missing -= freed + 1
-        return victims
+        missing = self._blocks.count_lacking(head, self._blocks.match(head), len(self.running))
+        return find_victims(self.running, head.rank, missing, self._pool.references)
 
     def _preempt(self, sequence: Sequence) -> None:
         self._release(sequence)
@@ -328,17 +294,15 @@ class Scheduler:
     def _release(self, sequence: Sequence) -> None:
         self.running.remove(sequence)
         self._queue.stop(sequence)
-        self._pool.free(sequence.block_ids)
         self.free_slots.append(sequence.slot)
-        sequence.block_ids, sequence.slot = [], UNPLACED
-        if self._cache is not None:
-            self._cache.abandon(sequence)
+        sequence.slot = UNPLACED
+        self._blocks.release(sequence)
         self._end_waits(sequence)
 
     def _confirm(self, sequence: Sequence) -> None:
         """Store a sequence's blocks: all its tokens are computed and the next one is sampled."""
         if self._cache is not None:
-            if sequence.num_computed // self._block_size > sequence.num_stored:
+            if sequence.num_computed // self._blocks.block_size > sequence.num_stored:
                 self._cache.store(sequence)
             self._end_waits(sequence)
         if len(sequence.token_ids) >= sequence.num_charged:
@@ -350,83 +314,67 @@ class Scheduler:
             self._queue.charge(sequence, paid - sequence.num_charged)
             sequence.num_charged = paid
 
-    @staticmethod
-    def _place(sequence: Sequence, budget: int, chunks: list[tuple[Sequence, int]]) -> int:
-        num_tokens = min(sequence.num_uncomputed, budget)
-        if num_tokens > 0:
-            chunks.append((sequence, num_tokens))
-            begun = min(sequence.prompt_len, sequence.num_computed + num_tokens)
-            sequence.num_begun = max(sequence.num_begun, begun)
-        return num_tokens
-
     # Waiting ------------------------------------------------------------------------------------
 
-    def _admit_owed(self, output: SchedulerOutput, budget: int, unfinished: list[Sequence]) -> int:
+    def _admit_owed(
+        self, output: SchedulerOutput, room: StepRoom, unfinished: list[Sequence]
+    ) -> None:
         """Start a sequence of each organization that runs nothing, before prompts of the same rank
-        take the budget. Return the budget left."""
-        while budget > 0 and self.free_slots and (head := self._queue.owed) is not None:
+        take the room."""
+        while not room.is_full and self.free_slots and (head := self._queue.owed) is not None:
             if any(each.rank > head.rank or is_overdue(each) for each in unfinished):
                 break
             if (sequence := self._next(None)) is None:
                 break
-            budget = self._begin(sequence, output, budget)
-        return budget
+            self._begin(sequence, output, room)
 
-    def _admit(self, output: SchedulerOutput, budget: int, above: float | None = None) -> int:
-        """Start waiting sequences, only those ranked ``above`` if given. Return the budget left."""
-        while budget > 0 and self.free_slots:
-            sequence = self._next(above)
+    def _admit(
+        self, output: SchedulerOutput, room: StepRoom, before: Sequence | None = None
+    ) -> None:
+        """Start waiting sequences, only those that go ``before`` a running one if given."""
+        while not room.is_full and self.free_slots:
+            sequence = self._next(before)
             if sequence is None:
                 break
-            budget = self._begin(sequence, output, budget)
-        return budget
+            self._begin(sequence, output, room)
 
-    def _begin(self, sequence: Sequence, output: SchedulerOutput, budget: int) -> int:
+    def _begin(self, sequence: Sequence, output: SchedulerOutput, room: StepRoom) -> None:
         output.admitted.append(sequence)
         output.tainted += self._pool.take_tainted(sequence.block_ids)
-        return budget - self._place(sequence, budget, output.chunks)
+        output.place(sequence, room)
 
-    def _next(self, above: float | None) -> Sequence | None:
+    def _next(self, before: Sequence | None) -> Sequence | None:
         """Start the sequence whose turn it is, if there is room and no running sequence computes a
         prefix that it could share. Return it, or None."""
-        while (top := self._queue.top_rank) is not None and (above is None or top > above):
-            sequence = self._queue.peek()
-            assert sequence is not None
-            matched = self._match(sequence)
+        while (sequence := self._queue.peek()) is not None:
+            rank = self._queue.top_rank
+            assert rank is not None
+            if before is not None and not is_before(rank, sequence, before):
+                return None
+            matched = self._blocks.match(sequence)
+            lacking = self._blocks.count_lacking(sequence, matched, len(self.running))
             if self._pending.wait(sequence, len(matched)):
                 self._queue.remove(sequence)
                 continue
-            if not self._has_room(sequence, matched):
+            if lacking > 0:
                 return None
             self._start(sequence, matched)
             return sequence
         return None
 
-    def _has_room(self, sequence: Sequence, matched: list[int]) -> bool:
+    def _has_room(self, sequence: Sequence) -> bool:
         """Whether the pool has blocks for a sequence's tokens and one more for each running one."""
-        return self._blocks_missing(sequence, matched) <= 0
-
-    def _blocks_missing(self, sequence: Sequence, matched: list[int]) -> int:
-        """How many blocks too few the pool has for :meth:`_has_room`; negative if it has more."""
-        self._pool.share(matched)
-        needed = self._blocks_needed(sequence) - len(matched) + len(self.running)
-        missing = needed - self._pool.num_free
-        self._pool.free(matched)
-        return missing
+        matched = self._blocks.match(sequence)
+        return self._blocks.count_lacking(sequence, matched, len(self.running)) <= 0
 
     def _start(self, sequence: Sequence, matched: list[int]) -> None:
         self._queue.start(sequence)
         for other in self.running:
-            other.passed_over += other.rank < sequence.rank
-        self._pool.share(matched)
-        blocks = self._pool.allocate(self._blocks_needed(sequence) - len(matched))
-        assert blocks is not None
-        sequence.block_ids = matched + blocks
+            other.passed_over += other.is_starting and other.rank <= sequence.rank
+        self._blocks.start(sequence, matched)
         sequence.slot = self.free_slots.pop()
         sequence.num_at_start = len(sequence.token_ids)
-        sequence.num_computed = len(matched) * self._block_size
         sequence.num_cached_at_start = sequence.num_computed
-        sequence.num_stored = len(matched)
         insort(self.running, sequence, key=_seniority)
         if not sequence.num_charged:  # it starts for the first time
             sequence.cached_tokens = min(sequence.num_computed, sequence.prompt_len)
@@ -443,15 +391,6 @@ class Scheduler:
         """Put back the sequences that wait for a sequence's blocks."""
         for sequence in reversed(self._pending.end(owner)):
             self._queue.put_back(sequence)
-
-    def _match(self, sequence: Sequence) -> list[int]:
-        return self._cache.match(sequence) if self._cache is not None else []
-
-    def _cached_tokens(self, sequence: Sequence) -> int:
-        return len(self._match(sequence)) * self._block_size
-
-    def _blocks_needed(self, sequence: Sequence) -> int:
-        return -(-len(sequence.token_ids) // self._block_size)
 
 
 def _seniority(sequence: Sequence) -> tuple[float, int]:

@@ -5,7 +5,8 @@ import logging
 from collections.abc import Callable, Collection, Iterable
 from collections.abc import Sequence as Rows
 
-from workers.engine.scheduling.scheduler import Scheduler, SchedulerOutput
+from workers.engine.scheduling.scheduler import Scheduler
+from workers.engine.scheduling.scheduler_output import SchedulerOutput
 from workers.engine.sequence import Sequence
 from workers.engine.speculation.acceptance import Acceptance, Luck
 from workers.engine.speculation.costs import StepCosts

@@ -17,7 +17,7 @@ from workers.engine.engine import Engine
 from workers.engine.exceptions import EngineError, UnsupportedModel
 from workers.engine.general.model import GeneralModel, GeneratedSequence
 from workers.engine.loading.own_attention import OwnAttention
-from workers.engine.request import Completion, LogprobParams, Request
+from workers.engine.request import Audience, Completion, LogprobParams, Request
 from workers.engine.sampling.params import SamplingParams
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # transformers on kernels that it would like
@@ -247,3 +247,14 @@ def test_int8_is_not_served_another_way(tmp_path: Path) -> None:
     path = save_model(tmp_path, {**SHAPE, "model_type": "bloom"})
     with pytest.raises(UnsupportedModel):
         Engine.from_pretrained(path, EngineConfig(**{**SETTINGS, "dtype": "int8"}, max_model_len=9))
+
+
+def test_a_prompt_is_not_cut_for_a_stream(tiny_llama: Path) -> None:
+    """Its last chunk would take as long as the whole prompt."""
+    engine = general(tiny_llama, max_num_batched_tokens=512, step_ms=1.0)
+    params = SamplingParams(max_tokens=50, ignore_eos=True)
+    engine.submit(Request("reader", ((5, 6, 7),), params, audience=Audience.TOKENS))
+    for _ in range(5):
+        engine.turn(wait=False)
+    engine.submit(Request("long", (tuple(range(1, 200)),), params))
+    assert {output.request_id for output in engine.turn(wait=False)} == {"reader", "long"}

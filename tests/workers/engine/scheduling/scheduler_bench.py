@@ -1,14 +1,20 @@
 """A scheduler without an engine."""
 
+import math
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from itertools import count
 from unittest.mock import Mock
 
+from workers.engine.request import Audience
 from workers.engine.sampling.params import SamplingParams
 from workers.engine.scheduling.block_pool import BlockPool
+from workers.engine.scheduling.chunk_sizes import ChunkSizes
 from workers.engine.scheduling.prefix_cache import PrefixCache, chain_salt
 from workers.engine.scheduling.saved_states import StatefulPrefixCache
-from workers.engine.scheduling.scheduler import Scheduler, SchedulerOutput
+from workers.engine.scheduling.scheduler import Scheduler
+from workers.engine.scheduling.scheduler_output import SchedulerOutput
+from workers.engine.scheduling.step_times import StepWork, measure_work
 from workers.engine.sequence import Sequence
 
 BLOCK_SIZE = 4
@@ -20,7 +26,11 @@ _unique = count(1000)
 
 
 def sequence(
-    prompt: int | list[int], max_tokens: int = 4, priority: int = 0, organization: str = ""
+    prompt: int | list[int],
+    max_tokens: int = 4,
+    priority: int = 0,
+    organization: str = "",
+    audience: Audience = Audience.NOBODY,
 ) -> Sequence:
     """A sequence of these tokens, or of so many that no other has."""
     tokens = [next(_unique) for _ in range(prompt)] if isinstance(prompt, int) else list(prompt)
@@ -33,6 +43,7 @@ def sequence(
         prompt_len=len(tokens),
         max_total_tokens=len(tokens) + max_tokens,
         priority=priority,
+        audience=audience,
         organization=organization,
         cache_salt=chain_salt(organization),
     )
@@ -48,9 +59,15 @@ class Bench:
     caching: bool = True
     saved_states: int = 0
     """More than none stands for a model with states beside the blocks."""
+    step_seconds: float = math.inf
+    """The limit of a step while somebody reads tokens as they come."""
+    cost: Callable[[StepWork], float] = lambda work: 0.0
+    """The seconds of a step."""
     pool: BlockPool = field(init=False)
     cache: PrefixCache | None = field(init=False)
     scheduler: Scheduler = field(init=False)
+    seconds: float = 0.0
+    """What the last step took."""
     states: dict[int, tuple[str, list[int]]] = field(default_factory=dict)
     """By row, the organization and the tokens whose state is saved there."""
 
@@ -60,7 +77,10 @@ class Bench:
         if self.saved_states:
             rows = range(self.slots, self.slots + self.saved_states)
             self.cache = StatefulPrefixCache(self.pool, BLOCK_SIZE, rows)
-        self.scheduler = Scheduler(self.pool, self.cache, BLOCK_SIZE, self.slots, self.budget)
+        self.chunk_sizes = ChunkSizes(self.step_seconds)
+        self.scheduler = Scheduler(
+            self.pool, self.cache, BLOCK_SIZE, self.slots, self.budget, self.chunk_sizes
+        )
 
     def add(self, *sequences: Sequence) -> None:
         for seq in sequences:
@@ -70,6 +90,9 @@ class Bench:
         output = self.scheduler.schedule()
         if self.saved_states:
             self._keep_states(output)
+        work = measure_work(output.chunks)
+        self.seconds = self.cost(work)
+        self.chunk_sizes.times.note(work, self.seconds)
         sampled = [s for s, n in output.chunks if s.num_computed + n == s.num_tokens]
         spoilt = [seq for seq in sampled if seq in faulty]
         self.scheduler.advance(output, spoilt)

@@ -1,5 +1,5 @@
 from tests.workers.engine.scheduling.scheduler_bench import MAX_NUM_SEQS, Bench, sequence, sizes
-from workers.engine.scheduling.scheduler import SchedulerOutput
+from workers.engine.scheduling.scheduler_output import SchedulerOutput
 from workers.engine.speculation.draft import Draft
 
 

@@ -1,0 +1,134 @@
+"""Learns what a step costs, from the measured times of steps. No torch, no clock."""
+
+from collections.abc import Iterable
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from workers.engine.sequence import Sequence
+
+_LEAST_NOISE, _MOST_NOISE = 0.05, 0.3
+"""Bounds of the measured noise: the share of a step's time that its work does not explain."""
+
+_FIRST_NOISE = 0.1
+_NOISE_WEIGHT = 0.05
+"""The weight of a step in the measured noise."""
+
+_DRIFT = 0.03
+"""By which share of itself, or of a tenth of the step's time, a cost may change from one step to
+the next that has it: cores are shared for a while, and threads are tuned."""
+
+_CLIP = 3.0
+"""A residual counts as no more than this many standard deviations: single steps are delayed by
+other processes, compilers or the memory allocator."""
+
+_CAUTION = 1.5
+"""How many standard deviations :meth:`StepTimes.bound` lies above the expected time."""
+
+_FIRST_COSTS = (1.0, 1 / 32, 1 / 32, 1 / 16, 1 / 64)
+"""The costs by term before any is known, as shares of the first step's time; all of them may be
+wrong by as much again. On CPUs a prompt's row takes 1/60 to 1/20 of a step that decodes one row, so
+the first chunk is rather too small, and the second knows better."""
+
+
+class StepWork(NamedTuple):
+    """What a step computes, in the terms of its cost."""
+
+    steps: float = 1.0
+    decoded: float = 0.0
+    """Rows that are the only one of their sequence."""
+    decoded_context: float = 0.0
+    """Their positions, summed, in thousands."""
+    rows: float = 0.0
+    """Rows of prompts, or of other tokens that are there already."""
+    rows_context: float = 0.0
+    """Their positions, summed, in thousands."""
+
+    def add(self, first: int, size: int) -> "StepWork":
+        """The same work and ``size`` more rows of one sequence, from position ``first`` on."""
+        context = size * (first + (size - 1) / 2) / 1000
+        if size == 1:
+            return self._replace(
+                decoded=self.decoded + 1, decoded_context=self.decoded_context + context
+            )
+        return self._replace(rows=self.rows + size, rows_context=self.rows_context + context)
+
+
+def measure_work(chunks: Iterable[tuple[Sequence, int]]) -> StepWork:
+    """Return the work of a step that has not advanced its sequences yet."""
+    work = StepWork()
+    for sequence, size in chunks:
+        work = work.add(sequence.num_computed, size)
+    return work
+
+
+class StepTimes:
+    """The seconds of a step as a sum of costs per step, row and position.
+
+    A Kalman filter (Kalman, "A new approach to linear filtering and prediction problems", 1960)
+    estimates the five costs of :class:`StepWork` and how uncertain they are. Costs that a step does
+    not have stay as they are, so those of prompts outlast any number of steps without one.
+    """
+
+    def __init__(self) -> None:
+        self._costs: NDArray[np.float64] | None = None
+        self._covariance = np.zeros((5, 5))
+        self._noise = _FIRST_NOISE
+
+    def note(self, work: StepWork, seconds: float) -> None:
+        """Learn from a step. One without a measurable time teaches nothing."""
+        if seconds <= 0:
+            return
+        terms = np.array(work)
+        if self._costs is None:
+            self._costs = seconds * np.array(_FIRST_COSTS)
+            self._covariance = np.diag(self._costs**2)
+        expected = float(terms @ self._costs)
+        share = np.divide(expected / 10, terms, out=np.zeros(5), where=terms > 0)
+        drift = _DRIFT * np.maximum(self._costs, share) * (terms > 0)
+        self._covariance += np.diag(drift**2)
+        shared = self._covariance @ terms
+        variance = float(terms @ shared) + self._variance(expected)
+        residual = seconds - expected
+        if expected > 0:
+            weight = _NOISE_WEIGHT
+            error = min(abs(residual) / expected, _MOST_NOISE)
+            noise = ((1 - weight) * self._noise**2 + weight * error**2) ** 0.5
+            self._noise = max(_LEAST_NOISE, noise)
+        most = _CLIP * variance**0.5
+        gain = shared / variance
+        self._costs += gain * min(max(residual, -most), most)
+        self._covariance -= np.outer(gain, shared)
+        self._raise_negative()
+
+    def _raise_negative(self) -> None:
+        """Raise negative costs to 0, and change the others by what that says about them."""
+        assert self._costs is not None
+        for _ in range(len(self._costs)):
+            lowest = int(self._costs.argmin())
+            if self._costs[lowest] >= 0:
+                return
+            column = self._covariance[lowest]
+            self._costs -= column * (self._costs[lowest] / column[lowest])
+            self._costs[lowest] = 0.0
+        self._costs = np.maximum(self._costs, 0.0)
+
+    @property
+    def is_known(self) -> bool:
+        """Whether any step was measured."""
+        return self._costs is not None
+
+    def expect(self, work: StepWork) -> float:
+        """Return the expected seconds of a step; 0 while nothing is known."""
+        return 0.0 if self._costs is None else float(np.array(work) @ self._costs)
+
+    def bound(self, work: StepWork) -> float:
+        """Return the seconds that few steps of this work exceed; 0 while nothing is known."""
+        terms, expected = np.array(work), self.expect(work)
+        variance = float(terms @ self._covariance @ terms) + self._variance(expected)
+        return expected + float(_CAUTION * max(variance, 0.0) ** 0.5)
+
+    def _variance(self, seconds: float) -> float:
+        """The variance of a measured time around its expectation."""
+        return (self._noise * seconds) ** 2
