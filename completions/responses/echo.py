@@ -102,6 +102,9 @@ class Echo:
         if not character.startswith(begun):
             return False
         texts = token_texts.of(self._view.served_model)
+        if texts.is_byte_level and text[:1] == REPLACEMENT:
+            # The engine leaves a begun U+FFFD out, since the prompt's text shows it: a later one.
+            return False
         written = b"".join(
             texts.raw(token_id) for token_id in self._token_ids if texts.is_visible(token_id, True)
         )

@@ -82,6 +82,15 @@ def test_a_text_may_be_cut_anywhere(name: str, text: str, data: st.DataObject) -
 
 
 @pytest.mark.parametrize("name", TOKENIZERS)
+@pytest.mark.parametrize("text", ["\ufffd", "\ufffd\ufffd", "\ufffda", "a\ufffd\u20ac\ufffd"])
+def test_the_replacement_character_itself_may_be_cut(name: str, text: str) -> None:
+    ids = TOKENIZERS[name].encode(text, add_special_tokens=False).ids
+    expected = TOKENIZERS[name].decode(ids)
+    for cut in range(1, len(ids) + 1):
+        assert answered(name, ids[:cut], ids[cut:]) == (expected, expected)
+
+
+@pytest.mark.parametrize("name", TOKENIZERS)
 @pytest.mark.parametrize("output", ["a", "", "\u20ac", "\ufffd", "\U0001f600"])
 def test_another_character_may_begin_with_the_same_bytes(name: str, output: str) -> None:
     tokenizer = TOKENIZERS[name]
