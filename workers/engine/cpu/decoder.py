@@ -326,10 +326,12 @@ class NativeDecoder:
         return kept.data_ptr()
 
     def _bind(self, cache: KVCache) -> None:
-        """Point the layers at the pages of ``cache``."""
+        """Point the layers at the pages of ``cache``. Raises ValueError."""
         self._cache = cache
         self._model.num_blocks, self._model.block_size = cache.num_blocks, cache.block_size
         for i, layer in enumerate(self._parts.layers):
             pages = cache.layers[layer.module]
+            if not pages.shape.packs_keys:
+                raise ValueError("the C forward reads packed keys: make the cache with pack_keys")
             self._model.layers[i].keys = pages.key.data_ptr()
             self._model.layers[i].values = pages.value.data_ptr()

@@ -29,7 +29,7 @@ from workers.engine.loading.probe import PROBED_TOKENS, find_states, probe
 from workers.engine.loading.proof import Proof
 from workers.engine.loading.rotary import keep_frequencies
 from workers.engine.model.attention_backend import AttentionBackend, CpuBackend, backend_for
-from workers.engine.model.kv_cache import CacheProbe, LayerShape
+from workers.engine.model.kv_cache import CacheProbe, LayerShape, pack_keys
 from workers.engine.model.lora import Adapters
 from workers.engine.model.paged import PagedModel
 from workers.engine.model.recorder import Recorder, finding_routed_modules
@@ -203,19 +203,21 @@ def _paged(
     with adapters.checking(PROBED_TOKENS), finding_routed_modules(model) as routed:
         probed = probe(paged, backend, config.block_size, model.device)
     paged.fusion = _fusion(model, backend, config, ranks)
-    _compare(own, paged, probed.shapes, backend, ranks)
+    shapes = probed.shapes
+    _compare(own, paged, shapes, backend, ranks)
     c_may_run = isinstance(backend, CpuBackend) and config.tensor_parallel_size == 1
     if c_may_run and paged.mixers is None and NativeDecoder.takes_blocks(config.block_size):
-        positions = count_positions(max_len, probed.shapes.values(), model.dtype, config)
+        positions = count_positions(max_len, shapes.values(), model.dtype, config)
         paged.native = _native(paged, own, proof, probed, positions, config)
-        max_len = max_len if paged.native is None else positions
+        if paged.native is not None:
+            max_len, shapes = positions, pack_keys(shapes)
     if config.is_rounded and paged.native is None:
         raise UnsupportedModel(
             f"dtype {config.dtype} needs the C forward, which cannot compute "
             f"{type(model).__name__}, or not with blocks of {config.block_size} tokens (it takes "
             'multiples of 16): set dtype = "bfloat16"'
         )
-    return _Forward(paged, own.vocab_size, adapters, routed, probed.shapes, max_len)
+    return _Forward(paged, own.vocab_size, adapters, routed, shapes, max_len)
 
 
 def _mixers(
@@ -297,7 +299,7 @@ def _native(
     in_c.native = native
     try:
         proof.check_native()
-        own.compare(in_c, probed.shapes)
+        own.compare(in_c, pack_keys(probed.shapes))
     except UnsupportedModel as reason:
         if config.is_rounded:
             raise UnsupportedModel(

@@ -21,6 +21,7 @@ from workers.engine.loading.probe import find_states, probe
 from workers.engine.loading.trial import NOISES, TOLERANCE, Batches, distance
 from workers.engine.loading.twin import choose_every_expert, make_twin
 from workers.engine.model.attention_backend import AttentionBackend, CpuBackend
+from workers.engine.model.kv_cache import pack_keys
 from workers.engine.model.lora import Adapters
 from workers.engine.model.paged import PagedModel
 from workers.engine.recurrent.mixers import Mixers
@@ -197,6 +198,8 @@ class Proof:
         ``expected``: the logits of another twin than the first."""
         expected = self._expected if expected is None else expected
         shapes = probe(paged, self._backend, self._block_size, expected.device).shapes
+        if paged.native is not None:
+            shapes = pack_keys(shapes)
         runner = Batches(paged, self._backend, self._block_size, shapes)
         try:
             actual = runner.run(self._texts, _PROMPTS, _CHUNKS)

@@ -1,7 +1,8 @@
 """The paged K and V tensors of every attention layer."""
 
 import math
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from typing import Any, Self
 
 import numpy as np
@@ -10,6 +11,9 @@ from torch import Tensor, nn
 
 from workers.engine.exceptions import UnsupportedModel
 from workers.engine.model.visibility import EVERYTHING, Visible
+
+KEYS_TOGETHER = 16
+"""So many successive tokens of a block have their packed keys side by side."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,9 +28,16 @@ class LayerShape:
     """Each head's weights include one for a sink, which is not a token."""
     is_capped: bool = False
     """Scores are capped before they become weights."""
+    packs_keys: bool = False
+    """Keys are stored as the C forward multiplies them."""
 
     def token_bytes(self, dtype: torch.dtype) -> int:
         return self.num_kv_heads * (self.key_dim + self.value_dim) * dtype.itemsize
+
+
+def pack_keys(shapes: Mapping[nn.Module, LayerShape]) -> dict[nn.Module, LayerShape]:
+    """Shapes whose keys are stored as the C forward multiplies them."""
+    return {module: replace(shape, packs_keys=True) for module, shape in shapes.items()}
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +94,10 @@ class CacheProbe:
 
 class LayerCache:
     """One layer's pages, head-major: ``key`` [heads * blocks, block_size * key_dim], so that the
-    blocks of a sequence, gathered for one head, are its keys in order."""
+    blocks of a sequence, gathered for one head, are its keys in order.
+
+    A block of packed keys is [block_size / 16][key_dim / 2][16][2]: a weight of 16 columns, which
+    are tokens, with pairs of inputs side by side."""
 
     def __init__(self, shape: LayerShape, num_blocks: int, block_size: int, dtype: torch.dtype):
         self.shape = shape
@@ -96,9 +110,15 @@ class LayerCache:
 
     def write(self, slots: Tensor, key: Tensor, value: Tensor) -> None:
         """Store ``key`` and ``value`` [tokens, heads, dim] at ``slots`` [tokens]."""
-        heads = self.shape.num_kv_heads
-        for pages, new in ((self.key, key), (self.value, value)):
-            pages.view(heads, -1, new.shape[2]).index_copy_(1, slots, new.transpose(0, 1))
+        heads, dim = self.shape.num_kv_heads, self.shape.key_dim
+        values = self.value.view(heads, -1, self.shape.value_dim)
+        values.index_copy_(1, slots, value.transpose(0, 1))
+        if self.shape.packs_keys:
+            packed = self.key.view(heads, -1, dim // 2, KEYS_TOGETHER, 2)
+            pairs = key.reshape(len(slots), heads, dim // 2, 2)
+            packed[:, slots // KEYS_TOGETHER, :, slots % KEYS_TOGETHER] = pairs
+        else:
+            self.key.view(heads, -1, dim).index_copy_(1, slots, key.transpose(0, 1))
 
     def head_major(self, tables: Tensor) -> Tensor:
         """The index [heads * rows * blocks] of block tables [rows, blocks] in the pages."""
@@ -108,9 +128,12 @@ class LayerCache:
     def gather(self, index: Tensor, num_rows: int) -> tuple[Tensor, Tensor]:
         """Keys and values [heads * num_rows, tokens, dim] at an index that :meth:`head_major` made
         of the block tables of ``num_rows`` sequences."""
-        rows = self.shape.num_kv_heads * num_rows
+        rows, dim = self.shape.num_kv_heads * num_rows, self.shape.key_dim
+        keys = self.key.index_select(0, index)
+        if self.shape.packs_keys:
+            keys = keys.view(-1, dim // 2, KEYS_TOGETHER, 2).transpose(1, 2).reshape(rows, -1, dim)
         return (
-            self.key.index_select(0, index).view(rows, -1, self.shape.key_dim),
+            keys.view(rows, -1, dim),
             self.value.index_select(0, index).view(rows, -1, self.shape.value_dim),
         )
 

@@ -31,10 +31,8 @@ def _pages(loaded: LoadedModel, through_modules: bool) -> list[Tensor]:
     ids = torch.tensor(greedy.prompt(LENGTH))
     loaded.model(ids, torch.arange(LENGTH), metadata, torch.arange(LENGTH))
     layer = next(iter(cache.layers.values()))
-    return [
-        pages.view(layer.shape.num_kv_heads, 4, BLOCK, -1)[:, [2, 1]].flatten(1, 2)[:, :LENGTH]
-        for pages in (layer.key, layer.value)
-    ]
+    pages = layer.gather(layer.head_major(torch.tensor([2, 1])), 1)
+    return [stored[:, :LENGTH] for stored in pages]
 
 
 @pytest.mark.parametrize(

@@ -89,10 +89,8 @@ class Sequences:
     def pages(self, tables: Tensor, text: int, end: int) -> Iterator[Tensor]:
         """Keys and values of the first tokens of a text, in all layers."""
         for layer in self.cache.layers.values():
-            for pages in (layer.key, layer.value):
-                heads = layer.shape.num_kv_heads
-                whole = pages.view(heads, layer.num_blocks, BLOCK, -1)[:, tables[text]]
-                yield whole.flatten(1, 2)[:, :end]
+            for pages in layer.gather(layer.head_major(tables[text]), 1):
+                yield pages[:, :end]
 
     def check(self, pieces: list[Piece]) -> None:
         """A step over shared pages gives each row's bits."""

@@ -100,10 +100,13 @@ class Reference:
             at += own_piece.size
             if at == LENGTH:
                 break
-        for pages in self._pages():
-            stored = pages[:, tables[OWN]].flatten(1, 2)[:, :at]
-            alone = pages[:, self._tables[case.text]].flatten(1, 2)[:, :at]
-            assert torch.equal(stored, alone)
+        for layer in self._cache.layers.values():
+            stored, alone = (
+                layer.gather(layer.head_major(blocks), 1)
+                for blocks in (tables[OWN], self._tables[case.text])
+            )
+            for own, expected in zip(stored, alone, strict=True):
+                assert torch.equal(own[:, :at], expected[:, :at])
 
     def _pages(self) -> Iterator[Tensor]:
         """Keys and values of all layers, each [heads, blocks, BLOCK, dim]."""

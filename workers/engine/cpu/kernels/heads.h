@@ -83,24 +83,33 @@ static void normalize_queries_and_keys(const Model *m, const Layer *layer, float
         normalize_heads(&layer->key_norm, x + m->key_begin, 0, m->key_span, m->key_span);
 }
 
+/* Store the key of a slot in its pages, which hold LANES tokens side by side as a block of a weight:
+   [dim / 2][LANES][2]. */
+static inline void store_key(const bf16 *key, int dim, int64_t slot, bf16 *pages) {
+    bf16 *to = pages + slot / LANES * LANES * dim + slot % LANES * 2;
+    for (int i = 0; i < dim; i += 2) memcpy(to + i * LANES, key + i, 2 * sizeof(bf16));
+}
+
 /* Rotate queries and keys, and store keys and values in the cache. */
 static void place_rows(const Model *m, const Layer *layer, const Batch *b) {
     const Share share = share_of(b->rows);
     const int group = m->heads / m->kv_heads;
+    bf16 placed[MAX_HEAD_DIM];
     for (int64_t row = share.begin; row < share.end; row++) {
         float *x = b->projected + row * m->width;
         bf16 *queries = b->queries + row * m->heads * m->head_dim;
         const int64_t position = b->positions[row];
         normalize_queries_and_keys(m, layer, x);
         for (int h = 0; h < m->kv_heads; h++) {
-            const int64_t at = (h * m->num_blocks * m->block_size + b->slots[row]) * m->head_dim;
+            const int64_t slot = h * m->num_blocks * m->block_size + b->slots[row];
             const float *key = x + m->key_begin + (int64_t)h * m->kv_step;
             const float *value = x + m->value_begin + (int64_t)h * m->kv_step;
             for (int i = 0; i < group; i++)
                 place_head(m, layer, queries_of(m, x, h) + i * m->head_dim, position,
                            queries + (h * group + i) * m->head_dim);
-            place_head(m, layer, key, position, layer->keys + at);
-            narrow_all(layer->values + at, value, m->head_dim);
+            place_head(m, layer, key, position, placed);
+            store_key(placed, m->head_dim, slot, layer->keys);
+            narrow_all(layer->values + slot * m->head_dim, value, m->head_dim);
         }
     }
 }
@@ -110,21 +119,20 @@ static void place_rows(const Model *m, const Layer *layer, const Batch *b) {
 static void place_latent_rows(const Model *m, const Layer *layer, const Batch *b) {
     const Share share = share_of(b->rows);
     const int turned = m->rotary_dim, plain = m->head_dim - turned;
-    bf16 shared[MAX_HEAD_DIM];
+    bf16 key[MAX_HEAD_DIM];
     for (int64_t row = share.begin; row < share.end; row++) {
         const float *x = b->projected + row * m->width, *latent = x + m->latent_begin;
         const float *cosine = layer->cosine + b->positions[row] * turned;
         const float *sine = layer->sine + b->positions[row] * turned;
         bf16 *query = b->queries + row * m->heads * m->head_dim;
-        rotate(m, latent + layer->latents->up.inputs, turned, cosine, sine, shared);
+        rotate(m, latent + layer->latents->up.inputs, turned, cosine, sine, key + plain);
         for (int h = 0; h < m->heads; h++, query += m->head_dim) {
             const int64_t slot = h * m->num_blocks * m->block_size + b->slots[row];
             const float *from = x + (int64_t)h * m->query_step, *own = x + (int64_t)h * m->kv_step;
-            bf16 *key = layer->keys + slot * m->head_dim;
             narrow_all(query, from, plain);
             rotate(m, from + plain, turned, cosine, sine, query + plain);
             narrow_all(key, own + m->key_begin, plain);
-            memcpy(key + plain, shared, (size_t)turned * sizeof(bf16));
+            store_key(key, m->head_dim, slot, layer->keys);
             narrow_all(layer->values + slot * m->value_dim, own + m->value_begin, m->value_dim);
         }
     }

@@ -66,7 +66,8 @@ typedef struct {
     Norm query_norm, key_norm;             /* weights for all heads, one after the other */
     const float *cosine, *sine;            /* [positions][rotary_dim], or NULL */
     const float *sinks;                    /* [heads], or NULL */
-    bf16 *keys, *values; /* [kv_heads][blocks][block_size][head_dim or value_dim] */
+    bf16 *keys;   /* [kv_heads][blocks][block_size / LANES][head_dim / 2][LANES][2] */
+    bf16 *values; /* [kv_heads][blocks][block_size][value_dim] */
     int64_t window;                        /* tokens that a token attends to, itself included */
     float scale, softcap;                  /* of scores; 0 means no softcap */
 } Layer;

@@ -2,6 +2,8 @@
    once, and all queries of a piece attend to it. */
 
 #pragma once
+#include <limits.h>
+
 #include "plan.h"
 #include "weights.h"
 
@@ -10,7 +12,6 @@ typedef struct {
     State state;
     factor *queries;      /* [queries][depth] */
     bf16 *keys, *values;  /* of a span */
-    bf16 *packed_queries; /* [depth / 2][TILE_ROWS][2] */
     int tile_rows;        /* the height of tiles of queries */
 } Room;
 
@@ -29,7 +30,6 @@ static int64_t divide_room(const Model *m, char *memory, Room *room) {
     room->state.ends = TAKE(QUERY_LINES, int64_t);
     room->keys = TAKE(SPAN * depth, bf16);
     room->values = TAKE(SPAN * columns, bf16);
-    room->packed_queries = TAKE(TILE_ROWS * depth, bf16);
 #undef TAKE
     room->tile_rows = 0;
     return at - memory;
@@ -103,11 +103,14 @@ static Stretch find_stretch(const Task *task, int segment_index) {
 
 static Span find_span(const Stretch *stretch, int64_t index) {
     const Run *run = stretch->task->plan->runs + stretch->segment->first;
-    const int64_t start = index * SPAN;
+    const Context *context = &stretch->task->context;
+    const int64_t start = index * SPAN, block = start / context->block_size;
     return (Span){
-        .context = &stretch->task->context,
+        .context = context,
         .table = run->table,
         .start = start,
+        .block = block,
+        .offset = (int)(start - block * context->block_size),
         .begin = within_span(stretch->first - start) / SLICE * SLICE,
         .end = within_span(run->end - start),
     };
@@ -167,41 +170,54 @@ static void finish_queries(const Model *m, const Batch *b, const Task *task, con
     }
 }
 
+/* How many of the `left` remaining queries are computed together. */
+static inline int queries_at_once(int left) {
+#ifdef __AMX_BF16__
+    if (left < ROWS_AT_ONCE && left > TILE_ROWS) return TILE_ROWS;
+#endif
+    return left < ROWS_AT_ONCE ? left : ROWS_AT_ONCE;
+}
+
+/* Make tiles of queries so high. This takes as long as some ten products, so only if it must be. */
+static inline void prepare_tiles(int rows, int *tile_rows) {
+    if (*tile_rows != rows) configure_tiles(rows);
+    *tile_rows = rows;
+}
+
 /* Let queries [begin, end) attend to a span. If they are the last ones of their task, tiles may write
    beyond them. */
 static void attend_span(const Span *span, Prefetch *ahead, int begin, int end, int are_last, Room *room) {
     const Context *c = span->context;
-    const int size = size_of(span), depth = depth_of(c->dim), is_few = are_few(end - begin);
-    const int columns = columns_of_values(c->value_dim);
+    const int size = size_of(span), depth = depth_of(c->dim), columns = columns_of_values(c->value_dim);
+    const int is_mixed = are_few(end - begin);
+    const bf16 *keys[SPAN / SLICE], *values[MAX_HEAD_DIM / LANES];
     _Alignas(64) float scores[ROWS_AT_ONCE][SPAN];
     _Alignas(64) factor weights[ROWS_AT_ONCE][SPAN];
-    pack_span_values(span, room->values, ahead);
-    if (!is_few) pack_span_keys(span, room->keys, ahead);
+    find_keys(span, room->keys, keys);
+    for (int i = 0; i < columns / LANES; i++) values[i] = room->values + i * SPAN * LANES;
+    if (!is_mixed) pack_values(span, room->values, ahead);
     for (int query = begin, rows; query < end; query += rows) {
+        float *outputs = room->state.outputs + (int64_t)query * columns;
         rows = queries_at_once(end - query);
         if (!is_seen(span, room->state.ends + query, rows)) continue;
-        const int is_short = rows < TILE_ROWS && (is_few || !are_last);
+        const int is_short = rows < TILE_ROWS && (end - begin < TILE_ROWS || !are_last);
         prepare_tiles(is_short ? rows : TILE_ROWS, &room->tile_rows);
-        const Product keys = {
+        multiply_span(&(Product){
             .x = room->queries + (int64_t)query * depth, .x_stride = depth, .rows = rows,
-            .depth = depth_computed(c->dim), .blocks = size / LANES,
-            .packed = room->keys, .block_size = (int64_t)depth * LANES,
+            .depth = depth, .blocks = size / LANES, .packed = keys,
             .sums = scores[0], .stride = SPAN, .ahead = ahead,
-        };
-        if (is_few)
-            score_few(span, room->packed_queries, rows, scores, ahead);
+        });
+        weigh_rows(span, &room->state, query, rows, scores, weights);
+        if (is_mixed)
+            mix_values(span, weights, rows, outputs, ahead);
         else
-            multiply_span(&keys);
-        weigh_rows(span, &room->state, query, rows, scores, weights, ahead);
-        const Product values = {
-            .x = weights[0], .x_stride = SPAN, .rows = rows, .depth = size,
-            .blocks = columns / LANES, .adds = 1,
-            .packed = room->values, .block_size = SPAN * LANES,
-            .sums = room->state.outputs + (int64_t)query * columns, .stride = columns, .ahead = ahead,
-        };
-        multiply_span(&values);
+            multiply_span(&(Product){
+                .x = weights[0], .x_stride = SPAN, .rows = rows, .depth = size,
+                .blocks = columns / LANES, .adds = 1, .packed = values,
+                .sums = outputs, .stride = columns, .ahead = ahead,
+            });
     }
-    fetch_ahead(ahead, ahead->all);
+    fetch_ahead(ahead, INT_MAX);
 }
 
 /* Let the queries of a segment attend to its spans. `following` is what this thread reads next. */
@@ -211,11 +227,6 @@ static void attend_segment(const Stretch *stretch, const Span *following, Room *
     const Run *runs = task->plan->runs, *last = runs + segment->last - 1;
     const int begin = runs[segment->first].offset * task->group;
     const int end = (last->offset + last->count) * task->group;
-    if (are_few(end - begin)) {
-        const int depth = depth_of(task->context.dim);
-        Prefetch none = begin_ahead(NULL);
-        pack_keys((const bf16 *)room->queries + begin * depth, depth, room->packed_queries, &none);
-    }
     for (int64_t i = stretch->first / SPAN; i < segment->end; i++) {
         const Span span = find_span(stretch, i);
         const Span next = i + 1 < segment->end ? find_span(stretch, i + 1) : *following;

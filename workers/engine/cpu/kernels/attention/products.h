@@ -12,8 +12,7 @@ typedef struct {
     const factor *x;
     int64_t x_stride;
     int rows, depth, blocks, adds;
-    const bf16 *packed;
-    int64_t block_size; /* numbers from one block to the next */
+    const bf16 *const *packed; /* [blocks] */
     float *sums;
     int64_t stride;
     Prefetch *ahead;
@@ -21,48 +20,68 @@ typedef struct {
 
 #ifndef __AMX_BF16__
 
-static inline int depth_computed(int dim) { return dim; }
+/* SUM_REGISTERS hold sums; those of one row are at most those of four blocks. */
+enum { SUM_REGISTERS = VECTOR_ROWS * VECTOR_BLOCKS * VECTORS, ROW_REGISTERS = 4 * VECTORS };
+
+/* Add to the sums of each row [rows][count] the products of a pair of its inputs with `count` registers
+   of weights. Where products take numbers, not pairs, the first of all pairs come before the second:
+   registers hold only one of the two. */
+static inline __attribute__((always_inline)) void add_rows(const factor *x, int64_t stride,
+                                                           const ints *weights, int count, int rows,
+                                                           floats (*sums)[ROW_REGISTERS]) {
+#if defined(HAS_PAIR_PRODUCTS)
+#pragma GCC unroll 8
+    for (int i = 0; i < rows; i++) {
+        const Pair pair = broadcast_pair(x + i * stride);
+#pragma GCC unroll 16
+        for (int j = 0; j < count; j++) sums[i][j] = add_products(sums[i][j], pair, weights[j]);
+    }
+#else
+#pragma GCC unroll 2
+    for (int half = 0; half < 2; half++) {
+        floats numbers[ROW_REGISTERS];
+#pragma GCC unroll 16
+        for (int j = 0; j < count; j++)
+            numbers[j] = half ? second_of_pairs(weights[j]) : first_of_pairs(weights[j]);
+#pragma GCC unroll 8
+        for (int i = 0; i < rows; i++) {
+            const floats factor = all_of(x[i * stride + half]);
+#pragma GCC unroll 16
+            for (int j = 0; j < count; j++)
+                sums[i][j] = multiply_add(factor, numbers[j], sums[i][j]);
+        }
+    }
+#endif
+}
 
 static inline __attribute__((always_inline)) void multiply_blocks(const Product *p, int row, int rows,
                                                                   int block, int blocks) {
     const factor *x = p->x + row * p->x_stride;
-    const bf16 *packed = p->packed + block * p->block_size;
+    const bf16 *const *packed = p->packed + block;
     float *to = p->sums + row * p->stride + block * LANES;
-    floats sums[VECTOR_ROWS][4][VECTORS];
+    const int count = blocks * VECTORS;
+    floats sums[VECTOR_ROWS][ROW_REGISTERS];
     for (int i = 0; i < rows; i++)
-        for (int j = 0; j < blocks; j++)
-            for (int v = 0; v < VECTORS; v++)
-                sums[i][j][v] =
-                    p->adds ? load(to + i * p->stride + j * LANES + v * WIDTH) : all_of(0);
-    for (int k = 0; k < p->depth; k += 2) {
-        if (k % 8 == 0) fetch_ahead(p->ahead, WITH_INPUTS);
-        ints weights[4][VECTORS];
-#pragma GCC unroll 4
-        for (int j = 0; j < blocks; j++)
-#pragma GCC unroll 4
-            for (int v = 0; v < VECTORS; v++)
-                weights[j][v] = load_ints(packed + j * p->block_size + k * LANES + 2 * WIDTH * v);
-#pragma GCC unroll 8
-        for (int i = 0; i < rows; i++) {
-            const Pair pair = broadcast_pair(x + i * p->x_stride + k);
-#pragma GCC unroll 4
-            for (int j = 0; j < blocks; j++)
-#pragma GCC unroll 4
-                for (int v = 0; v < VECTORS; v++)
-                    sums[i][j][v] = add_products(sums[i][j][v], pair, weights[j][v]);
+        for (int j = 0; j < count; j++)
+            sums[i][j] = p->adds ? load(to + i * p->stride + j * WIDTH) : all_of(0);
+    for (int k = 0; k < p->depth; k += 8) {
+        fetch_ahead(p->ahead, WITH_INPUTS * blocks);
+        for (int at = k; at < k + 8; at += 2) {
+            ints weights[ROW_REGISTERS];
+#pragma GCC unroll 16
+            for (int j = 0; j < count; j++)
+                weights[j] = load_ints(packed[j / VECTORS] + at * LANES + 2 * WIDTH * (j % VECTORS));
+            add_rows(x + at, p->x_stride, weights, count, rows, sums);
         }
     }
     for (int i = 0; i < rows; i++)
-        for (int j = 0; j < blocks; j++)
-            for (int v = 0; v < VECTORS; v++)
-                store(to + i * p->stride + j * LANES + v * WIDTH, sums[i][j][v]);
+        for (int j = 0; j < count; j++) store(to + i * p->stride + j * WIDTH, sums[i][j]);
 }
 
 /* As many blocks side by side as there are registers for the sums of `rows` rows. */
 static inline __attribute__((always_inline)) void multiply_rows_of(const Product *p, int row,
                                                                    int rows) {
-    enum { SUMS = VECTOR_ROWS * VECTOR_BLOCKS * VECTORS };
-    const int room = SUMS / (rows * VECTORS), most = room >= 4 ? 4 : room >= 2 ? 2 : 1;
+    const int room = SUM_REGISTERS / (rows * VECTORS), most = room >= 4 ? 4 : room >= 2 ? 2 : 1;
     int block = 0;
     for (; block + most <= p->blocks; block += most) multiply_blocks(p, row, rows, block, most);
     for (; block < p->blocks; block++) multiply_blocks(p, row, rows, block, 1);
@@ -88,8 +107,6 @@ static void multiply_span(const Product *p) {
 
 #else
 
-static inline int depth_computed(int dim) { return depth_of(dim); }
-
 /* Write what the compiler may still hold in registers, or think unused: GCC does not know that tiles
    are loaded from memory. */
 static inline void finish_stores(void) { __asm__ volatile("" ::: "memory"); }
@@ -97,7 +114,7 @@ static inline void finish_stores(void) { __asm__ volatile("" ::: "memory"); }
 /* As many rows as a tile is configured for times four blocks, or two if there are no more. */
 static void multiply_few(const Product *p, int block) {
     const int four = p->blocks - block > 2;
-    const bf16 *packed = p->packed + block * p->block_size;
+    const bf16 *const *packed = p->packed + block;
     float *sums = p->sums + block * LANES;
     const int64_t line = p->stride * (int64_t)sizeof(float);
     const int64_t x_line = p->x_stride * (int64_t)sizeof(factor);
@@ -115,16 +132,16 @@ static void multiply_few(const Product *p, int block) {
         _tile_zero(3);
     }
     for (int k = 0; k < p->depth; k += DEPTH) {
-        const bf16 *at = packed + k * LANES;
-        fetch_ahead(p->ahead, WITH_INPUTS * DEPTH / 8);
+        const int at = k * LANES;
+        fetch_ahead(p->ahead, WITH_INPUTS * DEPTH / 8 * (four ? 4 : 2));
         _tile_loadd(4, p->x + k, x_line);
-        _tile_loadd(6, at, 64);
-        _tile_loadd(7, at + p->block_size, 64);
+        _tile_loadd(6, packed[0] + at, 64);
+        _tile_loadd(7, packed[1] + at, 64);
         _tile_dpbf16ps(0, 4, 6);
         _tile_dpbf16ps(1, 4, 7);
         if (four) {
-            _tile_loadd(6, at + 2 * p->block_size, 64);
-            _tile_loadd(7, at + 3 * p->block_size, 64);
+            _tile_loadd(6, packed[2] + at, 64);
+            _tile_loadd(7, packed[3] + at, 64);
             _tile_dpbf16ps(2, 4, 6);
             _tile_dpbf16ps(3, 4, 7);
         }
@@ -139,7 +156,7 @@ static void multiply_few(const Product *p, int block) {
 
 /* Two tiles of rows times two blocks. */
 static void multiply_many(const Product *p, int block) {
-    const bf16 *packed = p->packed + block * p->block_size;
+    const bf16 *const *packed = p->packed + block;
     const factor *below = p->x + TILE_ROWS * p->x_stride;
     float *sums = p->sums + block * LANES, *sums_below = sums + TILE_ROWS * p->stride;
     const int64_t line = p->stride * (int64_t)sizeof(float);
@@ -156,8 +173,8 @@ static void multiply_many(const Product *p, int block) {
         _tile_zero(3);
     }
     for (int k = 0; k < p->depth; k += DEPTH) {
-        _tile_loadd(6, packed + k * LANES, 64);
-        _tile_loadd(7, packed + p->block_size + k * LANES, 64);
+        _tile_loadd(6, packed[0] + k * LANES, 64);
+        _tile_loadd(7, packed[1] + k * LANES, 64);
         _tile_loadd(4, p->x + k, x_line);
         _tile_loadd(5, below + k, x_line);
         _tile_dpbf16ps(0, 4, 6);

@@ -23,16 +23,20 @@ typedef struct {
 } Context;
 
 /* The tokens [start + begin, start + end) of the sequence whose blocks are in `table`. `start` is a
-   multiple of SPAN, `begin` of SLICE. */
+   multiple of SPAN, `begin` of SLICE; it lies `offset` tokens into the table's block `block`. */
 typedef struct {
     const Context *context;
     const int64_t *table;
-    int64_t start;
-    int begin, end;
+    int64_t start, block;
+    int offset, begin, end;
 } Span;
 
-/* Numbers per packed key, and per packed value. Rows of queries are as long as keys. */
+/* Numbers per key and row of queries: as many as tiles multiply. Columns of packed values. */
+#ifdef __AMX_BF16__
 static inline int depth_of(int dim) { return (dim + DEPTH - 1) / DEPTH * DEPTH; }
+#else
+static inline int depth_of(int dim) { return dim; }
+#endif
 static inline int columns_of_values(int value_dim) {
     return (value_dim + COLUMN_STEP - 1) / COLUMN_STEP * COLUMN_STEP;
 }
@@ -45,8 +49,10 @@ static inline int size_of(const Span *span) { return (span->end + DEPTH - 1) / D
 static inline const bf16 *find_slice(const Span *span, int slice, const bf16 *pages, int dim) {
     if (slice < span->begin || slice >= span->end) return NULL;
     const int block_size = span->context->block_size;
-    const int64_t token = span->start + slice;
-    return pages + (span->table[token / block_size] * block_size + token % block_size) * dim;
+    const int64_t *block = span->table + span->block;
+    int offset = span->offset + slice;
+    for (; offset >= block_size; offset -= block_size) block++; /* faster than a division */
+    return pages + (*block * block_size + offset) * dim;
 }
 
 /* The span to prefetch while another is computed. Pages are scattered, so the hardware cannot predict
@@ -55,76 +61,44 @@ static inline const bf16 *find_slice(const Span *span, int slice, const bf16 *pa
 typedef struct {
     const Span *span; /* or NULL */
     const bf16 *place;
-    int lines, slices; /* cache lines left from `place` on, slices of keys and values behind */
-    int all;           /* lines of the whole span */
+    int quads, slices; /* groups of four lines left from `place` on; slices begun */
 } Prefetch;
 
-/* How many lines are fetched with the values of two tokens (in 256ths of all), with a square of keys,
-   with 8 inputs of products, and with each of two passes over a row of scores (in 256ths). With heads
-   of 64 and few queries, these are some 256. They follow the time that each step takes. */
+/* How many groups of four lines are fetched with eight inputs of a block's products, and with the
+   values of two tokens. With few queries, these are all. */
 #ifdef __AMX_BF16__
-enum { WITH_VALUES = 4, WITH_KEYS = 8, WITH_INPUTS = 2, WITH_SCORES = 8 };
+enum { WITH_INPUTS = 1, WITH_VALUES = 1 };
 #else
-enum { WITH_VALUES = 1, WITH_KEYS = WIDTH * WIDTH / 40, WITH_INPUTS = 7, WITH_SCORES = 3 };
+enum { WITH_INPUTS = 1, WITH_VALUES = 1 };
 #endif
-enum { LINE = 32 /* numbers */ };
+enum { LINE = 32 /* numbers */, SLICES = 2 * SPAN / SLICE /* of keys and values */ };
 
 static inline Prefetch begin_ahead(const Span *span) {
-    const int numbers = span ? span->context->dim + span->context->value_dim : 0;
-    return (Prefetch){.span = span, .slices = span ? 0 : 2 * SPAN / SLICE, .all = SPAN * numbers / LINE};
+    return (Prefetch){.span = span, .slices = span ? 0 : SLICES};
 }
 
-/* Go to the next slice. */
-static inline void turn_ahead(Prefetch *a) {
-    const Context *c = a->span->context;
-    const int is_value = a->slices & 1, dim = is_value ? c->value_dim : c->dim;
-    a->place = find_slice(a->span, a->slices / 2 * SLICE, is_value ? c->values : c->keys, dim);
-    a->lines = a->place ? SLICE * dim / LINE : 0;
-    a->slices++;
-}
-
-/* Prefetch the next `lines`, if there are as many. */
-static inline void fetch_ahead(Prefetch *a, int lines) {
-    while (lines > 0) {
-        if (!a->lines) {
-            if (a->slices == 2 * SPAN / SLICE) return;
-            turn_ahead(a);
-            continue;
-        }
-        const int some = lines < a->lines ? lines : a->lines;
-        for (int i = 0; i < some; i++, a->place += LINE) fetch(a->place);
-        a->lines -= some;
-        lines -= some;
+/* Go to the next slice, if there is one: the keys of a span, then its values. Not inline, so that loops
+   keep their registers. */
+static __attribute__((noinline, cold)) int turn_ahead(Prefetch *a) {
+    while (a->slices < SLICES) {
+        const Context *c = a->span->context;
+        const int i = a->slices++, is_value = i >= SLICES / 2, dim = is_value ? c->value_dim : c->dim;
+        a->place = find_slice(a->span, i % (SLICES / 2) * SLICE, is_value ? c->values : c->keys, dim);
+        a->quads = SLICE * dim / LINE / 4;
+        if (a->place) return 1;
     }
+    a->quads = 0;
+    return 0;
 }
 
-/* Write 2 * WIDTH numbers of WIDTH keys so that the pairs of successive keys lie side by side. */
-static inline void pack_square(const bf16 *keys, int stride, bf16 *out) {
-    ints pairs[4];
-    for (int i = 0; i < WIDTH; i += 4) {
-        load_four_columns(keys + 2 * i, stride * (int64_t)sizeof(bf16), pairs);
-#pragma GCC unroll 4
-        for (int j = 0; j < 4; j++) store_ints((int32_t *)out + (i + j) * SLICE, pairs[j]);
+/* Prefetch the next `quads` groups of four lines, if there are as many. */
+static inline void fetch_ahead(Prefetch *a, int quads) {
+    for (int i = 0; i < quads; i++) {
+        if (!a->quads && !turn_ahead(a)) return;
+        for (int j = 0; j < 4; j++) fetch(a->place + j * LINE);
+        a->place += 4 * LINE;
+        a->quads--;
     }
-}
-
-/* Pack a slice of keys [SLICE][dim] as [depth / 2][SLICE][2]: a block of a weight whose columns are
-   tokens. */
-static void pack_keys(const bf16 *keys, int dim, bf16 *out, Prefetch *ahead) {
-    enum { SQUARE = 2 * WIDTH };
-    const int whole = dim / SQUARE * SQUARE;
-    for (int d = 0; d < whole; d += SQUARE)
-        for (int t = 0; t < SLICE; t += WIDTH) {
-            pack_square(keys + t * dim + d, dim, out + d * SLICE + 2 * t);
-            fetch_ahead(ahead, WITH_KEYS);
-        }
-    if (whole == depth_of(dim)) return;
-    _Alignas(64) bf16 rest[SLICE][DEPTH] = {{0}};
-    for (int t = 0; t < SLICE; t++)
-        memcpy(rest[t], keys + t * dim + whole, (size_t)(dim - whole) * sizeof(bf16));
-    for (int d = 0; d < depth_of(dim) - whole; d += SQUARE)
-        for (int t = 0; t < SLICE; t += WIDTH)
-            pack_square(rest[t] + d, DEPTH, out + (whole + d) * SLICE + 2 * t);
 }
 
 /* Write 2 * WIDTH columns of two tokens, from `column` on. */
@@ -139,11 +113,11 @@ static inline void pack_pair(ints even, ints odd, int column, bf16 *out) {
 /* Pack the first `count` of a slice of values [SLICE][dim], and zeros for the others, which may hold
    anything, as [columns / LANES][SPAN / 2][LANES][2]: a weight whose inputs are tokens. Its columns
    are in the order of `pair_up`. */
-static void pack_values(const bf16 *values, int dim, int count, bf16 *out, Prefetch *ahead) {
+static void pack_slice(const bf16 *values, int dim, int count, bf16 *out, Prefetch *ahead) {
     const int whole = dim / (2 * WIDTH) * (2 * WIDTH);
     const ints zero = all_ints(0);
     for (int t = 0; t < SLICE; t += 2, values += 2 * dim, out += 2 * LANES) {
-        fetch_ahead(ahead, ahead->all * WITH_VALUES / 256);
+        fetch_ahead(ahead, WITH_VALUES);
         for (int d = 0; d < whole; d += 2 * WIDTH)
             pack_pair(t < count ? load_ints(values + d) : zero,
                       t + 1 < count ? load_ints(values + dim + d) : zero, d, out);
@@ -154,20 +128,29 @@ static void pack_values(const bf16 *values, int dim, int count, bf16 *out, Prefe
     }
 }
 
-/* Pack the keys of a span. Those outside it stay undefined: their scores are not used. */
-static void pack_span_keys(const Span *span, bf16 *out, Prefetch *ahead) {
+/* Find the slices of a span's keys, each packed as [depth / 2][SLICE][2]: a block of a weight whose
+   columns are tokens. Pages hold them so, but tiles need keys that end with zeros, for which `room` is.
+   Scores of slices outside the span are not used; any keys stand in for them. */
+static void find_keys(const Span *span, bf16 *room, const bf16 **slices) {
     const Context *c = span->context;
-    for (int t = 0; t < SPAN; t += SLICE) {
+    for (int t = 0; t < size_of(span); t += SLICE) {
         const bf16 *keys = find_slice(span, t, c->keys, c->dim);
-        if (keys) pack_keys(keys, c->dim, out + t * depth_of(c->dim), ahead);
+        slices[t / SLICE] = keys ? keys : find_slice(span, span->begin, c->keys, c->dim);
+    }
+    const int numbers = SLICE * c->dim, zeros = SLICE * depth_of(c->dim) - numbers;
+    if (!zeros) return;
+    for (int i = 0; i < size_of(span) / SLICE; i++, room += numbers + zeros) {
+        memcpy(room, slices[i], (size_t)numbers * sizeof(bf16));
+        memset(room + numbers, 0, (size_t)zeros * sizeof(bf16));
+        slices[i] = room;
     }
 }
 
 /* Pack the values of a span, and zeros outside it. */
-static void pack_span_values(const Span *span, bf16 *out, Prefetch *ahead) {
+static void pack_values(const Span *span, bf16 *out, Prefetch *ahead) {
     const Context *c = span->context;
     for (int t = 0; t < size_of(span); t += SLICE) {
         const bf16 *values = find_slice(span, t, c->values, c->value_dim);
-        pack_values(values, c->value_dim, values ? span->end - t : 0, out + t * LANES, ahead);
+        pack_slice(values, c->value_dim, values ? span->end - t : 0, out + t * LANES, ahead);
     }
 }

@@ -4,7 +4,7 @@
 #pragma once
 #include <float.h>
 
-#include "scores.h"
+#include "values.h"
 
 /* What is known of each query after some spans: of its scores times `units`, the highest one; the sum
    of its weights 2^(score - highest), as parts; and the sum of values with these weights. */
@@ -97,14 +97,13 @@ static inline void weigh(const float *scores, int size, Seen seen, float units, 
 /* Turn the scores [rows][SPAN] of queries from `query` on into weights, and scale what these queries
    have summed so far to their new highest scores. */
 static void weigh_rows(const Span *span, State *s, int query, int rows, float (*scores)[SPAN],
-                       factor (*weights)[SPAN], Prefetch *ahead) {
+                       factor (*weights)[SPAN]) {
     const Context *c = span->context;
     const int size = size_of(span), columns = columns_of_values(c->value_dim);
     const float units = units_of(c);
     float tops[ROWS_AT_ONCE], fading[ROWS_AT_ONCE];
     for (int i = 0; i < rows; i++) {
         const Seen seen = find_seen(c, span->start, s->ends[query + i]);
-        fetch_ahead(ahead, ahead->all * WITH_SCORES / 256);
         if (c->softcap > 0) cap_scores(c, scores[i], size);
         const float highest = highest_seen(scores[i], size, seen) * units;
         tops[i] = highest > s->tops[query + i] ? highest : s->tops[query + i];
@@ -114,7 +113,6 @@ static void weigh_rows(const Span *span, State *s, int query, int rows, float (*
     for (int i = 0; i < rows; i++) {
         float *total = s->totals + (query + i) * WIDTH, *outputs = s->outputs + (query + i) * columns;
         const floats fade = all_of(fading[i]);
-        fetch_ahead(ahead, ahead->all * WITH_SCORES / 256);
         s->tops[query + i] = tops[i];
         store(total, load(total) * fade);
         weigh(scores[i], size, find_seen(c, span->start, s->ends[query + i]), units, tops[i], total,
