@@ -1,10 +1,11 @@
 """The engine against ``transformers.generate``: tokens per second by batch size, and where the
-time of a step goes.
+time of a step goes; then the C forward by context, against what this machine reaches.
 
     python -m benchmarks.engine [--model FOLDER]
 
 Both generate greedily from random prompts to the same length, taking turns in one process; the
-table gives medians. ``constrained`` is the engine again under a regular expression.
+table gives medians. ``constrained`` is the engine again under a regular expression. Steps by
+context are those of ``benchmarks.engine.contexts``, where the C forward computes the model.
 """
 
 import argparse
@@ -20,6 +21,7 @@ import transformers
 
 from benchmarks import command_line
 from benchmarks.command_line import print_columns
+from benchmarks.engine import contexts
 from benchmarks.engine.turns import (
     ASCII_TEXT,
     DEMO_MODEL,
@@ -97,10 +99,22 @@ def print_rows(rows: list[Row]) -> None:
         print_columns(row.batch, *rates, f"{row.ratio:.2f}x", *phases)
 
 
+def as_json(
+    machine: dict[str, Any], rows: list[Row], by_context: contexts.Measures | None
+) -> dict[str, Any]:
+    """Everything that was measured, as one JSON object."""
+    found = {"machine": machine, "rows": [asdict(row) for row in rows]}
+    if by_context is not None:
+        limits, (prompts, decoding) = by_context
+        found |= {"limits": asdict(limits), "prompts": prompts, "decoding": decoding}
+    return found
+
+
 def main() -> None:
     parser = command_line.parser(
         __doc__, model=DEMO_MODEL, batches=[1, 8, 32, 64], dtype="auto", prompt_tokens=64,
-        new_tokens=64, repeats=3,
+        new_tokens=64, repeats=3, chunk=512, positions=[0, 512, 1536, 4096],
+        contexts=[96, 1000, 2000],
     )  # fmt: skip
     parser.add_argument("--json", action="store_true", help="print one JSON object instead")
     args = parser.parse_args()
@@ -112,11 +126,16 @@ def main() -> None:
     config = EngineConfig(dtype=args.dtype, max_num_seqs=max(args.batches))
     engine = Engine.from_pretrained(args.model, config)
     rows = [measure(engine, baseline, batch, args) for batch in args.batches]
+    in_c = engine.forward == "c"
+    del engine, baseline  # and their memory
+    by_context = contexts.measure(args) if in_c else None
     if args.json:
-        print(json.dumps({"machine": machine(args), "rows": [asdict(row) for row in rows]}))
-    else:
-        print(", ".join(f"{name} {value}" for name, value in machine(args).items()))
-        print_rows(rows)
+        print(json.dumps(as_json(machine(args), rows, by_context)))
+        return
+    print(", ".join(f"{name} {value}" for name, value in machine(args).items()))
+    print_rows(rows)
+    if by_context is not None:
+        contexts.print_all(*by_context)
 
 
 if __name__ == "__main__":
