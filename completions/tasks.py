@@ -14,7 +14,7 @@ from kombu.exceptions import OperationalError
 
 from completions.accounts import last_use
 from completions.batches import feeding, progress, states, validation, writing
-from completions.batches.planning.cache import CacheSize, size_of
+from completions.batches.planning.cache import CacheSize, find_smallest_cache
 from completions.jobs import durable
 from completions.jobs.connection import connect
 from completions.jobs.ended import has_ended_jobs
@@ -38,7 +38,7 @@ FEED_PAUSE = 0.05
 HANDED_OVER_FOR = 5.0
 """Seconds after which a message about a batch expires. The next run sends another."""
 
-VALIDATED_AT_ONCE = 2
+MAX_VALIDATIONS = 2
 """Batches validated at the same time, so that the background worker has threads for other tasks."""
 
 
@@ -47,16 +47,16 @@ def _store() -> SyncStore:
     return JobStore(connect(settings.REDIS_URL), settings.REDIS_PREFIX)
 
 
-def _alone(name: str) -> AbstractContextManager[Lease | None]:
+def _acquire_lock(name: str) -> AbstractContextManager[Lease | None]:
     """Acquire a lock that only one worker can hold."""
     return lease(_store(), name)
 
 
 @contextmanager
-def _place(name: str, places: int) -> Iterator[Lease | None]:
+def _acquire_place(name: str, places: int) -> Iterator[Lease | None]:
     """Acquire one of `places` locks. Yields None if all are held."""
     for number in range(places):
-        with _alone(f"{name}:{number}") as mine:
+        with _acquire_lock(f"{name}:{number}") as mine:
             if mine:
                 yield mine
                 return
@@ -68,7 +68,7 @@ def settle() -> int:
     """Move usage and results of ended jobs to SQL. Returns the number of jobs."""
     if not has_ended_jobs(_store()):  # cheap, as in most runs
         return 0
-    with _alone("settle") as mine:
+    with _acquire_lock("settle") as mine:
         if not mine:
             return 0
         return settlement.settle(_store())
@@ -77,7 +77,7 @@ def settle() -> int:
 @shared_task
 def reconcile() -> None:
     """Republish jobs that the broker, a worker or Redis has lost."""
-    with _alone("reconcile") as mine:
+    with _acquire_lock("reconcile") as mine:
         if not mine:
             return
         restored = durable.resubmit_lost(_store(), timezone.now())
@@ -100,7 +100,7 @@ def reconcile() -> None:
 @shared_task
 def recount() -> None:
     """Correct what the limits of the queue count, should it ever differ from the open jobs."""
-    with _alone("recount") as mine:
+    with _acquire_lock("recount") as mine:
         if mine and (wrong := correct_byte_sums(_store())):
             logger.warning("%d sums of the bytes of open jobs were wrong; corrected", wrong)
 
@@ -110,7 +110,7 @@ def advance_batches() -> None:
     """Advance all batches: store results, send lines, and start what is due next."""
     if not Batch.objects.filter(status__in=UNFINISHED).exists():
         return
-    with _alone("advance_batches") as mine:
+    with _acquire_lock("advance_batches") as mine:
         if not mine:
             return
         _hand_over()
@@ -119,7 +119,7 @@ def advance_batches() -> None:
             moved = settle() + feeding.feed(_store(), dispatch)
             if states.finalize_drained(timezone.now()):
                 _write_closing()
-            if time.monotonic() > until or not states.any_moving():
+            if time.monotonic() > until or not states.can_any_advance():
                 break
             if not moved:
                 time.sleep(FEED_PAUSE)
@@ -129,19 +129,19 @@ def _hand_over() -> None:
     """Do what is due for whole batches. Long work is sent to other tasks."""
     now = timezone.now()
     states.expire(now)
-    states.cancel_of_revoked_keys(now)
+    states.cancel_revoked(now)
     # Safe under the feeder's lock: no line is between being marked and being submitted.
     if waiting := feeding.restore_lost(_store()):
         logger.info("%d lines of batches that Redis has lost wait again", waiting)
     feeding.cancel_closing(_store())
-    progress.mark(now)
-    for batch_id in states.to_validate():
+    progress.store_samples(now)
+    for batch_id in states.list_unvalidated():
         validate_batch.apply_async((batch_id,), expires=HANDED_OVER_FOR)
     _write_closing()
 
 
 def _write_closing() -> None:
-    for batch_id in states.to_write():
+    for batch_id in states.list_unwritten():
         write_batch.apply_async((batch_id,), expires=HANDED_OVER_FOR)
 
 
@@ -156,7 +156,10 @@ def validate_batch(batch_id: str) -> None:
     owner = validating.values_list("organization_id", flat=True).first()
     if owner is None:
         return
-    with _alone(f"validate:{owner}") as mine, _place("validating", VALIDATED_AT_ONCE) as place:
+    with (
+        _acquire_lock(f"validate:{owner}") as mine,
+        _acquire_place("validating", MAX_VALIDATIONS) as place,
+    ):
         batch = validating.first()
         if not mine or not place or batch is None:
             return
@@ -165,20 +168,20 @@ def validate_batch(batch_id: str) -> None:
             return mine.alive() and place.alive()
 
         try:
-            former = batch.job_prefix_of(batch.resubmission_of) if batch.resubmission_of else ""
+            former = batch.make_job_prefix(batch.resubmission_of) if batch.resubmission_of else ""
             rids = BatchRids(_store(), batch.api_key_id, former)
-            validation.validate(batch, alive, rids, _cache_of)
+            validation.validate(batch, alive, rids, _read_cache_size)
         except validation.InterruptedValidationError:
             logger.warning("another worker is validating %s", batch_id)
 
 
-def _cache_of(model: str) -> CacheSize | None:
-    return size_of(list_workers_sync(_store()), model)
+def _read_cache_size(model: str) -> CacheSize | None:
+    return find_smallest_cache(list_workers_sync(_store()), model)
 
 
 @shared_task
 def write_batch(batch_id: str) -> None:
-    with _alone(f"write:{batch_id}") as mine:
+    with _acquire_lock(f"write:{batch_id}") as mine:
         batch = Batch.objects.filter(id=batch_id, status__in=UNFINISHED).first()
         if mine and batch is not None:
             writing.write_files(batch, mine.alive)
@@ -186,21 +189,21 @@ def write_batch(batch_id: str) -> None:
 
 @shared_task
 def note_last_use() -> None:
-    with _alone("note_last_use") as mine:
+    with _acquire_lock("note_last_use") as mine:
         if mine:
             last_use.flush(_store())
 
 
 @shared_task
 def warn_of_budgets() -> None:
-    with _alone("warn_of_budgets") as mine:
+    with _acquire_lock("warn_of_budgets") as mine:
         if mine:
             budget_warnings.warn(timezone.now())
 
 
 @shared_task
 def deliver_webhooks() -> None:
-    with _alone("deliver_webhooks") as mine:
+    with _acquire_lock("deliver_webhooks") as mine:
         if mine:
             now = timezone.now()
             events.collect(now)
@@ -209,7 +212,7 @@ def deliver_webhooks() -> None:
 
 @shared_task
 def prune() -> None:
-    with _alone("prune") as mine:
+    with _acquire_lock("prune") as mine:
         if mine:
             pruned = pruning.prune(timezone.now())
             if pruned.total():
@@ -218,6 +221,6 @@ def prune() -> None:
 
 @shared_task
 def sample_load() -> None:
-    with _alone("sample_load") as mine:
+    with _acquire_lock("sample_load") as mine:
         if mine:
             load.sample(_store(), timezone.now())

@@ -19,20 +19,20 @@ class AttemptSpan:
         self._age = claim.age
         self._produced = False
 
-    def produced(self, seconds: float) -> None:
+    def record_output(self, seconds: float) -> None:
         """Note tokens that came `seconds` after the job was submitted."""
         if not self._produced:
             self._produced = True
             self._span.add_event("first token")
             self._span.set_attribute("gen_ai.latency.time_to_first_token", seconds)
 
-    def ended(self, outcome: str, failed: bool, prompt_tokens: int, generated: int) -> None:
+    def record_end(self, outcome: str, failed: bool, prompt_tokens: int, generated: int) -> None:
         """Close the span of a job that has ended: completed, cancelled or an error's code."""
         self._span.set_attribute("gen_ai.usage.input_tokens", prompt_tokens)
         self._span.set_attribute("gen_ai.usage.output_tokens", generated)
         self._close(outcome, failed)
 
-    def left(self, outcome: str) -> None:
+    def leave(self, outcome: str) -> None:
         """Close the span of a job that another attempt continues."""
         self._close(outcome, failed=False)
 

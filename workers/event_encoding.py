@@ -10,14 +10,14 @@ from workers.engine.exceptions import EngineError, GrammarError
 from workers.engine.request import ChoiceDelta, TokenLogprobs
 
 
-def event_choice(delta: ChoiceDelta) -> EncodedChoice:
+def encode_choice(delta: ChoiceDelta) -> EncodedChoice:
     """Return a delta in the form of an event's choice."""
     choice = (delta.index, delta.token_ids, delta.text, delta.finish_reason, delta.matched_stop)
-    extras = _extras(delta)
+    extras = _encode_extras(delta)
     return (*choice, extras) if extras else choice
 
 
-def joined(choices: Sequence[EncodedChoice]) -> list[EncodedChoice]:
+def join_choices(choices: Sequence[EncodedChoice]) -> list[EncodedChoice]:
     """Join what each choice gained in several steps. A step with extras begins a new event, and log
     probabilities stay with their tokens."""
     events: list[EncodedChoice] = []
@@ -26,7 +26,7 @@ def joined(choices: Sequence[EncodedChoice]) -> list[EncodedChoice]:
         index, token_ids, text, *_ = choice
         at = last.get(index)
         before = events[at] if at is not None else None
-        if at is None or before is None or len(choice) > 5 or "logprobs" in _extras_of(before):
+        if at is None or before is None or len(choice) > 5 or "logprobs" in _get_extras(before):
             last[index] = len(events)
             events.append(choice)
             continue
@@ -35,21 +35,21 @@ def joined(choices: Sequence[EncodedChoice]) -> list[EncodedChoice]:
     return events
 
 
-def _extras_of(choice: EncodedChoice) -> Mapping[str, Any]:
+def _get_extras(choice: EncodedChoice) -> Mapping[str, Any]:
     return choice[5] if len(choice) > 5 else {}
 
 
-def _extras(delta: ChoiceDelta) -> dict[str, Any]:
+def _encode_extras(delta: ChoiceDelta) -> dict[str, Any]:
     """Return the parts of an event that few jobs ask for; ``completions.jobs.events`` describes
     them."""
     extras: dict[str, Any] = {}
     if delta.logprobs is not None:
-        extras["logprobs"] = _rows(delta.logprobs)
+        extras["logprobs"] = _encode_rows(delta.logprobs)
         extras["logprobs"]["offsets"] = delta.logprobs.offsets
         if delta.logprobs.forced:
             extras["logprobs"]["forced"] = delta.logprobs.forced
     if (scored := delta.prompt_logprobs) is not None:
-        rest = _rows(scored.rows(1, len(scored.chosen)))
+        rest = _encode_rows(scored.rows(1, len(scored.chosen)))
         first = [None] if len(scored.chosen) else []
         extras["prompt_logprobs"] = {name: first + list(rows) for name, rows in rest.items()}
     if delta.cached_tokens:
@@ -66,7 +66,7 @@ def _extras(delta: ChoiceDelta) -> dict[str, Any]:
     return extras
 
 
-def _rows(scores: TokenLogprobs) -> dict[str, Any]:
+def _encode_rows(scores: TokenLogprobs) -> dict[str, Any]:
     rows: dict[str, Any] = {"chosen": scores.chosen}
     if scores.top.shape[1]:
         rows |= {"top_ids": scores.top_ids, "top": scores.top}
@@ -75,7 +75,7 @@ def _rows(scores: TokenLogprobs) -> dict[str, Any]:
     return rows
 
 
-def job_error(error: EngineError, completion_tokens: int) -> JobError:
+def convert_error(error: EngineError, completion_tokens: int) -> JobError:
     """Return an engine's error in the form of events. A grammar that fails before the first token
     is invalid, although the web tier accepted it."""
     failed_at_once = isinstance(error, GrammarError) and not completion_tokens

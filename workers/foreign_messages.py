@@ -23,15 +23,15 @@ class DropForeign(bootsteps.StartStopStep):
     def start(self, consumer: Any) -> None:
         handlers = getattr(consumer.task_consumer.channel, "handlers", {})  # Redis's channel
         if "BRPOP" in handlers:
-            handlers["BRPOP"] = _reading(handlers["BRPOP"])
+            handlers["BRPOP"] = _guard_reading(handlers["BRPOP"])
         handler_of = type(consumer).create_task_handler
-        consumer.create_task_handler = lambda *args: _handling(handler_of(consumer, *args))
+        consumer.create_task_handler = lambda *args: _guard_handling(handler_of(consumer, *args))
 
     def stop(self, consumer: Any) -> None:
         """Does nothing: the channel ends with its connection."""
 
 
-def _reading(read: Callable[..., Any]) -> Callable[..., Any]:
+def _guard_reading(read: Callable[..., Any]) -> Callable[..., Any]:
     """`read`, which takes a message off its queue; an unreadable one is gone."""
 
     def guarded(**options: Any) -> Any:
@@ -44,7 +44,7 @@ def _reading(read: Callable[..., Any]) -> Callable[..., Any]:
     return guarded
 
 
-def _handling(handle: Callable[[Any], Any]) -> Callable[[Any], Any]:
+def _guard_handling(handle: Callable[[Any], Any]) -> Callable[[Any], Any]:
     """`handle`, which passes a message to the pool; an unreadable one is acknowledged."""
 
     def guarded(message: Any) -> Any:

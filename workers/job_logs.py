@@ -6,7 +6,7 @@ from collections.abc import Callable
 from completions.jobs.execute import Claim
 
 
-def about(claim: Claim) -> dict[str, str]:
+def describe_claim(claim: Claim) -> dict[str, str]:
     """Return the `extra` of a log line about a job."""
     return {"job_id": claim.job_id, "request_id": claim.request_id}
 
@@ -23,7 +23,7 @@ class EngineLines(logging.Filter):
         job_id = record.__dict__.pop("engine_request", None)
         if job_id is not None:
             claim = self._find(job_id)
-            record.__dict__.update(about(claim) if claim else {"job_id": job_id})
+            record.__dict__.update(describe_claim(claim) if claim else {"job_id": job_id})
         return True
 
     def install(self) -> None:

@@ -11,8 +11,8 @@ from completions.jobs.record import Kind
 from workers.attempt_spans import AttemptSpan
 from workers.engine.request import Audience, Request, RequestOutput
 from workers.engine.request import Usage as EngineUsage
-from workers.event_encoding import event_choice, job_error, joined
-from workers.job_logs import about
+from workers.event_encoding import convert_error, encode_choice, join_choices
+from workers.job_logs import describe_claim
 from workers.metrics import RequestTimes
 
 logger = logging.getLogger(__name__)
@@ -57,17 +57,17 @@ class LiveJob:
     def take(self, output: RequestOutput, now: float) -> None:
         """Add an output of the engine."""
         gained = sum(len(delta.token_ids) for delta in output.deltas)
-        self.choices += map(event_choice, output.deltas)
+        self.choices += map(encode_choice, output.deltas)
         self.completion_tokens += gained
         self.pending += gained
-        self.times.produced(now, gained)
+        self.times.record_output(now, gained)
         if self.span is not None and gained:
-            self.span.produced(now - self.times.submitted_at)
+            self.span.record_output(now - self.times.submitted_at)
         if output.error is not None:
-            error = job_error(output.error, self.completion_tokens)
-            self.end("failed", error, usage_of(output.usage), now)
+            error = convert_error(output.error, self.completion_tokens)
+            self.end("failed", error, convert_usage(output.usage), now)
         elif output.finished:
-            self.end("completed", None, usage_of(output.usage), now)
+            self.end("completed", None, convert_usage(output.usage), now)
 
     def is_due(self, stream_interval: int) -> bool:
         """Return whether to publish now: at `stream_interval` tokens if a client may watch, and
@@ -78,7 +78,7 @@ class LiveJob:
     def step(self, stream_interval: int) -> StepEvent:
         """Return what the job has gained since the last step."""
         each = self.claim.can_be_followed and stream_interval == 1
-        choices = self.choices if each else joined(self.choices)
+        choices = self.choices if each else join_choices(self.choices)
         step = StepEvent(self.claim.job_id, self.claim.attempt, self.sequence_number, choices)
         self.sequence_number += len(choices)
         self.choices, self.pending = [], 0
@@ -104,16 +104,18 @@ class LiveJob:
         return Usage(self.prompt_tokens, published) if published else None
 
     def _report(self, outcome: str, error: JobError | None, now: float) -> None:
-        self.times.ended(now, outcome, self.prompt_tokens, self.completion_tokens)
+        self.times.record_end(now, outcome, self.prompt_tokens, self.completion_tokens)
         if self.span is not None:
-            self.span.ended(outcome, error is not None, self.prompt_tokens, self.completion_tokens)
+            self.span.record_end(
+                outcome, error is not None, self.prompt_tokens, self.completion_tokens
+            )
         logger.log(
             logging.WARNING if error else logging.INFO,
             "job %s ends: %s",
             self.claim.job_id,
             f"{outcome}, {error.message}" if error else outcome,
             extra={
-                **about(self.claim),
+                **describe_claim(self.claim),
                 "outcome": outcome,
                 "prompt_tokens": self.prompt_tokens,
                 "completion_tokens": self.completion_tokens,
@@ -122,7 +124,7 @@ class LiveJob:
         )
 
 
-def usage_of(used: EngineUsage | None) -> Usage | None:
+def convert_usage(used: EngineUsage | None) -> Usage | None:
     """Return the engine's usage in the form of events."""
     if used is None:
         return None

@@ -92,7 +92,7 @@ class RequestTimes:
         self._last_at: float | None = None
         self.submitted_at = submitted_at
 
-    def produced(self, now: float, tokens: int) -> None:
+    def record_output(self, now: float, tokens: int) -> None:
         """Note an output of `tokens` tokens."""
         if not tokens:
             return
@@ -102,7 +102,7 @@ class RequestTimes:
             self._metrics.first_token.observe(now - self.submitted_at)
         self._last_at = now
 
-    def ended(self, now: float, outcome: str, prompt_tokens: int, generated: int) -> None:
+    def record_end(self, now: float, outcome: str, prompt_tokens: int, generated: int) -> None:
         metrics = self._metrics
         metrics.ended.labels(outcome).inc()
         metrics.latency.observe(now - self.submitted_at)

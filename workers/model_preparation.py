@@ -72,7 +72,7 @@ def prepare(entry: ModelEntry, report: Report) -> bool:
         return is_converted
     if is_prepared(entry):
         return False
-    with _exclusive(entry), _scratch(entry) as scratch:
+    with _lock(entry), _scratch(entry) as scratch:
         if is_prepared(entry):  # by another process, while this one waited for the lock
             return False
         built = scratch / "checkpoint"
@@ -131,14 +131,14 @@ def _convert_tokenizer(entry: ModelEntry, folder: Path, report: Report) -> bool:
 
 def _check_servable(entry: ModelEntry, folder: Path) -> None:
     """Refuse here what a worker would refuse, and say so before it starts."""
-    reason = _why_not_served(folder)
+    reason = _find_obstacle(folder)
     if reason is not None:
         raise CheckpointError(
             f"checking {entry.id}", reason, "docs/models.md lists the models that are served."
         )
 
 
-def _why_not_served(folder: Path) -> str | None:
+def _find_obstacle(folder: Path) -> str | None:
     from workers.engine.exceptions import UnsupportedModel  # what follows loads torch
     from workers.engine.loading.checkpoint import check_servable
 
@@ -268,7 +268,7 @@ def _download(entry: ModelEntry, target: Path, report: Report) -> None:
 
 
 @contextmanager
-def _exclusive(entry: ModelEntry) -> Iterator[None]:
+def _lock(entry: ModelEntry) -> Iterator[None]:
     """Lock the folder's preparation; a second process waits for the first."""
     entry.folder.parent.mkdir(parents=True, exist_ok=True)
     with open(entry.folder.with_name(f".{entry.folder.name}.lock"), "w") as lock:

@@ -30,11 +30,11 @@ from workers.engine.exceptions import (
 from workers.engine.request import Request, RequestOutput
 from workers.engine.request import Usage as EngineUsage
 from workers.engine.stats import EngineStats
-from workers.job_logs import EngineLines, about
-from workers.live_job import AUDIENCES, Done, LiveJob, usage_of
+from workers.job_logs import EngineLines, describe_claim
+from workers.live_job import AUDIENCES, Done, LiveJob, convert_usage
 from workers.metrics import WorkerMetrics
 from workers.payload import request_params
-from workers.room import BYTES_AT_ONCE, MAX_HELD_BYTES, measure_room
+from workers.room import MAX_HELD_BYTES, MAX_TAKE_BYTES, measure_room
 
 logger = logging.getLogger(__name__)
 
@@ -122,7 +122,7 @@ class Relay:
     # Called from other threads -------------------------------------------------------------------
 
     def start(self) -> None:
-        EngineLines(self._claim_of).install()
+        EngineLines(self._find_claim).install()
         self._engine.start(self._on_outputs, self._on_fatal)
         self._thread.start()
 
@@ -146,7 +146,7 @@ class Relay:
             self._thread.join(timeout)
         self._engine.stop()
 
-    def _claim_of(self, job_id: str) -> Claim | None:
+    def _find_claim(self, job_id: str) -> Claim | None:
         job = self._live.get(job_id)
         return job.claim if job else None
 
@@ -231,7 +231,7 @@ class Relay:
         rooms = measure_room(held, self._slots, self._max_held_bytes)
         taken = self.execution.take(self._model, rooms, list(self._messages))
         self._took_at = now
-        self._wants_jobs = sum(claim.size for claim in taken.claims) >= BYTES_AT_ONCE
+        self._wants_jobs = sum(claim.size for claim in taken.claims) >= MAX_TAKE_BYTES
         self._claimed.extend(taken.claims)
         self._begin_claimed()
         self._claim_unqueued([job_id for job_id, why in taken.settled.items() if why == "unqueued"])
@@ -256,19 +256,19 @@ class Relay:
     def _begin_claimed(self) -> None:
         while self._claimed:
             claim = self._claimed[0]
-            understood = self._understood(claim)  # may need Redis
+            understood = self._read_request(claim)  # may need Redis
             self._claimed.popleft()
             done = self._messages.pop(claim.job_id, [])
             self._begin(replace(claim, request=None), done, understood)
 
-    def _understood(self, claim: Claim) -> Request | JobError:
+    def _read_request(self, claim: Claim) -> Request | JobError:
         """The request for the engine, with what earlier attempts published."""
         try:
             params = request_params(claim.request)
             # Twice the priority leaves room for one more rule: what a client waits for goes first.
             params["priority"] = 2 * params.get("priority", 0) + claim.is_interactive
             again = claim.attempt > 1
-            published = self.execution.published(claim.job_id) if again else PublishedOutput()
+            published = self.execution.read_published(claim.job_id) if again else PublishedOutput()
             return Request(
                 request_id=claim.job_id,
                 organization=claim.organization_id,
@@ -279,7 +279,7 @@ class Relay:
                 **params,
             )
         except (ValueError, KeyError, TypeError) as error:  # written by another version
-            logger.exception("cannot read job %s", claim.job_id, extra=about(claim))
+            logger.exception("cannot read job %s", claim.job_id, extra=describe_claim(claim))
             return JobError("worker_error", f"Malformed job: {error}")
 
     def _begin(self, claim: Claim, done: list[Done], understood: Request | JobError) -> None:
@@ -300,7 +300,7 @@ class Relay:
         logger.info(
             "job %s runs",
             claim.job_id,
-            extra={**about(claim), "attempt": claim.attempt, "age": round(claim.age, 3)},
+            extra={**describe_claim(claim), "attempt": claim.attempt, "age": round(claim.age, 3)},
         )
         if isinstance(understood, JobError):
             job.end("failed", understood, None, self._clock())
@@ -335,7 +335,7 @@ class Relay:
         except EngineError as error:
             job.end("failed", JobError(error.code, str(error)), None, self._clock())
         except Exception as error:
-            logger.exception("job %s failed", job.claim.job_id, extra=about(job.claim))
+            logger.exception("job %s failed", job.claim.job_id, extra=describe_claim(job.claim))
             job.end("failed", JobError(RequestFault.code, repr(error)), None, self._clock())
         return True
 
@@ -371,16 +371,18 @@ class Relay:
             job = self._live.get(step.job_id)
             if job is None or verdict is Verdict.GO_ON:
                 continue
-            used = usage_of(self._engine.abort(step.job_id))
+            used = convert_usage(self._engine.abort(step.job_id))
             if verdict is Verdict.CANCEL:
                 if job.ending is None:
                     job.end("cancelled", None, used, self._clock())
             else:
                 logger.warning(
-                    "job %s runs on another worker now", step.job_id, extra=about(job.claim)
+                    "job %s runs on another worker now",
+                    step.job_id,
+                    extra=describe_claim(job.claim),
                 )
                 if job.span is not None and job.ending is None:
-                    job.span.left("taken over")
+                    job.span.leave("taken over")
                 _call(self._live.pop(step.job_id).done)
 
     def _beat(self) -> None:
@@ -420,9 +422,9 @@ class Relay:
             if jobs:
                 logger.info("gave %d unfinished jobs back to the queue", len(jobs))
             for job in self._live.values():
-                logger.info("job %s goes back", job.claim.job_id, extra=about(job.claim))
+                logger.info("job %s goes back", job.claim.job_id, extra=describe_claim(job.claim))
                 if job.span is not None:
-                    job.span.left("given back")
+                    job.span.leave("given back")
         except (RedisError, OSError) as error:
             logger.warning("cannot give jobs back; the reconciler will find them: %s", error)
 

@@ -12,7 +12,7 @@ only move the queue into the worker. Also how many organizations without a job h
 each although the others have used up all room."""
 MAX_HELD_BYTES: Final = 64 * 1024 * 1024
 """Bytes of requests as JSON, by default. As objects of Python, they take ten times as much."""
-BYTES_AT_ONCE: Final = 8 * 1024 * 1024
+MAX_TAKE_BYTES: Final = 8 * 1024 * 1024
 """Bytes after which a call to Redis takes no further job, so that it does not hold up others."""
 
 
@@ -29,5 +29,5 @@ def measure_room(claims: Sequence[Claim], slots: int, max_bytes: int) -> list[Ro
         size -= sum(claim.size for claim in own)
         guests = LOOK_AHEAD - min(used, max(0, -sequences)) if size > -max_bytes else 0
         organizations = sorted({claim.organization_id for claim in own})
-        rooms.append(Room(level, sequences, min(size, BYTES_AT_ONCE), guests, organizations))
+        rooms.append(Room(level, sequences, min(size, MAX_TAKE_BYTES), guests, organizations))
     return rooms

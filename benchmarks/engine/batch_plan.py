@@ -15,8 +15,8 @@ from typing import NamedTuple
 
 from benchmarks import command_line
 from benchmarks.engine.turns import DEMO_MODEL, Prompts, exactly, generate, random_prompts
-from completions.batches.planning.cache import CacheSize, cached_tokens
-from completions.batches.planning.prefixes import path_of, planned
+from completions.batches.planning.cache import CacheSize, count_cached_tokens
+from completions.batches.planning.prefixes import hash_prefixes, plan_order
 from workers.engine.config import EngineConfig
 from workers.engine.engine import Engine
 
@@ -45,9 +45,9 @@ def run(engine: Engine, prompts: Prompts, order: Sequence[int], new_tokens: int)
     stats = engine.stats()
     size = CacheSize(stats.kv_blocks_total, stats.slots, stats.block_size)
     chosen = [prompts[index] for index in order]
-    paths = (path_of(prompt, "", size.block_size) for prompt in chosen)
+    paths = (hash_prefixes(prompt, "", size.block_size) for prompt in chosen)
     lengths = (len(prompt) + new_tokens for prompt in chosen)
-    predicted = cached_tokens(zip(paths, lengths, strict=True), size)
+    predicted = count_cached_tokens(zip(paths, lengths, strict=True), size)
     began = time.perf_counter()
     done = generate(engine, chosen, exactly(new_tokens))
     seconds = time.perf_counter() - began
@@ -60,7 +60,7 @@ def compare(engine: Engine, prompts: Prompts, new_tokens: int) -> tuple[Run, Run
     in_file_order = run(engine, prompts, range(len(prompts)), new_tokens)
     other = [tuple(reversed(prompt)) for prompt in prompts[: len(prompts) // 10]]
     generate(engine, other, exactly(1))  # fills the cache with something else
-    order = planned([path_of(prompt, "") for prompt in prompts])
+    order = plan_order([hash_prefixes(prompt, "") for prompt in prompts])
     return in_file_order, run(engine, prompts, order, new_tokens)
 
 

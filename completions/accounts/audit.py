@@ -24,11 +24,11 @@ class Actor:
     user_id: int | None = None
 
     @classmethod
-    def of(cls, user: User | AnonymousUser) -> "Actor":
+    def from_user(cls, user: User | AnonymousUser) -> "Actor":
         return cls(f"admin:{user.get_username()}", user.pk)
 
     @classmethod
-    def shell(cls) -> "Actor":
+    def from_shell(cls) -> "Actor":
         try:
             return cls(f"cli:{getpass.getuser()}")
         except (KeyError, OSError):  # in a container the user often has no name
@@ -71,13 +71,13 @@ def record_sign_in(
     )
 
 
-def state_of(thing: Audited) -> dict[str, Any]:
+def read_state(thing: Audited) -> dict[str, Any]:
     """Return the values of the audited fields as JSON."""
     fields = (field.attname for field in thing._meta.concrete_fields)
     return {name: _plain(getattr(thing, name)) for name in fields if name not in _LEFT_OUT}
 
 
-def differences(
+def diff_states(
     before: Mapping[str, Any], after: Mapping[str, Any], fields: Iterable[str] | None = None
 ) -> dict[str, list[Any]]:
     """Return `{field: [old, new]}` for the fields that differ."""
@@ -87,9 +87,9 @@ def differences(
     }
 
 
-def given(thing: Audited) -> dict[str, list[Any]]:
+def list_initial_values(thing: Audited) -> dict[str, list[Any]]:
     """Return the changes for a new object: its non-empty fields."""
-    return {name: [None, value] for name, value in state_of(thing).items() if value not in _EMPTY}
+    return {name: [None, value] for name, value in read_state(thing).items() if value not in _EMPTY}
 
 
 _EMPTY: tuple[Any, ...] = (None, "", [], {})

@@ -25,12 +25,14 @@ logger = logging.getLogger(__name__)
 _ANNOUNCE_TIMEOUT = 1.0
 
 
-def organization_named(name: str, actor: Actor) -> Organization:
+def find_organization(name: str, actor: Actor) -> Organization:
     """Return the organization with this name; create it if it does not exist."""
     with transaction.atomic():
         organization, made = Organization.objects.get_or_create(name=name)
         if made:
-            audit.record(actor, AuditAction.CREATED, organization, audit.given(organization))
+            audit.record(
+                actor, AuditAction.CREATED, organization, audit.list_initial_values(organization)
+            )
     return organization
 
 
@@ -48,7 +50,7 @@ def issue(key: ApiKey, actor: Actor) -> str:
     key.digest = digest(secret, settings.KEY_PEPPER)
     with transaction.atomic():
         key.save(force_insert=True)
-        audit.record(actor, AuditAction.CREATED, key, audit.given(key))
+        audit.record(actor, AuditAction.CREATED, key, audit.list_initial_values(key))
     return secret
 
 
@@ -59,13 +61,13 @@ def rotate(key: ApiKey, grace: timedelta, actor: Actor) -> str:
     """
     with transaction.atomic():
         key = ApiKey.objects.select_for_update().get(pk=key.pk)
-        before = audit.state_of(key)
+        before = audit.read_state(key)
         key.previous_public_id, key.previous_digest = key.public_id, key.digest
         key.previous_expires_at = timezone.now() + grace
         key.public_id, secret = generate()
         key.digest = digest(secret, settings.KEY_PEPPER)
         key.save(update_fields=_SECRETS)
-        changes = audit.differences(before, audit.state_of(key))
+        changes = audit.diff_states(before, audit.read_state(key))
         audit.record(actor, AuditAction.ROTATED, key, changes)
         transaction.on_commit(announce_change)
     return secret
@@ -92,7 +94,7 @@ def change(thing: Audited, fields: Sequence[str], actor: Actor) -> None:
     with transaction.atomic():
         stored = type(thing)._default_manager.select_for_update().get(pk=thing.pk)
         thing.save(update_fields=fields)
-        changes = audit.differences(audit.state_of(stored), audit.state_of(thing), fields)
+        changes = audit.diff_states(audit.read_state(stored), audit.read_state(thing), fields)
         if changes:
             audit.record(actor, AuditAction.CHANGED, thing, changes)
             transaction.on_commit(announce_change)
@@ -101,7 +103,9 @@ def change(thing: Audited, fields: Sequence[str], actor: Actor) -> None:
 def add(organization: Organization, actor: Actor) -> None:
     with transaction.atomic():
         organization.save(force_insert=True)
-        audit.record(actor, AuditAction.CREATED, organization, audit.given(organization))
+        audit.record(
+            actor, AuditAction.CREATED, organization, audit.list_initial_values(organization)
+        )
 
 
 def delete(organization: Organization, actor: Actor) -> None:

@@ -40,7 +40,7 @@ NEGATIVE_SECONDS = 5.0
 """Seconds for which an unknown key is cached."""
 CACHE_SIZE = 10_000
 """The most verified keys in the cache; as many unknown ones are cached apart from them."""
-LOOKUPS_AT_ONCE = 2
+MAX_LOOKUPS = 2
 """Queries that a process runs at a time for keys that it has not verified lately. Anyone can make
 up well-formed keys: these must not take all connections of the database, nor delay known keys."""
 
@@ -86,11 +86,11 @@ class Principal:
 
     def may_come_from(self, address: str) -> bool:
         """Return whether an address may use the key. A key with networks refuses invalid ones."""
-        return not self.networks or _lies_in(address, self.networks)
+        return not self.networks or _is_in_network(address, self.networks)
 
 
 @lru_cache(10_000)
-def _lies_in(address: str, networks: tuple[Network, ...]) -> bool:
+def _is_in_network(address: str, networks: tuple[Network, ...]) -> bool:
     try:
         found = ip_address(address)
     except ValueError:
@@ -113,13 +113,13 @@ def _checksum(body: str) -> str:
     return f"{zlib.crc32(body.encode()):08x}"
 
 
-def well_formed(secret: str) -> bool:
+def is_well_formed(secret: str) -> bool:
     """Return whether the secret has the right format, so that a typo costs no lookup."""
     match = _SHAPE.fullmatch(secret)
     return match is not None and _checksum(secret[: match.start(3) - 1]) == match[3]
 
 
-def masked(secret: str) -> str:
+def mask_secret(secret: str) -> str:
     """Return the public part of a secret, for messages; `***` if it is malformed."""
     match = _SHAPE.fullmatch(secret)
     return f"sk-{match[1]}-..." if match else "***"
@@ -130,17 +130,17 @@ def digest(secret: str, pepper: str) -> str:
     return hmac.digest(pepper.encode(), secret.encode(), "sha256").hex()
 
 
-def limits_of(key: ApiKey) -> Limits:
+def read_limits(key: ApiKey) -> Limits:
     return Limits(
         key.requests_per_minute,
         key.tokens_per_minute,
         key.max_concurrency,
-        budget_of(key),
-        budget_of(key.organization),
+        read_budget(key),
+        read_budget(key.organization),
     )
 
 
-def budget_of(owner: Budgets) -> Budget:
+def read_budget(owner: Budgets) -> Budget:
     """The budgets of a key or an organization, costs in billionths of the currency."""
     return Budget(
         owner.daily_token_budget,
@@ -154,14 +154,14 @@ def _nanos(amount: Decimal | None) -> int | None:
     return None if amount is None else int(amount * NANOS)
 
 
-def principal_of(key: ApiKey) -> Principal:
+def make_principal(key: ApiKey) -> Principal:
     return Principal(
         key_id=key.pk,
         organization_id=key.organization_id,
         public_id=key.public_id,
         allowed_models=tuple(key.allowed_models),
         expires_at=key.expires_at,
-        limits=limits_of(key),
+        limits=read_limits(key),
         max_priority=key.max_priority,
         default_priority=key.default_priority,
         scopes=frozenset(key.scopes),
@@ -193,7 +193,7 @@ async def look_up(digest: str) -> StoredKey | None:
     if key is None:
         return None
     revoked = key.revoked_at is not None or key.organization.suspended_at is not None
-    principal = principal_of(key)
+    principal = make_principal(key)
     if key.digest != digest:  # the previous secret
         ends = min(at for at in (key.expires_at, key.previous_expires_at) if at is not None)
         principal = replace(principal, public_id=key.previous_public_id, expires_at=ends)
@@ -214,7 +214,7 @@ class KeyRing:
         self._now = now
         self._known: _Cache[StoredKey] = OrderedDict()
         self._unknown: _Cache[None] = OrderedDict()
-        self._lookups = asyncio.Semaphore(LOOKUPS_AT_ONCE)
+        self._lookups = asyncio.Semaphore(MAX_LOOKUPS)
         self._epoch = 0
         self._used: dict[int, float] = {}
 
@@ -226,7 +226,7 @@ class KeyRing:
 
     async def verify(self, secret: str) -> Principal | Refusal:
         """Return the holder of a secret, or why it is refused."""
-        if not well_formed(secret):
+        if not is_well_formed(secret):
             return Refusal.INVALID
         stored = await self._stored(digest(secret, settings.KEY_PEPPER))
         if stored is None:

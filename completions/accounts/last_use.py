@@ -9,7 +9,7 @@ from completions.jobs.store import AsyncStore, SyncStore
 from completions.models import ApiKey
 from completions.models.parts import parts
 
-_AT_ONCE = 200
+_BATCH_SIZE = 200
 
 
 async def note(store: AsyncStore, used: Mapping[int, float]) -> None:
@@ -22,7 +22,7 @@ def flush(store: SyncStore) -> int:
     """Move the times from Redis to SQL. Returns the number of keys."""
     noted = cast("dict[bytes, bytes]", store.client.hgetall(store.keys.used))
     used = {int(pk): datetime.fromtimestamp(float(at), UTC) for pk, at in noted.items()}
-    for ids in parts(used, _AT_ONCE):
+    for ids in parts(used, _BATCH_SIZE):
         rows = list(ApiKey.objects.filter(id__in=ids).only("id"))
         for row in rows:
             row.last_used_at = used[row.pk]

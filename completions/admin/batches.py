@@ -55,8 +55,10 @@ class BatchAdmin(ReadOnlyAdmin):
         owner,
         "model",
         column("Lines done", lambda batch: _done(batch)),
-        column("Rate", lambda batch: _rate(progress.of_pace(batch, timezone.now()))),
-        column("Left", lambda batch: seconds(progress.of_pace(batch, timezone.now()).seconds_left)),
+        column("Rate", lambda batch: _rate(progress.measure_pace(batch, timezone.now()))),
+        column(
+            "Left", lambda batch: seconds(progress.measure_pace(batch, timezone.now()).seconds_left)
+        ),
         column("Created", lambda batch: ago(batch.created_at, timezone.now())),
     ]
     list_display_links = None
@@ -100,7 +102,7 @@ def _link(table: str, key: Any) -> str:
 
 def _batch_page(request: HttpRequest, batch: Batch) -> HttpResponse:
     now = timezone.now()
-    pace = progress.of(batch, now) if not batch.has_ended else None
+    pace = progress.measure_progress(batch, now) if not batch.has_ended else None
     used = _records(batch).aggregate(cost=Sum("cost_nanos"))
     can_cancel = batch.status in (BatchStatus.VALIDATING, BatchStatus.IN_PROGRESS)
     context = {
@@ -142,12 +144,12 @@ def _grouped_errors(batch: Batch) -> list[dict[str, Any]]:
     grouped = []
     for name in sorted(codes, key=codes.__getitem__, reverse=True)[:_CODES_SHOWN]:
         ids = failed.filter(error_code=name).values_list("job_id", flat=True)[:_LINES_NAMED]
-        named = sorted((lines.place_of(job_id)[1], job_id) for job_id in ids)
+        named = sorted((lines.parse_job_id(job_id)[1], job_id) for job_id in ids)
         grouped.append(
             {
                 "code": name or "unknown",
                 "count": exact(codes[name]),
-                "meaning": lines.meaning_of(name),
+                "meaning": lines.explain_error(name),
                 "lines": [(n, reverse("operations:job", args=[job_id])) for n, job_id in named],
                 "more": max(0, codes[name] - len(named)),
             }
@@ -159,7 +161,7 @@ def _summary(batch: Batch) -> dict[str, Any] | None:
     """Aggregates of the results, as tables for the page; None before the first result."""
     if not batch.summary:
         return None
-    shown = Summary(batch.counted_fields, batch.summary).shown()
+    shown = Summary(batch.counted_fields, batch.summary).as_summary()
     numbers = [
         (name, *(compact(shown[key][each]) for each in _QUANTILES))
         for key, name in _NUMBERS

@@ -81,7 +81,7 @@ def job_page(request: HttpRequest, job_id: str) -> HttpResponseBase:
     code, message = _error(known)
     batch = None
     with suppress(ValueError):
-        batch = lines.place_of(job_id)
+        batch = lines.parse_job_id(job_id)
     context = {
         "job_id": job_id,
         "status_label": label(_status(known)),

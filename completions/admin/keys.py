@@ -17,7 +17,7 @@ from django.utils.safestring import SafeString
 
 from completions.accounts import changes
 from completions.accounts.audit import Actor
-from completions.accounts.keys import limits_of
+from completions.accounts.keys import read_limits
 from completions.admin.base import CheckboxSelectMultiple, ModelAdmin, Textarea, acts, page
 from completions.admin.dashboard import chart_js, figures
 from completions.admin.dashboard.figures import MONTH
@@ -27,7 +27,7 @@ from completions.models import ApiKey, Scope
 from completions.models.organizations import (
     BUDGETS,
     all_scopes,
-    public_id_in,
+    parse_public_id,
     validate_networks,
 )
 from completions.usage import budgets
@@ -123,7 +123,7 @@ class ApiKeyAdmin(ModelAdmin[ApiKey]):
     ) -> tuple[QuerySet[Any], bool]:
         """Search for the public id in a secret: nothing else of a secret is stored."""
         typed = search_term.strip()
-        wanted = public_id_in(typed) if typed.startswith("sk-") else typed
+        wanted = parse_public_id(typed) if typed.startswith("sk-") else typed
         return super().get_search_results(request, queryset, wanted or typed)
 
     @admin.display(description="Secret", ordering="public_id")
@@ -158,7 +158,7 @@ class ApiKeyAdmin(ModelAdmin[ApiKey]):
             (key.monthly_token_budget, "tok/month"),
         )  # fmt: skip
         parts = [f"{compact(value)} {unit}" for value, unit in named if value]
-        budget = limits_of(key).budget
+        budget = read_limits(key).budget
         costs = ((budget.daily_cost, "day"), (budget.monthly_cost, "month"))
         parts += [f"cost {money(value)}/{unit}" for value, unit in costs if value is not None]
         return format_html('<span class="q-faint">{}</span>', ", ".join(parts) or "none")
@@ -169,7 +169,7 @@ class ApiKeyAdmin(ModelAdmin[ApiKey]):
 
     @admin.action(description="Revoke selected keys", permissions=["change"])
     def revoke_selected(self, request: HttpRequest, queryset: QuerySet[ApiKey]) -> None:
-        revoked = sum(changes.revoke(key, Actor.of(request.user)) for key in queryset)
+        revoked = sum(changes.revoke(key, Actor.from_user(request.user)) for key in queryset)
         self.message_user(request, f"Keys revoked: {revoked}. They stop working within a second.")
 
     # One key -------------------------------------------------------------------------------------
@@ -204,10 +204,10 @@ class ApiKeyAdmin(ModelAdmin[ApiKey]):
 
     def save_model(self, request: HttpRequest, obj: ApiKey, form: Any, change: bool) -> None:
         if change:
-            changes.change(obj, self.changeable, Actor.of(request.user))
+            changes.change(obj, self.changeable, Actor.from_user(request.user))
         else:
             # Kept for response_add of this request; the row stores only the digest.
-            request.issued_secret = changes.issue(obj, Actor.of(request.user))  # type: ignore[attr-defined]
+            request.issued_secret = changes.issue(obj, Actor.from_user(request.user))  # type: ignore[attr-defined]
 
     def response_add(
         self, request: HttpRequest, obj: ApiKey, post_url_continue: str | None = None
@@ -223,8 +223,8 @@ def _secret_page(request: HttpRequest, key: ApiKey, secret: str, did: str) -> Ht
 
 def _spent(key: ApiKey) -> dict[str, Any]:
     now = timezone.now()
-    spent = budgets.spent_by("api_key_id", [key.pk], now)[key.pk]
-    rows = zip(_SPENT, spent, astuple(limits_of(key).budget), strict=True)
+    spent = budgets.sum_spent("api_key_id", [key.pk], now)[key.pk]
+    rows = zip(_SPENT, spent, astuple(read_limits(key).budget), strict=True)
     previous_ends = key.previous_expires_at
     daily = figures.daily_tokens([key.pk], now)[key.pk]
     labels = [MONTH.label(day) for day in MONTH.buckets(now)]
@@ -263,7 +263,7 @@ def rotate(request: HttpRequest, key_id: int) -> HttpResponseBase:
     if hours not in {str(hours) for hours, _ in GRACES} or key.revoked_at is not None:
         messages.error(request, "Nothing was changed: choose when the old secret stops working.")
         return redirect("admin:completions_apikey_change", key_id)
-    secret = changes.rotate(key, timedelta(hours=int(hours)), Actor.of(request.user))
+    secret = changes.rotate(key, timedelta(hours=int(hours)), Actor.from_user(request.user))
     key.refresh_from_db()
     return _secret_page(request, key, secret, "rotated")
 
@@ -272,7 +272,7 @@ def rotate(request: HttpRequest, key_id: int) -> HttpResponseBase:
 def revoke(request: HttpRequest, key_id: int) -> HttpResponseBase:
     """Revoke a key permanently; its batches are cancelled."""
     key = get_object_or_404(ApiKey, pk=key_id)
-    if changes.revoke(key, Actor.of(request.user)):
+    if changes.revoke(key, Actor.from_user(request.user)):
         messages.success(request, f"{key.name} is revoked. It stops working within a second.")
     else:
         messages.warning(request, f"{key.name} was already revoked.")

@@ -12,7 +12,7 @@ from django.urls import reverse
 from completions.admin.base import SearchResult
 from completions.admin.requests import find_job
 from completions.models import ApiKey, Batch, File, Organization
-from completions.models.organizations import public_id_in
+from completions.models.organizations import parse_public_id
 
 Item = dict[str, Any]
 
@@ -99,7 +99,7 @@ def _requests(request: HttpRequest, typed: str) -> Iterator[SearchResult]:
 
 
 def _rows(request: HttpRequest, typed: str) -> Iterator[SearchResult]:
-    keys = ApiKey.objects.with_secrets([public_id_in(typed)])
+    keys = ApiKey.objects.with_secrets([parse_public_id(typed)])
     wanted = (
         (ApiKey, Q(name__icontains=typed) | Q(pk__in=keys), "API key", "key"),
         (Organization, Q(name__icontains=typed), "Organization", "apartment"),

@@ -56,16 +56,16 @@ class OrganizationAdmin(ModelAdmin[Organization]):
 
     def save_model(self, request: HttpRequest, obj: Organization, form: Any, change: bool) -> None:
         if change:
-            changes.change(obj, self.changeable, Actor.of(request.user))
+            changes.change(obj, self.changeable, Actor.from_user(request.user))
         else:
-            changes.add(obj, Actor.of(request.user))
+            changes.add(obj, Actor.from_user(request.user))
 
     def delete_model(self, request: HttpRequest, obj: Organization) -> None:
-        changes.delete(obj, Actor.of(request.user))
+        changes.delete(obj, Actor.from_user(request.user))
 
     def delete_queryset(self, request: HttpRequest, queryset: QuerySet[Organization]) -> None:
         for organization in queryset:
-            changes.delete(organization, Actor.of(request.user))
+            changes.delete(organization, Actor.from_user(request.user))
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[Organization]:
         return super().get_queryset(request).annotate(keys=Count("api_keys"))

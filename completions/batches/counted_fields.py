@@ -9,7 +9,7 @@ from typing import Any
 from completions.grammars import Constraint
 from completions.grammars.json_schema.pointers import escape, resolve
 from completions.grammars.structural_tag import ANSWER
-from completions.models.storable import without_nul
+from completions.models.storable import replace_nul
 from completions.responses.truncated_json import path_at_end
 
 MAX_FIELDS = 64
@@ -83,8 +83,8 @@ def _fields(root: Mapping[str, Any]) -> Iterator[tuple[tuple[str, ...], Iterable
         if not isinstance(schema, dict):
             continue
         enum, types = schema.get("enum"), schema.get("type")
-        if isinstance(enum, list) and not any(map(_deep, enum)):
-            yield path, map(_written, enum)
+        if isinstance(enum, list) and not any(map(_is_nested, enum)):
+            yield path, map(_encode, enum)
         elif types in ("boolean", ["boolean"]):
             yield path, _BOOLEANS
         elif types in (["boolean", "null"], ["null", "boolean"]):
@@ -96,7 +96,7 @@ def _parts(
     root: Mapping[str, Any], schema: Mapping[str, Any], path: tuple[str, ...]
 ) -> Iterator[tuple[Any, tuple[str, ...]]]:
     """Yield the parts of a schema, each with the path of what it describes."""
-    yield target(root, schema.get("$ref")), path
+    yield resolve_reference(root, schema.get("$ref")), path
     for keyword in ("anyOf", "oneOf", "allOf"):
         if isinstance(several := schema.get(keyword), list):
             yield from ((each, path) for each in several)
@@ -107,11 +107,11 @@ def _parts(
     yield schema.get("items"), (*path, _EACH)
 
 
-def _deep(value: Any) -> bool:
+def _is_nested(value: Any) -> bool:
     return isinstance(value, list | dict)
 
 
-def target(root: Any, reference: Any) -> Any:
+def resolve_reference(root: Any, reference: Any) -> Any:
     """The target of a local reference; None if it is not local or does not exist."""
     if not isinstance(reference, str) or not reference.startswith("#/"):
         return None
@@ -125,8 +125,8 @@ def read_counted_values(
     """Yield the pointer and the JSON value of each counted field of a document, or of the part of
     one at `pointer`."""
     counted = fields.get("counted")
-    if counted and not _deep(value):
-        written = _written(value)
+    if counted and not _is_nested(value):
+        written = _encode(value)
         if counted is True or written in counted:
             yield pointer, written
     children = fields.get("children", {})
@@ -139,12 +139,12 @@ def read_counted_values(
             yield from read_counted_values(each, children[_EACH], f"{pointer}/{_EACH}")
 
 
-def _written(value: Any) -> str:
+def _encode(value: Any) -> str:
     return json.dumps(value, ensure_ascii=False)
 
 
-def truncate(text: str) -> str:
+def find_truncated(text: str) -> str:
     """The pointer to the value in which truncated JSON ends; empty for the whole document."""
     names = (_EACH if isinstance(each, int) else escape(each) for each in path_at_end(text))
-    pointer: str = without_nul("".join(f"/{name}" for name in names))
+    pointer: str = replace_nul("".join(f"/{name}" for name in names))
     return pointer

@@ -28,16 +28,16 @@ logger = logging.getLogger(__name__)
 Publish = Callable[[str, str, int], None]
 """Job id, model, priority. Raises kombu's OperationalError when the broker is unreachable."""
 
-_AT_ONCE = 500
-_PACKED_AT_ONCE = 1024 * 1024
-_BYTES_AT_ONCE = 4 * 1024 * 1024
+_BATCH_SIZE = 500
+_MAX_COMPRESSED_BYTES = 1024 * 1024
+_MAX_BYTES = 4 * 1024 * 1024
 """Bytes of lines held at once: as SQL stores them, and as JSON. As objects of Python, they take ten
 times as much."""
 _ATTEMPTS = 3
 """Attempts to send lines. Retries seed the budgets of the key and the organization in Redis."""
 BUDGET_PAUSE = 20.0
 """Seconds until lines that exceeded a budget are tried again."""
-_resting: dict[str, float] = {}
+_paused_until: dict[str, float] = {}
 """Batches whose budget is spent, by the time.monotonic() of their next attempt."""
 
 
@@ -54,9 +54,9 @@ def feed(store: SyncStore, publish: Publish) -> int:
         return 0
     fed = 0
     accepting = [each for each in list_workers_sync(store) if each.accepting]
-    by_model = _fed_by_model()
+    by_model = _list_batches_by_model()
     owners = {batch.organization_id for batches in by_model.values() for batch in batches}
-    room_in_bytes = _room_in_bytes(store, owners, memory["maxmemory"])
+    room_in_bytes = _measure_room(store, owners, memory["maxmemory"])
     for model, batches in by_model.items():
         entry = model_files.served_models().get(model)
         if entry is None:
@@ -65,7 +65,7 @@ def feed(store: SyncStore, publish: Publish) -> int:
         window = LINES_PER_SEQUENCE * (slots or entry.slots)
         share = max(1, window // len({batch.organization_id for batch in batches}))
         room = dict.fromkeys((batch.organization_id for batch in batches), share)
-        for organization_id, sent in _sent(model).items():
+        for organization_id, sent in _count_sent(model).items():
             room[organization_id] = room.get(organization_id, share) - sent
         for batch in batches:
             owner = batch.organization_id
@@ -76,7 +76,7 @@ def feed(store: SyncStore, publish: Publish) -> int:
     return fed
 
 
-def _room_in_bytes(store: SyncStore, owners: Collection[int], memory_limit: int) -> dict[int, int]:
+def _measure_room(store: SyncStore, owners: Collection[int], memory_limit: int) -> dict[int, int]:
     """The bytes that each organization's lines may still hold in Redis."""
     total, of_key = settings.MAX_QUEUED_BYTES, settings.MAX_QUEUED_BYTES_PER_KEY
     share = ByteBounds.derive(memory_limit, total, of_key).of_lines // max(1, len(owners))
@@ -87,7 +87,7 @@ def _room_in_bytes(store: SyncStore, owners: Collection[int], memory_limit: int)
     return {owner: share - int(sum_ or 0) for owner, sum_ in zip(owners, held, strict=True)}
 
 
-def _fed_by_model() -> dict[str, list[Batch]]:
+def _list_batches_by_model() -> dict[str, list[Batch]]:
     sendable = Q(batch__held=False) | Q(position__lt=F("batch__pilot"))
     waiting = BatchLine.objects.filter(sendable, batch=OuterRef("pk"), state=LineState.WAITING)
     fed = Batch.objects.filter(
@@ -100,7 +100,7 @@ def _fed_by_model() -> dict[str, list[Batch]]:
     return by_model
 
 
-def _sent(model: str) -> dict[int, int]:
+def _count_sent(model: str) -> dict[int, int]:
     running = Count("lines", filter=Q(lines__state=LineState.SENT))
     unended = Batch.objects.filter(model=model, status__in=_WITH_SENT_LINES)
     counts = unended.order_by().values("organization_id").annotate(sent=running)
@@ -115,24 +115,24 @@ def _send(
 ) -> tuple[int, int]:
     """Send lines of a batch, the last of which may exceed `most_bytes`. Returns how many, and
     their bytes."""
-    if most <= 0 or most_bytes <= 0 or time.monotonic() < _resting.get(batch.id, 0):
+    if most <= 0 or most_bytes <= 0 or time.monotonic() < _paused_until.get(batch.id, 0):
         return 0, 0
-    _resting.pop(batch.id, None)
+    _paused_until.pop(batch.id, None)
     waiting = batch.lines.filter(state=LineState.WAITING).order_by("position", "number")
     if batch.held:
         waiting = waiting.filter(position__lt=batch.pilot)
     count = size = 0
     for group in _groups(batch, waiting[:most], most_bytes):
-        taken = set(take([line for line, _ in group]))
+        taken = set(mark_sent([line for line, _ in group]))
         jobs = [job for line, job in group if line in taken]
         refused = []
-        for job, reply in zip(jobs, _submitted(store, jobs), strict=True):
+        for job, reply in zip(jobs, _submit(store, jobs), strict=True):
             if isinstance(reply, bool):
                 count += 1
                 size += job.size
                 publish(job.id, job.model, job.priority)
             else:
-                refused.append(lines.place_of(job.id)[1])
+                refused.append(lines.parse_job_id(job.id)[1])
         if refused:
             _wait(batch, refused)
             break
@@ -147,25 +147,27 @@ def _groups(
 
     def jobs() -> Iterator[tuple[BatchLine, NewJob]]:
         left = most_bytes
-        sized = waiting.defer("job").annotate(packed_size=Length("job"))
-        for part in portions(sized, _AT_ONCE, _PACKED_AT_ONCE, lambda line: line.packed_size):
+        sized = waiting.defer("job").annotate(compressed_size=Length("job"))
+        for part in portions(
+            sized, _BATCH_SIZE, _MAX_COMPRESSED_BYTES, lambda line: line.compressed_size
+        ):
             found = BatchLine.objects.filter(id__in=[line.id for line in part])
             packed = dict(found.values_list("id", "job"))
             for line in part:
                 line.job = packed.pop(line.id, b"")
                 if not line.job:
                     continue  # it has ended meanwhile
-                job = lines.job_of(batch, line)
+                job = lines.make_job(batch, line)
                 line.job = b""
                 yield line, job
                 left -= job.size
                 if left <= 0:
                     return
 
-    return portions(jobs(), _AT_ONCE, _BYTES_AT_ONCE, lambda each: each[1].size)
+    return portions(jobs(), _BATCH_SIZE, _MAX_BYTES, lambda each: each[1].size)
 
 
-def _submitted(store: SyncStore, jobs: Sequence[NewJob]) -> list[Any]:
+def _submit(store: SyncStore, jobs: Sequence[NewJob]) -> list[Any]:
     """Submit jobs and return one reply for each. Seeds the budgets that Redis lacks."""
     for _ in range(_ATTEMPTS):
         replies = submit_durable(store, jobs, FIRST_CHECK)
@@ -173,7 +175,7 @@ def _submitted(store: SyncStore, jobs: Sequence[NewJob]) -> list[Any]:
         if not unseeded:
             break
         for scope in sorted(unseeded):
-            budgets.seed_from(store, scope)
+            budgets.seed_store(store, scope)
         # Redis replies False for jobs that the first attempt stored; they are published too.
     return list(replies)
 
@@ -182,11 +184,11 @@ def _wait(batch: Batch, numbers: Sequence[int]) -> None:
     """Mark lines that exceeded a budget as waiting again, and pause their batch."""
     rows = batch.lines.filter(number__in=numbers, state=LineState.SENT)
     rows.update(state=LineState.WAITING)
-    _resting[batch.id] = time.monotonic() + BUDGET_PAUSE
+    _paused_until[batch.id] = time.monotonic() + BUDGET_PAUSE
     logger.info("%s waits: a budget of its key or organization is spent", batch.id)
 
 
-def take(found: list[BatchLine]) -> list[BatchLine]:
+def mark_sent(found: list[BatchLine]) -> list[BatchLine]:
     """Mark waiting lines as sent. Returns the lines to send.
 
     A feeder that stalled until it lost its lock may compete with another one here. Lines that the
@@ -209,7 +211,7 @@ def restore_lost(store: SyncStore) -> int:
     """
     restored = 0
     sent = BatchLine.objects.filter(batch__status__in=_WITH_SENT_LINES, state=LineState.SENT)
-    for part in parts(_with_batches(sent), _AT_ONCE):
+    for part in parts(_with_batches(sent), _BATCH_SIZE):
         by_job = {line.batch.job_id(line.number): line.id for line in part}
         lost = [by_job[job_id] for job_id in find_missing(store, list(by_job))]
         # A result may have been stored since the query.
@@ -221,7 +223,7 @@ def restore_lost(store: SyncStore) -> int:
 def cancel_closing(store: SyncStore) -> int:
     """Cancel the running lines of closing batches. Returns their number."""
     cancelled = 0
-    for part in parts(_with_batches(states.running_lines_of_closing()), _AT_ONCE):
+    for part in parts(_with_batches(states.find_lines_to_cancel()), _BATCH_SIZE):
         store.call_all([("cancel", [line.batch.job_id(line.number)]) for line in part])
         cancelled += len(part)
     return cancelled

@@ -16,7 +16,7 @@ from django.utils import timezone
 
 from completions.models import File, FilePurpose, Upload, UploadStatus, path_in_storage
 from completions.models.files import FILE_ID
-from completions.models.organizations import one_at_a_time
+from completions.models.organizations import lock_organization
 from completions.models.timed_ids import new_id
 
 logger = logging.getLogger(__name__)
@@ -28,7 +28,7 @@ _NOT_IN_NAMES = re.compile(
     "\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069]"  # Unicode's property Bidi_Control
 )
 _CHUNK = 64 * 1024
-_PRUNED_AT_ONCE = 100
+_PRUNE_BATCH_SIZE = 100
 _WRITTEN_WITHIN = timedelta(hours=1)
 """How long a file may take to be written. If its process is killed, its room stays reserved that
 long."""
@@ -54,21 +54,21 @@ def store_upload(
 ) -> File:
     """Store an upload, which counts towards MAX_STORED_BYTES. `owner` is (organization id, key id).
     Raises StorageLimitError and FileLostError."""
-    file = upload_of(owner, filename)
+    file = make_upload(owner, filename)
     size = content.size or 0
-    with one_at_a_time(file.organization_id):
+    with lock_organization(file.organization_id):
         check_room(file.organization_id, size)
         _begin(file, size)
     return _write(file, content, keep)
 
 
-def plain_name(text: str) -> str:
+def clean_name(text: str) -> str:
     """The name of a file without control characters, line breaks and the marks that change the
     direction of text: with these, a name looks like another one."""
     return _NOT_IN_NAMES.sub("", text)[:MAX_NAME] or "file"
 
 
-def upload_of(owner: tuple[int, int], filename: str) -> File:
+def make_upload(owner: tuple[int, int], filename: str) -> File:
     """A file of requests that is not stored yet. `owner` is (organization id, key id)."""
     organization_id, api_key_id = owner
     now = timezone.now()
@@ -77,7 +77,7 @@ def upload_of(owner: tuple[int, int], filename: str) -> File:
         created_at=now,
         organization_id=organization_id,
         api_key_id=api_key_id,
-        filename=plain_name(filename),
+        filename=clean_name(filename),
         purpose=FilePurpose.BATCH,
     )
 
@@ -152,7 +152,7 @@ def _delete(files: QuerySet[File]) -> int:
     return len(found)
 
 
-def opened(file: File) -> IO[bytes]:
+def open_file(file: File) -> IO[bytes]:
     """The content of a file, open for reading. Raises File.DoesNotExist if the storage lost it."""
     try:
         content: IO[bytes] = file.content.open("rb")
@@ -164,7 +164,7 @@ def opened(file: File) -> IO[bytes]:
 
 async def read(file: File, start: int = 0) -> AsyncIterator[bytes]:
     """Yield the content from byte `start` on in chunks, each read in a thread."""
-    stream = await sync_to_async(opened)(file)
+    stream = await sync_to_async(open_file)(file)
     try:
         await sync_to_async(stream.seek)(start)
         while chunk := await sync_to_async(stream.read)(_CHUNK):
@@ -173,7 +173,7 @@ async def read(file: File, start: int = 0) -> AsyncIterator[bytes]:
         await sync_to_async(stream.close)()
 
 
-async def next_piece(pieces: Iterator[bytes]) -> bytes:
+async def read_next_piece(pieces: Iterator[bytes]) -> bytes:
     """The next piece of a file, made in a thread; empty after the last one."""
     return await sync_to_async(lambda: next(pieces, b""))()
 
@@ -182,7 +182,7 @@ def prune(now: datetime) -> int:
     """Delete expired files. Returns their number."""
     pruned = 0
     expired = File.objects.filter(expires_at__lte=now)
-    while ids := list(expired.values_list("id", flat=True)[:_PRUNED_AT_ONCE]):
+    while ids := list(expired.values_list("id", flat=True)[:_PRUNE_BATCH_SIZE]):
         # One by one: a file that was written meanwhile is no longer expired.
         pruned += sum(_delete(expired.filter(id=file_id)) for file_id in ids)
     return pruned

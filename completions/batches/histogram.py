@@ -52,13 +52,13 @@ class Histogram:
                 return min(LEAST * WIDTH ** (bucket - 0.5) if bucket else 0.0, self.most)
         return self.most
 
-    def stored(self) -> dict[str, Any]:
+    def as_dict(self) -> dict[str, Any]:
         """JSON that the constructor reads."""
         counts = {str(bucket): n for bucket, n in self._counts.items()}
         sums = {"sum": self.sum, "squares": self._squares, "cubes": self._cubes}
         return {"counts": counts, "most": self.most, **sums}
 
-    def shown(self, digits: int) -> dict[str, float] | None:
+    def as_summary(self, digits: int) -> dict[str, float] | None:
         """Mean, quantiles and maximum, rounded; None without numbers."""
         if not self.count:
             return None

@@ -8,12 +8,12 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 from completions.batches import files
-from completions.batches.input_lines import lines_of
-from completions.batches.lines import body_of, error_of
+from completions.batches.input_lines import split_lines
+from completions.batches.lines import get_body, get_error
 from completions.models import Batch, BatchResult, File
 from completions.models.parts import parts
 
-_AT_ONCE = 2000
+_BATCH_SIZE = 2000
 
 
 class Index:
@@ -25,21 +25,21 @@ class Index:
     def add(
         self, number: int, completed: bool, result: Mapping[str, Any], place: int, size: int
     ) -> None:
-        self._lines.append((number, completed, reason_of(result), place, size))
+        self._lines.append((number, completed, get_reason(result), place, size))
 
     def store(self, batch: Batch, alive: Callable[[], bool]) -> bool:
         """Store the index; the files must already be stored. Returns False if `alive` does."""
         if not alive():  # the rows may be those of the writer that took over
             return False
         BatchResult.objects.filter(batch=batch).delete()
-        for part in parts(self._rows(batch), _AT_ONCE):
+        for part in parts(self._rows(batch), _BATCH_SIZE):
             if not alive():
                 return False
             BatchResult.objects.bulk_create(part)
         return True
 
     def _rows(self, batch: Batch) -> Iterator[BatchResult]:
-        sent = _places(batch, (number for number, *_ in self._lines))
+        sent = _locate_lines(batch, (number for number, *_ in self._lines))
         for line, (sent_place, sent_size) in zip(self._lines, sent, strict=True):
             number, completed, reason, place, size = line
             yield BatchResult(
@@ -48,17 +48,17 @@ class Index:
             )  # fmt: skip
 
 
-def _places(batch: Batch, numbers: Iterable[int]) -> Iterator[tuple[int | None, int]]:
+def _locate_lines(batch: Batch, numbers: Iterable[int]) -> Iterator[tuple[int | None, int]]:
     """The byte offset and the size of each of these lines of the input file, in ascending order;
     None if the file is gone. One line is in memory at a time: a file may have millions of blank
     ones."""
     try:
-        opened = files.opened(File.objects.get(id=batch.input_file_id))
+        opened = files.open_file(File.objects.get(id=batch.input_file_id))
     except File.DoesNotExist:
         yield from ((None, 0) for _ in numbers)
         return
     with opened as content:
-        lines, end = enumerate(lines_of(content), 1), 0
+        lines, end = enumerate(split_lines(content), 1), 0
         for wanted in numbers:
             for number, text in lines:
                 end += len(text)
@@ -69,9 +69,9 @@ def _places(batch: Batch, numbers: Iterable[int]) -> Iterator[tuple[int | None, 
                 yield None, 0
 
 
-def reason_of(result: Mapping[str, Any]) -> str:
+def get_reason(result: Mapping[str, Any]) -> str:
     """The finish reason of the first choice, or the error's code."""
-    choices = body_of(result).get("choices") or [{}]
-    error = error_of(result)
+    choices = get_body(result).get("choices") or [{}]
+    error = get_error(result)
     reason = error.get("code") if error else choices[0].get("finish_reason")
     return str(reason or "unknown")[:64]

@@ -9,8 +9,8 @@ from completions.models.parts import portions
 
 MAX_CUSTOM_ID = 512
 """Characters."""
-LINES_AT_ONCE = 100
-BYTES_AT_ONCE = 4 * 1024 * 1024
+MAX_GROUP_LINES = 100
+MAX_GROUP_BYTES = 4 * 1024 * 1024
 """Limits of a group of lines, which are validated and stored together."""
 _KEYS = ("custom_id", "method", "url", "body")
 _WHITESPACE = " \t\r\n"
@@ -30,13 +30,13 @@ class LineError(Exception):
     """None if the file as a whole is invalid."""
 
 
-def lines_of(content: IO[bytes]) -> Iterator[bytes]:
+def split_lines(content: IO[bytes]) -> Iterator[bytes]:
     """The lines of a JSONL file. Only a line feed ends one. Django's files, iterated, end lines at
     carriage returns too, which JSON takes for spaces."""
     return iter(content.readline, b"")
 
 
-def as_text(line: bytes) -> str:
+def decode_line(line: bytes) -> str:
     """The JSON text of a line. Raises UnicodeDecodeError."""
     return line.decode("utf-8-sig").strip(_WHITESPACE)
 
@@ -47,13 +47,13 @@ def is_blank(line: bytes) -> bool:
 
 def groups(found: Iterator[tuple[int, bytes]]) -> Iterator[list[tuple[int, bytes]]]:
     """Group lines, within LINES_AT_ONCE and BYTES_AT_ONCE."""
-    return portions(found, LINES_AT_ONCE, BYTES_AT_ONCE, lambda line: len(line[1]))
+    return portions(found, MAX_GROUP_LINES, MAX_GROUP_BYTES, lambda line: len(line[1]))
 
 
 def parse(text: bytes, endpoint: str) -> dict[str, Any]:
     """Parse a line and check its keys. Raises LineError."""
     try:
-        request = strict_json.loads(as_text(text))
+        request = strict_json.loads(decode_line(text))
     except UnicodeDecodeError as error:
         raise LineError("invalid_json_line", f"Not UTF-8 (byte {error.start}).") from error
     except strict_json.StrictJSONError as error:

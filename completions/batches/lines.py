@@ -8,7 +8,7 @@ from typing import Any
 
 import orjson
 
-from completions.accounts.keys import limits_of
+from completions.accounts.keys import read_limits
 from completions.catalog import model_files
 from completions.contract.json_lines import encode_line
 from completions.exceptions import APIError, from_job_error
@@ -20,7 +20,7 @@ PRIORITY = -1_000_000
 """Engine priority, where higher runs first: below every priority that a client can set."""
 LINE_TTL = 10
 """Seconds that Redis keeps an ended line: nobody follows it, and each takes some 7 KiB."""
-AT_ONCE = 200
+BATCH_SIZE = 200
 """Lines with results to hold in memory."""
 _JOB_ID = re.compile(r"([0-9a-f]{32})-(\d+)$")
 
@@ -36,17 +36,17 @@ class PreparedLine:
     """The JSON Schema of its answer, if it has one."""
 
 
-def pack(document: Mapping[str, Any]) -> bytes:
+def compress_json(document: Mapping[str, Any]) -> bytes:
     return zlib.compress(orjson.dumps(document), 1)
 
 
-def unpack(packed: bytes) -> dict[str, Any]:
+def decompress_json(packed: bytes) -> dict[str, Any]:
     document: dict[str, Any] = orjson.loads(zlib.decompress(packed))
     return document
 
 
-def job_of(batch: Batch, line: BatchLine) -> NewJob:
-    packed = unpack(bytes(line.job))
+def make_job(batch: Batch, line: BatchLine) -> NewJob:
+    packed = decompress_json(bytes(line.job))
     context = packed.get("context") or packed["view"]  # the name in version 0.1.0
     entry = model_files.served_models().get(batch.model)
     return NewJob(
@@ -60,13 +60,13 @@ def job_of(batch: Batch, line: BatchLine) -> NewJob:
         deadline=batch.expires_at.timestamp(),
         ttl=LINE_TTL,
         request_id=f"req_{context['id']}",  # as in the output file
-        limits=limits_of(batch.api_key),
+        limits=read_limits(batch.api_key),
         prices=entry.token_prices if entry else (),
         stored=batch.organization.store_prompts,
     )
 
 
-def place_of(job_id: str) -> tuple[str, int]:
+def parse_job_id(job_id: str) -> tuple[str, int]:
     """Return (batch id, line number) for the id of a line's job. Raises ValueError."""
     match = _JOB_ID.search(job_id)
     if match is None:
@@ -74,18 +74,18 @@ def place_of(job_id: str) -> tuple[str, int]:
     return f"batch_{match[1]}", int(match[2])
 
 
-def in_order(batch: Batch) -> Iterator[BatchLine]:
+def iterate_lines(batch: Batch) -> Iterator[BatchLine]:
     """Yield all lines by number, holding AT_ONCE in memory."""
     number = 0
-    while found := following(batch, number):
+    while found := read_next_lines(batch, number):
         yield from found
         number = found[-1].number
 
 
-def following(batch: Batch, number: int) -> list[BatchLine]:
+def read_next_lines(batch: Batch, number: int) -> list[BatchLine]:
     """Return the next AT_ONCE lines after this number."""
     rows = batch.lines.order_by("number").defer("job")
-    return list(rows.filter(number__gt=number)[:AT_ONCE])
+    return list(rows.filter(number__gt=number)[:BATCH_SIZE])
 
 
 _UNANSWERED: Mapping[str, dict[str, str]] = {
@@ -104,26 +104,26 @@ _CANCELLED_ALONE = {
 }
 
 
-def refused(request_id: str, error: APIError) -> dict[str, Any]:
+def make_refused_result(request_id: str, error: APIError) -> dict[str, Any]:
     """A line that never runs, with the error that a live request would get."""
     response = {
         "status_code": error.status_code,
         "request_id": request_id,
         "body": error.envelope(),
     }
-    return answered(response, {"attempts": 0})
+    return make_answered_result(response, {"attempts": 0})
 
 
-def answered(response: Mapping[str, Any], meta: Mapping[str, Any]) -> dict[str, Any]:
+def make_answered_result(response: Mapping[str, Any], meta: Mapping[str, Any]) -> dict[str, Any]:
     return {"response": response, "error": None, "meta": meta}
 
 
-def unanswered(outcome: str, meta: Mapping[str, Any] | None = None) -> dict[str, Any]:
+def make_unanswered_result(outcome: str, meta: Mapping[str, Any] | None = None) -> dict[str, Any]:
     error = _UNANSWERED.get(outcome, _CANCELLED_ALONE)
     return {"response": None, "error": error, "meta": meta or {"attempts": 0}}
 
 
-def meta_of(job: EndedJob) -> dict[str, Any]:
+def make_meta(job: EndedJob) -> dict[str, Any]:
     """How a line ran: attempts by workers, seconds in the queue and with a worker, and paths in its
     body that had no effect, as in `x-ignored-params`."""
     meta: dict[str, Any] = {"attempts": job.attempt}
@@ -135,9 +135,13 @@ def meta_of(job: EndedJob) -> dict[str, Any]:
     return meta
 
 
-def result_of(batch: Batch, line: BatchLine) -> dict[str, Any]:
+def read_result(batch: Batch, line: BatchLine) -> dict[str, Any]:
     """What became of a line of a batch that has ended, or of a line that has a result."""
-    return unpack(bytes(line.result)) if line.result else unanswered(batch.outcome)
+    return (
+        decompress_json(bytes(line.result))
+        if line.result
+        else make_unanswered_result(batch.outcome)
+    )
 
 
 def output_line(batch: Batch, line: BatchLine, result: Mapping[str, Any]) -> bytes:
@@ -146,22 +150,22 @@ def output_line(batch: Batch, line: BatchLine, result: Mapping[str, Any]) -> byt
     return encode_line({"id": name, "custom_id": line.custom_id, **result}) + b"\n"
 
 
-def body_of(line: Mapping[str, Any]) -> Mapping[str, Any]:
+def get_body(line: Mapping[str, Any]) -> Mapping[str, Any]:
     """The body of the response in a line of output; empty without a response."""
     return (line.get("response") or {}).get("body") or {}
 
 
-def error_of(line: Mapping[str, Any]) -> Mapping[str, Any]:
+def get_error(line: Mapping[str, Any]) -> Mapping[str, Any]:
     """The error in a line of output, whether or not it has a response; empty without one."""
-    return line.get("error") or body_of(line).get("error") or {}
+    return line.get("error") or get_body(line).get("error") or {}
 
 
-def text_of(choice: Mapping[str, Any]) -> Any:
+def get_text(choice: Mapping[str, Any]) -> Any:
     """The text of a choice of either route; None in a message that only calls tools."""
     return choice["message"]["content"] if "message" in choice else choice["text"]
 
 
-def meaning_of(code: str) -> str:
+def explain_error(code: str) -> str:
     """The message of a line's error code."""
     for error in (*_UNANSWERED.values(), _CANCELLED_ALONE):
         if error["code"] == code:
@@ -169,7 +173,7 @@ def meaning_of(code: str) -> str:
     return from_job_error(code).message
 
 
-def number_of(text: bytes) -> int:
+def parse_line_number(text: bytes) -> int:
     """Return the input line number of a line of the output or error file."""
     name: str = orjson.loads(text)["id"]
     return int(name.rpartition("-")[2])

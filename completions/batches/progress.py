@@ -5,9 +5,9 @@ from datetime import datetime
 
 from completions.models import Batch, BatchStatus
 
-MARK_EVERY = 5.0
+SAMPLE_INTERVAL = 5.0
 """Seconds between two samples."""
-MARKS = 13
+MAX_SAMPLES = 13
 """The number of samples kept: one minute's."""
 
 
@@ -21,13 +21,13 @@ class Progress:
     seconds_left: int | None
 
 
-def mark(now: datetime) -> None:
+def store_samples(now: datetime) -> None:
     """Store a sample for every running batch whose last one is MARK_EVERY seconds old. Those of a
     pilot stay while its batch is held: they are the measured speed of its forecast."""
     at = now.timestamp()
     for batch in Batch.objects.filter(status=BatchStatus.IN_PROGRESS):
         if _is_due(batch, at):
-            marks = [*batch.pace, [at, batch.done]][-MARKS:]
+            marks = [*batch.pace, [at, batch.done]][-MAX_SAMPLES:]
             Batch.objects.filter(id=batch.id).update(pace=marks)
 
 
@@ -37,20 +37,20 @@ def _is_due(batch: Batch, at: float) -> bool:
     since, done = batch.pace[-1]
     if batch.held and batch.done >= (batch.pilot or 0) + batch.refused:
         return bool(done != batch.done)
-    return bool(at - since >= MARK_EVERY)
+    return bool(at - since >= SAMPLE_INTERVAL)
 
 
-def of(batch: Batch, now: datetime) -> Progress:
+def measure_progress(batch: Batch, now: datetime) -> Progress:
     before = Batch.objects.filter(
         organization_id=batch.organization_id,
         model=batch.model,
         status=BatchStatus.IN_PROGRESS,
         created_at__lt=batch.created_at,
     )
-    return replace(of_pace(batch, now), position=before.count())
+    return replace(measure_pace(batch, now), position=before.count())
 
 
-def of_pace(batch: Batch, now: datetime) -> Progress:
+def measure_pace(batch: Batch, now: datetime) -> Progress:
     """Return the progress without a query; `position` is 0."""
     rate = _lines_per_second(batch, now)
     left = batch.total - batch.done

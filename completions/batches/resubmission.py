@@ -12,7 +12,7 @@ from django.core.files import File as Content
 from django.db import close_old_connections
 
 from completions.batches import files
-from completions.batches.input_lines import as_text, lines_of
+from completions.batches.input_lines import decode_line, split_lines
 from completions.contract.json_lines import escape_line_breaks
 from completions.models import Batch, BatchStatus, File
 
@@ -40,17 +40,17 @@ def prepare(batch: Batch, now: datetime) -> tuple[Batch, File]:
     sent = inputs.get(id=batch.input_file_id)
     if _has_ended_in_validation(batch):
         close_old_connections()  # of this thread: others need it while the files are read
-        with files.opened(sent) as content:
-            return again(batch, lines_of(content))
+        with files.open_file(sent) as content:
+            return copy_batch(batch, split_lines(content))
     failed = inputs.get(id=batch.error_file_id)
     close_old_connections()
-    with files.opened(failed) as content:
-        wanted = {json.loads(line)["custom_id"] for line in lines_of(content)}
-    with files.opened(sent) as content:
-        return again(batch, _chosen(content, wanted))
+    with files.open_file(failed) as content:
+        wanted = {json.loads(line)["custom_id"] for line in split_lines(content)}
+    with files.open_file(sent) as content:
+        return copy_batch(batch, _choose_lines(content, wanted))
 
 
-def again(batch: Batch, sent: Iterable[bytes]) -> tuple[Batch, File]:
+def copy_batch(batch: Batch, sent: Iterable[bytes]) -> tuple[Batch, File]:
     """Return an unsaved batch like this one, and its stored input file with these lines.
     Raises files.StorageLimitError and files.FileLostError."""
     with tempfile.TemporaryFile(dir=settings.FILE_UPLOAD_TEMP_DIR) as draft:
@@ -73,8 +73,8 @@ def again(batch: Batch, sent: Iterable[bytes]) -> tuple[Batch, File]:
     return new, file
 
 
-def _chosen(content: IO[bytes], custom_ids: set[str]) -> Iterator[bytes]:
-    for line in lines_of(content):
-        text = as_text(line)
+def _choose_lines(content: IO[bytes], custom_ids: set[str]) -> Iterator[bytes]:
+    for line in split_lines(content):
+        text = decode_line(line)
         if text and json.loads(text)["custom_id"] in custom_ids:
             yield escape_line_breaks(text.encode()) + b"\n"

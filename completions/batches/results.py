@@ -8,7 +8,7 @@ from typing import Any
 from django.db.models import F
 
 from completions.batches import lines
-from completions.batches.receipts.receipt import BuildOf, receipt_of
+from completions.batches.receipts.receipt import BuildOf, make_receipt
 from completions.batches.summary import Summary
 from completions.catalog import model_files
 from completions.catalog.model_files import ModelFilesError
@@ -40,15 +40,15 @@ class Answer:
     """The job's events."""
 
 
-def answer(job: EndedJob) -> Answer:
-    batch_id, number = lines.place_of(job.id)
+def make_answer(job: EndedJob) -> Answer:
+    batch_id, number = lines.parse_job_id(job.id)
     timed_out = job.error is not None and job.error.code in _TIMEOUTS
-    meta = lines.meta_of(job)
+    meta = lines.make_meta(job)
     result, succeeded, reasoning = None, False, 0
     if job.state != "cancelled" and not timed_out:
         status, body = whole_response(job)
         response = {"status_code": status, "request_id": f"req_{job.id}", "body": body}
-        result = lines.answered(response, meta)
+        result = lines.make_answered_result(response, meta)
         succeeded = status < 300
         reasoning = body["usage"]["reasoning_tokens"] if body.get("usage") else 0
     usage = job.usage or Usage(0, 0)
@@ -58,31 +58,31 @@ def answer(job: EndedJob) -> Answer:
     )  # fmt: skip
 
 
-def keep(answers: Iterable[Answer], build_of: BuildOf) -> None:
+def store_answers(answers: Iterable[Answer], build_of: BuildOf) -> None:
     """Store results for lines that have none. Runs in the caller's transaction."""
     by_batch: dict[str, dict[int, Answer]] = defaultdict(dict)
     for each in answers:
         by_batch[each.batch_id][each.number] = each
     for batch in Batch.objects.select_for_update().filter(id__in=by_batch).order_by("id"):
-        _keep(batch, by_batch[batch.id], build_of)
+        _store_answers(batch, by_batch[batch.id], build_of)
 
 
-def _receipt(
+def _make_receipt(
     batch: Batch, line: BatchLine, answer: Answer, build_of: BuildOf
 ) -> dict[str, Any] | None:
     """The receipt of an answered line; None if the model's files have been removed."""
     entry = model_files.served_models().get(batch.model)
-    request = lines.unpack(bytes(line.job))["request"]
+    request = lines.decompress_json(bytes(line.job))["request"]
     try:
         files = model_files.load(entry) if entry else None
     except ModelFilesError:
         return None
     if files is None:
         return None
-    return receipt_of(request, files, answer.stream, build_of(answer.worker))
+    return make_receipt(request, files, answer.stream, build_of(answer.worker))
 
 
-def _keep(batch: Batch, answers: dict[int, Answer], build_of: BuildOf) -> None:
+def _store_answers(batch: Batch, answers: dict[int, Answer], build_of: BuildOf) -> None:
     unended = batch.lines.filter(number__in=answers, state__in=OPEN_LINES)
     columns = ("id", "number", "job") if batch.receipts else ("id", "number")
     ended = list(unended.only(*columns))
@@ -91,12 +91,12 @@ def _keep(batch: Batch, answers: dict[int, Answer], build_of: BuildOf) -> None:
     rows = []
     for line, each in zip(ended, kept, strict=True):
         outcome = BatchStatus.EXPIRED if each.timed_out else batch.outcome
-        result = each.result or lines.unanswered(outcome, each.meta)
+        result = each.result or lines.make_unanswered_result(outcome, each.meta)
         if batch.receipts and each.succeeded:
-            result = {**result, "receipt": _receipt(batch, line, each, build_of)}
+            result = {**result, "receipt": _make_receipt(batch, line, each, build_of)}
         summary.add(result)
         state = LineState.COMPLETED if each.succeeded else LineState.FAILED
-        rows.append((state, lines.pack(result), b"", line.pk))
+        rows.append((state, lines.compress_json(result), b"", line.pk))
     if not rows:
         return
     update_each(BatchLine, ("state", "result", "job"), ("id",), rows)
@@ -108,4 +108,4 @@ def _keep(batch: Batch, answers: dict[int, Answer], build_of: BuildOf) -> None:
             gained[name] += getattr(each.usage, name)
     if gained:
         more = {name: F(name) + count for name, count in gained.items()}
-        Batch.objects.filter(id=batch.id).update(**more, summary=summary.stored())
+        Batch.objects.filter(id=batch.id).update(**more, summary=summary.as_dict())

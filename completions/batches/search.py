@@ -16,13 +16,13 @@ from django.db.models import Count, QuerySet
 from django.utils import timezone
 
 from completions.batches import files
-from completions.batches.input_lines import as_text
+from completions.batches.input_lines import decode_line
 from completions.contract.json_lines import encode_line, escape_line_breaks
 from completions.models import Batch, BatchResult, File
 from completions.models.parts import portions
 
-_AT_ONCE = 500
-_BYTES_AT_ONCE = 4 * 1024 * 1024
+_BATCH_SIZE = 500
+_MAX_BYTES = 4 * 1024 * 1024
 """Bytes of output lines that are read together; a longer line is read alone."""
 _PAGE_BYTES = 8 * 1024 * 1024
 """A page of longer lines has fewer of them, but at least one."""
@@ -31,7 +31,7 @@ _GAP = 64 * 1024
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class Criteria:
     """The criteria that lines must meet; None or empty matches every line."""
 
     completed: bool | None = None
@@ -47,7 +47,7 @@ class Wanted:
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class Page:
     """A page of lines, each with its output, and where the search ended."""
 
     lines: list[tuple[BatchResult, bytes]]
@@ -76,13 +76,13 @@ class Contents:
     def has(self, file_id: str) -> bool:
         return file_id in self._files
 
-    def outputs(self, rows: list[BatchResult]) -> list[bytes]:
+    def read_outputs(self, rows: list[BatchResult]) -> list[bytes]:
         """The output lines of some rows, in order. Adjacent lines are read together."""
         texts = [b""] * len(rows)
         for completed in (True, False):
             mine = [(i, row) for i, row in enumerate(rows) if row.completed == completed]
             file_id = self._batch.output_file_id if completed else self._batch.error_file_id
-            for run in _neighbours(mine):
+            for run in _group_neighbours(mine):
                 begin = run[0][1].place
                 end = run[-1][1].place + run[-1][1].size
                 block = self._read(file_id, begin, end - begin)
@@ -90,7 +90,7 @@ class Contents:
                     texts[i] = block[row.place - begin : row.place - begin + row.size]
         return texts
 
-    def sent(self, row: BatchResult) -> bytes:
+    def read_request(self, row: BatchResult) -> bytes:
         """The request of a line; empty if the input file is missing."""
         if row.sent_place is None or not self.has(self._batch.input_file_id):
             return b""
@@ -101,7 +101,7 @@ class Contents:
             return b""
         if file_id not in self._open:
             try:
-                opened = files.opened(self._files[file_id])
+                opened = files.open_file(self._files[file_id])
             except File.DoesNotExist:
                 del self._files[file_id]
                 return b""
@@ -110,7 +110,9 @@ class Contents:
         return self._open[file_id].read(size)
 
 
-def _neighbours(mine: list[tuple[int, BatchResult]]) -> Iterator[list[tuple[int, BatchResult]]]:
+def _group_neighbours(
+    mine: list[tuple[int, BatchResult]],
+) -> Iterator[list[tuple[int, BatchResult]]]:
     run: list[tuple[int, BatchResult]] = []
     for each in mine:
         if run and each[1].place - (run[-1][1].place + run[-1][1].size) > _GAP:
@@ -121,46 +123,46 @@ def _neighbours(mine: list[tuple[int, BatchResult]]) -> Iterator[list[tuple[int,
         yield run
 
 
-def matching(
-    batch: Batch, wanted: Wanted, contents: Contents, after: int = 0
+def iterate_matches(
+    batch: Batch, wanted: Criteria, contents: Contents, after: int = 0
 ) -> Iterator[tuple[BatchResult, bytes | None]]:
     """Yield every line after `after` that the query finds, with its output, or with None if its
     text does not match."""
     # Files of earlier versions hold some characters raw that files now hold as escapes.
     terms = {encode(wanted.text)[1:-1].lower() for encode in (encode_line, orjson.dumps)}
     # Pages with `after`, not a cursor: a long transaction would hold up SQLite's checkpoints.
-    while part := list(wanted.rows(batch, after)[:_AT_ONCE]):
-        for some in portions(part, _AT_ONCE, _BYTES_AT_ONCE, lambda row: row.size):
-            for row, text in zip(some, contents.outputs(some), strict=True):
+    while part := list(wanted.rows(batch, after)[:_BATCH_SIZE]):
+        for some in portions(part, _BATCH_SIZE, _MAX_BYTES, lambda row: row.size):
+            for row, text in zip(some, contents.read_outputs(some), strict=True):
                 yield row, text if any(term in text.lower() for term in terms) else None
         after = part[-1].number
 
 
-def find(
-    batch: Batch, wanted: Wanted, contents: Contents, after: int, most: int, seconds: float
-) -> Found:
+def find_page(
+    batch: Batch, wanted: Criteria, contents: Contents, after: int, most: int, seconds: float
+) -> Page:
     """At most `most` matching lines after a number, as found within a bounded time."""
     late = time.monotonic() + seconds
     if not wanted.text:  # SQL alone suffices
         rows = list(wanted.rows(batch, after)[: most + 1])
-        shown = _of_a_page(rows[:most])
+        shown = _fit_page(rows[:most])
         last = shown[-1].number if shown else after
-        outputs = contents.outputs(shown)
-        return Found(list(zip(shown, outputs, strict=True)), last, len(rows) > len(shown))
+        outputs = contents.read_outputs(shown)
+        return Page(list(zip(shown, outputs, strict=True)), last, len(rows) > len(shown))
     lines: list[tuple[BatchResult, bytes]] = []
     size = 0
-    for count, (row, text) in enumerate(matching(batch, wanted, contents, after)):
+    for count, (row, text) in enumerate(iterate_matches(batch, wanted, contents, after)):
         is_full = len(lines) == most or (lines and size + row.size > _PAGE_BYTES)
         if is_full or (count and time.monotonic() > late):
-            return Found(lines, after, True)
+            return Page(lines, after, True)
         after = row.number
         if text is not None:
             lines.append((row, text))
             size += row.size
-    return Found(lines, after, False)
+    return Page(lines, after, False)
 
 
-def _of_a_page(rows: list[BatchResult]) -> list[BatchResult]:
+def _fit_page(rows: list[BatchResult]) -> list[BatchResult]:
     """The first of these rows, within _PAGE_BYTES."""
     sizes = accumulate(row.size for row in rows)
     return [
@@ -170,26 +172,26 @@ def _of_a_page(rows: list[BatchResult]) -> list[BatchResult]:
     ]
 
 
-def counts(batch: Batch) -> list[tuple[bool, str, int]]:
+def count_results(batch: Batch) -> list[tuple[bool, str, int]]:
     """(completed, reason, number of lines) for all lines, most frequent first."""
     grouped = BatchResult.objects.filter(batch=batch).order_by().values_list("completed", "reason")
     found = [(completed, reason, n) for completed, reason, n in grouped.annotate(n=Count("id"))]
     return sorted(found, key=lambda each: -each[2])
 
 
-def requests(batch: Batch, wanted: Wanted, contents: Contents) -> Iterator[bytes]:
+def iterate_requests(batch: Batch, wanted: Criteria, contents: Contents) -> Iterator[bytes]:
     """The requests of all matching lines, as they were sent."""
-    for row, text in matching(batch, wanted, contents):
-        if text is not None and (sent := as_text(contents.sent(row))):
+    for row, text in iterate_matches(batch, wanted, contents):
+        if text is not None and (sent := decode_line(contents.read_request(row))):
             yield escape_line_breaks(sent.encode()) + b"\n"
 
 
-def downloads(batch: Batch, wanted: Wanted, contents: Contents) -> Iterator[bytes]:
+def iterate_outputs(batch: Batch, wanted: Criteria, contents: Contents) -> Iterator[bytes]:
     """The output lines that match, joined into pieces of about _BYTES_AT_ONCE."""
     piece = bytearray()
-    for _, text in matching(batch, wanted, contents):
+    for _, text in iterate_matches(batch, wanted, contents):
         piece += text or b""
-        if len(piece) >= _BYTES_AT_ONCE:
+        if len(piece) >= _MAX_BYTES:
             yield bytes(piece)
             piece.clear()
     if piece:

@@ -14,15 +14,15 @@ from completions.models import (
     File,
     LineState,
 )
-from completions.models.timed_ids import time_in
+from completions.models.timed_ids import read_time
 
 _RUNNING = (BatchStatus.VALIDATING, BatchStatus.IN_PROGRESS)
 _CLOSING = (BatchStatus.CANCELLING, BatchStatus.FINALIZING)
 
 
-def place(batch: Batch, file: File, owner: tuple[int, int], job_prefix: str) -> None:
+def set_origin(batch: Batch, file: File, owner: tuple[int, int], job_prefix: str) -> None:
     """Set the owner (organization id, key id), file, prefix and times of a new batch."""
-    batch.created_at = time_in(batch.id) or batch.created_at
+    batch.created_at = read_time(batch.id) or batch.created_at
     batch.organization_id, batch.api_key_id = owner
     batch.input_file_id = file.id
     batch.job_prefix = job_prefix
@@ -60,7 +60,7 @@ def cancel(batch_id: str, now: datetime) -> bool:
     return bool(_cancel(Batch.objects.filter(id=batch_id), now))
 
 
-def cancel_of_revoked_keys(now: datetime) -> int:
+def cancel_revoked(now: datetime) -> int:
     """Cancel the batches of revoked keys. Returns their number."""
     return _cancel(Batch.objects.filter(api_key__revoked_at__isnull=False), now)
 
@@ -85,7 +85,7 @@ def finalize_drained(now: datetime) -> int:
     return drained.update(status=BatchStatus.FINALIZING, finalizing_at=now)
 
 
-def any_moving() -> bool:
+def can_any_advance() -> bool:
     """Whether an unfinished batch may advance by itself.
 
     A held batch whose pilot has ended waits for its owner.
@@ -96,19 +96,19 @@ def any_moving() -> bool:
     return Batch.objects.filter(~waits, status__in=UNFINISHED).exists()
 
 
-def to_validate() -> list[str]:
+def list_unvalidated() -> list[str]:
     """Return the batches to validate: the oldest of each organization, then the second oldest."""
     turn = Window(RowNumber(), partition_by=["organization_id"], order_by=["created_at"])
     validating = Batch.objects.filter(status=BatchStatus.VALIDATING).annotate(turn=turn)
     return list(validating.order_by("turn", "created_at").values_list("id", flat=True))
 
 
-def to_write() -> list[str]:
+def list_unwritten() -> list[str]:
     """Return the ids of closing batches without running lines."""
     running = BatchLine.objects.filter(batch=OuterRef("pk"), state=LineState.SENT)
     closing = Batch.objects.filter(~Exists(running), status__in=_CLOSING)
     return list(closing.order_by("created_at").values_list("id", flat=True))
 
 
-def running_lines_of_closing() -> QuerySet[BatchLine]:
+def find_lines_to_cancel() -> QuerySet[BatchLine]:
     return BatchLine.objects.filter(batch__status__in=_CLOSING, state=LineState.SENT)

@@ -6,9 +6,9 @@ from typing import Any
 
 import orjson
 
-from completions.batches.counted_fields import CountedFields, read_counted_values, truncate
+from completions.batches.counted_fields import CountedFields, find_truncated, read_counted_values
 from completions.batches.histogram import Histogram
-from completions.batches.lines import body_of, error_of, text_of
+from completions.batches.lines import get_body, get_error, get_text
 
 MAX_NAMES = 100
 """The most distinct error codes, values of one field or truncation points that are counted."""
@@ -42,10 +42,10 @@ class Summary:
         for name in ("queue_seconds", "run_seconds"):
             if name in line["meta"]:
                 self._numbers[name].add(line["meta"][name])
-        if error := error_of(line):
+        if error := get_error(line):
             _count(self._errors, error["code"] or OTHERS)
         else:
-            self._add_body(body_of(line))
+            self._add_body(get_body(line))
 
     def _add_body(self, body: Mapping[str, Any]) -> None:
         for name in ("prompt_tokens", "completion_tokens"):
@@ -56,18 +56,18 @@ class Summary:
                 self._add_text(choice)
 
     def _add_text(self, choice: Mapping[str, Any]) -> None:
-        text = text_of(choice) or ""
+        text = get_text(choice) or ""
         try:
             document = orjson.loads(text)
         except orjson.JSONDecodeError:
             if choice["finish_reason"] == "length":
-                _count(self._cut, truncate(text))
+                _count(self._cut, find_truncated(text))
             return
         self._documents += 1
         for pointer, value in read_counted_values(document, self.counted_fields or {}):
             _count(self._values.setdefault(pointer, Counter()), value)
 
-    def stored(self) -> dict[str, Any]:
+    def as_dict(self) -> dict[str, Any]:
         """JSON that the constructor reads."""
         return {
             "finish_reasons": self._ends,
@@ -75,15 +75,15 @@ class Summary:
             "cut": self._cut,
             "documents": self._documents,
             "values": self._values,
-            **{name: each.stored() for name, each in self._numbers.items()},
+            **{name: each.as_dict() for name, each in self._numbers.items()},
         }
 
-    def shown(self) -> dict[str, Any]:
+    def as_summary(self) -> dict[str, Any]:
         """The extension `summary` of the batch object."""
         shown: dict[str, Any] = {
             "finish_reasons": dict(self._ends.most_common()),
             "errors": dict(self._errors.most_common()),
-            **{name: each.shown(_HISTOGRAMS[name]) for name, each in self._numbers.items()},
+            **{name: each.as_summary(_HISTOGRAMS[name]) for name, each in self._numbers.items()},
         }
         if self.counted_fields is not None:
             shown["documents"] = self._documents

@@ -16,7 +16,7 @@ from django.db.models import Count, Sum
 from completions.batches import files
 from completions.exceptions import FieldError
 from completions.models import File, Upload, UploadPart, UploadStatus, path_of_part
-from completions.models.organizations import one_at_a_time
+from completions.models.organizations import lock_organization
 
 OPEN_FOR = timedelta(hours=24)
 """Long enough to continue after a break of one night."""
@@ -33,7 +33,7 @@ class NotPendingError(Exception):
 def begin(upload: Upload) -> None:
     """Store a new upload. Raises files.StorageLimitError."""
     upload.expires_at = upload.created_at + OPEN_FOR
-    with one_at_a_time(upload.organization_id):
+    with lock_organization(upload.organization_id):
         files.check_room(upload.organization_id, upload.bytes)
         upload.save(force_insert=True)
 
@@ -47,7 +47,7 @@ def add(upload: Upload, content: Content[Any]) -> UploadPart:
     part.content.name = path_of_part(part)
     # The row comes before the content: it reserves the room, and whatever ends the upload deletes
     # both.
-    with one_at_a_time(upload.organization_id):
+    with lock_organization(upload.organization_id):
         _require_room(upload, part)
         part.save(force_insert=True)
     close_old_connections()  # of this thread: others need it while the content is written
@@ -87,7 +87,7 @@ def complete(upload: Upload, part_ids: Sequence[str], md5: str | None) -> None:
     one file.
     """
     try:
-        file = _joined(upload, _in_order(upload, part_ids), md5)
+        file = _join(upload, _order_parts(upload, part_ids), md5)
     except FileNotFoundError as error:  # the upload ended, and its parts are deleted
         if _is_pending(upload):
             raise
@@ -96,7 +96,7 @@ def complete(upload: Upload, part_ids: Sequence[str], md5: str | None) -> None:
         file.delete()  # another call was first
 
 
-def _joined(upload: Upload, parts: Sequence[UploadPart], md5: str | None) -> File:
+def _join(upload: Upload, parts: Sequence[UploadPart], md5: str | None) -> File:
     """Store the file of these parts. Raises FieldError for another MD5."""
     close_old_connections()  # of this thread: others need it while the parts are read
     with tempfile.TemporaryFile(dir=settings.FILE_UPLOAD_TEMP_DIR) as whole:
@@ -109,7 +109,7 @@ def _joined(upload: Upload, parts: Sequence[UploadPart], md5: str | None) -> Fil
         if md5 is not None and digest.hexdigest() != md5.lower():
             raise FieldError(f"the file's MD5 is {digest.hexdigest()}, not {md5}.", "md5")
         whole.seek(0)
-        file = files.upload_of((upload.organization_id, upload.api_key_id), upload.filename)
+        file = files.make_upload((upload.organization_id, upload.api_key_id), upload.filename)
         content: Content[Any] = Content(whole)
         content.size = upload.bytes
         return files.store(file, content, timedelta(seconds=upload.file_seconds))
@@ -138,7 +138,9 @@ def prune_left(now: datetime) -> int:
 
 def _end(upload: Upload, status: UploadStatus, file: File | None = None) -> bool:
     pending = Upload.objects.filter(id=upload.id, status=UploadStatus.PENDING)
-    with one_at_a_time(upload.organization_id):  # no part may come between its check and its row
+    with lock_organization(
+        upload.organization_id
+    ):  # no part may come between its check and its row
         ended = bool(pending.update(status=status, file=file))
     if ended:
         upload.parts.all().delete()
@@ -150,7 +152,7 @@ def _is_pending(upload: Upload) -> bool:
     return Upload.objects.filter(id=upload.id, status=UploadStatus.PENDING).exists()
 
 
-def _in_order(upload: Upload, part_ids: Sequence[str]) -> list[UploadPart]:
+def _order_parts(upload: Upload, part_ids: Sequence[str]) -> list[UploadPart]:
     """The parts with these ids, which must make up the whole file. Raises FieldError."""
     known = {part.id: part for part in upload.parts.all()}
     if not known and not _is_pending(upload):

@@ -25,7 +25,7 @@ from completions.batches.counted_fields import SharedSchema, find_schema
 from completions.batches.input_lines import LineError, groups, is_blank, parse
 from completions.batches.lines import PreparedLine
 from completions.batches.planning.cache import CacheSize
-from completions.batches.planning.forecast import Tally, token_source
+from completions.batches.planning.forecast import Tally, load_token_source
 from completions.batches.planning.order import Planner, store
 from completions.batches.summary import Summary
 from completions.batches.writing import Alive
@@ -43,15 +43,15 @@ from completions.models import (
     LineState,
     OnInvalid,
 )
-from completions.models.organizations import one_at_a_time
-from completions.models.storable import without_nul
+from completions.models.organizations import lock_organization
+from completions.models.storable import replace_nul
 from completions.requests import preparation
 
 logger = logging.getLogger(__name__)
 
 SHOWN_ERRORS = 100
 """The most errors in the batch object. The error file has all of them."""
-CHECKED_AT_ONCE = 4
+MAX_PARALLEL_CHECKS = 4
 """The number of lines in a group that are validated concurrently."""
 _TRANSIENT = (ModelFilesError, RedisError, OperationalError, InterfaceError, OSError, MemoryError)
 """Faults of the service, not of a line: the validation is tried again."""
@@ -65,7 +65,7 @@ class RefusedLine:
     custom_id: str
     error: APIError
 
-    def as_line_error(self) -> LineError:
+    def to_line_error(self) -> LineError:
         """The same refusal, as an error of the file."""
         param = f"body.{self.error.param}" if self.error.param else "body"
         return LineError(self.error.code, self.error.message, param)
@@ -79,7 +79,7 @@ CacheOf = Callable[[str], CacheSize | None]
 """The size of a model's KV cache, if a worker has reported it."""
 
 
-def _no_size(_model: str) -> None:
+def _report_no_size(_model: str) -> None:
     return None
 
 
@@ -91,7 +91,9 @@ class _ClosedError(Exception):
     """The batch was cancelled or has expired."""
 
 
-def validate(batch: Batch, alive: Alive, rids: BatchRids, cache_of: CacheOf = _no_size) -> None:
+def validate(
+    batch: Batch, alive: Alive, rids: BatchRids, cache_of: CacheOf = _report_no_size
+) -> None:
     """Validate and store every line, then start the batch, or fail it with all errors.
 
     A refused line is stored with its error as its result, unless `on_invalid` is `fail`. What an
@@ -134,7 +136,7 @@ class Check:
         self._log = log
         self._rids = rids
         self._cache_of = cache_of
-        self._principal = keys.principal_of(batch.api_key)
+        self._principal = keys.make_principal(batch.api_key)
         self._asker = Asker(batch.organization_id)
         self._seen: dict[bytes, int] = {}
         self._schema = SharedSchema()
@@ -147,15 +149,16 @@ class Check:
 
     def run(self, alive: Alive) -> None:
         """Validate all lines. Raises LineError if the file as a whole is invalid."""
-        for group in groups(self._lines()):
+        for group in groups(self._read_lines()):
             if not alive():
                 raise InterruptedValidationError
             self._require_open()
-            checked = self._with_rids(group, self._loop.run(self._checked(group)))
+            checked = self._reserve_rids(group, self._loop.run(self._check_group(group)))
             rows = (
-                self._row(number, each) for (number, _), each in zip(group, checked, strict=True)
+                self._make_row(number, each)
+                for (number, _), each in zip(group, checked, strict=True)
             )
-            self._keep([row for row in rows if row is not None])
+            self._store([row for row in rows if row is not None])
         if not self._batch.total and not self.errors:
             raise LineError("empty_file", "The file has no requests.")
         if not self.errors:
@@ -164,22 +167,22 @@ class Check:
     def _finish(self, alive: Alive) -> None:
         """Store what is known once all lines are read. Raises InterruptedValidationError."""
         self._batch.counted_fields = self._schema.counted_fields
-        self._batch.summary = self._summary.stored()
+        self._batch.summary = self._summary.as_dict()
         if not self._batch.model:
             return
         order, plan = self._planner.order()
         self._batch.plan = plan._asdict()
         if self._tally is not None:
             self._batch.forecast = self._tally.facts()
-            order = self._pilot_first(order)
-        self._arrange(order, alive)
+            order = self._put_pilot_first(order)
+        self._store_order(order, alive)
 
-    def _arrange(self, order: Sequence[int], alive: Alive) -> None:
+    def _store_order(self, order: Sequence[int], alive: Alive) -> None:
         is_new = any(one > other for one, other in pairwise(order))
         if is_new and not store(self._batch, order, alive):
             raise InterruptedValidationError
 
-    def _pilot_first(self, order: Sequence[int]) -> Sequence[int]:
+    def _put_pilot_first(self, order: Sequence[int]) -> Sequence[int]:
         """The order with the pilot's lines, drawn at random, in front."""
         size = min(self._batch.pilot or 0, len(order))
         draw = random.Random(self._batch.id)  # noqa: S311 - the same lines if validation restarts
@@ -193,7 +196,7 @@ class Check:
         if not validating.exists():
             raise _ClosedError
 
-    def _keep(self, rows: Sequence[BatchLine]) -> None:
+    def _store(self, rows: Sequence[BatchLine]) -> None:
         BatchLine.objects.bulk_create(rows)
 
     def note(self, error: LineError) -> None:
@@ -202,10 +205,10 @@ class Check:
         if len(self.errors) < SHOWN_ERRORS:
             self.errors.append(asdict(error))
 
-    def _lines(self) -> Iterator[tuple[int, bytes]]:
+    def _read_lines(self) -> Iterator[tuple[int, bytes]]:
         """Yield the number and the text of every line that is not blank. Raises LineError."""
         try:
-            opened = files.opened(File.objects.get(id=self._batch.input_file_id))
+            opened = files.open_file(File.objects.get(id=self._batch.input_file_id))
         except File.DoesNotExist as error:
             message = "The input file was deleted, has expired or was lost. Upload it again."
             raise LineError("file_not_found", message) from error
@@ -241,11 +244,11 @@ class Check:
             )
             raise LineError("grammar_budget_exceeded", message, line=number)
 
-    async def _checked(self, group: Sequence[tuple[int, bytes]]) -> list[_Checked]:
-        turns = asyncio.Semaphore(CHECKED_AT_ONCE)
-        return await asyncio.gather(*(self._prepared(turns, *numbered) for numbered in group))
+    async def _check_group(self, group: Sequence[tuple[int, bytes]]) -> list[_Checked]:
+        turns = asyncio.Semaphore(MAX_PARALLEL_CHECKS)
+        return await asyncio.gather(*(self._prepare(turns, *numbered) for numbered in group))
 
-    async def _prepared(self, turns: asyncio.Semaphore, number: int, text: bytes) -> _Checked:
+    async def _prepare(self, turns: asyncio.Semaphore, number: int, text: bytes) -> _Checked:
         try:
             request = parse(text, self._batch.endpoint)
             custom_id = request["custom_id"]
@@ -271,7 +274,7 @@ class Check:
             logger.exception("unhandled exception in line %d of %s", number, self._batch.id)
             return RefusedLine(custom_id, APIError("internal_error"))
 
-    def _with_rids(
+    def _reserve_rids(
         self, group: Sequence[tuple[int, bytes]], checked: Sequence[_Checked]
     ) -> list[_Checked]:
         """Reserve the clients' own ids; a line whose id is taken is refused."""
@@ -287,18 +290,18 @@ class Check:
             for each, rid in zip(checked, refused, strict=True)
         ]
 
-    def _row(self, number: int, checked: _Checked) -> BatchLine | None:
+    def _make_row(self, number: int, checked: _Checked) -> BatchLine | None:
         """The row of a line, or None if it fails the file."""
         if isinstance(checked, RefusedLine):
             if self._batch.on_invalid == OnInvalid.SKIP:
-                return self._refused(number, checked)
-            checked = checked.as_line_error()
+                return self._refuse(number, checked)
+            checked = checked.to_line_error()
         if isinstance(checked, tuple):
             custom_id, prepared = checked
             if not self._batch.model:
                 self._batch.model = prepared.model
                 self._planner = Planner(self._cache_of(prepared.model))
-                self._source = token_source(prepared.model)
+                self._source = load_token_source(prepared.model)
             if prepared.model == self._batch.model:
                 self._schema.see(prepared.schema)
                 self._planner.add(number, prepared.request)
@@ -310,7 +313,9 @@ class Check:
                     number=number,
                     custom_id=custom_id,
                     position=number,
-                    job=lines.pack({"context": prepared.view, "request": prepared.request}),
+                    job=lines.compress_json(
+                        {"context": prepared.view, "request": prepared.request}
+                    ),
                 )
             checked = LineError(
                 "model_mismatch",
@@ -321,17 +326,17 @@ class Check:
         self.note(replace(checked, line=number))
         return None
 
-    def _refused(self, number: int, line: RefusedLine) -> BatchLine:
+    def _refuse(self, number: int, line: RefusedLine) -> BatchLine:
         self._batch.failed += 1
         self.invalid += 1
-        result = lines.refused(f"req_{self._batch.job_id(number)}", line.error)
+        result = lines.make_refused_result(f"req_{self._batch.job_id(number)}", line.error)
         self._summary.add(result)
         return BatchLine(
             batch=self._batch,
             number=number,
             custom_id=line.custom_id,
             state=LineState.FAILED,
-            result=lines.pack(result),
+            result=lines.compress_json(result),
         )
 
     def _require_unique(self, custom_id: str, number: int) -> None:
@@ -361,7 +366,7 @@ def _begin(batch: Batch) -> None:
 
     The count is exact, because the batches of an organization start one after another.
     """
-    with one_at_a_time(batch.organization_id):
+    with lock_organization(batch.organization_id):
         owners = ApiKey.objects.select_related("organization")
         require_room(batch, owners.get(id=batch.api_key_id))
         if not states.begin(batch, timezone.now()):
@@ -395,5 +400,5 @@ def _fail(batch: Batch, errors: list[dict[str, Any]], log: IO[bytes]) -> None:
     writing.store(batch, batch.error_file_id, log, ended_at)
     writing.delete_lines(batch)
     Batch.objects.filter(id=batch.id, status=BatchStatus.VALIDATING).update(
-        status=BatchStatus.FAILED, errors=without_nul(errors), total=0, ended_at=ended_at
+        status=BatchStatus.FAILED, errors=replace_nul(errors), total=0, ended_at=ended_at
     )

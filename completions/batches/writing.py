@@ -13,7 +13,7 @@ from django.utils import timezone
 
 from completions.batches import files, lines
 from completions.batches.index import Index
-from completions.batches.input_lines import lines_of
+from completions.batches.input_lines import split_lines
 from completions.batches.summary import Summary
 from completions.models import UNFINISHED, Batch, BatchLine, File, FilePurpose, LineState
 from completions.models.parts import parts
@@ -25,7 +25,7 @@ Alive = Callable[[], bool]
 """Returns False once the caller has lost its lock and must stop."""
 
 _ALIVE_EVERY = 1000
-_DELETED_AT_ONCE = 2000
+_DELETE_BATCH_SIZE = 2000
 
 
 def write_files(batch: Batch, alive: Alive) -> bool:
@@ -39,11 +39,11 @@ def write_files(batch: Batch, alive: Alive) -> bool:
     with tempfile.TemporaryFile(dir=folder) as output, tempfile.TemporaryFile(dir=folder) as errors:
         completed = total = 0
         summary, index = Summary(batch.counted_fields), Index()
-        for line in lines.in_order(batch) if batch.in_progress_at else ():
+        for line in lines.iterate_lines(batch) if batch.in_progress_at else ():
             if total % _ALIVE_EVERY == 0 and not alive():
                 return False
             answered = line.state == LineState.COMPLETED
-            result = lines.result_of(batch, line)
+            result = lines.read_result(batch, line)
             content = output if answered else errors
             text = lines.output_line(batch, line, result)
             index.add(line.number, answered, result, content.tell(), len(text))
@@ -67,7 +67,7 @@ def write_files(batch: Batch, alive: Alive) -> bool:
             total=total,
             completed=completed,
             failed=total - completed,
-            summary=summary.stored(),
+            summary=summary.as_dict(),
             ended_at=ended_at,
         )
     delete_lines(batch)
@@ -78,13 +78,13 @@ def store(batch: Batch, file_id: str, content: IO[bytes], ended_at: datetime) ->
     """Store what was written to `content`, if anything. `ended_at` becomes that of the batch too,
     so that a list finds the time of a deleted file. Raises files.FileLostError."""
     if content.tell():
-        file = file_of(batch, file_id)
+        file = make_file(batch, file_id)
         file.created_at = ended_at
         content.seek(0)
         files.store(file, Content(content), timedelta(seconds=batch.output_seconds))
 
 
-def file_of(batch: Batch, file_id: str) -> File:
+def make_file(batch: Batch, file_id: str) -> File:
     what = "output" if file_id == batch.output_file_id else "errors"
     return File(
         id=file_id,
@@ -99,7 +99,7 @@ def file_of(batch: Batch, file_id: str) -> File:
 
 def delete_lines(batch: Batch) -> None:
     """Delete the lines in short transactions, so that other writers can run in between."""
-    while found := list(batch.lines.values_list("id", flat=True)[:_DELETED_AT_ONCE]):
+    while found := list(batch.lines.values_list("id", flat=True)[:_DELETE_BATCH_SIZE]):
         BatchLine.objects.filter(id__in=found).delete()
 
 
@@ -124,8 +124,8 @@ async def read_partial(batch: Batch, answered: bool) -> AsyncIterator[bytes]:
             await release()
             yield text
         number = last
-    rest = map(b"".join, parts(_stored_after(batch, answered, number), lines.AT_ONCE))
-    while piece := await files.next_piece(rest):
+    rest = map(b"".join, parts(_read_stored(batch, answered, number), lines.BATCH_SIZE))
+    while piece := await files.read_next_piece(rest):
         await release()
         yield piece
 
@@ -133,25 +133,25 @@ async def read_partial(batch: Batch, answered: bool) -> AsyncIterator[bytes]:
 def _results(batch: Batch, answered: bool, number: int) -> tuple[bytes, int] | None:
     """Return the output for the next lines after this number, and the number of the last of them;
     None if the batch has ended."""
-    found = lines.following(batch, number)
+    found = lines.read_next_lines(batch, number)
     # Rows are deleted after the end, so rows read before it are complete.
     if not Batch.objects.filter(id=batch.id, status__in=UNFINISHED).exists():
         return None
     text = b"".join(
-        lines.output_line(batch, line, lines.result_of(batch, line))
+        lines.output_line(batch, line, lines.read_result(batch, line))
         for line in found
         if line.result and (line.state == LineState.COMPLETED) == answered
     )
     return text, found[-1].number if found else number
 
 
-def _stored_after(batch: Batch, answered: bool, number: int) -> Iterator[bytes]:
+def _read_stored(batch: Batch, answered: bool, number: int) -> Iterator[bytes]:
     """Yield later lines of the stored file. Raises File.DoesNotExist."""
     ended = Batch.objects.get(id=batch.id)
     if not (ended.completed if answered else ended.failed):
         return
     file = File.objects.get(id=batch.output_file_id if answered else batch.error_file_id)
     with file.content.open("rb") as content:
-        for text in lines_of(content):
-            if lines.number_of(text) > number:
+        for text in split_lines(content):
+            if lines.parse_line_number(text) > number:
                 yield text

@@ -19,7 +19,7 @@ from django.utils import timezone
 
 from completions.accounts import audit
 from completions.accounts.audit import Actor
-from completions.accounts.keys import Principal, principal_of
+from completions.accounts.keys import Principal, make_principal
 from completions.endpoints.completions import CancelView, CompletionsView
 from completions.endpoints.grammars import ValidateView
 from completions.exceptions import APIError, invalid_parameter
@@ -27,7 +27,7 @@ from completions.http import access_log, runtime
 from completions.http.authentication import permit
 from completions.http.base import APIRequest, AsyncAPIView
 from completions.models import ApiKey, AuditAction
-from completions.models.release import released
+from completions.models.release import run_and_release
 
 HEADER = "X-Quire-Key"
 """The header with the id of the key to act as."""
@@ -68,8 +68,8 @@ class RunView(ActingView, CompletionsView):
     async def post(self, request: APIRequest) -> HttpResponseBase:
         # Before the job is queued: a hang-up while this waits must not leave a job behind.
         used = {"request": [None, access_log.current_request_id()]}
-        actor = Actor.of(self.user)
-        await released(partial(audit.record, actor, AuditAction.USED, self.key, used))
+        actor = Actor.from_user(self.user)
+        await run_and_release(partial(audit.record, actor, AuditAction.USED, self.key, used))
         response = await super().post(request)
         if isinstance(response, StreamingHttpResponse):
             response.streaming_content = await _started(response.streaming_content)
@@ -118,7 +118,7 @@ def usable(key: ApiKey) -> Principal:
     state = key.state(timezone.now())
     if state != "active":
         raise APIError(f"api_key_{state}", f"The key {key} has {_ENDED[state]}. Choose another.")
-    return principal_of(key)
+    return make_principal(key)
 
 
 _ENDED = {"revoked": "been revoked", "expired": "expired"}

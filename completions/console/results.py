@@ -16,8 +16,8 @@ from completions.accounts.audit import Actor
 from completions.admin.base import acts, page, sees
 from completions.admin.display import exact, label
 from completions.batches import files, lines, resubmission, search
-from completions.batches.input_lines import as_text
-from completions.batches.search import Contents, Wanted
+from completions.batches.input_lines import decode_line
+from completions.batches.search import Contents, Criteria
 from completions.console.acting import usable
 from completions.endpoints import batches
 from completions.endpoints.files import storage_limit
@@ -38,10 +38,10 @@ def results(request: HttpRequest, batch_id: str) -> HttpResponseBase:
     batch = _find(batch_id)
     wanted, after = _wanted(request, batch), _number(request.GET.get("after", ""))
     with Contents(batch) as contents:
-        found = search.find(batch, wanted, contents, after, PAGE, SECONDS)
+        found = search.find_page(batch, wanted, contents, after, PAGE, SECONDS)
         is_shown = batch.organization.store_prompts
         rows = [_row(row, text if is_shown else b"") for row, text in found.lines]
-    grouped = search.counts(batch)
+    grouped = search.count_results(batch)
     asked = {name: request.GET.get(name, "") for name in ("status", "reason", "text")}
     query = {name: value for name, value in asked.items() if value}
     context = {
@@ -72,7 +72,7 @@ def line(request: HttpRequest, batch_id: str, number: int) -> HttpResponseBase:
     _require_shown(batch)
     row = get_object_or_404(BatchResult, batch=batch, number=number)
     with Contents(batch) as contents:
-        sent, output = contents.sent(row), contents.outputs([row])[0]
+        sent, output = contents.read_request(row), contents.read_outputs([row])[0]
     return JsonResponse({"request": _json(sent), "output": _json(output)})
 
 
@@ -85,8 +85,8 @@ def download(request: HttpRequest, batch_id: str) -> HttpResponseBase:
 
     async def read() -> AsyncIterator[bytes]:
         with await sync_to_async(Contents)(batch) as contents:
-            rest = search.downloads(batch, wanted, contents)
-            while piece := await files.next_piece(rest):
+            rest = search.iterate_outputs(batch, wanted, contents)
+            while piece := await files.read_next_piece(rest):
                 await release()
                 yield piece
 
@@ -110,9 +110,9 @@ def resubmit(request: HttpRequest, batch_id: str) -> HttpResponseBase:
         if Scope.BATCHES not in principal.scopes:
             raise APIError("permission_denied", "The key of this batch lacks the scope batches.")
         with Contents(batch) as contents:
-            sent = search.requests(batch, _wanted(request, batch), contents)
+            sent = search.iterate_requests(batch, _wanted(request, batch), contents)
             try:
-                again, file = resubmission.again(batch, sent)
+                again, file = resubmission.copy_batch(batch, sent)
             except files.StorageLimitError as error:
                 raise storage_limit(error, "id") from error
             except files.FileLostError as error:
@@ -123,7 +123,10 @@ def resubmit(request: HttpRequest, batch_id: str) -> HttpResponseBase:
             return back
         # Before the batch is stored: what an operator sends as a key is always in the audit trail.
         audit.record(
-            Actor.of(request.user), AuditAction.USED, batch.api_key, {"batch": [batch.id, again.id]}
+            Actor.from_user(request.user),
+            AuditAction.USED,
+            batch.api_key,
+            {"batch": [batch.id, again.id]},
         )
         batches.store_again(again, file, principal)
     except APIError as error:
@@ -142,10 +145,10 @@ def _require_shown(batch: Batch) -> None:
         raise Http404("The texts of this organization are not shown.")
 
 
-def _wanted(request: HttpRequest, batch: Batch) -> Wanted:
+def _wanted(request: HttpRequest, batch: Batch) -> Criteria:
     asked = request.GET
     text = asked.get("text", "") if batch.organization.store_prompts else ""
-    return Wanted(_STATUS.get(asked.get("status", "")), asked.get("reason", ""), text)
+    return Criteria(_STATUS.get(asked.get("status", "")), asked.get("reason", ""), text)
 
 
 def _number(text: str) -> int:
@@ -165,11 +168,11 @@ def _row(row: BatchResult, text: bytes) -> dict[str, Any]:
 
 def _preview(output: dict[str, Any]) -> str:
     """The answer's text, or the error's message."""
-    if error := lines.error_of(output):
+    if error := lines.get_error(output):
         return str(error.get("message", ""))[:_PREVIEW]
-    choices = lines.body_of(output).get("choices")
-    return str(lines.text_of(choices[0]) or "")[:_PREVIEW] if choices else ""
+    choices = lines.get_body(output).get("choices")
+    return str(lines.get_text(choices[0]) or "")[:_PREVIEW] if choices else ""
 
 
 def _json(text: bytes) -> Any:
-    return json.loads(as_text(text)) if text.strip() else None
+    return json.loads(decode_line(text)) if text.strip() else None

@@ -36,22 +36,22 @@ async def answer(view: View, job: NewJob, meta: bool = False) -> HttpResponse:
     finally:
         if end is None and not job.is_durable:
             here.spawn(here.cancel_job(view.id))
-    return await _whole(view, outcome, meta)
+    return await _respond(view, outcome, meta)
 
 
 async def answer_again(view: View, job: JobRecord, meta: bool = False) -> HttpResponse:
     """The answer that :func:`answer` gave for a job that has ended. Raises APIError."""
-    return await _whole(view, await follow(view, stored=job.events), meta)
+    return await _respond(view, await follow(view, stored=job.events), meta)
 
 
-async def _whole(view: View, outcome: Outcome, meta: bool) -> HttpResponse:
-    body = _result(view, outcome)
+async def _respond(view: View, outcome: Outcome, meta: bool) -> HttpResponse:
+    body = _read_result(view, outcome)
     if meta:
         body["meta"] = await read_meta(view, outcome.collected.choices.finish_reasons())
     return JSONResponse(body)
 
 
-def _result(view: View, outcome: Outcome) -> dict[str, Any]:
+def _read_result(view: View, outcome: Outcome) -> dict[str, Any]:
     end, collected = outcome.end, outcome.collected
     if end is None:
         raise APIError("queue_timeout")
@@ -64,30 +64,30 @@ def _result(view: View, outcome: Outcome) -> dict[str, Any]:
     return collected.response(end.usage)
 
 
-async def accepted(
+async def accept(
     view: View, job: NewJob, principal: Principal, preferences: Preferences
 ) -> HttpResponse:
     """202, or 200 if the job ends within the time that the client prefers to wait."""
     if preferences.wait:
-        return await accepted_or_ended(view, principal, preferences)
+        return await accept_or_answer(view, principal, preferences)
     queued = view.collected().polled(JobRecord.from_new(job))
     response = JSONResponse(queued, status=202, headers={"Retry-After": "1"})
-    return located(response, view, preferences)
+    return add_location(response, view, preferences)
 
 
-async def accepted_or_ended(
+async def accept_or_answer(
     view: View, principal: Principal, preferences: Preferences
 ) -> HttpResponse:
     """200 if the job has ended, or ends within the time that the client prefers to wait; else
     202."""
     wait = min(preferences.wait, settings.REQUEST_TIMEOUT)
-    response = await polled(view, principal, wait, meta=preferences.meta)
+    response = await poll(view, principal, wait, meta=preferences.meta)
     if "Retry-After" in response.headers:  # it has not ended
         response.status_code = 202
-    return located(response, view, preferences)
+    return add_location(response, view, preferences)
 
 
-def located(response: _R, view: View, preferences: Preferences) -> _R:
+def add_location(response: _R, view: View, preferences: Preferences) -> _R:
     """Add the address of the background completion to the response."""
     response.headers["Location"] = view.location
     if preferences.respond_async:
@@ -95,7 +95,7 @@ def located(response: _R, view: View, preferences: Preferences) -> _R:
     return response
 
 
-async def find(view_type: type[View], job_id: str, principal: Principal) -> JobRecord:
+async def find_job(view_type: type[View], job_id: str, principal: Principal) -> JobRecord:
     """The job, if it belongs to this route and this organization. Raises APIError."""
     here = await runtime.current()
     try:
@@ -117,16 +117,16 @@ async def is_admitted(job: JobRecord) -> bool:
     return job.has_ended or (await here.submission.states([job.id]))[0] is not None
 
 
-async def polled(
+async def poll(
     view: View, principal: Principal, wait: float, known: str | None = None, meta: bool = False
 ) -> JSONResponse:
     """The state of a job now, or as soon as it ends within `wait` seconds. `known` are the ETags
     that the client has; `meta` adds how the job ran, once it has ended. Raises APIError."""
-    job = await find(type(view), view.id, principal)
+    job = await find_job(type(view), view.id, principal)
     outcome = Outcome(view.collected())
     if wait and not job.has_ended:
         outcome = await follow(view, wait, until_closing=True)
-        job = await find(type(view), view.id, principal)
+        job = await find_job(type(view), view.id, principal)
     if job.has_ended and outcome.end is None:  # all its events are stored
         outcome = await follow(view, stored=job.events)
     headers = {"ETag": f'W/"{job.state}-{job.sequence_number}"'}

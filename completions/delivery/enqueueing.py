@@ -30,7 +30,7 @@ from completions.jobs.message import make_message
 from completions.jobs.record import IdempotencyKey, Kind, NewJob
 from completions.jobs.rids import RidTakenError, read_rids
 from completions.jobs.submit import ModelUnservedError
-from completions.models.release import released
+from completions.models.release import run_and_release
 from completions.requests.preparation import Prepared
 from completions.usage import budgets
 
@@ -103,7 +103,7 @@ async def _store_and_publish(here: runtime.Runtime, job: NewJob) -> Remaining:
         try:
             await durable.store(job)
         except durable.KeyTakenError as error:
-            raise idempotency.in_progress() from error
+            raise idempotency.make_conflict() from error
     try:
         # Take the request ids (`rid`) after the idempotency key: a retry must get 409
         # idempotency_in_progress, not 400 "rid was used".
@@ -112,12 +112,12 @@ async def _store_and_publish(here: runtime.Runtime, job: NewJob) -> Remaining:
         return await _admit(here, job)
     except _NOT_QUEUED as error:
         here.spawn(_withdraw(here, job))
-        raise _refusal(here, error, job) from error
+        raise _make_refusal(here, error, job) from error
 
 
 async def _admit(here: runtime.Runtime, job: NewJob) -> Remaining:
     """Submit the job. Restores lost budgets from SQL to Redis. Raises as Submission.submit."""
-    bounds = _bounds(here, job)
+    bounds = _read_bounds(here, job)
     message = make_message(job.id, job.model, job.priority)
     if not job.is_durable:
         (here.reader.blocking_requests if job.kind == "sync" else here.reader).expect(job.id)
@@ -125,11 +125,11 @@ async def _admit(here: runtime.Runtime, job: NewJob) -> Remaining:
         try:
             return await here.submission.submit(job, bounds, message)
         except UnseededError as error:
-            await released(partial(budgets.seed, error.scope))
+            await run_and_release(partial(budgets.seed, error.scope))
     return await here.submission.submit(job, bounds, message)
 
 
-def _bounds(here: runtime.Runtime, job: NewJob) -> Bounds:
+def _read_bounds(here: runtime.Runtime, job: NewJob) -> Bounds:
     room = here.byte_bounds
     most = settings.MAX_QUEUED_INTERACTIVE if job.is_interactive else settings.MAX_QUEUED_BACKGROUND
     return Bounds(
@@ -176,18 +176,18 @@ async def _free_rids(here: runtime.Runtime, job: NewJob) -> None:
         await here.rids.free(job.api_key_id, rids, job.id)
 
 
-def _refusal(here: runtime.Runtime, error: Exception, job: NewJob) -> APIError:
+def _make_refusal(here: runtime.Runtime, error: Exception, job: NewJob) -> APIError:
     if isinstance(error, RidTakenError):
         message = f"rid: {error} was used by this API key in the last 24 hours; send a new id."
         return APIError("invalid_value", message, "rid")
     if isinstance(error, LimitReachedError):
-        return rate_limits.refusal(error, job.limits, job.max_total_tokens)
+        return rate_limits.refuse_limit(error, job.limits, job.max_total_tokens)
     if isinstance(error, BudgetReachedError):
-        return rate_limits.quota_refusal(error, job)
+        return rate_limits.refuse_budget(error, job)
     if isinstance(error, KeyQueueFullError):
-        return rate_limits.crowded_refusal(settings.MAX_QUEUED_PER_KEY)
+        return rate_limits.refuse_queue_full(settings.MAX_QUEUED_PER_KEY)
     if isinstance(error, BytesFullError):
-        return rate_limits.bytes_refusal(error, here.byte_bounds, job.size)
+        return rate_limits.refuse_bytes(error, here.byte_bounds, job.size)
     if isinstance(error, QueueFullError):
         return APIError("server_overloaded")
     if isinstance(error, ModelUnservedError):

@@ -32,7 +32,7 @@ class Outcome:
             self.collected.add(event)
 
 
-async def events_of(
+async def read_events(
     job_id: str, stored: StoredEvents | None = None, *, is_blocking: bool = False
 ) -> AsyncGenerator[Event | None, None]:
     """Yield a job's events from one of three sources: SQL (`stored`), the end of a blocking request
@@ -40,7 +40,7 @@ async def events_of(
     without events. Raises ReaderLostError."""
     here = await runtime.current()
     if is_blocking:
-        stored = await here.reader.blocking_requests.result(job_id)
+        stored = await here.reader.blocking_requests.wait_for_result(job_id)
     if stored is not None:
         for stored_event in stored:
             yield stored_event
@@ -66,7 +66,7 @@ async def follow(
     try:
         async with (
             asyncio.timeout(seconds),
-            aclosing(events_of(view.id, stored, is_blocking=is_blocking)) as events,
+            aclosing(read_events(view.id, stored, is_blocking=is_blocking)) as events,
         ):
             async for event in events:
                 outcome.add(event)

@@ -20,7 +20,9 @@ REPLAYED_FOR = 24 * 3600
 """Seconds for which SQL keeps the result of a request with a key."""
 
 
-def key_of(request: APIRequest, route: str, content: bytes | None = None) -> IdempotencyKey | None:
+def read_key(
+    request: APIRequest, route: str, content: bytes | None = None
+) -> IdempotencyKey | None:
     """The request's key with a digest of what a repetition has to repeat, by default the body; or
     None. Raises APIError."""
     key = request.META.get("HTTP_IDEMPOTENCY_KEY")  # `request.headers` would copy all headers
@@ -34,7 +36,7 @@ def key_of(request: APIRequest, route: str, content: bytes | None = None) -> Ide
     return IdempotencyKey(route, key, hashlib.sha256(content).hexdigest())
 
 
-async def first_job(key: IdempotencyKey, api_key_id: int) -> str | None:
+async def find_first_job(key: IdempotencyKey, api_key_id: int) -> str | None:
     """The id of the job that used the key before. Raises APIError for a different body."""
     found = await durable.find_by_key(key, api_key_id, timezone.now())
     if found is None:
@@ -45,7 +47,7 @@ async def first_job(key: IdempotencyKey, api_key_id: int) -> str | None:
     return job_id
 
 
-def in_progress() -> APIError:
+def make_conflict() -> APIError:
     """A 409: the first request with this key is still in progress."""
     return APIError("idempotency_in_progress", param=HEADER)
 

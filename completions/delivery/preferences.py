@@ -22,7 +22,7 @@ class Preferences:
     """Whether the response reports how the request was run."""
 
     @classmethod
-    def of(cls, request: Request) -> "Preferences":
+    def from_request(cls, request: Request) -> "Preferences":
         parts = [part.strip() for part in request.META.get("HTTP_PREFER", "").split(",")]
         waits = [match for part in parts if (match := _WAIT.match(part))]
         return cls(
@@ -32,25 +32,25 @@ class Preferences:
         )
 
 
-def flag(request: Request, name: str) -> bool:
+def read_flag(request: Request, name: str) -> bool:
     """A query parameter that is `true`, `1`, `false`, `0` or absent."""
     given = request.query_params.get(name) if request.META["QUERY_STRING"] else None
-    return _truth(given, name)
+    return _parse_boolean(given, name)
 
 
 def wants_meta(request: Request) -> bool:
     """Whether the header x-include-meta is `true` or `1`."""
-    return _truth(request.META.get("HTTP_X_INCLUDE_META"), META_HEADER)
+    return _parse_boolean(request.META.get("HTTP_X_INCLUDE_META"), META_HEADER)
 
 
-def _truth(given: str | None, name: str) -> bool:
+def _parse_boolean(given: str | None, name: str) -> bool:
     word = "false" if given is None else given.lower()
     if word not in ("true", "1", "false", "0"):
         raise invalid_parameter(name, word, "true or false")
     return word in ("true", "1")
 
 
-def seconds(request: Request, name: str, most: float) -> float:
+def read_seconds(request: Request, name: str, most: float) -> float:
     """A query parameter in seconds, capped at `most`; 0 when absent."""
     given = request.query_params.get(name, "0")
     if not re.fullmatch(r"[0-9]{1,6}(\.[0-9]+)?", given):
@@ -58,7 +58,7 @@ def seconds(request: Request, name: str, most: float) -> float:
     return min(float(given), most)
 
 
-def cursor(request: Request) -> int:
+def read_cursor(request: Request) -> int:
     """The sequence number after which the stream continues; 0 for the whole stream."""
     for name, given in (
         ("starting_after", request.query_params.get("starting_after")),

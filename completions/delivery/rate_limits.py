@@ -47,11 +47,11 @@ async def count_request(principal: Principal) -> dict[str, str]:
     try:
         remaining = await here.submission.count_request(principal.key_id, principal.limits)
     except LimitReachedError as error:
-        raise refusal(error, principal.limits, 0) from error
-    return headers(remaining)
+        raise refuse_limit(error, principal.limits, 0) from error
+    return make_headers(remaining)
 
 
-def headers(remaining: Remaining) -> dict[str, str]:
+def make_headers(remaining: Remaining) -> dict[str, str]:
     """The `x-ratelimit-*` headers for the key's limits."""
     shown = {}
     for name in ("requests", "tokens"):
@@ -59,23 +59,23 @@ def headers(remaining: Remaining) -> dict[str, str]:
         if allowance is not None:
             shown[f"x-ratelimit-limit-{name}"] = str(allowance.limit)
             shown[f"x-ratelimit-remaining-{name}"] = str(allowance.remaining)
-            shown[f"x-ratelimit-reset-{name}"] = duration(allowance.seconds_to_full)
+            shown[f"x-ratelimit-reset-{name}"] = format_duration(allowance.seconds_to_full)
     return shown
 
 
-def refusal(reached: LimitReachedError, limits: Limits, most_tokens: int) -> APIError:
+def refuse_limit(reached: LimitReachedError, limits: Limits, most_tokens: int) -> APIError:
     """The error for a request that can use up to `most_tokens` tokens."""
     name, field, message = _TOO_MANY[reached.limit]
     limit = getattr(limits, field)
     message = message.format(limit=limit, asked=most_tokens)
     never = reached.limit == "tokens" and limit is not None and most_tokens > limit
     advice = " Shorten the prompt, lower max_tokens or n, or ask your administrator for more."
-    wait = f" Retry in {duration(reached.retry_after)}."
+    wait = f" Retry in {format_duration(reached.retry_after)}."
     retry = NEVER if never else {
         "Retry-After": str(max(1, math.ceil(reached.retry_after))),
         "retry-after-ms": str(max(1, math.ceil(reached.retry_after * 1000))),
     }  # fmt: skip
-    known = {**headers(reached.remaining), **retry}
+    known = {**make_headers(reached.remaining), **retry}
     return APIError(name, message + (advice if never else wait), headers=known)
 
 
@@ -87,14 +87,14 @@ _BUDGETS = {
 }
 
 
-def quota_refusal(reached: BudgetReachedError, job: NewJob) -> APIError:
+def refuse_budget(reached: BudgetReachedError, job: NewJob) -> APIError:
     """The error for a job that the budget of its key or organization does not allow."""
     limits = job.limits
     budget = limits.organization_budget if reached.of_organization else limits.budget
     costs = reached.name.endswith("cost")
     asked = job.max_cost if costs else job.max_total_tokens
     limit, used, asked_text = (
-        _money(amount) if costs else str(amount)
+        _format_money(amount) if costs else str(amount)
         for amount in (getattr(budget, reached.name), reached.used, asked)
     )
     whose = "your organization" if reached.of_organization else "this API key"
@@ -106,7 +106,7 @@ def quota_refusal(reached: BudgetReachedError, job: NewJob) -> APIError:
     return APIError("insufficient_quota", message)
 
 
-def crowded_refusal(most: int) -> APIError:
+def refuse_queue_full(most: int) -> APIError:
     """The error for a key that already has `most` open jobs, the maximum."""
     return APIError(
         "queue_full",
@@ -115,7 +115,7 @@ def crowded_refusal(most: int) -> APIError:
     )
 
 
-def bytes_refusal(full: BytesFullError, bounds: ByteBounds, size: int) -> APIError:
+def refuse_bytes(full: BytesFullError, bounds: ByteBounds, size: int) -> APIError:
     """The error for a request of `size` bytes whose key or organization holds too many already."""
     whose, most = (
         ("your organization", bounds.of_organization)
@@ -129,13 +129,13 @@ def bytes_refusal(full: BytesFullError, bounds: ByteBounds, size: int) -> APIErr
     )
 
 
-def _money(nanos: int) -> str:
+def _format_money(nanos: int) -> str:
     """An amount in units of the currency, without trailing zeros."""
     text = f"{nanos / NANOS:.9f}".rstrip("0")
     return text.removesuffix(".")
 
 
-def duration(seconds: float) -> str:
+def format_duration(seconds: float) -> str:
     """A duration in the form of Go's ParseDuration, as OpenAI writes it: `12ms`, `1s`, `6m0s`."""
     if seconds < 1:
         return f"{math.ceil(seconds * 1000)}ms"

@@ -7,7 +7,7 @@ from contextlib import aclosing
 from typing import Any, NamedTuple
 
 from completions.delivery.answers import read_meta
-from completions.delivery.following import PAST_DEADLINE, StoredEvents, events_of
+from completions.delivery.following import PAST_DEADLINE, StoredEvents, read_events
 from completions.exceptions import APIError
 from completions.http import runtime
 from completions.jobs.blocking_requests import ReaderLostError
@@ -30,7 +30,7 @@ class StreamQuery(NamedTuple):
 _DEFAULTS = StreamQuery()
 
 
-async def frames(
+async def stream_frames(
     view: View,
     deadline: float,
     query: StreamQuery = _DEFAULTS,
@@ -46,7 +46,7 @@ async def frames(
     chunks = view.chunks()
     event: Event | None = None
     try:
-        async with aclosing(events_of(view.id, stored)) as events:
+        async with aclosing(read_events(view.id, stored)) as events:
             async for event in events:
                 if here.is_closing:
                     yield sse.frame(APIError("server_shutting_down").envelope())
@@ -59,7 +59,7 @@ async def frames(
                     continue
                 advanced = chunks.end(event) if isinstance(event, EndEvent) else chunks.of(event)
                 wire = [
-                    sse.frame(_padded(view, chunk), number if query.ids else None)
+                    sse.frame(_pad(view, chunk), number if query.ids else None)
                     for number, chunk in advanced
                     if number > query.after
                 ]
@@ -77,7 +77,7 @@ async def frames(
     yield sse.DONE
 
 
-def _padded(view: View, chunk: dict[str, Any]) -> dict[str, Any]:
+def _pad(view: View, chunk: dict[str, Any]) -> dict[str, Any]:
     if not view.obfuscation or not chunk.get("choices"):
         return chunk
     return {**chunk, "obfuscation": sse.obfuscation(chunk)}

@@ -14,8 +14,8 @@ from django.utils import timezone
 from completions.accounts.keys import Principal
 from completions.batches import files, progress, resubmission, states
 from completions.batches.planning import forecast
-from completions.batches.planning.cache import reported_size
-from completions.batches.planning.dry_run import rehearse
+from completions.batches.planning.cache import read_cache_size
+from completions.batches.planning.dry_run import perform_dry_run
 from completions.batches.summary import Summary
 from completions.delivery import idempotency, rate_limits
 from completions.endpoints.files import KEEP_SECONDS, ExpiresAfterObject, find_file, storage_limit
@@ -26,7 +26,7 @@ from completions.http.pages import Page, time_in_id
 from completions.jobs.record import IdempotencyKey
 from completions.models import UNFINISHED, Batch, BatchStatus, File, FilePurpose, OnInvalid, Scope
 from completions.models.batches import BATCH_ID
-from completions.models.organizations import one_at_a_time
+from completions.models.organizations import lock_organization
 from completions.models.release import release
 from completions.requests import turns
 from completions.requests.fields.base import (
@@ -112,7 +112,7 @@ class BatchesView(AsyncAPIView):
     scope = Scope.BATCHES
 
     async def post(self, request: APIRequest) -> JSONResponse:
-        key = idempotency.key_of(request, _ROUTE)
+        key = idempotency.read_key(request, _ROUTE)
         if key is not None and (first := await _first(key, request.auth)) is not None:
             return await _repeated(first)
         self.headers.update(await rate_limits.count_request(request.auth))
@@ -189,7 +189,7 @@ class ResubmitBatchView(AsyncAPIView):
 
     async def post(self, request: APIRequest, batch_id: str) -> JSONResponse:
         batch = await _find(batch_id, request.auth)
-        key = idempotency.key_of(request, _ROUTE, request.path.encode())
+        key = idempotency.read_key(request, _ROUTE, request.path.encode())
         if key is not None and (first := await _first(key, request.auth)) is not None:
             return await _repeated(first)
         self.headers.update(await rate_limits.count_request(request.auth))
@@ -228,7 +228,7 @@ def store(
     except IntegrityError as error:
         if key is None:
             raise
-        raise idempotency.in_progress() from error
+        raise idempotency.make_conflict() from error
 
 
 def store_again(
@@ -243,7 +243,7 @@ def store_again(
 
 
 def _store(batch: Batch) -> None:
-    with one_at_a_time(batch.organization_id):  # two must not take the last place
+    with lock_organization(batch.organization_id):  # two must not take the last place
         _require_room(*_waiting(batch.organization_id))
         batch.save(force_insert=True)
 
@@ -280,7 +280,7 @@ async def _rehearsed(batch: Batch, file: File, principal: Principal) -> Mapping[
 
     def run() -> Mapping[str, Any]:
         try:
-            return rehearse(batch, reported_size, lambda: not hung_up.is_set()).forecast
+            return perform_dry_run(batch, read_cache_size, lambda: not hung_up.is_set()).forecast
         finally:
             connections.close_all()  # this thread's own
 
@@ -294,7 +294,7 @@ async def _rehearsed(batch: Batch, file: File, principal: Principal) -> Mapping[
 
 def _place(batch: Batch, file: File, principal: Principal) -> None:
     owner = principal.organization_id, principal.key_id
-    states.place(batch, file, owner, ROUTES[batch.endpoint].view_type.id_prefix)
+    states.set_origin(batch, file, owner, ROUTES[batch.endpoint].view_type.id_prefix)
 
 
 async def _first(key: IdempotencyKey, principal: Principal) -> Batch | None:
@@ -324,9 +324,9 @@ async def _repeated(first: Batch) -> JSONResponse:
 async def _presented(batch: Batch) -> JSONResponse:
     body = batch_object(batch)
     if batch.pilot is not None:
-        body["forecast"] = await sync_to_async(forecast.of_batch)(batch, timezone.now())
+        body["forecast"] = await sync_to_async(forecast.forecast_batch)(batch, timezone.now())
     if not batch.has_ended:
-        at = await sync_to_async(progress.of)(batch, timezone.now())
+        at = await sync_to_async(progress.measure_progress)(batch, timezone.now())
         body["progress"] = {
             "queue_position": at.position,
             "lines_per_second": at.lines_per_second,
@@ -373,7 +373,9 @@ def batch_object(batch: Batch) -> dict[str, Any]:
         "held": batch.held,
         "resubmission_of": batch.resubmission_of or None,
         "plan": batch.plan,
-        "summary": Summary(batch.counted_fields, batch.summary).shown() if batch.summary else None,
+        "summary": Summary(batch.counted_fields, batch.summary).as_summary()
+        if batch.summary
+        else None,
     }
 
 

@@ -9,8 +9,14 @@ from redis.exceptions import RedisError
 
 from completions.delivery import answers, idempotency, rate_limits
 from completions.delivery.enqueueing import enqueue, new_job
-from completions.delivery.preferences import Preferences, cursor, flag, seconds, wants_meta
-from completions.delivery.streams import StreamQuery, frames
+from completions.delivery.preferences import (
+    Preferences,
+    read_cursor,
+    read_flag,
+    read_seconds,
+    wants_meta,
+)
+from completions.delivery.streams import StreamQuery, stream_frames
 from completions.exceptions import APIError
 from completions.http import runtime
 from completions.http.base import APIRequest, AsyncAPIView
@@ -35,11 +41,11 @@ class CompletionsView(AsyncAPIView):
     view_type: type[View] = View
 
     async def post(self, request: APIRequest) -> HttpResponseBase:
-        preferences = Preferences.of(request)
-        query = StreamQuery(ids=flag(request, "sse_ids"), meta=preferences.meta)
+        preferences = Preferences.from_request(request)
+        query = StreamQuery(ids=read_flag(request, "sse_ids"), meta=preferences.meta)
         principal, path = request.auth, self.view_type.path
-        key = idempotency.key_of(request, path)
-        if key is not None and (first := await idempotency.first_job(key, principal.key_id)):
+        key = idempotency.read_key(request, path)
+        if key is not None and (first := await idempotency.find_first_job(key, principal.key_id)):
             return await self._answered_again(first, request, preferences, query)
         # A refused body would cost nothing, however long it takes to check.
         is_long = ROUTES[path].request_type.takes_long(request.data)
@@ -51,14 +57,14 @@ class CompletionsView(AsyncAPIView):
         self._name_ignored(view)
         kind = _kind(returns, preferences)
         job = new_job(prepared, kind, principal, key, is_counted=is_long)
-        self.headers.update(rate_limits.headers(await enqueue(job)))
+        self.headers.update(rate_limits.make_headers(await enqueue(job)))
         if returns.stream:
             is_only_reader = kind == "stream" and not job.is_durable
-            events = frames(view, job.deadline, query, cancel_on_disconnect=is_only_reader)
+            events = stream_frames(view, job.deadline, query, cancel_on_disconnect=is_only_reader)
             stream = sse.response(events)
-            return stream if is_only_reader else answers.located(stream, view, preferences)
+            return stream if is_only_reader else answers.add_location(stream, view, preferences)
         if kind == "background":
-            return await answers.accepted(view, job, principal, preferences)
+            return await answers.accept(view, job, principal, preferences)
         return await answers.answer(view, job, preferences.meta)
 
     async def _answered_again(
@@ -66,23 +72,23 @@ class CompletionsView(AsyncAPIView):
     ) -> HttpResponseBase:
         """The response to the first request with this idempotency key."""
         try:
-            job = await answers.find(self.view_type, job_id, request.auth)
+            job = await answers.find_job(self.view_type, job_id, request.auth)
         except APIError as error:
             if error.code != "completion_not_found":
                 raise
-            raise idempotency.in_progress() from error  # it was refused a moment ago
+            raise idempotency.make_conflict() from error  # it was refused a moment ago
         view = self.view_type(**job.context)
         body: Any = request.data
         streams, in_background = body.get("stream"), job.kind == "background"
         if not (streams or in_background or job.has_ended) or not await answers.is_admitted(job):
-            raise idempotency.in_progress()
+            raise idempotency.make_conflict()
         self._name_ignored(view)
         self.headers[idempotency.REPLAYED] = "true"
         if streams:
-            stream = sse.response(frames(view, job.deadline, query, stored=job.events))
-            return answers.located(stream, view, preferences)
+            stream = sse.response(stream_frames(view, job.deadline, query, stored=job.events))
+            return answers.add_location(stream, view, preferences)
         if in_background:
-            return await answers.accepted_or_ended(view, request.auth, preferences)
+            return await answers.accept_or_answer(view, request.auth, preferences)
         return await answers.answer_again(view, job, preferences.meta)
 
     def _name_ignored(self, view: View) -> None:
@@ -124,19 +130,19 @@ class CompletionView(AsyncAPIView):
     view_type: type[View] = View
 
     async def get(self, request: APIRequest, job_id: str) -> HttpResponseBase:
-        job = await answers.find(self.view_type, job_id, request.auth)
+        job = await answers.find_job(self.view_type, job_id, request.auth)
         view = self.view_type(**job.context)
-        if flag(request, "stream"):
-            after = cursor(request)
-            ids = flag(request, "sse_ids") or "Last-Event-ID" in request.headers
+        if read_flag(request, "stream"):
+            after = read_cursor(request)
+            ids = read_flag(request, "sse_ids") or "Last-Event-ID" in request.headers
             query = StreamQuery(after, ids, wants_meta(request))
-            return sse.response(frames(view, job.deadline, query, job.events))
-        wait = seconds(request, "wait", MAX_POLL_WAIT)
+            return sse.response(stream_frames(view, job.deadline, query, job.events))
+        wait = read_seconds(request, "wait", MAX_POLL_WAIT)
         known = request.headers.get("If-None-Match")
-        return await answers.polled(view, request.auth, wait, known, wants_meta(request))
+        return await answers.poll(view, request.auth, wait, known, wants_meta(request))
 
     async def delete(self, request: APIRequest, job_id: str) -> JSONResponse:
-        job = await answers.find(self.view_type, job_id, request.auth)
+        job = await answers.find_job(self.view_type, job_id, request.auth)
         if not job.has_ended:
             raise APIError("completion_in_progress", param="id")
         await durable.discard(job_id)
@@ -152,17 +158,17 @@ class CancelView(AsyncAPIView):
     view_type: type[View] = View
 
     async def post(self, request: APIRequest, job_id: str) -> JSONResponse:
-        job = await answers.find(self.view_type, job_id, request.auth)
+        job = await answers.find_job(self.view_type, job_id, request.auth)
         view = self.view_type(**job.context)
         if job.has_ended:
-            return await answers.polled(view, request.auth, wait=0.0)
+            return await answers.poll(view, request.auth, wait=0.0)
         here = await runtime.current()
         try:
             await here.submission.cancel(job_id)
         except (RedisError, OSError) as error:
             raise APIError("queue_unavailable") from error
         # The worker confirms within one step, so the response usually shows the final state.
-        return await answers.polled(view, request.auth, wait=5.0)
+        return await answers.poll(view, request.auth, wait=5.0)
 
 
 def _kind(returns: ReturnSettings, preferences: Preferences) -> Kind:

@@ -22,7 +22,7 @@ from completions.http.pages import Page
 from completions.models import UNFINISHED, Batch, File, FilePurpose, FileQuerySet, Scope
 from completions.models.files import FILE_ID
 from completions.models.release import release
-from completions.models.timed_ids import time_in
+from completions.models.timed_ids import read_time
 from completions.requests import turns
 from completions.requests.fields.base import ChoiceField, IntegerField
 from completions.requests.fields.objects import StrictObject
@@ -107,7 +107,7 @@ class FileView(AsyncAPIView):
 
     async def get(self, request: APIRequest, file_id: str) -> JSONResponse:
         if (batch := await _being_written(file_id, request.auth)) is not None:
-            return JSONResponse(file_object(writing.file_of(batch, file_id), written=False))
+            return JSONResponse(file_object(writing.make_file(batch, file_id), written=False))
         return JSONResponse(file_object(await find_file(file_id, request.auth)))
 
     async def delete(self, request: APIRequest, file_id: str) -> JSONResponse:
@@ -131,7 +131,7 @@ class FileContentView(AsyncAPIView):
     async def get(self, request: APIRequest, file_id: str) -> StreamingHttpResponse:
         if (batch := await _being_written(file_id, request.auth)) is not None:
             answered = file_id == batch.output_file_id
-            name = writing.file_of(batch, file_id).filename
+            name = writing.make_file(batch, file_id).filename
             await release()
             return _download(writing.read_partial(batch, answered), name)
         file = await find_file(file_id, request.auth)
@@ -171,17 +171,17 @@ def _download(content: Any, filename: str) -> StreamingHttpResponse:
 async def _being_written(file_id: str, principal: Principal) -> Batch | None:
     """The unfinished batch that a file will belong to."""
     owned = Batch.objects.filter(organization_id=principal.organization_id)
-    batch = await owned.filter(id=Batch.id_of_file(file_id), status__in=UNFINISHED).afirst()
+    batch = await owned.filter(id=Batch.parse_file_id(file_id), status__in=UNFINISHED).afirst()
     its_own = batch is not None and file_id in (batch.output_file_id, batch.error_file_id)
     return batch if its_own else None
 
 
 async def _created_at(file_id: str, principal: Principal) -> datetime | None:
     """When a file that is not there was created. The id of an output file is that of its batch."""
-    if (at := time_in(file_id)) is not None:
+    if (at := read_time(file_id)) is not None:
         return at if file_id.startswith(FILE_ID) else None
     owned = Batch.objects.filter(organization_id=principal.organization_id)
-    batch = await owned.filter(id=Batch.id_of_file(file_id)).afirst()
+    batch = await owned.filter(id=Batch.parse_file_id(file_id)).afirst()
     return batch.ended_at if batch else None
 
 

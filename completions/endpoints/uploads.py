@@ -86,7 +86,7 @@ class UploadsView(AsyncAPIView):
         upload = Upload(
             organization_id=request.auth.organization_id,
             api_key_id=request.auth.key_id,
-            filename=files.plain_name(wanted["filename"]),
+            filename=files.clean_name(wanted["filename"]),
             bytes=wanted["bytes"],
             file_seconds=keep["seconds"],
         )

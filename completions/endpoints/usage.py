@@ -15,10 +15,10 @@ from completions.http.base import APIRequest, AsyncAPIView
 from completions.http.bodies import JSONResponse
 from completions.http.query import refuse_unknown
 from completions.models import ApiKey, Scope, UsageHour
-from completions.models.organizations import public_id_in
+from completions.models.organizations import parse_public_id
 from completions.models.usage import FIRST_TOKEN, LATENCY
 from completions.usage import report
-from completions.usage.report import WIDTHS, Row
+from completions.usage.report import WIDTHS, UsageRow
 
 GROUPS = ("model", "api_key_id", "adapter")
 DEFAULT_GROUPS = ("model", "api_key_id")
@@ -59,7 +59,7 @@ class Wanted:
         if width not in WIDTHS:
             raise invalid_parameter("bucket_width", width, f"one of: {', '.join(WIDTHS)}")
         now = timezone.now()
-        default = report.bucket_of(now - WIDTHS[width] * (LIMITS[width][0] - 1), width)
+        default = report.find_bucket(now - WIDTHS[width] * (LIMITS[width][0] - 1), width)
         start = _time(request, "start_time") or default
         end = _time(request, "end_time") or max(now, start) + timedelta(seconds=1)
         if end <= start:  # before `start` is rounded down
@@ -68,10 +68,10 @@ class Wanted:
                 f"{int(start.timestamp())}."
             )
             raise APIError("invalid_value", message, "end_time")
-        begin = report.bucket_of(start, width)
+        begin = report.find_bucket(start, width)
         return cls(
             width=width,
-            begin=max(begin, report.bucket_of(_page(request) or begin, width)),
+            begin=max(begin, report.find_bucket(_page(request) or begin, width)),
             end=end,
             groups=_groups(request),
             models=_several(request, "models"),
@@ -99,9 +99,9 @@ class UsageView(AsyncAPIView):
         owner = request.auth
         hours = _hours(wanted, owner, until)
         names = await _names(owner)
-        by_start: dict[datetime, list[Row]] = {start: [] for start in shown}
-        async for values in report.grouped(hours, wanted.width, wanted.groups):
-            row = report.row_of(values, wanted.groups)
+        by_start: dict[datetime, list[UsageRow]] = {start: [] for start in shown}
+        async for values in report.group_rows(hours, wanted.width, wanted.groups):
+            row = report.make_row(values, wanted.groups)
             by_start[row.start].append(row)
         more = len(buckets) > len(shown)
         return JSONResponse(
@@ -124,7 +124,7 @@ def _hours(wanted: Wanted, owner: Principal, until: datetime) -> QuerySet[UsageH
     if wanted.models:
         hours = hours.filter(model__in=wanted.models)
     if wanted.api_key_ids:
-        keys = ApiKey.objects.with_secrets(map(public_id_in, wanted.api_key_ids))
+        keys = ApiKey.objects.with_secrets(map(parse_public_id, wanted.api_key_ids))
         hours = hours.filter(api_key__in=keys)
     return hours
 
@@ -137,7 +137,7 @@ async def _names(owner: Principal) -> dict[int, tuple[str, str]]:
 
 
 def _bucket(
-    start: datetime, wanted: Wanted, rows: Iterable[Row], names: dict[int, tuple[str, str]]
+    start: datetime, wanted: Wanted, rows: Iterable[UsageRow], names: dict[int, tuple[str, str]]
 ) -> dict[str, Any]:
     end = start + WIDTHS[wanted.width]
     return {
@@ -148,7 +148,7 @@ def _bucket(
     }
 
 
-def _result(row: Row, names: dict[int, tuple[str, str]]) -> dict[str, Any]:
+def _result(row: UsageRow, names: dict[int, tuple[str, str]]) -> dict[str, Any]:
     """OpenAI's fields and Quire's own. Fields that are not in `group_by` are null."""
     key_id, key_name = names.get(row.group.get("api_key_id", 0), (None, None))
     sums = row.sums

@@ -37,7 +37,7 @@ async def authenticate(header: str) -> keys.Principal:
     if isinstance(verdict, keys.Principal):
         access_log.note(api_key=verdict.key_id, organization=verdict.organization_id)
         return verdict
-    message = _MESSAGES[verdict].format(masked=keys.masked(secret))
+    message = _MESSAGES[verdict].format(masked=keys.mask_secret(secret))
     raise APIError(verdict.value, message)
 
 

@@ -16,7 +16,7 @@ from rest_framework.request import Request
 from completions.exceptions import invalid_parameter
 from completions.http.query import refuse_unknown
 from completions.models.release import release
-from completions.models.timed_ids import time_in
+from completions.models.timed_ids import read_time
 
 PARAMETERS = ("limit", "after", "order")
 _M = TypeVar("_M", bound=Model)
@@ -83,6 +83,6 @@ def time_in_id(prefix: str) -> FindTime:
     """For lists of rows whose ids have this prefix and carry their time."""
 
     async def find(row_id: str) -> datetime | None:
-        return time_in(row_id) if row_id.startswith(prefix) else None
+        return read_time(row_id) if row_id.startswith(prefix) else None
 
     return find

@@ -57,7 +57,7 @@ class BlockingRequests:
         self._waiting.pop(job_id, None)
         self._awaited.discard(job_id)
 
-    def ended(self, job_id: str, entries: Sequence[bytes] = ()) -> None:
+    def note_end(self, job_id: str, entries: Sequence[bytes] = ()) -> None:
         """Note that a job has ended, with all of its events, or none if they must be read."""
         if job_id in self._waiting:
             _resolve(self._waiting[job_id], entries)
@@ -67,7 +67,7 @@ class BlockingRequests:
         for waiting in self._waiting.values():
             _resolve(waiting, error)
 
-    async def result(self, job_id: str) -> list[Event]:
+    async def wait_for_result(self, job_id: str) -> list[Event]:
         """All events of an announced and submitted job, once it has ended. Raises ReaderLostError,
         also if Redis has lost the job."""
         self._awaited.add(job_id)
@@ -112,7 +112,7 @@ class BlockingRequests:
             states = await self._state_connection.ask_all(commands)
         for job_id, state in zip(job_ids, states, strict=True):
             if state in _ENDED:
-                self.ended(job_id)
+                self.note_end(job_id)
         known = {job_id for job_id, state in zip(job_ids, states, strict=True) if state}
         absent = self._awaited.intersection(job_ids) - known
         for job_id in absent & self._absent:

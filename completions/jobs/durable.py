@@ -17,8 +17,8 @@ from completions.jobs.store import SyncStore
 from completions.jobs.submit import submit_durable
 from completions.models import Job, JobStatus
 from completions.models.parts import parts
-from completions.models.release import release, released
-from completions.models.timed_ids import time_in
+from completions.models.release import release, run_and_release
+from completions.models.timed_ids import read_time
 
 _SUBMISSION_TIME = timedelta(seconds=10)
 """A job younger than this may not be in Redis yet; do not resubmit it."""
@@ -38,13 +38,13 @@ async def store(job: NewJob) -> None:
     """Insert the job; from then on it survives the loss of Redis. Raises KeyTakenError."""
     deadline = datetime.fromtimestamp(job.deadline, UTC)
     row = Job(deadline_at=deadline, **{name: getattr(job, name) for name in _SHARED_FIELDS})
-    row.created_at = time_in(job.id) or row.created_at
+    row.created_at = read_time(job.id) or row.created_at
     if job.idempotency is not None:
         row.route = job.idempotency.route
         row.idempotency_key = job.idempotency.key
         row.body_digest = job.idempotency.body_digest
     try:
-        await released(partial(row.save, force_insert=True))
+        await run_and_release(partial(row.save, force_insert=True))
     except IntegrityError as error:
         if job.idempotency is None:
             raise
@@ -53,7 +53,7 @@ async def store(job: NewJob) -> None:
 
 async def discard(job_id: str) -> None:
     """Delete a job that was refused after it was stored, or that its client deletes."""
-    await released(Job.objects.filter(id=job_id).delete)
+    await run_and_release(Job.objects.filter(id=job_id).delete)
 
 
 async def find(job_id: str, now: datetime) -> JobRecord | None:

@@ -162,7 +162,7 @@ class Execution:
             {job_id.decode(): verdict.decode() for verdict, job_id in settled},
         )
 
-    def published(self, job_id: str) -> PublishedOutput:
+    def read_published(self, job_id: str) -> PublishedOutput:
         """What earlier attempts published."""
         published = PublishedOutput()
         entries = cast("Entries", self._store.client.xrange(self._store.keys.ev(job_id)))

@@ -149,7 +149,7 @@ class EventReader:
             self._on_keys_changed()
         if stream == self._control:
             for _, (_, job_id, *events) in entries:  # an entry that only wakes has no id
-                self.blocking_requests.ended(job_id.decode(), events[1::2])
+                self.blocking_requests.note_end(job_id.decode(), events[1::2])
         for follower in tuple(self._followers.get(stream, ())):
             for entry_id, (_, data) in entries:
                 follower.offer(entry_id, data)

@@ -138,7 +138,7 @@ class Remaining:
     tokens: Allowance | None = None
 
     @classmethod
-    def of(cls, limits: Limits, requests: float, tokens: float) -> "Remaining":
+    def from_reply(cls, limits: Limits, requests: float, tokens: float) -> "Remaining":
         limited = (limits.requests_per_minute, requests), (limits.tokens_per_minute, tokens)
         return cls(
             *(Allowance(most, max(0, int(left))) if most else None for most, left in limited)

@@ -183,7 +183,7 @@ def _read_verdict(reply: list[bytes]) -> str:
 def _read_remaining(limits: Limits, verdict: str, reply: list[bytes]) -> Remaining:
     """What a reply says is left. Raises LimitReachedError."""
     requests, tokens, retry_after = map(float, reply[1:])
-    remaining = Remaining.of(limits, requests, tokens)
+    remaining = Remaining.from_reply(limits, requests, tokens)
     if verdict != "ok":
         raise LimitReachedError(cast("LimitName", verdict), remaining, retry_after)
     return remaining

@@ -8,10 +8,10 @@ from typing import TypeVar
 
 from django.db.models import Q, QuerySet
 
-from completions.accounts.keys import budget_of
+from completions.accounts.keys import read_budget
 from completions.models import ApiKey, BudgetWarning, Organization
 from completions.models.organizations import BUDGETS
-from completions.usage.budgets import spent_by
+from completions.usage.budgets import sum_spent
 
 logger = logging.getLogger(__name__)
 
@@ -28,8 +28,8 @@ def warn(now: datetime) -> list[BudgetWarning]:
     keys = ApiKey.objects.active().select_related("organization")
     organizations = Organization.objects.filter(suspended_at=None)
     due = [
-        *_due("api_key_id", _with_budget(keys), now),
-        *_due("organization_id", _with_budget(organizations), now),
+        *_find_due("api_key_id", _find_with_budget(keys), now),
+        *_find_due("organization_id", _find_with_budget(organizations), now),
     ]
     scopes = {warning.scope for warning in due}
     known = set(BudgetWarning.objects.filter(scope__in=scopes).values_list(*_IDENTITY))
@@ -47,19 +47,19 @@ def warn(now: datetime) -> list[BudgetWarning]:
 _IDENTITY = ("scope", "budget", "period", "percent")
 
 
-def _with_budget(rows: "QuerySet[_Owner]") -> "dict[int, _Owner]":
+def _find_with_budget(rows: "QuerySet[_Owner]") -> "dict[int, _Owner]":
     return {row.pk: row for row in rows.filter(_HAS_BUDGET)}
 
 
-def _due(
+def _find_due(
     column: str, owners: "dict[int, ApiKey] | dict[int, Organization]", now: datetime
 ) -> Iterator[BudgetWarning]:
     day = now.date()
-    for pk, spent in spent_by(column, owners.keys(), now).items():
+    for pk, spent in sum_spent(column, owners.keys(), now).items():
         owner = owners[pk]
         key = owner if isinstance(owner, ApiKey) else None
         organization = owner.organization if isinstance(owner, ApiKey) else owner
-        for name, used, most in zip(_BUDGETS, spent, astuple(budget_of(owner)), strict=True):
+        for name, used, most in zip(_BUDGETS, spent, astuple(read_budget(owner)), strict=True):
             for percent in PERCENTS:
                 if most and used * 100 >= percent * most:
                     yield BudgetWarning(

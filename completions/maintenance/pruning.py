@@ -14,7 +14,7 @@ from completions.models import BudgetWarning, LoadSample, StoredPrompt, UsageRec
 from completions.usage import ledger
 from completions.webhooks import deliveries
 
-_AT_ONCE = 2000
+_BATCH_SIZE = 2000
 DELIVERIES_KEPT = timedelta(days=30)
 SAMPLES_KEPT = timedelta(days=35)
 """Samples of the load, and warnings of budgets."""
@@ -47,6 +47,6 @@ def prune(now: datetime) -> Counter[str]:
 def _delete(rows: QuerySet[Any]) -> int:
     """Delete in short transactions, because the ledger is written meanwhile."""
     deleted = 0
-    while ids := list(rows.order_by().values_list("pk", flat=True)[:_AT_ONCE]):
+    while ids := list(rows.order_by().values_list("pk", flat=True)[:_BATCH_SIZE]):
         deleted += rows.model._default_manager.filter(pk__in=ids).delete()[0]
     return deleted

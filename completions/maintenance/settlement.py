@@ -23,7 +23,7 @@ from completions.usage import ledger
 
 logger = logging.getLogger(__name__)
 
-AT_ONCE = 100
+BATCH_SIZE = 100
 """Jobs per transaction. With results of 2,000 tokens each it holds about 10 MB."""
 
 
@@ -32,7 +32,7 @@ def settle(store: SyncStore) -> int:
     settled = 0
     since: str | None = FIRST
     while since is not None:
-        jobs, since = read_ended(store, AT_ONCE, since)
+        jobs, since = read_ended(store, BATCH_SIZE, since)
         try:
             stored = _store_all(jobs, partial(find_build, store))
         except IntegrityError as error:
@@ -55,11 +55,11 @@ def _store_all(jobs: Sequence[EndedJob], builds: BuildOf) -> Sequence[EndedJob]:
     Returns the stored jobs. The others stay in Redis and are retried, without delaying later jobs.
     """
     try:
-        answers = [results.answer(job) for job in jobs if job.kind == "batch" and job.context]
+        answers = [results.make_answer(job) for job in jobs if job.kind == "batch" and job.context]
         with transaction.atomic():
             ledger.record(jobs)
             durable.store_results([job for job in jobs if job.is_durable and job.kind != "batch"])
-            results.keep(answers, builds)
+            results.store_answers(answers, builds)
     except (IntegrityError, OperationalError, InterfaceError):
         raise  # a fault of SQL, not of a job
     except Exception:

@@ -33,7 +33,7 @@ from completions.usage import ledger
 
 MARK = "Example: "
 ACTOR = Actor("example_data")
-_AT_ONCE = 2000
+_BATCH_SIZE = 2000
 
 
 class ExampleDataExistsError(Exception):
@@ -99,7 +99,7 @@ def fill(requests: int, now: datetime, days: int = 30) -> None:
     chance = random.Random(1)  # noqa: S311 - nothing secret is drawn
     keys = _keys()
     last_used: dict[int, datetime] = {}
-    for group in parts(_records(keys, requests, now, days, chance), _AT_ONCE):
+    for group in parts(_records(keys, requests, now, days, chance), _BATCH_SIZE):
         with transaction.atomic():
             UsageRecord.objects.bulk_create(group)
             ledger.add_up(group)
@@ -107,7 +107,7 @@ def fill(requests: int, now: datetime, days: int = 30) -> None:
             last_used[record.api_key_id] = record.finished_at
     for key_id, moment in last_used.items():
         ApiKey.objects.filter(pk=key_id).update(last_used_at=moment)
-    for samples in parts(_samples(now, days, chance), _AT_ONCE):
+    for samples in parts(_samples(now, days, chance), _BATCH_SIZE):
         LoadSample.objects.bulk_create(samples)
     with transaction.atomic():
         _batches(keys, now)
@@ -134,7 +134,7 @@ def _keys() -> list[ApiKey]:
     """Create one key per entry of _USES, in the same order."""
     keys = []
     for use in _USES:
-        owner = changes.organization_named(f"{MARK}{use.organization}", ACTOR)
+        owner = changes.find_organization(f"{MARK}{use.organization}", ACTOR)
         key, _ = changes.create(owner, use.name, ACTOR, allowed_models=[use.model.id], **use.limits)
         keys.append(key)
     return keys

@@ -5,17 +5,17 @@ from django.db.models import Q
 from django.utils import timezone
 
 from completions.models import ApiKey
-from completions.models.organizations import public_id_in
+from completions.models.organizations import parse_public_id
 
 
-def only_key(wanted: str) -> ApiKey:
+def find_only_key(wanted: str) -> ApiKey:
     """Return the unrevoked key with this name, or with a secret that begins like this. A rotated
     key has two secrets until the grace of the old one ends. Raises CommandError."""
-    found = [key for key in _matching(wanted) if key.revoked_at is None]
+    found = [key for key in _find_keys(wanted) if key.revoked_at is None]
     if not found:
         raise CommandError(f"no unrevoked key matches {wanted!r}")
     if len(found) > 1:
-        candidates = "\n".join(f"  sk-{key.public_id}  {described(key)}" for key in found)
+        candidates = "\n".join(f"  sk-{key.public_id}  {describe_key(key)}" for key in found)
         raise CommandError(
             f"{wanted!r} matches {len(found)} keys; name one by the beginning of its secret:\n"
             f"{candidates}"
@@ -23,10 +23,10 @@ def only_key(wanted: str) -> ApiKey:
     return found[0]
 
 
-def _matching(wanted: str) -> list[ApiKey]:
+def _find_keys(wanted: str) -> list[ApiKey]:
     stored = ApiKey.objects.select_related("organization")
     by_name = list(stored.filter(name=wanted))
-    beginning = public_id_in(wanted)
+    beginning = parse_public_id(wanted)
     if by_name or not beginning:
         return by_name
     # Public ids are case-sensitive; SQLite's prefix search is not.
@@ -41,5 +41,5 @@ def _matching(wanted: str) -> list[ApiKey]:
     ]
 
 
-def described(key: ApiKey) -> str:
+def describe_key(key: ApiKey) -> str:
     return f"{key.name!r} of {key.organization.name!r}"

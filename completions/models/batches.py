@@ -153,15 +153,15 @@ class Batch(models.Model):
         return f"file-{self._hex}1"
 
     @staticmethod
-    def id_of_file(file_id: str) -> str:
+    def parse_file_id(file_id: str) -> str:
         """The id of the batch that writes the file with this id."""
         return f"batch_{file_id.removeprefix('file-')[:-1]}"
 
     def job_id(self, number: int) -> str:
         """The id of a line's job. It is deterministic, so no line runs under two ids."""
-        return f"{self.job_prefix_of(self.id)}{number}"
+        return f"{self.make_job_prefix(self.id)}{number}"
 
-    def job_prefix_of(self, batch_id: str) -> str:
+    def make_job_prefix(self, batch_id: str) -> str:
         """The prefix of the job ids of a batch with the same endpoint."""
         return f"{self.job_prefix}{batch_id.removeprefix('batch_')}-"
 
@@ -169,7 +169,7 @@ class Batch(models.Model):
     def job_ids(self) -> tuple[str, str]:
         """Exclusive bounds for a range scan over this batch's job ids. Uses only digits, because
         collations order punctuation such as ~ differently."""
-        prefix = self.job_prefix_of(self.id)
+        prefix = self.make_job_prefix(self.id)
         return f"{prefix}0", f"{prefix}9999999999"
 
     def request_id(self, number: int) -> str:

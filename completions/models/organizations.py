@@ -77,7 +77,7 @@ class Organization(Budgets):
 
 
 @contextmanager
-def one_at_a_time(organization_id: int) -> Iterator[None]:
+def lock_organization(organization_id: int) -> Iterator[None]:
     """A transaction that counts what an organization has, and adds to it: those of one organization
     run one after another.
 
@@ -121,7 +121,7 @@ def validate_networks(networks: Iterable[str]) -> None:
             raise ValidationError(f"{network!r} is not an address or a network: {error}") from error
 
 
-def public_id_in(text: str) -> str:
+def parse_public_id(text: str) -> str:
     """The public id in a secret or in the beginning of one, with or without `sk-`."""
     return text.removeprefix("sk-").partition("-")[0]
 

@@ -20,7 +20,7 @@ async def release() -> None:
         await sync_to_async(close_old_connections)()
 
 
-async def released(query: Callable[[], _T]) -> _T:
+async def run_and_release(query: Callable[[], _T]) -> _T:
     """Run `query` in the request's thread and close that thread's connection at once. A task that
     outlives its request would otherwise reopen a connection that nobody closes."""
 

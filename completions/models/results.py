@@ -38,6 +38,6 @@ class BatchResult(models.Model):
 @receiver(post_delete, sender=File)
 def _delete_results(sender: type[File], instance: File, **_signal: Any) -> None:
     if instance.purpose == FilePurpose.BATCH_OUTPUT:
-        batch_id = Batch.id_of_file(instance.id)
+        batch_id = Batch.parse_file_id(instance.id)
         completed = instance.id == Batch(id=batch_id).output_file_id
         BatchResult.objects.filter(batch_id=batch_id, completed=completed).delete()

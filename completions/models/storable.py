@@ -5,7 +5,7 @@ from typing import Any
 SHOWN = "\N{SYMBOL FOR NULL}"
 
 
-def without_nul(value: Any) -> Any:
+def replace_nul(value: Any) -> Any:
     """Return the JSON value with U+2400 in place of each U+0000.
 
     Only for descriptions of a request. A request that must run unchanged is refused instead.
@@ -13,7 +13,7 @@ def without_nul(value: Any) -> Any:
     if isinstance(value, str):
         return value.replace("\0", SHOWN)
     if isinstance(value, dict):
-        return {without_nul(name): without_nul(each) for name, each in value.items()}
+        return {replace_nul(name): replace_nul(each) for name, each in value.items()}
     if isinstance(value, list):
-        return [without_nul(each) for each in value]
+        return [replace_nul(each) for each in value]
     return value

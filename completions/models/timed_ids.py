@@ -25,7 +25,7 @@ def new_id(prefix: str, at: datetime | None = None) -> str:
     return f"{prefix}{value:032x}"
 
 
-def time_in(row_id: str) -> datetime | None:
+def read_time(row_id: str) -> datetime | None:
     """Return the time in an id, to the microsecond; None if it has another form, as the ids of
     earlier versions have."""
     match = _FORM.fullmatch(row_id)

@@ -40,12 +40,12 @@ class Spent(NamedTuple):
 
 
 def seed(scope: str) -> None:
-    """Call `seed_from` with this installation's Redis."""
+    """Call `seed_store` with this installation's Redis."""
     with connect(settings.REDIS_URL) as client:
-        seed_from(JobStore(client, settings.REDIS_PREFIX), scope)
+        seed_store(JobStore(client, settings.REDIS_PREFIX), scope)
 
 
-def seed_from(store: SyncStore, scope: str) -> None:
+def seed_store(store: SyncStore, scope: str) -> None:
     """Store in Redis what the scope has spent today and this month (UTC).
 
     `scope` is `k` and a key id, or `o` and an organization id. Raises UnseededError if jobs keep
@@ -56,19 +56,19 @@ def seed_from(store: SyncStore, scope: str) -> None:
         now = datetime.fromtimestamp(seconds, UTC)
         last, ended = read_unsettled(store)
         periods = [seconds // 86400, (now.year - 1970) * 12 + now.month - 1]
-        if store.call("seed", scope, last, *periods, *_spent(scope, now, ended)):
+        if store.call("seed", scope, last, *periods, *_sum_all_spent(scope, now, ended)):
             return
     raise UnseededError(scope)
 
 
-def _spent(scope: str, now: datetime, ended: Sequence[EndedJob]) -> Spent:
+def _sum_all_spent(scope: str, now: datetime, ended: Sequence[EndedJob]) -> Spent:
     """Add up what SQL knows and the ended jobs that SQL may not know yet."""
     owner, owner_id = "api_key_id" if scope[0] == "k" else "organization_id", int(scope[1:])
     own = [job for job in ended if getattr(job, owner) == owner_id]
     while True:
-        known = _known(own)
-        spent = spent_by(owner, [owner_id], now)[owner_id]
-        if _known(own) == known:  # otherwise jobs were settled during the query
+        known = _find_recorded(own)
+        spent = sum_spent(owner, [owner_id], now)[owner_id]
+        if _find_recorded(own) == known:  # otherwise jobs were settled during the query
             break
     for job in own:
         if job.id not in known:
@@ -76,7 +76,7 @@ def _spent(scope: str, now: datetime, ended: Sequence[EndedJob]) -> Spent:
     return spent
 
 
-def spent_by(owner: str, ids: Collection[int], now: datetime) -> dict[int, Spent]:
+def sum_spent(owner: str, ids: Collection[int], now: datetime) -> dict[int, Spent]:
     """What SQL knows of the spending of some keys or organizations, by their ids. `owner` is the
     column, api_key_id or organization_id."""
     midnight = _midnight(now)
@@ -95,6 +95,6 @@ def _midnight(now: datetime) -> datetime:
     return now.replace(hour=0, minute=0, second=0, microsecond=0)
 
 
-def _known(ended: Sequence[EndedJob]) -> set[str]:
+def _find_recorded(ended: Sequence[EndedJob]) -> set[str]:
     ids = [job.id for job in ended]
     return set(UsageRecord.objects.filter(job_id__in=ids).values_list("job_id", flat=True))

@@ -13,10 +13,10 @@ from django.db.models import F
 
 from completions.jobs.ended import EndedJob
 from completions.models import ApiKey, JobStatus, Organization, StoredPrompt, UsageHour, UsageRecord
-from completions.models.storable import without_nul
+from completions.models.storable import replace_nul
 from completions.models.usage import BOUNDS_MS, COUNTED
 
-_MOST_MS = 2**31 - 1
+_MAX_MS = 2**31 - 1
 """The maximum of a column: 25 days, which only a clock jump exceeds."""
 
 
@@ -40,7 +40,7 @@ def record(jobs: Sequence[EndedJob]) -> None:
     recorded = UsageRecord.objects.filter(job_id__in=by_id).values_list("job_id", flat=True)
     for job_id in recorded:
         del by_id[job_id]
-    new = _owned(list(by_id.values()))
+    new = _select_owned(list(by_id.values()))
     records = [_record(job) for job in new]
     UsageRecord.objects.bulk_create(records)
     StoredPrompt.objects.bulk_create(
@@ -49,7 +49,7 @@ def record(jobs: Sequence[EndedJob]) -> None:
     add_up(records)
 
 
-def _owned(jobs: Sequence[EndedJob]) -> list[EndedJob]:
+def _select_owned(jobs: Sequence[EndedJob]) -> list[EndedJob]:
     """Return the jobs whose key and organization still exist."""
     found = ApiKey.objects.filter(id__in={job.api_key_id for job in jobs})
     keys = set(found.values_list("id", flat=True))
@@ -78,7 +78,7 @@ def _record(job: EndedJob) -> UsageRecord:
         run_ms=ran,
         attempts=job.attempt,
         worker=job.worker,
-        parameters=without_nul(job.parameters),
+        parameters=replace_nul(job.parameters),
         created_at=datetime.fromtimestamp(job.created, UTC),
         finished_at=datetime.fromtimestamp(job.finished, UTC),
         **(asdict(job.usage) if job.usage else {}),
@@ -95,7 +95,7 @@ def _prompt(job: EndedJob) -> StoredPrompt:
 
 
 def _milliseconds(seconds: float) -> int:
-    return min(max(0, round(seconds * 1000)), _MOST_MS)
+    return min(max(0, round(seconds * 1000)), _MAX_MS)
 
 
 # Sums -------------------------------------------------------------------------------------------

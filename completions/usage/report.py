@@ -19,7 +19,7 @@ PERCENTILES = {"p50": 0.5, "p95": 0.95}
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class UsageRow:
     """The sums of one group in one bucket."""
 
     start: datetime
@@ -57,13 +57,13 @@ def quantile(sums: Mapping[str, int], columns: Sequence[str], share: float) -> f
     return float(BOUNDS_MS[-1])
 
 
-def bucket_of(moment: datetime, width: str) -> datetime:
+def find_bucket(moment: datetime, width: str) -> datetime:
     """Return the beginning of the bucket that contains a moment (UTC)."""
     hour = moment.replace(minute=0, second=0, microsecond=0)
     return hour.replace(hour=0) if width == "1d" else hour
 
 
-def grouped(
+def group_rows(
     hours: QuerySet[UsageHour], width: str, groups: Sequence[str]
 ) -> QuerySet[UsageHour, dict[str, Any]]:
     """Sum hours by bucket and group, ordered by both."""
@@ -74,8 +74,8 @@ def grouped(
     return sums
 
 
-def row_of(values: Mapping[str, Any], groups: Sequence[str]) -> Row:
-    return Row(
+def make_row(values: Mapping[str, Any], groups: Sequence[str]) -> UsageRow:
+    return UsageRow(
         start=values["start"],
         group={name: values[name] for name in groups},
         sums={name: values[f"sum_{name}"] for name in COUNTED},
@@ -107,19 +107,19 @@ def write_csv(hours: QuerySet[UsageHour], width: str, to: Writer) -> None:
 def _lines(hours: QuerySet[UsageHour], width: str) -> Iterator[Iterable[Any]]:
     organizations = dict(Organization.objects.values_list("id", "name"))
     keys = {key.pk: key for key in ApiKey.objects.only("id", "name", "public_id")}
-    for values in grouped(hours, width, GROUPS).iterator(chunk_size=1000):
-        row = row_of(values, GROUPS)
+    for values in group_rows(hours, width, GROUPS).iterator(chunk_size=1000):
+        row = make_row(values, GROUPS)
         key = keys[row.group["api_key_id"]]
         names = (organizations[row.group["organization_id"]], f"sk-{key.public_id}", key.name)
         texts = (*names, row.group["model"], row.group["adapter"])
         counts = [row.sums[name] for name in _COUNTS]
         spans = (*row.percentiles(LATENCY).values(), *row.percentiles(FIRST_TOKEN).values())
         yield (
-            row.start.isoformat(), *map(_harmless, texts), *counts, f"{row.cost:f}",
+            row.start.isoformat(), *map(_escape_formula, texts), *counts, f"{row.cost:f}",
             *("" if span is None else round(span) for span in spans),
         )  # fmt: skip
 
 
-def _harmless(text: str) -> str:
+def _escape_formula(text: str) -> str:
     """Quote a name that a spreadsheet would evaluate as a formula."""
     return f"'{text}" if text.startswith(_FORMULA) else text

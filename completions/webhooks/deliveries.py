@@ -22,7 +22,7 @@ WAITS = tuple(
     timedelta(seconds=seconds) for seconds in (5, 300, 1800, 7200, 18_000, 36_000, 50_400, 72_000)
 )
 """Between two attempts: 5 s to 20 h, two days in all, as Standard Webhooks proposes."""
-AT_ONCE = 20
+BATCH_SIZE = 20
 
 
 def send_due(now: datetime) -> int:
@@ -32,7 +32,7 @@ def send_due(now: datetime) -> int:
     due = WebhookDelivery.objects.select_related("endpoint").filter(
         due_at__lte=now, endpoint__enabled=True
     )
-    found = list(due.annotate(turn=turn).order_by("turn", "due_at")[:AT_ONCE])
+    found = list(due.annotate(turn=turn).order_by("turn", "due_at")[:BATCH_SIZE])
     if not found:
         return 0
     with ThreadPoolExecutor(len(found)) as threads:  # a server that hangs delays no other
@@ -60,17 +60,17 @@ def _send(delivery: WebhookDelivery) -> _Answer:
         }
     )
     endpoint = delivery.endpoint
-    signed = signing.headers(endpoint.secret, delivery.id, int(time.time()), body)
+    signed = signing.make_headers(endpoint.secret, delivery.id, int(time.time()), body)
     headers = {"content-type": "application/json", "user-agent": "Quire", **signed}
     try:
         return _Answer(
             sending.post(endpoint.url, body, headers, settings.WEBHOOKS_TO_PRIVATE_NETWORKS)
         )
     except sending.Failures as error:
-        return _Answer(None, _printable(str(error).strip())[:200] or type(error).__name__)
+        return _Answer(None, _make_printable(str(error).strip())[:200] or type(error).__name__)
 
 
-def _printable(text: str) -> str:
+def _make_printable(text: str) -> str:
     """The text may be what the server sent: PostgreSQL takes no U+0000, a log no line breaks."""
     return "".join(each if each.isprintable() else "?" for each in text)
 
@@ -79,7 +79,7 @@ def _record(delivery: WebhookDelivery, answer: _Answer) -> bool:
     """Store how an attempt went. Returns whether the delivery arrived."""
     now = timezone.now()
     attempts = delivery.attempts + 1
-    due_at = None if answer.arrived else _next(attempts, now)
+    due_at = None if answer.arrived else _schedule_next(attempts, now)
     # `save` would insert the row again if it was deleted with its endpoint meanwhile.
     WebhookDelivery.objects.filter(id=delivery.id).update(
         status_code=answer.status_code,
@@ -103,7 +103,7 @@ def replay(deliveries: "QuerySet[WebhookDelivery]") -> int:
     return deliveries.update(due_at=timezone.now(), delivered_at=None, attempts=0, error="")
 
 
-def _next(attempts: int, now: datetime) -> datetime | None:
+def _schedule_next(attempts: int, now: datetime) -> datetime | None:
     """Up to a tenth later than the wait, so that deliveries that failed together spread out."""
     if attempts > len(WAITS):
         return None

@@ -33,12 +33,12 @@ def collect(now: datetime) -> int:
     made = 0
     for endpoint in WebhookEndpoint.objects.filter(enabled=True, organization__suspended_at=None):
         since = max(endpoint.created_at, now - LOOKED_BACK)
-        found = [*_batches(endpoint, since), *_warnings(endpoint, since)]
+        found = [*_collect_batches(endpoint, since), *_collect_warnings(endpoint, since)]
         made += len(WebhookDelivery.objects.bulk_create(found, ignore_conflicts=True))
     return made
 
 
-def _batches(endpoint: WebhookEndpoint, since: datetime) -> Iterator[WebhookDelivery]:
+def _collect_batches(endpoint: WebhookEndpoint, since: datetime) -> Iterator[WebhookDelivery]:
     delivered = WebhookDelivery.objects.filter(endpoint=endpoint, subject=OuterRef("id"))
     ended = Batch.objects.filter(
         ~Exists(delivered), organization_id=endpoint.organization_id, ended_at__gte=since,
@@ -49,7 +49,7 @@ def _batches(endpoint: WebhookEndpoint, since: datetime) -> Iterator[WebhookDeli
         yield WebhookDelivery(endpoint=endpoint, type=kind, subject=batch.id, data={"id": batch.id})
 
 
-def _warnings(endpoint: WebhookEndpoint, since: datetime) -> Iterator[WebhookDelivery]:
+def _collect_warnings(endpoint: WebhookEndpoint, since: datetime) -> Iterator[WebhookDelivery]:
     kind = WebhookEvent.BUDGET_WARNING
     delivered = WebhookDelivery.objects.filter(endpoint=endpoint, type=kind).values_list("subject")
     warnings = BudgetWarning.objects.select_related("organization", "api_key").filter(

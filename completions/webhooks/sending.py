@@ -13,7 +13,7 @@ from completions.outgoing import Requests, Sockets
 
 SECONDS = 10.0
 """Seconds for the DNS lookup, the connection and the whole response."""
-_MOST_ADDRESSES = 4
+_MAX_ADDRESSES = 4
 """Addresses of a host that are tried; a name may have any number of them."""
 _REQUESTS = Requests(100)
 
@@ -37,7 +37,7 @@ def post(url: str, body: bytes, headers: Mapping[str, str], allows_private: bool
     def send(sockets: Sockets) -> int:
         try:
             # To an address that was checked, so that no second DNS lookup can lead elsewhere.
-            connection.sock = _connected(_checked(host, port, allows_private), port, deadline)
+            connection.sock = _connect(_check_addresses(host, port, allows_private), port, deadline)
             sockets.add(connection.sock)
             if secure:
                 context = ssl.create_default_context()
@@ -50,7 +50,7 @@ def post(url: str, body: bytes, headers: Mapping[str, str], allows_private: bool
     return _REQUESTS.send(host, SECONDS, send)
 
 
-def _checked(host: str, port: int, allows_private: bool) -> Sequence[str]:
+def _check_addresses(host: str, port: int, allows_private: bool) -> Sequence[str]:
     """The host's addresses, all of which must be allowed."""
     found = [str(row[4][0]) for row in getaddrinfo(host, port, type=SOCK_STREAM)]
     for address in found:
@@ -59,19 +59,21 @@ def _checked(host: str, port: int, allows_private: bool) -> Sequence[str]:
     return found
 
 
-def _connected(addresses: Sequence[str], port: int, deadline: float) -> socket:
+def _connect(addresses: Sequence[str], port: int, deadline: float) -> socket:
     """A connection to the first address that accepts one. Raises the last one's OSError.
 
     Each address gets a share of the time: one that drops packets leaves some to the others.
     """
-    tried = addresses[:_MOST_ADDRESSES]
+    tried = addresses[:_MAX_ADDRESSES]
     for index, address in enumerate(tried[:-1]):
         with suppress(OSError):
-            return create_connection((address, port), _left(deadline) / (len(tried) - index))
-    return create_connection((tried[-1], port), _left(deadline))
+            return create_connection(
+                (address, port), _measure_time_left(deadline) / (len(tried) - index)
+            )
+    return create_connection((tried[-1], port), _measure_time_left(deadline))
 
 
-def _left(deadline: float) -> float:
+def _measure_time_left(deadline: float) -> float:
     """Seconds until the deadline, for a timeout: not zero, which means something else."""
     return max(0.1, deadline - time.monotonic())
 

@@ -5,7 +5,7 @@ import hashlib
 import hmac
 
 
-def headers(secret: str, event_id: str, timestamp: int, body: bytes) -> dict[str, str]:
+def make_headers(secret: str, event_id: str, timestamp: int, body: bytes) -> dict[str, str]:
     """The three headers that a receiver verifies. `secret` is `whsec_` and base64."""
     key = base64.b64decode(secret.removeprefix("whsec_"))
     signed = b"%s.%d.%s" % (event_id.encode(), timestamp, body)

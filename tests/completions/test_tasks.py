@@ -83,7 +83,7 @@ def test_jobs_are_settled_under_a_lock(client):
 
 
 def test_no_lock_is_taken_when_nothing_is_to_be_done(client, monkeypatch):
-    monkeypatch.setattr(tasks, "_alone", lambda name: pytest.fail(f"took the lock {name}"))
+    monkeypatch.setattr(tasks, "_acquire_lock", lambda name: pytest.fail(f"took the lock {name}"))
     assert tasks.settle() == 0
     tasks.advance_batches()
 
@@ -103,7 +103,7 @@ def test_no_organization_waits_for_all_batches_of_another(client, monkeypatch):
     """The next message arrives while a batch is validated."""
     a, b, c = (new_tenant(name) for name in "abc")
     messages = [queue_batch(a, 1), queue_batch(a, 2), queue_batch(b, 3), queue_batch(c, 4)]
-    assert states.to_validate() == [messages[0], *messages[2:], messages[1]]
+    assert states.list_unvalidated() == [messages[0], *messages[2:], messages[1]]
     began = []
 
     def validate(batch, *_):

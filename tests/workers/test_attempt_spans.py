@@ -31,9 +31,9 @@ def claim(trace=HEADERS):
 
 def test_a_span_describes_an_attempt(spans):
     span = attempt_spans.begin(claim(), "tiny", "worker-1")
-    span.produced(0.75)
-    span.produced(0.9)
-    span.ended("completed", False, 3, 7)
+    span.record_output(0.75)
+    span.record_output(0.9)
+    span.record_end("completed", False, 3, 7)
     (span,) = spans()
     assert (span.name, span.kind) == ("generate tiny", SpanKind.CONSUMER)
     assert f"{span.context.trace_id:032x}" == TRACE
@@ -54,7 +54,7 @@ def test_a_span_describes_an_attempt(spans):
 
 
 def test_a_job_that_no_traced_request_made_begins_a_trace(spans):
-    attempt_spans.begin(claim(trace=""), "tiny", "worker-1").left("given back")
+    attempt_spans.begin(claim(trace=""), "tiny", "worker-1").leave("given back")
     (span,) = spans()
     assert span.parent is None
     assert span.attributes["quire.outcome"] == "given back"

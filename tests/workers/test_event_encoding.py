@@ -15,7 +15,7 @@ from completions.requests.fields.base import NumberField
 from workers.engine.exceptions import DeadlineExceeded, GrammarError, InvalidRequest
 from workers.engine.request import ChoiceDelta, FinishReason, LogprobParams, TokenLogprobs
 from workers.engine.sampling.params import SamplingParams
-from workers.event_encoding import event_choice, job_error
+from workers.event_encoding import convert_error, encode_choice
 
 
 def scores(num_rows: int, top: int = 2, named: int = 1, offsets=()) -> TokenLogprobs:
@@ -30,13 +30,13 @@ def scores(num_rows: int, top: int = 2, named: int = 1, offsets=()) -> TokenLogp
 
 
 def through_the_wire(delta: ChoiceDelta) -> ChoiceEvent:
-    decoded = events.decode(events.encode_choices(3, [event_choice(delta)]))
+    decoded = events.decode(events.encode_choices(3, [encode_choice(delta)]))
     assert isinstance(decoded, list)
     return decoded[0]
 
 
 def test_a_plain_delta_has_no_extras():
-    assert event_choice(ChoiceDelta(1, [5], "a")) == (1, [5], "a", None, None)
+    assert encode_choice(ChoiceDelta(1, [5], "a")) == (1, [5], "a", None, None)
     assert through_the_wire(ChoiceDelta(1, [5], "a")).extras == {}
 
 
@@ -85,7 +85,7 @@ def test_numbers_have_the_digits_of_float32_only():
     delta = ChoiceDelta(0, [5], "a", logprobs=scores(1, 0, 0))
     assert delta.logprobs is not None
     delta.logprobs.chosen[0] = np.float32(-0.1)
-    assert b"[-0.1]" in events.encode_choices(1, [event_choice(delta)])
+    assert b"[-0.1]" in events.encode_choices(1, [encode_choice(delta)])
 
 
 def test_records_and_the_text_of_a_regex():
@@ -103,13 +103,13 @@ def test_records_and_the_text_of_a_regex():
 
 
 def test_a_grammar_that_fails_before_the_first_token_is_the_clients():
-    assert job_error(GrammarError("deep"), 0).code == "invalid_grammar"
-    assert job_error(GrammarError("deep"), 3).code == "grammar_error"
-    assert job_error(InvalidRequest("no"), 0) == events.JobError("invalid_value", "no")
+    assert convert_error(GrammarError("deep"), 0).code == "invalid_grammar"
+    assert convert_error(GrammarError("deep"), 3).code == "grammar_error"
+    assert convert_error(InvalidRequest("no"), 0) == events.JobError("invalid_value", "no")
 
 
 def test_a_deadline_has_one_name_in_logs_metrics_and_answers():
-    code = job_error(DeadlineExceeded(), 3).code
+    code = convert_error(DeadlineExceeded(), 3).code
     assert code == from_job_error(code).code == "generation_timeout"
 
 

@@ -56,10 +56,10 @@ def test_times_count_from_submission_and_tokens_share_an_output() -> None:
     clock = Clock()
     metrics = WorkerMetrics(engine_stats, clock)
     times = metrics.begin(claim(age=2.0), resumed=False)
-    times.produced(101.0, 0)  # nothing was generated yet
-    times.produced(101.5, 1)
-    times.produced(101.9, 4)  # one sampled, three forced
-    times.ended(102.0, "completed", 10, 5)
+    times.record_output(101.0, 0)  # nothing was generated yet
+    times.record_output(101.5, 1)
+    times.record_output(101.9, 4)  # one sampled, three forced
+    times.record_end(102.0, "completed", 10, 5)
     found = read(metrics)
     assert found["quire_request_queue_time_seconds_sum", ""] == 2.0
     assert found["quire_time_to_first_token_seconds_sum", ""] == 3.5
@@ -74,8 +74,8 @@ def test_times_count_from_submission_and_tokens_share_an_output() -> None:
 def test_a_job_that_goes_on_elsewhere_has_had_its_first_token() -> None:
     metrics = WorkerMetrics(engine_stats, Clock())
     times = metrics.begin(claim(attempt=2), resumed=True)
-    times.produced(100.5, 1)
-    times.produced(100.6, 1)
+    times.record_output(100.5, 1)
+    times.record_output(100.6, 1)
     found = read(metrics)
     assert found["quire_request_queue_time_seconds_count", ""] == 0
     assert found["quire_time_to_first_token_seconds_count", ""] == 0

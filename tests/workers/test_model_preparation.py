@@ -55,7 +55,7 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 def pretended_folders(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """The folders of most tests hold no model."""
     if "real_folder" not in request.fixturenames:
-        monkeypatch.setattr(model_preparation, "_why_not_served", lambda folder: None)
+        monkeypatch.setattr(model_preparation, "_find_obstacle", lambda folder: None)
 
 
 @pytest.fixture

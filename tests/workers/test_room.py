@@ -2,7 +2,7 @@
 
 from completions.jobs.execute import Claim
 from completions.jobs.record import Level
-from workers.room import BYTES_AT_ONCE, LOOK_AHEAD, measure_room
+from workers.room import LOOK_AHEAD, MAX_TAKE_BYTES, measure_room
 
 MIB = 2**20
 
@@ -13,7 +13,7 @@ def claim(level: Level, sequences: int = 1, size: int = 0, organization: str = "
 
 def test_an_empty_worker_has_room_for_its_slots_and_some_more() -> None:
     for room in measure_room([], 4, 64 * MIB):
-        assert (room.sequences, room.bytes) == (4 + LOOK_AHEAD, BYTES_AT_ONCE)
+        assert (room.sequences, room.bytes) == (4 + LOOK_AHEAD, MAX_TAKE_BYTES)
         assert (room.guests, room.held) == (LOOK_AHEAD, [])
 
 

@@ -13,10 +13,10 @@ from completions.batches.export.types import (
     Scalar,
     Struct,
     Type,
-    either,
+    infer_type,
     is_name,
-    storable,
-    type_of,
+    make_storable,
+    unite_types,
 )
 from completions.exceptions import FieldError
 from completions.requests.fields.constraint import CONSTRAINTS, ConstraintFields, given_constraint
@@ -69,7 +69,7 @@ class Columns:
     """Whether one column shows the whole answer."""
 
     @property
-    def of_answers(self) -> list[Column]:
+    def answer_columns(self) -> list[Column]:
         """The columns that answers fill: none without a schema."""
         return [each for each in self.all if each.property is not None or self._is_whole(each)]
 
@@ -95,8 +95,8 @@ class Collector:
         key = blake2b(json.dumps(given).encode(), digest_size=16).digest()
         if key not in self._seen:
             self._seen.add(key)
-            self._take(_type_of_answers(given))
-        if _has_several(body):
+            self._take(_infer_answer_type(given))
+        if _has_several_choices(body):
             self._optional.add(OTHER_TEXTS)
         if body.get("tools"):
             self._optional.add(TOOL_CALLS)
@@ -105,13 +105,13 @@ class Collector:
         if type is None or self._answers is None:
             self._answers = self._answers or type
             return
-        self._answers = either(self._answers, type)
+        self._answers = unite_types(self._answers, type)
         # Each line may have a schema of its own.
         if isinstance(self._answers, Struct) and len(self._answers.fields) > MAX_PARTS:
             self._answers = Scalar.JSON
 
     def columns(self, receipts: bool) -> Columns:
-        answers = [] if self._answers is None else _of_type(self._answers)
+        answers = [] if self._answers is None else _make_answer_columns(self._answers)
         optional = [
             Column(name, type)
             for name, type in OPTIONAL.items()
@@ -124,38 +124,38 @@ class Collector:
         return Columns((*before, *answers, *after, *optional), whole)
 
 
-def _type_of_answers(given: Mapping[str, Any]) -> Type | None:
+def _infer_answer_type(given: Mapping[str, Any]) -> Type | None:
     try:
         constraint = given_constraint(_FIELDS.read(given))
         schema = find_schema(constraint)
     except (FieldError, ValueError):  # such a line was refused
         return None
-    return None if schema is None else type_of(schema)
+    return None if schema is None else infer_type(schema)
 
 
 _FIELDS = ConstraintFields()
 
 
-def _has_several(body: Mapping[str, Any]) -> bool:
+def _has_several_choices(body: Mapping[str, Any]) -> bool:
     """Whether a response has several choices."""
     prompt = body.get("prompt")
     texts = isinstance(prompt, list) and len(prompt) > 1 and isinstance(prompt[0], str | list)
     return texts or (isinstance(body.get("n"), int) and body["n"] > 1)
 
 
-def _of_type(type: Type) -> list[Column]:
+def _make_answer_columns(type: Type) -> list[Column]:
     if not isinstance(type, Struct) or len(type.fields) > MAX_PROPERTIES:
-        return [Column(WHOLE, storable(type))]
+        return [Column(WHOLE, make_storable(type))]
     taken = set(_TAKEN)
     found = []
     for name, each in type.fields.items():
-        column = _free(name, taken)
+        column = _choose_name(name, taken)
         taken.add(column.casefold())
-        found.append(Column(column, storable(each), name))
+        found.append(Column(column, make_storable(each), name))
     return found
 
 
-def _free(name: str, taken: Iterable[str]) -> str:
+def _choose_name(name: str, taken: Iterable[str]) -> str:
     """A name for the column of a property that both Parquet's readers and PostgreSQL take."""
     wanted = "".join(each if each.isprintable() else "_" for each in name)
     if name.casefold() in taken or not is_name(name):

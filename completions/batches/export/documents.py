@@ -6,7 +6,7 @@ from typing import Any
 
 from completions.batches.export.types import ListOf, Scalar, Struct, Type
 
-_LEAST, _MOST = -(2**63), 2**63 - 1
+_MIN_INTEGER, _MAX_INTEGER = -(2**63), 2**63 - 1
 
 
 class UnreadableError(ValueError):
@@ -40,22 +40,22 @@ def dump(value: Any) -> str:
     return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
 
 
-def fitted(value: Any, type: Type) -> Any:
+def fit_value(value: Any, type: Type) -> Any:
     """The value as its column stores it: JSON as text, structs with all their fields. Raises
     MisfitError."""
     if value is None:
         return None
     match type:
         case Scalar():
-            return _scalar(value, type)
+            return _fit_scalar(value, type)
         case ListOf(item) if isinstance(value, list):
-            return [fitted(each, item) for each in value]
+            return [fit_value(each, item) for each in value]
         case Struct(fields) if isinstance(value, dict):
-            return {name: fitted(value.get(name), each) for name, each in fields.items()}
+            return {name: fit_value(value.get(name), each) for name, each in fields.items()}
     raise MisfitError
 
 
-def _scalar(value: Any, type: Scalar) -> Any:
+def _fit_scalar(value: Any, type: Scalar) -> Any:
     match type, value:
         case Scalar.JSON, _:
             return dump(value)
@@ -63,16 +63,16 @@ def _scalar(value: Any, type: Scalar) -> Any:
             return value
         case ((Scalar.INTEGER | Scalar.NUMBER), bool()):
             raise MisfitError
-        case Scalar.INTEGER, int() if _LEAST <= value <= _MOST:
+        case Scalar.INTEGER, int() if _MIN_INTEGER <= value <= _MAX_INTEGER:
             return value
         case Scalar.INTEGER, float() if value.is_integer() and abs(value) < 2**63:
             return int(value)
         case Scalar.NUMBER, (int() | float()):
-            return _double(value)
+            return _to_double(value)
     raise MisfitError
 
 
-def _double(number: int | float) -> float:
+def _to_double(number: int | float) -> float:
     """The number as a double. Raises MisfitError for an integer that would be rounded: it may be an
     identifier."""
     try:

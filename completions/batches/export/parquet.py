@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from completions.batches.export.columns import Column
-from completions.batches.export.documents import MisfitError, fitted
-from completions.batches.export.rows import ExportError, Row, Source
+from completions.batches.export.documents import MisfitError, fit_value
+from completions.batches.export.rows import ExportError, ExportRow, Source
 from completions.batches.export.target import Report
 from completions.batches.export.types import ListOf, Scalar, Struct, Type
 from completions.models.parts import portions
@@ -97,12 +97,12 @@ def _arrow_type(type: Type) -> Any:
     return pyarrow.string()
 
 
-def _fields(row: Row, columns: tuple[Column, ...], report: Report) -> dict[str, Any]:
+def _fields(row: ExportRow, columns: tuple[Column, ...], report: Report) -> dict[str, Any]:
     report.add(row)
     fields = {}
     for column in columns:
         try:
-            fields[column.name] = fitted(row.values.get(column.name), column.type)
+            fields[column.name] = fit_value(row.values.get(column.name), column.type)
         except MisfitError:
             fields[column.name] = None
             report.misfits += 1

@@ -11,12 +11,12 @@ from psycopg.sql import SQL, Composed, Identifier
 from psycopg.types.json import Jsonb
 
 from completions.batches.export.columns import OF_EVERY_EXPORT, Column, Columns
-from completions.batches.export.documents import MisfitError, dump, fitted
-from completions.batches.export.rows import ExportError, Row, Source
+from completions.batches.export.documents import MisfitError, dump, fit_value
+from completions.batches.export.rows import ExportError, ExportRow, Source
 from completions.batches.export.target import Report
 from completions.batches.export.types import Scalar, Type
 from completions.models.parts import portions
-from completions.models.storable import without_nul
+from completions.models.storable import replace_nul
 
 SCHEMES = ("postgresql", "postgres")
 _PORTION_ROWS = 1000
@@ -62,12 +62,12 @@ class Table:
         self._name = Identifier(*self._parts)
 
     def check(self) -> None:
-        with self._connected():
+        with self._connect():
             pass
 
     def write(self, source: Source) -> Report:
         columns = source.columns()
-        with self._connected() as connection:
+        with self._connect() as connection:
             with connection.transaction():
                 self._prepare(connection, columns)
             there = self._numbers(connection, source.batch_id)
@@ -82,7 +82,7 @@ class Table:
         return report
 
     @contextmanager
-    def _connected(self) -> Iterator["psycopg.Connection[Any]"]:
+    def _connect(self) -> Iterator["psycopg.Connection[Any]"]:
         try:
             with psycopg.connect(self._url, autocommit=True, **self._options) as connection:
                 yield connection
@@ -152,16 +152,16 @@ def _is_plain(type: Type) -> TypeGuard[Scalar]:
     return isinstance(type, Scalar) and type in _TYPES
 
 
-def _values(row: Row, columns: Columns, report: Report) -> list[Any]:
+def _values(row: ExportRow, columns: Columns, report: Report) -> list[Any]:
     report.add(row)
     values: list[Any] = []
     for column in columns.all:
-        value = without_nul(row.values.get(column.name))  # PostgreSQL rejects U+0000
+        value = replace_nul(row.values.get(column.name))  # PostgreSQL rejects U+0000
         if value is not None and not _is_plain(column.type):
             values.append(Jsonb(value, dumps=dump))
             continue
         try:
-            values.append(fitted(value, column.type))
+            values.append(fit_value(value, column.type))
         except MisfitError:
             values.append(None)
             report.misfits += 1

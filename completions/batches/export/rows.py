@@ -12,8 +12,8 @@ from typing import IO, Any
 from completions.batches import files
 from completions.batches.export import documents
 from completions.batches.export.columns import OTHER_TEXTS, RECEIPT, TOOL_CALLS, Collector, Columns
-from completions.batches.input_lines import as_text, is_blank, lines_of
-from completions.batches.lines import body_of, error_of, number_of, text_of
+from completions.batches.input_lines import decode_line, is_blank, split_lines
+from completions.batches.lines import get_body, get_error, get_text, parse_line_number
 from completions.models import Batch, BatchStatus, File
 
 Open = Callable[[], IO[bytes]]
@@ -36,22 +36,22 @@ class Source:
         """Read all requests. Raises ExportError."""
         collector = Collector()
         with self.requests() as lines:
-            for number, text in enumerate(lines_of(lines), 1):
+            for number, text in enumerate(split_lines(lines), 1):
                 if not is_blank(text):
                     collector.see(_body(number, text))
         return collector.columns(self.receipts)
 
-    def rows(self, columns: Columns, without: Container[int] = ()) -> "Iterator[Row]":
+    def rows(self, columns: Columns, without: Container[int] = ()) -> "Iterator[ExportRow]":
         """Yield the rows of all lines whose numbers are not in `without`."""
         with ExitStack() as stack:
             results = [stack.enter_context(each()) for each in self.results]
-            for number, text in heapq.merge(*map(_numbered, results)):
+            for number, text in heapq.merge(*map(_number_lines, results)):
                 if number not in without:
                     yield _row(self.batch_id, number, text, columns)
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class ExportRow:
     number: int
     values: Mapping[str, Any]
     """By column: JSON values, which still have to be fitted to their types."""
@@ -61,7 +61,7 @@ class Row:
     """Whether the answer was read, if the columns have room for one."""
 
 
-def source_of(batch: Batch, requests: Path | None = None) -> Source:
+def open_source(batch: Batch, requests: Path | None = None) -> Source:
     """The files of a batch; `requests` replaces an input file that was deleted. Raises
     ExportError."""
     if not batch.has_ended:
@@ -85,7 +85,7 @@ def source_of(batch: Batch, requests: Path | None = None) -> Source:
         )
 
     def opener(file_id: str) -> Open:
-        return partial(_opened, found[file_id])
+        return partial(_open_file, found[file_id])
 
     def named() -> IO[bytes]:
         assert requests is not None
@@ -95,28 +95,28 @@ def source_of(batch: Batch, requests: Path | None = None) -> Source:
     return Source(batch.id, batch.receipts, sent, [opener(file_id) for file_id in wanted])
 
 
-def _opened(file: File) -> IO[bytes]:
+def _open_file(file: File) -> IO[bytes]:
     try:
-        return files.opened(file)
+        return files.open_file(file)
     except File.DoesNotExist as error:
         raise ExportError(f"the content of {file.id} is lost") from error
 
 
 def _body(number: int, text: bytes) -> Any:
     try:
-        return json.loads(as_text(text))["body"]
+        return json.loads(decode_line(text))["body"]
     except (ValueError, LookupError, TypeError) as error:
         message = f"line {number} of the input file is not a request of a batch"
         raise ExportError(message) from error
 
 
-def _numbered(file: IO[bytes]) -> Iterator[tuple[int, bytes]]:
-    return ((number_of(text), text) for text in lines_of(file))
+def _number_lines(file: IO[bytes]) -> Iterator[tuple[int, bytes]]:
+    return ((parse_line_number(text), text) for text in split_lines(file))
 
 
-def _row(batch_id: str, number: int, text: bytes, columns: Columns) -> Row:
+def _row(batch_id: str, number: int, text: bytes, columns: Columns) -> ExportRow:
     line = json.loads(text)
-    body, error = body_of(line), error_of(line)
+    body, error = get_body(line), get_error(line)
     values: dict[str, Any] = {
         "custom_id": line["custom_id"],
         "status_code": (line["response"] or {}).get("status_code"),
@@ -128,15 +128,15 @@ def _row(batch_id: str, number: int, text: bytes, columns: Columns) -> Row:
     }
     is_whole = True
     if not error:
-        values |= _of_choices(body["choices"])
+        values |= _read_choices(body["choices"])
         usage = body.get("usage") or {}
         values |= {name: usage.get(name) for name in ("prompt_tokens", "completion_tokens")}
         is_whole = _add_answer(values, columns)
-    return Row(number, values, len(text), is_whole)
+    return ExportRow(number, values, len(text), is_whole)
 
 
-def _of_choices(choices: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    texts = [text_of(choice) for choice in choices]
+def _read_choices(choices: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    texts = [get_text(choice) for choice in choices]
     return {
         "text": texts[0],
         "finish_reason": choices[0]["finish_reason"],
@@ -147,7 +147,7 @@ def _of_choices(choices: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
 
 def _add_answer(values: dict[str, Any], columns: Columns) -> bool:
     """Add the columns of the answer. Returns False if it is not a document that they can show."""
-    wanted, text = columns.of_answers, values["text"]
+    wanted, text = columns.answer_columns, values["text"]
     if not wanted or text is None:
         return True
     try:

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Protocol
 
-from completions.batches.export.rows import Row, Source
+from completions.batches.export.rows import ExportRow, Source
 
 
 class Target(Protocol):
@@ -30,7 +30,7 @@ class Report:
     misfits: int = 0
     """Values that their column cannot hold."""
 
-    def add(self, row: Row) -> None:
+    def add(self, row: ExportRow) -> None:
         self.rows += 1
         self.errors += row.values["error_code"] is not None
         self.not_whole += not row.is_whole

@@ -12,7 +12,7 @@ HELP = (
 )
 
 
-def target_of(to: str) -> Target:
+def parse_target(to: str) -> Target:
     """Raises ExportError."""
     scheme, found, _ = to.partition("://")
     if found and scheme in postgres.SCHEMES:

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Any
 
-from completions.batches.counted_fields import target
+from completions.batches.counted_fields import resolve_reference
 
 MAX_PARTS = 5000
 """The most parts of a schema that are visited; the rest has the type JSON."""
@@ -44,28 +44,30 @@ _NAMES = {
 _NUMBERS = (Scalar.INTEGER, Scalar.NUMBER)
 
 
-def type_of(schema: Any) -> Type:
+def infer_type(schema: Any) -> Type:
     """The type of the values that a JSON Schema accepts."""
-    return _Reader(schema).type_of(schema, frozenset())
+    return _Reader(schema).infer_type(schema, frozenset())
 
 
-def either(one: Type, other: Type) -> Type:
+def unite_types(one: Type, other: Type) -> Type:
     """The type of values that have one of two types."""
     if Scalar.NULL in (one, other):
         return other if one is Scalar.NULL else one
     if Scalar.JSON in (one, other):
         return Scalar.JSON
-    return _merged(one, other, either, Scalar.NUMBER)
+    return _merge_types(one, other, unite_types, Scalar.NUMBER)
 
 
-def both(one: Type, other: Type) -> Type:
+def intersect_types(one: Type, other: Type) -> Type:
     """The type of values that two parts of a schema accept."""
     if Scalar.JSON in (one, other):
         return other if one is Scalar.JSON else one
-    return _merged(one, other, both, Scalar.INTEGER)
+    return _merge_types(one, other, intersect_types, Scalar.INTEGER)
 
 
-def _merged(one: Type, other: Type, merge: Callable[[Type, Type], Type], number: Scalar) -> Type:
+def _merge_types(
+    one: Type, other: Type, merge: Callable[[Type, Type], Type], number: Scalar
+) -> Type:
     if one == other:
         return one
     if one in _NUMBERS and other in _NUMBERS:
@@ -87,46 +89,48 @@ class _Reader:
         self._root = root
         self._left = MAX_PARTS
 
-    def type_of(self, schema: Any, within: frozenset[str]) -> Type:
+    def infer_type(self, schema: Any, within: frozenset[str]) -> Type:
         """`within` has the references that lead here, and one name for each level of nesting."""
         self._left -= 1
         if not isinstance(schema, dict) or self._left < 0 or len(within) > MAX_DEPTH:
             return Scalar.JSON
         found: Type = Scalar.JSON
         for part in self._parts(schema, within):
-            found = both(found, part)
+            found = intersect_types(found, part)
         return found
 
     def _parts(self, schema: Mapping[str, Any], within: frozenset[str]) -> Iterator[Type]:
         """Yield the type that each keyword allows."""
         reference = schema.get("$ref")
         if isinstance(reference, str) and reference not in within:  # otherwise it is recursive
-            yield self.type_of(target(self._root, reference), within | {reference})
+            yield self.infer_type(resolve_reference(self._root, reference), within | {reference})
         if isinstance(values := schema.get("enum"), list):
-            yield _any(map(_type_of_value, values))
+            yield _unite_all(map(_infer_value_type, values))
         if "const" in schema:
-            yield _type_of_value(schema["const"])
+            yield _infer_value_type(schema["const"])
         names = schema.get("type")
-        names = names if isinstance(names, list) else [names or _implied(schema)]
-        yield _any(self._named(name, schema, within) for name in names)
+        names = names if isinstance(names, list) else [names or _infer_type_name(schema)]
+        yield _unite_all(self._infer_named_type(name, schema, within) for name in names)
         for keyword in ("anyOf", "oneOf"):
             if isinstance(several := schema.get(keyword), list) and several:
-                yield _any(self.type_of(each, within) for each in several)
+                yield _unite_all(self.infer_type(each, within) for each in several)
         for each in _list(schema.get("allOf")):
-            yield self.type_of(each, within)
+            yield self.infer_type(each, within)
 
-    def _named(self, name: Any, schema: Mapping[str, Any], within: frozenset[str]) -> Type:
+    def _infer_named_type(
+        self, name: Any, schema: Mapping[str, Any], within: frozenset[str]
+    ) -> Type:
         below = within | {f"level {len(within)}"}
         if name == "object" and (properties := schema.get("properties")):
             if not isinstance(properties, dict):
                 return Scalar.JSON
-            return Struct({key: self.type_of(each, below) for key, each in properties.items()})
+            return Struct({key: self.infer_type(each, below) for key, each in properties.items()})
         if name == "array" and "items" in schema and not schema.get("prefixItems"):
-            return ListOf(self.type_of(schema["items"], below))
+            return ListOf(self.infer_type(schema["items"], below))
         return _NAMES.get(name, Scalar.JSON) if isinstance(name, str) else Scalar.JSON
 
 
-def _implied(schema: Mapping[str, Any]) -> str:
+def _infer_type_name(schema: Mapping[str, Any]) -> str:
     """The type to which the keywords of a schema without `type` apply."""
     return "object" if "properties" in schema else "array" if "items" in schema else ""
 
@@ -135,14 +139,14 @@ def _list(value: Any) -> Sequence[Any]:
     return value if isinstance(value, list) else ()
 
 
-def _any(types: Iterator[Type]) -> Type:
+def _unite_all(types: Iterator[Type]) -> Type:
     found: Type = Scalar.NULL
     for type in types:
-        found = either(found, type)
+        found = unite_types(found, type)
     return found
 
 
-def _type_of_value(value: Any) -> Type:
+def _infer_value_type(value: Any) -> Type:
     match value:
         case None:
             return Scalar.NULL
@@ -157,18 +161,18 @@ def _type_of_value(value: Any) -> Type:
     return Scalar.JSON
 
 
-def storable(type: Type) -> Type:
+def make_storable(type: Type) -> Type:
     """The type of a column, with JSON in place of what Parquet or its readers do not know: values
     that are always null, structs without fields, names of fields that are empty or differ in case
     alone."""
     match type:
         case ListOf(item):
-            return ListOf(storable(item))
+            return ListOf(make_storable(item))
         case Struct(fields):
             names = {name.casefold() for name in fields}
             if not fields or len(names) < len(fields) or not all(map(is_name, fields)):
                 return Scalar.JSON
-            return Struct({name: storable(each) for name, each in fields.items()})
+            return Struct({name: make_storable(each) for name, each in fields.items()})
         case Scalar.NULL:
             return Scalar.JSON
     return type

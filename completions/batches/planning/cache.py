@@ -30,7 +30,7 @@ class CacheSize:
     """Tokens."""
 
 
-def size_of(workers: Iterable[WorkerRecord], model: str) -> CacheSize | None:
+def find_smallest_cache(workers: Iterable[WorkerRecord], model: str) -> CacheSize | None:
     """The smallest cache of the model's workers; None until one of them reports its size."""
     sizes = [
         CacheSize(facts["kv_blocks_total"], facts["slots"], facts.get("block_size") or BLOCK)
@@ -40,11 +40,13 @@ def size_of(workers: Iterable[WorkerRecord], model: str) -> CacheSize | None:
     return min(sizes, key=lambda size: size.blocks * size.block_size, default=None)
 
 
-def reported_size(model: str) -> CacheSize | None:
+def read_cache_size(model: str) -> CacheSize | None:
     """The same, from the heartbeats in this installation's Redis; None if it cannot be reached."""
     try:
         with connect(settings.REDIS_URL) as client:
-            return size_of(list_workers_sync(JobStore(client, settings.REDIS_PREFIX)), model)
+            return find_smallest_cache(
+                list_workers_sync(JobStore(client, settings.REDIS_PREFIX)), model
+            )
     except (RedisError, OSError):
         return None
 
@@ -69,7 +71,7 @@ class CacheModel:
     def run(self, path: bytes, tokens: int) -> int:
         """Run a line of `tokens` tokens in all. Returns how many of them are cached."""
         hashes = [path[at : at + WIDTH] for at in range(0, len(path), WIDTH)]
-        cached = self.cached_blocks(path)
+        cached = self.count_cached_blocks(path)
         blocks = -(-tokens // self._size.block_size)
         while self._running and (
             len(self._running) >= self._size.slots or blocks - cached > self._available
@@ -93,7 +95,7 @@ class CacheModel:
     def _available(self) -> int:
         return self._free + len(self._idle)
 
-    def cached_blocks(self, path: bytes) -> int:
+    def count_cached_blocks(self, path: bytes) -> int:
         """The number of leading blocks of a path that are in the cache."""
         for at in range(0, len(path), WIDTH):
             digest = path[at : at + WIDTH]
@@ -118,7 +120,7 @@ class CacheModel:
                 self._idle[digest] = None
 
 
-def cached_tokens(lines: Iterable[tuple[bytes, int]], size: CacheSize) -> int:
+def count_cached_tokens(lines: Iterable[tuple[bytes, int]], size: CacheSize) -> int:
     """How many prompt tokens of these lines are not computed. A line is its path and its number of
     tokens in all.
 
@@ -129,7 +131,9 @@ def cached_tokens(lines: Iterable[tuple[bytes, int]], size: CacheSize) -> int:
     while waiting:
         best = 0
         if overtaken < MAX_OVERTAKEN:
-            best = max(range(len(waiting)), key=lambda at: model.cached_blocks(waiting[at][0]))
+            best = max(
+                range(len(waiting)), key=lambda at: model.count_cached_blocks(waiting[at][0])
+            )
         overtaken = overtaken + 1 if best else 0
         cached += model.run(*waiting.pop(best))
         waiting += islice(left, 1)

@@ -17,7 +17,7 @@ from completions.batches.writing import Alive
 from completions.models import Batch, BatchLine
 
 
-class Rehearsed(NamedTuple):
+class DryRunResult(NamedTuple):
     """What a dry run found."""
 
     forecast: Mapping[str, Any]
@@ -25,13 +25,13 @@ class Rehearsed(NamedTuple):
     """Whether the batch would run."""
 
 
-def rehearse(batch: Batch, cache_of: CacheOf, alive: Alive = lambda: True) -> Rehearsed:
+def perform_dry_run(batch: Batch, cache_of: CacheOf, alive: Alive = lambda: True) -> DryRunResult:
     """Forecast an unsaved batch. Stores nothing, and reserves no ids.
 
     Raises InterruptedValidationError once `alive` returns False.
     """
     with asyncio.Runner() as loop, tempfile.TemporaryFile(dir=settings.FILE_UPLOAD_TEMP_DIR) as log:
-        check = _Rehearsal(batch, loop, log, None, cache_of)
+        check = _DryRunCheck(batch, loop, log, None, cache_of)
         try:
             check.run(alive)
             if not check.errors:
@@ -42,20 +42,20 @@ def rehearse(batch: Batch, cache_of: CacheOf, alive: Alive = lambda: True) -> Re
     found = forecast(batch, batch.forecast or Tally().facts(), plan, timezone.now())
     is_valid = not check.errors
     if not is_valid:  # figures of the lines mean nothing then
-        found = {name: found[name] if name in _OF_THE_FILE else None for name in found}
+        found = {name: found[name] if name in _FILE_FACTS else None for name in found}
     errors = (check.errors or check.refused)[:SHOWN_ERRORS]
     found |= {
         "invalid_lines": check.invalid,
         "would_run": is_valid,
         "errors": {"object": "list", "data": errors} if errors else None,
     }
-    return Rehearsed(found, is_valid)
+    return DryRunResult(found, is_valid)
 
 
-_OF_THE_FILE = ("object", "endpoint", "model", "lines")
+_FILE_FACTS = ("object", "endpoint", "model", "lines")
 
 
-class _Rehearsal(Check):
+class _DryRunCheck(Check):
     def __init__(self, batch: Batch, *others: Any) -> None:
         super().__init__(batch, *others)
         self._tally = Tally()
@@ -64,15 +64,15 @@ class _Rehearsal(Check):
     def _require_open(self) -> None:
         """There is no batch that could be cancelled."""
 
-    def _keep(self, rows: Sequence[BatchLine]) -> None:
+    def _store(self, rows: Sequence[BatchLine]) -> None:
         """Nothing is stored."""
 
-    def _refused(self, number: int, line: RefusedLine) -> BatchLine:
+    def _refuse(self, number: int, line: RefusedLine) -> BatchLine:
         if len(self.refused) < SHOWN_ERRORS:
-            error = line.as_line_error()
+            error = line.to_line_error()
             error.line = number
             self.refused.append(asdict(error))
-        return super()._refused(number, line)
+        return super()._refuse(number, line)
 
-    def _arrange(self, order: Sequence[int], alive: Any) -> None:
+    def _store_order(self, order: Sequence[int], alive: Any) -> None:
         """No rows wait for their positions."""

@@ -6,9 +6,9 @@ from dataclasses import asdict
 from datetime import datetime
 from typing import Any
 
-from completions.accounts.keys import budget_of
+from completions.accounts.keys import read_budget
 from completions.batches.histogram import Histogram
-from completions.batches.planning.intervals import Interval, of_next, of_sum
+from completions.batches.planning.intervals import Interval, predict_next, predict_sum
 from completions.batches.planning.order import Plan
 from completions.catalog import model_files
 from completions.grammars import TokenSource
@@ -18,13 +18,13 @@ from completions.models import ApiKey, Batch, BatchStatus
 from completions.requests import judging
 from completions.usage import budgets
 
-SHOWN = 100
+MAX_LISTED = 100
 """The most custom_ids listed for lines that cannot finish."""
 GRAMMAR_SECONDS = 20.0
 """Seconds to compute the bounds of a file's grammars; the remaining bounds stay unknown."""
 _BATCHES = 20
 """The number of latest ended batches from which a model's speed is measured."""
-_LEAST_TOKENS = 1000
+_MIN_TOKENS = 1000
 """The fewest tokens of a batch that counts towards the speed."""
 
 
@@ -46,7 +46,7 @@ class Tally:
         self._unknown += bounds.least is None and request["grammar"] is not None
         if bounds.at_least > most:
             self._unfinishable += 1
-            if len(self._cannot_finish) < SHOWN:
+            if len(self._cannot_finish) < MAX_LISTED:
                 self._cannot_finish.append(custom_id)
         self._least += choices * min(most, max(bounds.at_least, sampling.get("min_tokens") or 0))
         self._most += choices * (most if bounds.most is None else min(most, bounds.most))
@@ -86,7 +86,7 @@ def forecast(
         "invalid_lines": batch.total - facts["lines"],
         "prompt_tokens": plan.prompt_tokens,
         "cached_prompt_tokens": cached,
-        "completion_tokens": _shown(tokens),
+        "completion_tokens": _format_interval(tokens),
         "grammars_without_least": facts["grammars_without_least"],
         "cost": _cost(batch, tokens, computed, cached, now),
         "seconds": _seconds(batch, tokens, computed),
@@ -98,7 +98,7 @@ def forecast(
 
 def _completion_tokens(facts: Mapping[str, Any], done: Histogram | None) -> Interval:
     least, most = facts["least"], facts["most"]
-    narrow = of_sum(done, max(0, facts["lines"] - done.count)) if done else None
+    narrow = predict_sum(done, max(0, facts["lines"] - done.count)) if done else None
     if narrow is None or narrow.least is None or narrow.most is None or narrow.expected is None:
         return Interval(least, most, None)
     within = [min(max(each, least), most) for each in narrow]
@@ -118,7 +118,7 @@ def _cost(
         _plus(tokens.most, completion, most_prompt),
         _plus(tokens.expected, completion, least_prompt),
     )
-    left = _left(batch, now)
+    left = _find_smallest_budget(batch, now)
     most_tokens = computed + cached + (tokens.most or 0)
     enough_cost = left["cost_nanos"] is None or (cost.most or 0) <= left["cost_nanos"]
     enough_tokens = left["tokens"] is None or most_tokens <= left["tokens"]
@@ -138,13 +138,13 @@ def _money(nanos: float | None) -> float | None:
     return None if nanos is None else round(nanos / 1e9, 9)
 
 
-def _left(batch: Batch, now: datetime) -> dict[str, Any]:
+def _find_smallest_budget(batch: Batch, now: datetime) -> dict[str, Any]:
     """The smallest remaining budget of the key and its organization; None if there is no budget."""
     key = ApiKey.objects.select_related("organization").get(id=batch.api_key_id)
     left: dict[str, list[int]] = {"tokens": [], "cost": []}
     for column, owner in (("api_key_id", key), ("organization_id", key.organization)):
-        spent = budgets.spent_by(column, [owner.pk], now)[owner.pk]
-        for name, most in asdict(budget_of(owner)).items():
+        spent = budgets.sum_spent(column, [owner.pk], now)[owner.pk]
+        for name, most in asdict(read_budget(owner)).items():
             if most is not None:
                 left[name.partition("_")[2]].append(max(0, most - getattr(spent, name)))
     return {
@@ -156,11 +156,11 @@ def _left(batch: Batch, now: datetime) -> dict[str, Any]:
 def _seconds(batch: Batch, tokens: Interval, computed: int) -> dict[str, Any] | None:
     """Time for the computed tokens at the speed of the model's latest batches, or else of this
     batch so far; None if no line ran."""
-    speed = of_next(speeds(batch.model) or _own_speed(batch))
+    speed = predict_next(measure_speeds(batch.model) or _measure_own_speed(batch))
     if speed is None or speed.expected is None:
         return None
     work = [None if each is None else each + computed for each in tokens]
-    return _shown(
+    return _format_interval(
         Interval(
             work[0] / speed.most if work[0] is not None and speed.most else None,
             work[1] / speed.least if work[1] is not None and speed.least else None,
@@ -170,7 +170,7 @@ def _seconds(batch: Batch, tokens: Interval, computed: int) -> dict[str, Any] | 
     )
 
 
-def speeds(model: str) -> list[float]:
+def measure_speeds(model: str) -> list[float]:
     """Computed tokens per second of the latest batches of a model that completed."""
     ended = Batch.objects.filter(
         model=model,
@@ -185,12 +185,12 @@ def speeds(model: str) -> list[float]:
         assert batch.finalizing_at is not None
         seconds = (batch.finalizing_at - batch.in_progress_at).total_seconds()
         tokens = batch.prompt_tokens - batch.cached_tokens + batch.completion_tokens
-        if seconds > 0 and tokens >= _LEAST_TOKENS:
+        if seconds > 0 and tokens >= _MIN_TOKENS:
             found.append(tokens / seconds)
     return found
 
 
-def _own_speed(batch: Batch) -> list[float]:
+def _measure_own_speed(batch: Batch) -> list[float]:
     """Computed tokens per second of this batch's latest lines, if they are measured."""
     ran = batch.done - batch.refused
     if len(batch.pace) < 2 or ran <= 0:
@@ -202,14 +202,14 @@ def _own_speed(batch: Batch) -> list[float]:
     return [(after - before) / (until - since) * tokens / ran]
 
 
-def _shown(interval: Interval, digits: int = 0) -> dict[str, float | None]:
+def _format_interval(interval: Interval, digits: int = 0) -> dict[str, float | None]:
     return {
         name: None if each is None else round(each, digits or None)
         for name, each in interval._asdict().items()
     }
 
 
-def of_batch(batch: Batch, now: datetime) -> dict[str, Any] | None:
+def forecast_batch(batch: Batch, now: datetime) -> dict[str, Any] | None:
     """The forecast of a batch with a pilot, refined by its results so far."""
     if batch.pilot is None or not batch.forecast or not batch.plan:
         return None
@@ -217,7 +217,7 @@ def of_batch(batch: Batch, now: datetime) -> dict[str, Any] | None:
     return forecast(batch, batch.forecast, Plan(**batch.plan), now, done)
 
 
-def token_source(model: str) -> TokenSource:
+def load_token_source(model: str) -> TokenSource:
     """The vocabulary of a served model, as its tokens."""
     entry = model_files.served_models().get(model)
     assert entry is not None, "a line that was prepared has a served model"

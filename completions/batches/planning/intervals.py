@@ -8,7 +8,7 @@ from typing import NamedTuple
 from completions.batches.histogram import Histogram
 
 COVERED = 0.9
-LEAST_SAMPLE = 5
+MIN_SAMPLE = 5
 """The smallest sample for which an interval is computed."""
 _Z = statistics.NormalDist().inv_cdf((1 + COVERED) / 2)
 
@@ -21,7 +21,7 @@ class Interval(NamedTuple):
     expected: float | None
 
 
-def student(freedom: int) -> float:
+def compute_quantile(freedom: int) -> float:
     """Student's quantile for COVERED, by the expansion of Fisher and Cornish (1960)."""
     z = _Z
     first = (z**3 + z) / 4
@@ -30,32 +30,32 @@ def student(freedom: int) -> float:
     return z + first / freedom + second / freedom**2 + third / freedom**3
 
 
-def of_sum(sample: Histogram, more: int) -> Interval | None:
+def predict_sum(sample: Histogram, more: int) -> Interval | None:
     """The interval of a total: the sample's sum plus `more` values of the same distribution.
 
     None for a small sample. The centre is shifted as Johnson ("Modified t tests and confidence
     intervals for asymmetrical populations", 1978) proposes, since lengths have a long tail.
     """
     n = sample.count
-    if n < LEAST_SAMPLE:
+    if n < MIN_SAMPLE:
         return None
     mean = sample.sum / n
     squares, cubes = sample.moments
     variance = squares / (n - 1)
     shift = cubes / n / (6 * variance * n) if variance else 0.0
-    spread = student(n - 1) * math.sqrt(variance * (more + more**2 / n))
+    spread = compute_quantile(n - 1) * math.sqrt(variance * (more + more**2 / n))
     middle = sample.sum + more * (mean + shift)
     return Interval(middle - spread, middle + spread, sample.sum + more * mean)
 
 
-def of_next(sample: Sequence[float]) -> Interval | None:
+def predict_next(sample: Sequence[float]) -> Interval | None:
     """The prediction interval for the next number of a series without zeros; None if it is empty.
     A series of fewer than LEAST_SAMPLE numbers gives no bounds."""
     if not sample:
         return None
     logs = [math.log(number) for number in sample]
     middle, n = statistics.mean(logs), len(logs)
-    if n < LEAST_SAMPLE:
+    if n < MIN_SAMPLE:
         return Interval(None, None, math.exp(middle))
-    spread = student(n - 1) * statistics.stdev(logs) * math.sqrt(1 + 1 / n)
+    spread = compute_quantile(n - 1) * statistics.stdev(logs) * math.sqrt(1 + 1 / n)
     return Interval(math.exp(middle - spread), math.exp(middle + spread), math.exp(middle))

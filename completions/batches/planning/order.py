@@ -6,15 +6,20 @@ from typing import Any, NamedTuple
 
 from django.db import transaction
 
-from completions.batches.planning.cache import CacheSize, cached_tokens
-from completions.batches.planning.prefixes import BLOCK, any_shared, path_of, planned
+from completions.batches.planning.cache import CacheSize, count_cached_tokens
+from completions.batches.planning.prefixes import (
+    BLOCK,
+    has_shared_prefix,
+    hash_prefixes,
+    plan_order,
+)
 from completions.models import Batch, BatchLine
 from completions.models.parts import parts
 from completions.models.updates import update_each
 
-MOST_OUTPUT = 256
+MAX_OUTPUT = 256
 """The most completion tokens that a line is assumed to hold in the cache: few use their maximum."""
-_AT_ONCE = 2000
+_BATCH_SIZE = 2000
 
 
 class Plan(NamedTuple):
@@ -43,17 +48,17 @@ class Planner:
         salt = repr((request["cache_salt"], adapters and adapters[0]))
         block_size = self._size.block_size if self._size else BLOCK
         self._numbers.append(number)
-        self._paths.append(path_of(prompts[0], salt, block_size))
-        output = min(request["sampling"]["max_tokens"], MOST_OUTPUT)
+        self._paths.append(hash_prefixes(prompts[0], salt, block_size))
+        output = min(request["sampling"]["max_tokens"], MAX_OUTPUT)
         self._tokens.append(len(prompts[0]) + output)
         self.prompt_tokens += sum(map(len, prompts))
 
     def order(self) -> tuple[Sequence[int], Plan]:
         """The line numbers in the order in which they run, and the plan."""
         file_order = range(len(self._paths))
-        if not any_shared(self._paths):
+        if not has_shared_prefix(self._paths):
             return self._numbers, Plan(self.prompt_tokens, self.prompt_tokens, self.prompt_tokens)
-        order = planned(self._paths)
+        order = plan_order(self._paths)
         plan = Plan(self.prompt_tokens, self._computed(order), self._computed(file_order))
         return [self._numbers[index] for index in order], plan
 
@@ -61,12 +66,12 @@ class Planner:
         if self._size is None:
             return None
         lines = ((self._paths[index], self._tokens[index]) for index in order)
-        return self.prompt_tokens - cached_tokens(lines, self._size)
+        return self.prompt_tokens - count_cached_tokens(lines, self._size)
 
 
 def store(batch: Batch, order: Sequence[int], alive: Callable[[], bool]) -> bool:
     """Assign positions to the lines of a batch. Returns False if another worker took over."""
-    for part in parts(enumerate(order), _AT_ONCE):
+    for part in parts(enumerate(order), _BATCH_SIZE):
         if not alive():
             return False
         rows = [(position, batch.id, number) for position, number in part]

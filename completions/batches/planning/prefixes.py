@@ -18,7 +18,7 @@ WIDTH = 8
 """Bytes of a hash."""
 
 
-def path_of(prompt: Sequence[int], salt: str, block_size: int = BLOCK) -> bytes:
+def hash_prefixes(prompt: Sequence[int], salt: str, block_size: int = BLOCK) -> bytes:
     """The hashes of the prompt's blocks that another prompt can share, in order.
 
     The last token never counts, because it must be computed. A different `salt` keeps equal blocks
@@ -41,12 +41,12 @@ class _Group(NamedTuple):
     depth: int
 
 
-def planned(paths: Sequence[bytes]) -> list[int]:
+def plan_order(paths: Sequence[bytes]) -> list[int]:
     """The indexes of the paths in depth-first order. At each node the branch with the longest
     shared prefix comes first, then the one with the most lines, then the first in the file."""
     by_path = sorted(range(len(paths)), key=lambda index: (paths[index], index))
     ordered = [paths[index] for index in by_path]
-    shared = [_shared(one, other) for one, other in pairwise(ordered)]
+    shared = [_count_shared_blocks(one, other) for one, other in pairwise(ordered)]
     order: list[int] = []
     waiting = [_Group(0, len(by_path), 0)]
     while waiting:
@@ -54,14 +54,14 @@ def planned(paths: Sequence[bytes]) -> list[int]:
         if group.end - group.first < 2 or group.depth * WIDTH >= len(ordered[group.end - 1]):
             order += by_path[group.first : group.end]  # one line, or equal lines
             continue
-        branches = list(_branches(shared, group))
+        branches = list(_split_group(shared, group))
         branches.sort(key=lambda each: by_path[each.first], reverse=True)
         branches.sort(key=lambda each: (each.depth, each.end - each.first))
         waiting += branches  # popped from the end: the last one first
     return order
 
 
-def _branches(shared: Sequence[int], group: _Group) -> Iterator[_Group]:
+def _split_group(shared: Sequence[int], group: _Group) -> Iterator[_Group]:
     """The parts of a group that share a longer prefix than the whole group."""
     within = shared[group.first : group.end - 1]
     least = min(within)
@@ -74,7 +74,7 @@ def _branches(shared: Sequence[int], group: _Group) -> Iterator[_Group]:
         first = last + 1
 
 
-def _shared(one: bytes, other: bytes) -> int:
+def _count_shared_blocks(one: bytes, other: bytes) -> int:
     """The number of leading blocks that two paths share."""
     end = min(len(one), len(other)) // WIDTH
     low, high = 0, end
@@ -87,7 +87,7 @@ def _shared(one: bytes, other: bytes) -> int:
     return low
 
 
-def any_shared(paths: Sequence[bytes]) -> bool:
+def has_shared_prefix(paths: Sequence[bytes]) -> bool:
     """Whether any two paths share their first block."""
     seen: set[bytes] = set()
     for path in paths:

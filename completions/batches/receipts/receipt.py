@@ -13,7 +13,7 @@ BuildOf = Callable[[str], str | None]
 """The engine build of a worker, by the worker's id; None if it is no longer known."""
 
 
-def receipt_of(
+def make_receipt(
     request: Mapping[str, Any], files: ModelFiles, stream: Iterable[bytes], engine: str | None
 ) -> dict[str, Any]:
     """The receipt of a job, from its request and its events."""
@@ -26,7 +26,7 @@ def receipt_of(
         "prompt": digest(request["prompts"]),
         "seed": request["sampling"].get("seed"),
         "engine": engine,
-        "output_ids": output_ids(stream),
+        "output_ids": read_output_ids(stream),
     }
 
 
@@ -36,7 +36,7 @@ def digest(value: Any) -> str:
     return f"sha256:{hashlib.sha256(data).hexdigest()}"
 
 
-def output_ids(stream: Iterable[bytes]) -> Sequence[Sequence[int]]:
+def read_output_ids(stream: Iterable[bytes]) -> Sequence[Sequence[int]]:
     """The token ids of each choice, by its index."""
     ids: dict[int, list[int]] = {}
     for data in stream:

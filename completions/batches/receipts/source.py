@@ -7,14 +7,14 @@ from pathlib import Path
 from typing import IO, Any, NamedTuple
 
 from completions.batches import files
-from completions.batches.input_lines import as_text, is_blank, lines_of
-from completions.batches.lines import text_of
+from completions.batches.input_lines import decode_line, is_blank, split_lines
+from completions.batches.lines import get_text
 from completions.models import Batch, File
 
 _OF_A_RECEIPT = (
     "model", "weights", "dtype", "tokenizer", "grammar", "prompt", "seed", "engine", "output_ids",
 )  # fmt: skip
-_MOST_ID = 2**32 - 1
+_MAX_ID = 2**32 - 1
 
 
 class SourceError(Exception):
@@ -32,19 +32,19 @@ class Receipted(NamedTuple):
     """The body of the response."""
 
 
-def receipted(output: Path, requests: Path | None) -> Iterator[Receipted]:
+def read_receipted(output: Path, requests: Path | None) -> Iterator[Receipted]:
     """Yield the lines with receipts in the order of the requests. Raises SourceError.
 
     Reads the requests from a file or, without one, from the service's stored batch.
     """
-    answers = _answers(output)
+    answers = _read_answers(output)
     if not answers:
         raise SourceError(f"{output} has no line with a receipt; run the batch with receipts")
-    with _opened(requests, output, answers) as lines:
-        for number, text in enumerate(lines_of(lines), 1):
+    with _open_requests(requests, output, answers) as lines:
+        for number, text in enumerate(split_lines(lines), 1):
             if is_blank(text):
                 continue
-            custom_id, url, body = _request(number, text)
+            custom_id, url, body = _parse_request(number, text)
             found = answers.pop(custom_id, None)
             if found is not None:
                 yield Receipted(custom_id, url, body, found["receipt"], found["response"]["body"])
@@ -53,22 +53,22 @@ def receipted(output: Path, requests: Path | None) -> Iterator[Receipted]:
         raise SourceError(f"the requests of {len(answers)} lines are missing: {missing}")
 
 
-def _request(number: int, text: bytes) -> tuple[str, str, dict[str, Any]]:
+def _parse_request(number: int, text: bytes) -> tuple[str, str, dict[str, Any]]:
     """The custom_id, the url and the body of a line."""
     try:
-        line = json.loads(as_text(text))
+        line = json.loads(decode_line(text))
         return str(line["custom_id"]), line["url"], line["body"]
     except (ValueError, LookupError, TypeError) as error:
         message = f"line {number} of the requests is not a request of a batch"
         raise SourceError(message) from error
 
 
-def _answers(output: Path) -> dict[str, Any]:
+def _read_answers(output: Path) -> dict[str, Any]:
     """The lines with receipts by custom_id."""
     found, number = {}, 0
     try:
         with output.open("rb") as lines:
-            for text in lines_of(lines):
+            for text in split_lines(lines):
                 number += 1
                 line = json.loads(text)
                 if line.get("receipt"):
@@ -86,16 +86,18 @@ def _check(receipt: Mapping[str, Any], choices: Sequence[Mapping[str, Any]]) -> 
     KeyError."""
     _ = [receipt[name] for name in _OF_A_RECEIPT]
     for ids in receipt["output_ids"]:
-        if not all(type(id) is int and 0 <= id <= _MOST_ID for id in ids):
+        if not all(type(id) is int and 0 <= id <= _MAX_ID for id in ids):
             raise ValueError("its output is not made of token ids")
     for choice in choices:
         _ = choice["finish_reason"]
-        if not isinstance(text_of(choice), str | None):
+        if not isinstance(get_text(choice), str | None):
             raise TypeError("its text is another value")
 
 
 @contextmanager
-def _opened(requests: Path | None, output: Path, answers: Mapping[str, Any]) -> Iterator[IO[bytes]]:
+def _open_requests(
+    requests: Path | None, output: Path, answers: Mapping[str, Any]
+) -> Iterator[IO[bytes]]:
     if requests is not None:
         if not requests.is_file():
             raise SourceError(f"{requests} is not a file")
@@ -106,7 +108,7 @@ def _opened(requests: Path | None, output: Path, answers: Mapping[str, Any]) -> 
     batch_id = f"batch_{name.removeprefix('batch_req_').rpartition('-')[0]}"
     sent = Batch.objects.filter(id=batch_id).values("input_file_id")
     try:
-        opened = files.opened(File.objects.get(id__in=sent))
+        opened = files.open_file(File.objects.get(id__in=sent))
     except File.DoesNotExist as error:
         message = f"the service has no input file for {output}; name it with --requests"
         raise SourceError(message) from error

@@ -28,7 +28,7 @@ _ANYONE = Principal(0, 0, "", (), None)
 """A principal that may use every model."""
 
 
-async def faults(line: Receipted) -> list[str]:
+async def find_faults(line: Receipted) -> list[str]:
     """What is wrong with a line; empty if its receipt is valid."""
     try:
         prepared = await preparation.prepare_offline(line.endpoint, line.body, _ANYONE)
@@ -50,15 +50,15 @@ async def faults(line: Receipted) -> list[str]:
         found.append("the seed is not the receipt's")
     if found:
         return found
-    return list(_of_choices(line, grammar, files, _stops(line.body, files)))
+    return list(_check_choices(line, grammar, files, _list_stop_ids(line.body, files)))
 
 
-def _stops(body: dict[str, Any], files: ModelFiles) -> frozenset[int]:
+def _list_stop_ids(body: dict[str, Any], files: ModelFiles) -> frozenset[int]:
     """Tokens that end an output and need not be in its grammar."""
     return frozenset(files.eos_token_ids) | frozenset(body.get("stop_token_ids") or ())
 
 
-def _of_choices(
+def _check_choices(
     line: Receipted, grammar: str | None, files: ModelFiles, stops: frozenset[int]
 ) -> Iterator[str]:
     changes_text = any(line.body.get(name) is not None for name in _CHANGING_TEXT)
@@ -69,13 +69,13 @@ def _of_choices(
         return
     for index, (choice, ids) in enumerate(zip(choices, outputs, strict=True)):
         where = f"choice {index}: " if len(choices) > 1 else ""
-        if grammar is not None and (fault := _of_grammar(grammar, ids, choice, files, stops)):
+        if grammar is not None and (fault := _check_grammar(grammar, ids, choice, files, stops)):
             yield where + fault
-        if not changes_text and (fault := _of_text(ids, choice, files)):
+        if not changes_text and (fault := _check_text(ids, choice, files)):
             yield where + fault
 
 
-def _of_grammar(
+def _check_grammar(
     grammar: str, ids: Sequence[int], choice: Any, files: ModelFiles, stops: frozenset[int]
 ) -> str | None:
     """Walk the ids through the matcher that the engine uses."""
@@ -85,24 +85,24 @@ def _of_grammar(
     taken = matcher.try_consume_tokens(text_ids)
     if taken < len(text_ids):
         return f"token {taken} ({text_ids[taken]}) is not in its grammar"
-    ended = choice["finish_reason"] in ("stop", "tool_calls") and _matched(choice) is None
+    ended = choice["finish_reason"] in ("stop", "tool_calls") and _get_matched_stop(choice) is None
     if ended and not matcher.is_accepting():
         return "it ends before its grammar does"
     return None
 
 
-def _matched(choice: Any) -> Any:
+def _get_matched_stop(choice: Any) -> Any:
     """The stop string, pattern or token that ended a choice; a stop token is among its ids."""
     return choice.get("matched_stop") if isinstance(choice.get("matched_stop"), str) else None
 
 
-def _of_text(ids: Sequence[int], choice: Any, files: ModelFiles) -> str | None:
+def _check_text(ids: Sequence[int], choice: Any, files: ModelFiles) -> str | None:
     """Compare the ids with the text, as far as the text shows them.
 
     A stop may have cut the text, and its last character may be incomplete.
     """
     read = _token_bytes(files)
-    text = _text_of(choice, files)
+    text = _get_text(choice, files)
     if text is None or not read.is_byte_level:
         return None
     written = b"".join(read.of(id) for id in ids if id not in read.special_ids)
@@ -114,7 +114,7 @@ def _of_text(ids: Sequence[int], choice: Any, files: ModelFiles) -> str | None:
     return "its text differs from what its tokens decode to"
 
 
-def _text_of(choice: Any, files: ModelFiles) -> str | None:
+def _get_text(choice: Any, files: ModelFiles) -> str | None:
     """The text of all tokens of a choice; None where a parser moved parts of it to other fields."""
     if "text" in choice:
         return str(choice["text"])

@@ -28,10 +28,10 @@ class Command(BaseCommand):
 
     def handle(self, **options: Any) -> None:
         reference = settings.BASE_DIR / "docs" / "api.md"
-        reference.write_text(with_tables(reference.read_text()))
+        reference.write_text(fill_tables(reference.read_text()))
 
 
-def with_tables(text: str) -> str:
+def fill_tables(text: str) -> str:
     """The text with up-to-date tables in the places that its comments mark."""
     return _PLACE.sub(lambda match: f"{match[1]}{_table(_TABLES[match[2]])}{match[3]}", text)
 
@@ -39,7 +39,7 @@ def with_tables(text: str) -> str:
 def _table(fields: Mapping[str, Field]) -> str:
     lines = ["| field | type | default | meaning |", "|---|---|---|---|"]
     for name, field in sorted(fields.items(), key=lambda pair: not pair[1].required):
-        kind = type_text(field.to_schema())
+        kind = format_type(field.to_schema())
         lines.append(f"| `{name}` | {kind} | {_default(field)} | {field.help} |")
     return "\n".join(lines) + "\n"
 
@@ -52,30 +52,30 @@ def _default(field: Field) -> str:
     return f"{field.default:g}" if isinstance(field.default, float) else str(field.default).lower()
 
 
-def type_text(schema: dict[str, Any]) -> str:
+def format_type(schema: dict[str, Any]) -> str:
     """A JSON Schema in a few words: `integer ≥ 1`, `number in (0, 2]`, `string or string[]`."""
     if "anyOf" in schema:
-        return " or ".join(dict.fromkeys(map(type_text, schema["anyOf"])))
+        return " or ".join(dict.fromkeys(map(format_type, schema["anyOf"])))
     if "const" in schema:
         return f'"{schema["const"]}"'
     if "enum" in schema:
         return ", ".join(f'"{value}"' for value in schema["enum"])
     kind = str(schema.get("type", "any"))
     if kind == "array":
-        return f"{_item_text(schema['items'])}[]"
+        return f"{_format_items(schema['items'])}[]"
     if kind in ("integer", "number"):
-        return kind + _range_text(schema)
+        return kind + _format_range(schema)
     return kind
 
 
-def _item_text(items: dict[str, Any]) -> str:
+def _format_items(items: dict[str, Any]) -> str:
     if items.get("type") in ("integer", "number"):
         return str(items["type"])
-    text = type_text(items)
+    text = format_type(items)
     return f"({text})" if " or " in text else text
 
 
-def _range_text(schema: dict[str, Any]) -> str:
+def _format_range(schema: dict[str, Any]) -> str:
     low, high = schema.get("minimum"), schema.get("maximum")
     above = schema.get("exclusiveMinimum")
     if above is not None:

@@ -91,9 +91,9 @@ class Command(BaseCommand):
                 listed = ", ".join(known)
                 raise CommandError(f"models.toml has no model {name!r}; it has: {listed}")
         days = options["expires_in_days"]
-        actor = Actor.shell()
+        actor = Actor.from_shell()
         key = ApiKey(
-            organization=changes.organization_named(options["organization"], actor),
+            organization=changes.find_organization(options["organization"], actor),
             name=options["name"],
             role=options["role"],
             scopes=options["scopes"] or all_scopes(),

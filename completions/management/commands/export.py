@@ -6,8 +6,8 @@ from typing import Any
 
 from django.core.management.base import BaseCommand, CommandError
 
-from completions.batches.export.rows import ExportError, source_of
-from completions.batches.export.targets import HELP, target_of
+from completions.batches.export.rows import ExportError, open_source
+from completions.batches.export.targets import HELP, parse_target
 from completions.management.commands.verify import add_requests
 from completions.models import Batch
 
@@ -31,7 +31,7 @@ class Command(BaseCommand):
         if found is None:
             raise CommandError(f"there is no batch {batch}")
         try:
-            report = target_of(to).write(source_of(found, requests))
+            report = parse_target(to).write(open_source(found, requests))
         except ExportError as error:
             raise CommandError(str(error)) from error
         self.stdout.write(str(report))

@@ -9,8 +9,8 @@ from typing import Any
 
 from django.core.management.base import BaseCommand, CommandError
 
-from completions.batches.input_lines import lines_of
-from completions.batches.receipts.source import Receipted, SourceError, receipted
+from completions.batches.input_lines import split_lines
+from completions.batches.receipts.source import Receipted, SourceError, read_receipted
 from completions.management.commands import submit
 from completions.management.commands.create_api_key import DEFAULT_ORGANIZATION
 from completions.management.commands.verify import add_requests
@@ -34,13 +34,13 @@ class Command(BaseCommand):
         self, *args: Any, file: Path, requests: Path | None, organization: str, **options: Any
     ) -> None:
         try:
-            lines = list(receipted(file, requests))
+            lines = list(read_receipted(file, requests))
         except SourceError as error:
             raise CommandError(str(error)) from error
         again = self._generated(lines, organization)
         differ = 0
         for line in lines:
-            if fault := _difference(line.receipt, again.get(line.custom_id)):
+            if fault := _compare_receipts(line.receipt, again.get(line.custom_id)):
                 differ += 1
                 self.stdout.write(f"{line.custom_id}: {fault}")
         if differ:
@@ -65,12 +65,12 @@ class Command(BaseCommand):
         while not (batch := Batch.objects.get(id=batch.id)).has_ended:
             time.sleep(submit.LOOK_EVERY)
         if batch.status == BatchStatus.FAILED:
-            raise CommandError(submit.faults_of(batch))
+            raise CommandError(submit.list_faults(batch))
         output = File.objects.filter(id=batch.output_file_id).first()
         if output is None:
             return {}
         with output.content.open("rb") as content:
-            found = (json.loads(text) for text in lines_of(content))
+            found = (json.loads(text) for text in split_lines(content))
             return {line["custom_id"]: line.get("receipt") for line in found}
 
 
@@ -81,7 +81,7 @@ def _request(line: Receipted) -> dict[str, Any]:
     return {"custom_id": line.custom_id, "method": "POST", "url": line.endpoint, "body": body}
 
 
-def _difference(receipt: Any, again: Any) -> str:
+def _compare_receipts(receipt: Any, again: Any) -> str:
     """How two receipts differ; empty if their tokens are the same."""
     if again is None:
         return "it failed this time"

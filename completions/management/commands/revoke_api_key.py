@@ -8,7 +8,7 @@ from django.utils import timezone
 
 from completions.accounts import changes
 from completions.accounts.audit import Actor
-from completions.management.key_selection import described, only_key
+from completions.management.key_selection import describe_key, find_only_key
 
 
 class Command(BaseCommand):
@@ -21,7 +21,7 @@ class Command(BaseCommand):
         parser.add_argument("name_or_prefix", help="a key's name, or the beginning of its secret")
 
     def handle(self, *args: Any, **options: Any) -> None:
-        key = only_key(options["name_or_prefix"])
-        changes.revoke(key, Actor.shell())
+        key = find_only_key(options["name_or_prefix"])
+        changes.revoke(key, Actor.from_shell())
         names = " and ".join(f"sk-{each}-…" for each in key.working_public_ids(timezone.now()))
-        self.stdout.write(f"Revoked {names}, {described(key)}.")
+        self.stdout.write(f"Revoked {names}, {describe_key(key)}.")

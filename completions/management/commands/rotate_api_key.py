@@ -8,9 +8,9 @@ from django.core.management.base import BaseCommand, CommandError
 
 from completions.accounts import changes
 from completions.accounts.audit import Actor
-from completions.management.key_selection import described, only_key
+from completions.management.key_selection import describe_key, find_only_key
 
-MOST_HOURS = 24 * 365
+MAX_HOURS = 24 * 365
 
 
 class Command(BaseCommand):
@@ -25,11 +25,11 @@ class Command(BaseCommand):
 
     def handle(self, *args: Any, **options: Any) -> None:
         hours = options["grace_hours"]
-        if not 0 <= hours <= MOST_HOURS:
-            raise CommandError(f"--grace-hours must be from 0 to {MOST_HOURS}")
-        key = only_key(options["name_or_prefix"])
-        secret = changes.rotate(key, timedelta(hours=hours), Actor.shell())
+        if not 0 <= hours <= MAX_HOURS:
+            raise CommandError(f"--grace-hours must be from 0 to {MAX_HOURS}")
+        key = find_only_key(options["name_or_prefix"])
+        secret = changes.rotate(key, timedelta(hours=hours), Actor.from_shell())
         self.stderr.write(
-            f"sk-{key.public_id}-…, {described(key)}, works for {hours:g} more hours."
+            f"sk-{key.public_id}-…, {describe_key(key)}, works for {hours:g} more hours."
         )
         self.stdout.write(secret)

@@ -18,12 +18,12 @@ from django.utils import timezone
 from completions.accounts import changes
 from completions.accounts.audit import Actor
 from completions.batches import files, progress, states
-from completions.batches.export.rows import ExportError, source_of
+from completions.batches.export.rows import ExportError, open_source
 from completions.batches.export.target import Target
-from completions.batches.export.targets import HELP, target_of
+from completions.batches.export.targets import HELP, parse_target
 from completions.batches.planning import forecast
-from completions.batches.planning.cache import reported_size
-from completions.batches.planning.dry_run import rehearse
+from completions.batches.planning.cache import read_cache_size
+from completions.batches.planning.dry_run import perform_dry_run
 from completions.endpoints.batches import MOST_PILOT
 from completions.endpoints.files import DEFAULT_KEEP
 from completions.exceptions import APIError
@@ -80,7 +80,7 @@ class Command(BaseCommand):
 
     def handle(self, *args: Any, file: Path, wait: bool, **options: Any) -> None:
         dry_run = options["dry_run"]
-        target = _target(options["to"])
+        target = _parse_target(options["to"])
         if not file.is_file():
             raise CommandError(f"{file} is not a file")
         if file.stat().st_size > settings.MAX_FILE_BYTES:
@@ -88,11 +88,11 @@ class Command(BaseCommand):
         with file.open("rb") as content:
             digest = hashlib.file_digest(content, "sha256").hexdigest()
         options["endpoint"] = options["endpoint"] or _first_endpoint(file)
-        origin = {"submitted_from": _as_utf8(file.resolve())[-512:], "sha256": digest}
+        origin = {"submitted_from": _to_utf8(file.resolve())[-512:], "sha256": digest}
         if dry_run and options["pilot"] is None:
             self._rehearse(file, origin, options)
             return
-        batch = _undelivered(origin, options["organization"])
+        batch = _list_undelivered(origin, options["organization"])
         if batch is None:
             batch = store_batch(file, origin, options)
             if dry_run:
@@ -105,9 +105,9 @@ class Command(BaseCommand):
         elif states.start(batch.id):
             self.stdout.write(f"{batch.id} continues after its pilot with all other lines")
         else:
-            self.stdout.write(f"{_as_utf8(file)} was already submitted as {batch.id}")
+            self.stdout.write(f"{_to_utf8(file)} was already submitted as {batch.id}")
         if not wait and target is None:
-            again = f"manage.py submit --wait {_as_utf8(file)}"
+            again = f"manage.py submit --wait {_to_utf8(file)}"
             self.stdout.write(f"to wait for the results, run: {again}")
             return
         try:
@@ -119,9 +119,9 @@ class Command(BaseCommand):
 
     def _rehearse(self, file: Path, origin: dict[str, str], options: dict[str, Any]) -> None:
         """Print the forecast of a file that is stored for that time only."""
-        batch = _unsaved(file, origin, options)
+        batch = _make_batch(file, origin, options)
         try:
-            found = rehearse(batch, reported_size)
+            found = perform_dry_run(batch, read_cache_size)
         except APIError as error:
             raise CommandError(error.message) from error
         finally:
@@ -139,8 +139,8 @@ class Command(BaseCommand):
             time.sleep(LOOK_EVERY)
             batch = Batch.objects.get(id=batch.id)
         if batch.status == BatchStatus.FAILED:
-            raise CommandError(faults_of(batch))
-        found = forecast.of_batch(batch, timezone.now())
+            raise CommandError(list_faults(batch))
+        found = forecast.forecast_batch(batch, timezone.now())
         if found is None:
             raise CommandError(f"{batch.id} ran no pilot, because every line was refused")
         self.stdout.write(json.dumps(found, indent=2, ensure_ascii=False))
@@ -168,18 +168,18 @@ class Command(BaseCommand):
             if found is not None:
                 path = file.with_name(f"{file.stem}.{what}.jsonl")
                 _copy(found, path)
-                self.stdout.write(f"{what}: {_as_utf8(path)}")
+                self.stdout.write(f"{what}: {_to_utf8(path)}")
         if target is not None and batch.status != BatchStatus.FAILED:
             try:
-                report = target.write(source_of(batch))
+                report = target.write(open_source(batch))
             except ExportError as error:
                 message = f"{error}\nrun the same command again to export {batch.id}"
                 raise CommandError(message) from error
-            self.stdout.write(_as_utf8(report))
+            self.stdout.write(_to_utf8(report))
         metadata = {**(batch.metadata or {}), "delivered": "yes"}
         Batch.objects.filter(id=batch.id).update(metadata=metadata)
         if batch.status == BatchStatus.FAILED:
-            raise CommandError(faults_of(batch))
+            raise CommandError(list_faults(batch))
         if batch.status != BatchStatus.COMPLETED:
             raise CommandError(f"the batch is {batch.status}; the error file lists the other lines")
 
@@ -205,44 +205,44 @@ def _first_endpoint(file: Path) -> str:
     return next(iter(ROUTES))
 
 
-def _target(to: str | None) -> Target | None:
+def _parse_target(to: str | None) -> Target | None:
     """The target of --to, if it can be written to. Raises CommandError."""
     if to is None:
         return None
     try:
-        target = target_of(to)
+        target = parse_target(to)
         target.check()
     except ExportError as error:
         raise CommandError(str(error)) from error
     return target
 
 
-def _as_utf8(path: Any) -> str:
+def _to_utf8(path: Any) -> str:
     """A path, which need not be UTF-8, as SQL, JSON and a terminal take it."""
     return str(path).encode(errors="replace").decode()
 
 
 def store_batch(file: Path, origin: dict[str, str], options: dict[str, Any]) -> Batch:
     """Store the file, and a batch with the options of its fields."""
-    batch = _unsaved(file, origin, options)
+    batch = _make_batch(file, origin, options)
     batch.pilot, batch.held = options["pilot"], options["dry_run"]
     batch.receipts = options["receipts"]
     batch.save(force_insert=True)
     return batch
 
 
-def _unsaved(file: Path, origin: dict[str, str], options: dict[str, Any]) -> Batch:
+def _make_batch(file: Path, origin: dict[str, str], options: dict[str, Any]) -> Batch:
     """Store the file, and return a batch of it that is not yet stored."""
     organization, endpoint = options["organization"], options["endpoint"]
-    actor = Actor.shell()
-    owner = changes.organization_named(organization, actor)
+    actor = Actor.from_shell()
+    owner = changes.find_organization(organization, actor)
     key = ApiKey.objects.active().filter(organization=owner, name=KEY_NAME).first()
     if key is None:
         key, _secret = changes.create(owner, KEY_NAME, actor)
     ids = owner.pk, key.pk
     try:
         with file.open("rb") as content:
-            name = _as_utf8(file.name)[:255]
+            name = _to_utf8(file.name)[:255]
             stored = files.store_upload(Content(content), name, ids, DEFAULT_KEEP)
     except files.StorageLimitError as error:
         raise CommandError(f"{organization}: {error}") from error
@@ -255,11 +255,11 @@ def _unsaved(file: Path, origin: dict[str, str], options: dict[str, Any]) -> Bat
         metadata=origin,
         on_invalid=options["on_invalid"],
     )
-    states.place(batch, stored, ids, ROUTES[endpoint].view_type.id_prefix)
+    states.set_origin(batch, stored, ids, ROUTES[endpoint].view_type.id_prefix)
     return batch
 
 
-def _undelivered(origin: dict[str, str], organization: str) -> Batch | None:
+def _list_undelivered(origin: dict[str, str], organization: str) -> Batch | None:
     """Return the newest batch of this file whose results were not written yet."""
     same = Batch.objects.filter(organization__name=organization, api_key__name=KEY_NAME)
     same = same.filter(metadata__sha256=origin["sha256"]).order_by("-created_at")
@@ -272,7 +272,7 @@ def _bar(batch: Batch) -> str:
         hint = "; is the service running (make serve)?" if waited > SAY_EVERY else ""
         return f"validating the file{hint}"
     filled = BAR * batch.done // max(1, batch.total)
-    at = progress.of(batch, timezone.now())
+    at = progress.measure_progress(batch, timezone.now())
     pace = "" if batch.has_ended or not at.lines_per_second else f", {at.lines_per_second:.1f}/s"
     left = (
         ""
@@ -284,7 +284,7 @@ def _bar(batch: Batch) -> str:
     return f"[{bar}] {batch.done}/{batch.total}{failed}{pace}{left} ({batch.status})"
 
 
-def faults_of(batch: Batch) -> str:
+def list_faults(batch: Batch) -> str:
     faults = "\n".join(_fault(error) for error in batch.errors)
     return f"no line was run, because the file is invalid:\n{faults}"
 

@@ -7,8 +7,8 @@ from typing import Any
 
 from django.core.management.base import BaseCommand, CommandError
 
-from completions.batches.receipts.source import SourceError, receipted
-from completions.batches.receipts.verification import faults
+from completions.batches.receipts.source import SourceError, read_receipted
+from completions.batches.receipts.verification import find_faults
 
 
 def add_requests(parser: ArgumentParser) -> None:
@@ -35,9 +35,9 @@ class Command(BaseCommand):
         checked = failed = 0
         try:
             with asyncio.Runner() as loop:
-                for line in receipted(file, requests):
+                for line in read_receipted(file, requests):
                     checked += 1
-                    found = loop.run(faults(line))
+                    found = loop.run(find_faults(line))
                     failed += bool(found)
                     for fault in found:
                         self.stdout.write(f"{line.custom_id}: {fault}")

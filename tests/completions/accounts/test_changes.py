@@ -82,7 +82,7 @@ def test_the_trail_outlives_what_it_speaks_of(owner: Tenant) -> None:
 
 
 def test_organizations_are_made_once(db: None) -> None:
-    first = changes.organization_named("acme", SERVICE)
-    assert changes.organization_named("acme", SERVICE) == first
+    first = changes.find_organization("acme", SERVICE)
+    assert changes.find_organization("acme", SERVICE) == first
     assert Organization.objects.count() == 1
     assert AuditEntry.objects.get().action == "created"

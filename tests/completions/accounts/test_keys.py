@@ -24,7 +24,7 @@ from tests.conftest import PrivateValkey
 
 def test_generated_keys() -> None:
     public_id, secret = keys.generate()
-    assert keys.well_formed(secret)
+    assert keys.is_well_formed(secret)
     assert secret.startswith(f"sk-{public_id}-")
     assert len(secret) == len("sk-") + 6 + 1 + 43 + 1 + 8
     assert secret != keys.generate()[1]
@@ -35,17 +35,17 @@ def test_one_wrong_character_is_noticed(position: int, character: str) -> None:
     secret = "sk-aB3xY9-" + "q" * 43
     secret += "-" + f"{zlib.crc32(secret.encode()):08x}"
     typo = secret[:position] + character + secret[position + 1 :]
-    assert keys.well_formed(typo) == (typo == secret)
+    assert keys.is_well_formed(typo) == (typo == secret)
 
 
 @given(st.text())
 def test_masks_never_show_more_than_the_public_part(text: str) -> None:
-    assert keys.masked(text) == "***"
+    assert keys.mask_secret(text) == "***"
 
 
 def test_masked_key() -> None:
     public_id, secret = keys.generate()
-    assert keys.masked(secret) == f"sk-{public_id}-..."
+    assert keys.mask_secret(secret) == f"sk-{public_id}-..."
 
 
 def test_digest_depends_on_the_pepper() -> None:
@@ -159,7 +159,7 @@ async def test_unknown_keys_take_few_connections() -> None:
     secrets = [keys.generate()[1] for _ in range(20)]
     found = await asyncio.gather(*map(ring.verify, secrets))
     assert set(found) == {Refusal.INVALID}
-    assert most == keys.LOOKUPS_AT_ONCE
+    assert most == keys.MAX_LOOKUPS
 
 
 async def test_unknown_keys_do_not_delay_a_known_one() -> None:

@@ -95,7 +95,7 @@ def test_the_summary_of_its_results(admin: Client, batch: Batch) -> None:
         summary.add({"response": {"status_code": 200, "body": body}, "error": None, "meta": meta})
     refused = {"response": None, "error": {"code": "batch_cancelled"}, "meta": {"attempts": 0}}
     summary.add(refused)
-    Batch.objects.update(summary=summary.stored(), counted_fields=summary.counted_fields)
+    Batch.objects.update(summary=summary.as_dict(), counted_fields=summary.counted_fields)
     page = page_of(admin, batch)
     for shown in (
         "seconds with a worker",

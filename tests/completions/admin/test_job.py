@@ -8,7 +8,7 @@ from django.conf import settings
 from django.test import Client
 from django.utils import timezone
 
-from completions.batches.lines import pack
+from completions.batches.lines import compress_json
 from completions.jobs.execute import Execution, StepEvent
 from completions.jobs.record import NewJob
 from completions.jobs.store import JobStore
@@ -79,7 +79,7 @@ def test_prompts_are_shown_where_they_are_stored(
     page = admin.get("/admin/jobs/cmpl-1/").content.decode()
     assert "was not stored" in page
     StoredPrompt.objects.create(
-        job_id="cmpl-1", organization=owner.organization, request=pack(REQUEST),
+        job_id="cmpl-1", organization=owner.organization, request=compress_json(REQUEST),
         created_at=timezone.now(),
     )  # fmt: skip
     assert "ABC" in admin.get("/admin/jobs/cmpl-1/").content.decode()

@@ -56,7 +56,7 @@ def test_a_window_also_counts_bytes(bench, stranger, monkeypatch, settings):
 
 
 def test_no_group_of_lines_takes_much_memory(bench, monkeypatch):
-    monkeypatch.setattr(feeding, "_BYTES_AT_ONCE", 2000)
+    monkeypatch.setattr(feeding, "_MAX_BYTES", 2000)
     submit, groups = feeding.submit_kept, []
 
     def note(store, jobs, check_after):
@@ -150,6 +150,6 @@ def test_a_stalled_feeder_does_not_send_what_another_had_answered(bench):
     bench.turn()
     bench.work(1)
     tasks.settle()
-    (again,) = feeding.take(stalled)
+    (again,) = feeding.mark_sent(stalled)
     assert again.custom_id == "b"
     assert bench.run_to_end(batch)["request_counts"] == {"total": 2, "completed": 2, "failed": 0}

@@ -63,7 +63,7 @@ def test_reading_goes_on_in_the_file_when_the_batch_ends_meanwhile(
     bench, monkeypatch, way, pages_before
 ):
     """Its lines go away under the reader, who would see the beginning and never know."""
-    monkeypatch.setattr("completions.batches.lines.AT_ONCE", 2)
+    monkeypatch.setattr("completions.batches.lines.BATCH_SIZE", 2)
     batch = bench.create([request(f"r{n}") for n in range(7)])
     bench.turn()
     bench.turn()

@@ -165,7 +165,7 @@ def test_cancelling_ends_a_validation(bench, monkeypatch):
             states.cancel(batch["id"], timezone.now())
 
     with monkeypatch.context() as patch:
-        patch.setattr(input_lines, "LINES_AT_ONCE", 1)
+        patch.setattr(input_lines, "MAX_GROUP_LINES", 1)
         patch.setattr(validation, "groups", cancelled_meanwhile)
         bench.turn()
     assert len(checked) == 2

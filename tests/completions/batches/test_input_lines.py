@@ -7,10 +7,10 @@ import tracemalloc
 import pytest
 
 from completions.batches import index
-from completions.batches.export.rows import source_of
+from completions.batches.export.rows import open_source
 from completions.batches.input_lines import LineError, parse
-from completions.batches.receipts.source import receipted
-from completions.batches.search import Contents, Wanted, requests
+from completions.batches.receipts.source import read_receipted
+from completions.batches.search import Contents, Criteria, iterate_requests
 from completions.models import Batch
 from tests.completions.batches.conftest import jsonl
 from tests.completions.batches.conftest import request as line_of
@@ -36,7 +36,7 @@ def ended(request, bench):
 def test_each_result_is_beside_its_request(ended):
     batch = Batch.objects.get(id=ended["id"])
     with Contents(batch) as contents:
-        sent = [json.loads(text) for text in requests(batch, Wanted(), contents)]
+        sent = [json.loads(text) for text in iterate_requests(batch, Criteria(), contents)]
     assert [line["custom_id"] for line in sent] == ["a", "b", "c"]
 
 
@@ -48,7 +48,7 @@ def test_the_failed_line_runs_again(bench, ended):
 
 
 def test_the_batch_is_exported(ended):
-    found = source_of(Batch.objects.get(id=ended["id"]))
+    found = open_source(Batch.objects.get(id=ended["id"]))
     rows = found.rows(found.columns())
     assert [row.values["custom_id"] for row in rows] == ["a", "b", "c"]
 
@@ -56,7 +56,7 @@ def test_the_batch_is_exported(ended):
 def test_receipts_find_their_requests(bench, ended, tmp_path):
     output = tmp_path / "out.jsonl"
     output.write_bytes(jsonl(bench.lines(ended["output_file_id"])))
-    assert [line.custom_id for line in receipted(output, None)] == ["a", "c"]
+    assert [line.custom_id for line in read_receipted(output, None)] == ["a", "c"]
 
 
 def test_blank_lines_take_no_memory(bench):
@@ -66,7 +66,7 @@ def test_blank_lines_take_no_memory(bench):
     batch = Batch.objects.get(id=bench.create([first, b"\n", blank, last])["id"])
     tracemalloc.start()
     try:
-        places = list(index._places(batch, [1, 300_002]))
+        places = list(index._locate_lines(batch, [1, 300_002]))
         assert tracemalloc.get_traced_memory()[1] < 512 * 1024
     finally:
         tracemalloc.stop()

@@ -2,9 +2,9 @@
 
 import pytest
 
-from completions.batches.export.rows import ExportError, source_of
-from completions.batches.receipts.source import SourceError, receipted
-from completions.batches.search import Contents, Wanted, find
+from completions.batches.export.rows import ExportError, open_source
+from completions.batches.receipts.source import SourceError, read_receipted
+from completions.batches.search import Contents, Criteria, find_page
 from completions.models import Batch, File
 from tests.completions.batches.conftest import jsonl, request
 
@@ -68,11 +68,11 @@ def test_tools_of_the_operator_say_so(bench, folder, tmp_path):
     batch = Batch.objects.get(id=done["id"])
     lose(folder, batch.input_file_id)
     with pytest.raises(ExportError, match=batch.input_file_id):
-        source_of(batch).columns()
+        open_source(batch).columns()
     with pytest.raises(SourceError, match="--requests"):
-        list(receipted(output, None))
+        list(read_receipted(output, None))
     lose(folder, batch.output_file_id)
     with Contents(batch) as contents:
-        found = find(batch, Wanted(), contents, 0, 10, 1.0)
+        found = find_page(batch, Criteria(), contents, 0, 10, 1.0)
         ((row, text),) = found.lines
-        assert (text, contents.sent(row)) == (b"", b"")
+        assert (text, contents.read_request(row)) == (b"", b"")

@@ -11,8 +11,8 @@ from completions import tasks
 from completions.batches.counted_fields import (
     MAX_FIELDS,
     find_counted_fields,
+    find_truncated,
     read_counted_values,
-    truncate,
 )
 from completions.batches.histogram import Histogram
 from completions.batches.summary import MAX_NAMES, OTHERS, Summary
@@ -43,8 +43,8 @@ def test_values_of_enums_and_booleans_are_counted():
     summary.add(line('{"kind": "a", "ok": true, "name": "x", "parts": [{"s/z": 1}, {"s/z": 1}]}'))
     summary.add(line('{"kind": null, "ok": true}'))
     summary.add(line('{"kind": "a", "name": "y', "length"))
-    again = Summary(find_counted_fields(SCHEMA), summary.stored()).shown()
-    assert again == summary.shown()
+    again = Summary(find_counted_fields(SCHEMA), summary.as_dict()).as_summary()
+    assert again == summary.as_summary()
     assert again["values"] == {
         "/kind": [{"value": "a", "count": 1}, {"value": None, "count": 1}],
         "/ok": [{"value": True, "count": 2}],
@@ -63,7 +63,7 @@ def test_a_schema_without_end_is_watched_within_bounds():
     itself["properties"]["b"] = {"$ref": "#/$defs/x"}
     assert ("/c", "true") in list(read_counted_values({"c": True}, find_counted_fields(itself)))
     long = '{"a": "' + "b" * 100_000
-    assert truncate(long) == truncate(long + "\\") == "/a"
+    assert find_truncated(long) == find_truncated(long + "\\") == "/a"
     for odd in ({"properties": 3}, {"items": [True]}, {"enum": 4}, {"$ref": 5}, {"anyOf": 1}):
         assert find_counted_fields(odd) == {}
 
@@ -96,7 +96,7 @@ def test_no_name_has_a_null_character_which_postgresql_refuses():
     assert find_counted_fields({"properties": names}) == {
         "children": {"b": {"counted": ["true", "false"]}}
     }
-    assert truncate('{"x\\u0000": "tr') == "/x\N{SYMBOL FOR NULL}"
+    assert find_truncated('{"x\\u0000": "tr') == "/x\N{SYMBOL FOR NULL}"
 
 
 def test_codes_without_end_share_a_name():
@@ -104,7 +104,7 @@ def test_codes_without_end_share_a_name():
     for number in range(MAX_NAMES + 5):
         error = {"code": f"c{number}", "message": ""}
         summary.add({"response": None, "error": error, "meta": {}})
-    assert summary.shown()["errors"][OTHERS] == 5
+    assert summary.as_summary()["errors"][OTHERS] == 5
 
 
 @pytest.mark.parametrize(
@@ -123,7 +123,7 @@ def test_codes_without_end_share_a_name():
     ],
 )
 def test_where_a_text_was_cut(text, pointer):
-    assert truncate(text) == pointer
+    assert find_truncated(text) == pointer
 
 
 @pytest.mark.parametrize("seed", range(3))
@@ -133,14 +133,14 @@ def test_quantiles_are_within_a_bucket_of_the_truth(seed):
     histogram = Histogram()
     for number in numbers:
         histogram.add(number)
-    histogram = Histogram(histogram.stored())
-    found = histogram.shown(6)
+    histogram = Histogram(histogram.as_dict())
+    found = histogram.as_summary(6)
     truth = statistics.quantiles(numbers, n=100)
     for name, exact in (("p50", truth[49]), ("p90", truth[89]), ("p99", truth[98])):
         assert found[name] == pytest.approx(exact, rel=0.06)
     assert found["max"] == pytest.approx(max(numbers))
     assert found["mean"] == pytest.approx(statistics.mean(numbers))
-    assert Histogram().shown(1) is None
+    assert Histogram().as_summary(1) is None
 
 
 @pytest.mark.integration

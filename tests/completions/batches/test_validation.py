@@ -149,7 +149,7 @@ def test_a_line_names_what_has_no_effect_as_the_live_header_does(bench):
 
 def test_all_bad_lines_are_in_the_error_file_and_the_first_in_the_object(bench, monkeypatch):
     monkeypatch.setattr(validation, "SHOWN_ERRORS", 3)
-    monkeypatch.setattr(input_lines, "LINES_AT_ONCE", 2)
+    monkeypatch.setattr(input_lines, "MAX_GROUP_LINES", 2)
     requests = [request(f"r{n}", max_tokens=n % 2) for n in range(1, 11)]
     seen = faults(bench, requests, on_invalid="fail")
     assert [error["line"] for error in seen["errors"]["data"]] == [2, 4, 6]
@@ -238,7 +238,7 @@ def test_an_input_file_that_is_gone(bench):
 
 
 def test_an_interrupted_validation_begins_anew(bench, monkeypatch):
-    monkeypatch.setattr(input_lines, "LINES_AT_ONCE", 2)
+    monkeypatch.setattr(input_lines, "MAX_GROUP_LINES", 2)
     batch = bench.create([request(f"r{n}", rid=f"rid-{n}") for n in range(6)])
     found = Batch.objects.get(id=batch["id"])
     answers = iter([True, True, False])

@@ -66,4 +66,4 @@ def _result(number: int, count: int, text: str | None) -> dict[str, Any]:
     if failed:
         body = {"error": {"code": "worker_error", "message": text or f"{word} failed"}}
     response = {"status_code": 500 if failed else 200, "request_id": f"r{number}", "body": body}
-    return lines.answered(response, {"attempts": 1})
+    return lines.make_answered_result(response, {"attempts": 1})

@@ -67,7 +67,7 @@ def test_a_key_acts_within_its_bounds(root: Client, owner: Tenant) -> None:
     key.expires_at = None
     key.save()
     assert post(root, JUDGE, key.pk, RULE)[0] == 200
-    changes.revoke(key, Actor.shell())
+    changes.revoke(key, Actor.from_shell())
     assert post(root, JUDGE, key.pk, RULE)[1]["error"]["code"] == "api_key_revoked"
 
 

@@ -12,7 +12,7 @@ from django.test import Client
 from pytest_django.fixtures import Settings
 
 from completions.batches import lines, search
-from completions.batches.search import Contents, Wanted
+from completions.batches.search import Contents, Criteria
 from completions.models import AuditAction, AuditEntry, Batch, BatchResult, File
 from tests.completions.admin.conftest import admin, in_role  # noqa: F401 - fixtures
 from tests.completions.conftest import Tenant
@@ -74,7 +74,7 @@ def test_text_is_found_in_files_of_this_and_of_earlier_versions(
     owner.key.organization = owner.organization
     made = ended_batch(owner.key, 2, [f"one{character}two"])
     with Contents(made) as contents:
-        found = search.find(made, Wanted(text=f"ONE{character}t"), contents, 0, 50, 5.0)
+        found = search.find_page(made, Criteria(text=f"ONE{character}t"), contents, 0, 50, 5.0)
     assert [row.number for row, _ in found.lines] == [1]
 
 
@@ -88,7 +88,7 @@ def test_a_search_ends_in_time_and_goes_on(batch: Batch) -> None:
     after, seen, turns = 0, [], 0
     with Contents(batch) as contents:
         while True:
-            found = search.find(batch, Wanted(text="grey"), contents, after, 40, -1.0)
+            found = search.find_page(batch, Criteria(text="grey"), contents, after, 40, -1.0)
             assert len(found.lines) <= 40
             seen += [row.number for row, _ in found.lines]
             assert found.searched > after or not found.more
@@ -138,8 +138,8 @@ def test_long_lines_are_read_one_by_one(
 ) -> None:
     """A page that searches, and a download, hold few of them in memory."""
     with Contents(batch) as contents:
-        whole = b"".join(search.downloads(batch, Wanted(), contents))
-    monkeypatch.setattr(search, "_BYTES_AT_ONCE", 1000)
+        whole = b"".join(search.iterate_outputs(batch, Criteria(), contents))
+    monkeypatch.setattr(search, "_MAX_BYTES", 1000)
     reads = []
 
     class Watched(Contents):
@@ -148,7 +148,7 @@ def test_long_lines_are_read_one_by_one(
             return super()._read(file_id, place, size)
 
     with Watched(batch) as contents:
-        pieces = list(search.downloads(batch, Wanted(), contents))
+        pieces = list(search.iterate_outputs(batch, Criteria(), contents))
     assert b"".join(pieces) == whole
     assert max(map(len, pieces)) < 2000
     assert max(reads) <= 1000
@@ -202,7 +202,7 @@ def test_a_page_of_long_lines_has_fewer(
     after, seen = 0, []
     with Contents(batch) as contents:
         while True:
-            found = search.find(batch, Wanted(text=text), contents, after, 50, 60.0)
+            found = search.find_page(batch, Criteria(text=text), contents, after, 50, 60.0)
             assert sum(len(output) for _, output in found.lines) <= 2000
             seen += [row.number for row, _ in found.lines]
             after = found.searched
@@ -210,7 +210,7 @@ def test_a_page_of_long_lines_has_fewer(
                 break
         assert seen == list(range(1, 141))
         monkeypatch.setattr(search, "_PAGE_BYTES", 1)
-        found = search.find(batch, Wanted(text=text), contents, 0, 50, 60.0)
+        found = search.find_page(batch, Criteria(text=text), contents, 0, 50, 60.0)
         assert (len(found.lines), found.searched, found.more) == (1, 1, True)
 
 

@@ -11,12 +11,12 @@ from completions.jobs.limits import Allowance, LimitReachedError, Limits, Remain
     [(0, "0ms"), (0.0121, "13ms"), (1, "1s"), (59.2, "1m0s"), (360, "6m0s"), (7.5, "8s")],
 )
 def test_durations_are_written_as_openai_writes_them(seconds: float, text: str) -> None:
-    assert rate_limits.duration(seconds) == text
+    assert rate_limits.format_duration(seconds) == text
 
 
 def test_headers_name_the_limits_that_there_are() -> None:
-    assert rate_limits.headers(Remaining()) == {}
-    assert rate_limits.headers(Remaining(tokens=Allowance(600, 300))) == {
+    assert rate_limits.make_headers(Remaining()) == {}
+    assert rate_limits.make_headers(Remaining(tokens=Allowance(600, 300))) == {
         "x-ratelimit-limit-tokens": "600",
         "x-ratelimit-remaining-tokens": "300",
         "x-ratelimit-reset-tokens": "30s",
@@ -25,7 +25,7 @@ def test_headers_name_the_limits_that_there_are() -> None:
 
 def test_a_reached_request_rate_is_a_429() -> None:
     remaining = Remaining(requests=Allowance(60, 0))
-    error = rate_limits.refusal(LimitReachedError("requests", remaining, 0.25), Limits(60), 5)
+    error = rate_limits.refuse_limit(LimitReachedError("requests", remaining, 0.25), Limits(60), 5)
     assert error.status_code == 429
     assert (error.type, error.code) == ("requests", "rate_limit_exceeded")
     assert error.message == "This API key may send 60 requests per minute. Retry in 250ms."
@@ -36,7 +36,7 @@ def test_a_reached_request_rate_is_a_429() -> None:
 
 def test_a_request_above_the_limit_must_not_be_retried() -> None:
     limits = Limits(tokens_per_minute=100)
-    error = rate_limits.refusal(LimitReachedError("tokens", Remaining(), 30), limits, 101)
+    error = rate_limits.refuse_limit(LimitReachedError("tokens", Remaining(), 30), limits, 101)
     assert (error.type, error.code) == ("tokens", "rate_limit_exceeded")
     assert "lower max_tokens" in error.message
     assert error.headers["x-should-retry"] == "false"
@@ -45,6 +45,6 @@ def test_a_request_above_the_limit_must_not_be_retried() -> None:
 
 def test_a_reached_concurrency_is_a_429() -> None:
     limits = Limits(max_concurrency=3)
-    error = rate_limits.refusal(LimitReachedError("concurrency", Remaining(), 1), limits, 1)
+    error = rate_limits.refuse_limit(LimitReachedError("concurrency", Remaining(), 1), limits, 1)
     assert (error.type, error.code) == ("requests", "concurrency_limit_exceeded")
     assert "3 requests running" in error.message

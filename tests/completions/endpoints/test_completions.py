@@ -182,7 +182,7 @@ async def test_a_request_that_is_withdrawn_while_it_is_repeated(live, monkeypatc
     async def first_job(key, api_key_id):
         return "cmpl-withdrawn"  # found a moment before it was deleted
 
-    monkeypatch.setattr(idempotency, "first_job", first_job)
+    monkeypatch.setattr(idempotency, "find_first_job", first_job)
     assert code(await live.post(key="k"), 409) == "idempotency_in_progress"
 
 

@@ -29,7 +29,7 @@ def made_file(owner):
 
 def made_batch(owner, file):
     batch = Batch(endpoint="/v1/completions", completion_window="24h", output_seconds=60)
-    states.place(batch, file, (owner.organization.pk, owner.key.pk), "cmpl-")
+    states.set_origin(batch, file, (owner.organization.pk, owner.key.pk), "cmpl-")
     batch.save()
     return batch
 

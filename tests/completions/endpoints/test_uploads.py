@@ -91,7 +91,7 @@ def test_a_call_that_comes_second_makes_no_second_file(api, folder, monkeypatch)
     first = Upload.objects.get(id=begun["id"]).file
     with pytest.raises(uploads.NotPendingError):
         uploads.complete(late, [part["id"]], None)
-    monkeypatch.setattr(uploads, "_in_order", lambda upload, ids: [])
+    monkeypatch.setattr(uploads, "_order_parts", lambda upload, ids: [])
     late.bytes = 0
     uploads.complete(late, [], None)
     assert Upload.objects.get(id=begun["id"]).file == first
@@ -226,14 +226,14 @@ def test_an_upload_cancelled_while_it_completes_is_no_error(
 ):
     begun = begin(api).json()
     part = add(api, begun["id"], CONTENT).json()
-    in_order = uploads._in_order
+    in_order = uploads._order_parts
 
     def late(upload, ids):
         parts = in_order(upload, ids)
         uploads.cancel(upload)
         return parts
 
-    monkeypatch.setattr(uploads, "_in_order", late)
+    monkeypatch.setattr(uploads, "_order_parts", late)
     assert code(complete(api, begun["id"], part["id"]), 409) == ("upload_not_pending", "id")
     assert not File.objects.exists()
 
@@ -261,7 +261,7 @@ async def test_calls_that_come_together_join_one_file_at_a_time(api, owner, fold
     """Each writes the whole file twice: any number of them would fill the disk."""
     begun = (await sync_to_async(begin)(api)).json()
     part = (await sync_to_async(add)(api, begun["id"], CONTENT)).json()
-    joined, running, most = uploads._joined, [], []
+    joined, running, most = uploads._join, [], []
 
     def slow(*args):
         running.append(1)
@@ -279,7 +279,7 @@ async def test_calls_that_come_together_join_one_file_at_a_time(api, owner, fold
             await sync_to_async(connections.close_all)()  # this thread's
             return answer
 
-    monkeypatch.setattr(uploads, "_joined", slow)
+    monkeypatch.setattr(uploads, "_join", slow)
     answers = await asyncio.gather(*(call() for _ in range(4)))
     assert most == [1]
     assert {answer.status_code for answer in answers} == {200}

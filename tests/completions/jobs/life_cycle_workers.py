@@ -107,7 +107,7 @@ class Workers(RuleBasedStateMachine):
         job = self.model.jobs[claim.job_id]
         assert (claim.attempt, claim.sequence_number) == (job.attempt, job.next_number)
         assert claim.request == job.new.request
-        assert worker.published(claim.job_id).tokens.get(0, []) == job.tokens
+        assert worker.read_published(claim.job_id).tokens.get(0, []) == job.tokens
         if (claim.job_id, claim.attempt) not in self.begun:
             self.begun.add((claim.job_id, claim.attempt))
             self.held.append(Held(worker.worker_id, claim, claim.sequence_number))

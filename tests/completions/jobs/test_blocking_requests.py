@@ -48,7 +48,7 @@ def run(worker, job_id, steps, text="-"):
 
 async def result(event_reader, job_id):
     async with asyncio.timeout(10):
-        return await event_reader.blocking_requests.result(job_id)
+        return await event_reader.blocking_requests.wait_for_result(job_id)
 
 
 def numbers(read):

@@ -31,7 +31,7 @@ async def test_a_dead_workers_job_goes_on_and_the_dead_is_fenced_off(
     (new,) = other_worker.claim(["cmpl-1"])
     assert new.attempt == old.attempt + 1
     assert new.sequence_number == 2
-    assert other_worker.published("cmpl-1") == PublishedOutput({0: [5]}, set())
+    assert other_worker.read_published("cmpl-1") == PublishedOutput({0: [5]}, set())
 
     verdicts, written = worker.publish(
         [step(old, [(0, [9], "x", None, None)], 2)], [ending(old, 3)]
@@ -179,7 +179,7 @@ async def test_a_redis_that_lost_its_last_second_has_the_tokens_made_again(
 
     (again,) = other_worker.claim(["cmpl-1"])
     assert again.sequence_number == 2
-    assert other_worker.published("cmpl-1") == PublishedOutput({0: [5]}, set())
+    assert other_worker.read_published("cmpl-1") == PublishedOutput({0: [5]}, set())
 
 
 async def test_a_job_that_breaks_every_engine_fails_even_if_each_reports_it(

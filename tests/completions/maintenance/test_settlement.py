@@ -83,7 +83,7 @@ def test_a_flush_that_died_before_deleting_is_repeated_harmlessly(owner, redis_c
 
 
 def test_more_than_one_batch(owner, redis_client, monkeypatch):
-    monkeypatch.setattr(settlement, "AT_ONCE", 2)
+    monkeypatch.setattr(settlement, "BATCH_SIZE", 2)
     for number in range(5):
         run_job(redis_client, owner, f"job-{number}")
     assert settle(redis_client) == 5

@@ -24,7 +24,7 @@ def run(name: str, *arguments: str, **options: Any) -> str:
 def test_the_secret_stands_alone_on_standard_output() -> None:
     output = run("create_api_key", "ci")
     secret = output.removesuffix("\n")
-    assert keys.well_formed(secret)
+    assert keys.is_well_formed(secret)
     key = ApiKey.objects.get()
     assert (key.name, key.organization.name, key.allowed_models) == ("ci", "default", [])
     assert key.expires_at is None
@@ -33,7 +33,7 @@ def test_the_secret_stands_alone_on_standard_output() -> None:
 def test_a_second_key_of_one_name_is_made_with_a_warning(capsys: Any) -> None:
     run("create_api_key", "ci")
     assert capsys.readouterr().err == ""
-    assert keys.well_formed(run("create_api_key", "ci").removesuffix("\n"))
+    assert keys.is_well_formed(run("create_api_key", "ci").removesuffix("\n"))
     assert "'default' already has an active key named 'ci'" in capsys.readouterr().err
     run("create_api_key", "ci", "--organization", "other")
     assert capsys.readouterr().err == ""
@@ -105,7 +105,7 @@ def test_bad_permissions(option: str, value: str, message: str) -> None:
 def test_rotating_keeps_the_old_secret_for_a_while() -> None:
     old = run("create_api_key", "ci").strip()
     new = run("rotate_api_key", "ci", "--grace-hours", "2").strip()
-    assert keys.well_formed(new)
+    assert keys.is_well_formed(new)
     assert new != old
     key = ApiKey.objects.get()
     assert key.previous_expires_at is not None

@@ -3,12 +3,12 @@
 import pytest
 from django.conf import settings
 
-from completions.management.commands.api_reference import type_text, with_tables
+from completions.management.commands.api_reference import fill_tables, format_type
 
 
 def test_the_reference_is_up_to_date() -> None:
     reference = (settings.BASE_DIR / "docs" / "api.md").read_text()
-    assert with_tables(reference) == reference, "run python manage.py api_reference"
+    assert fill_tables(reference) == reference, "run python manage.py api_reference"
     assert reference.count("<!-- fields of") == 2
 
 
@@ -33,4 +33,4 @@ def test_the_reference_is_up_to_date() -> None:
     ],
 )
 def test_types_in_words(schema: dict[str, object], text: str) -> None:
-    assert type_text(schema) == text
+    assert format_type(schema) == text

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from completions.models.timed_ids import new_id, time_in
+from completions.models.timed_ids import new_id, read_time
 
 MICROSECOND = timedelta(microseconds=1)
 EPOCH, LAST = datetime(1970, 1, 1, tzinfo=UTC), datetime(9999, 12, 30, tzinfo=UTC)
@@ -17,7 +17,7 @@ TIMES = st.integers(0, (LAST - EPOCH) // MICROSECOND).map(lambda n: EPOCH + n * 
 
 @given(TIMES)
 def test_the_time_is_exact(at):
-    assert time_in(new_id("file-", at)) == at
+    assert read_time(new_id("file-", at)) == at
 
 
 @given(TIMES, TIMES)
@@ -41,5 +41,5 @@ def test_an_id_is_a_uuid_of_version_7():
     ],
 )  # fmt: skip
 def test_another_id_has_no_time(other):
-    assert time_in(ID) is not None
-    assert time_in(other) is None
+    assert read_time(ID) is not None
+    assert read_time(other) is None

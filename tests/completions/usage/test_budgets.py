@@ -34,7 +34,7 @@ def run_job(client, tenant, job_id):
 
 
 def seeded(client, scope):
-    budgets.seed_from(JobStore(client, PREFIX), scope)
+    budgets.seed_store(JobStore(client, PREFIX), scope)
     fields = ("day_tokens", "month_tokens", "day_cost", "month_cost")
     return [int(client.hget(f"{PREFIX}spent:{scope}", field)) for field in fields]
 

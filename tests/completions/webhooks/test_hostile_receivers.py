@@ -75,7 +75,7 @@ def test_endpoints_take_turns(owner, stranger, settings) -> None:
         WebhookEndpoint.objects.create(organization=each.organization, url="http://127.0.0.1:1/")
         for each in (owner, stranger)
     )
-    for n in range(deliveries.AT_ONCE + 5):
+    for n in range(deliveries.BATCH_SIZE + 5):
         WebhookDelivery.objects.create(
             endpoint=busy, type=WebhookEvent.BATCH_COMPLETED, subject=str(n)
         )

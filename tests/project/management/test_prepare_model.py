@@ -12,7 +12,7 @@ SIZES = '{"vocab_size": 10, "max_position_embeddings": 64}'
 def catalogue(tmp_path, settings, monkeypatch):
     """Two folders whose files have sizes alone; tests/workers/test_model_preparation.py checks what
     a worker can serve."""
-    monkeypatch.setattr(model_preparation, "_why_not_served", lambda folder: None)
+    monkeypatch.setattr(model_preparation, "_find_obstacle", lambda folder: None)
     settings.MODELS_DIR = tmp_path / "models"
     settings.MODELS_FILE = tmp_path / "models.toml"
     settings.MODELS_FILE.write_text('[models.one]\npath = "one"\n[models.two]\npath = "two"\n')

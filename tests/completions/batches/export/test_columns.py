@@ -37,7 +37,7 @@ def test_without_a_schema_there_are_the_common_columns():
 def test_properties_become_columns_in_their_order():
     found = columns(schema_of(mood={"enum": ["good"]}, again={"type": "boolean"}))
     assert names(found)[:4] == ["custom_id", "mood", "again", "text"]
-    assert [column.name for column in found.of_answers] == ["mood", "again"]
+    assert [column.name for column in found.answer_columns] == ["mood", "again"]
 
 
 def test_every_name_of_a_json_constraint_is_understood():
@@ -47,7 +47,7 @@ def test_every_name_of_a_json_constraint_is_understood():
         {"guided_json": schema}, {"structured_outputs": {"json": schema}},
         {"grammar": {"type": "json_schema", "value": schema}},
     ):  # fmt: skip
-        (column,) = columns(body).of_answers
+        (column,) = columns(body).answer_columns
         assert (column.name, column.type) == ("a", Scalar.INTEGER), body
 
 
@@ -60,9 +60,11 @@ def test_other_constraints_and_refused_ones_give_no_columns():
 
 
 def test_an_answer_without_properties_is_one_column():
-    (column,) = columns({"response_format": {"type": "json_object"}}).of_answers
+    (column,) = columns({"response_format": {"type": "json_object"}}).answer_columns
     assert (column.name, column.type) == ("answer", Scalar.JSON)
-    (column,) = columns({"json_schema": {"type": "array", "items": {"type": "string"}}}).of_answers
+    (column,) = columns(
+        {"json_schema": {"type": "array", "items": {"type": "string"}}}
+    ).answer_columns
     assert column.type == ListOf(Scalar.TEXT)
     many = {f"p{n}": {"type": "string"} for n in range(301)}
     assert names(columns(schema_of(**many)))[:2] == ["custom_id", "answer"]
@@ -70,16 +72,16 @@ def test_an_answer_without_properties_is_one_column():
 
 def test_lines_with_several_schemas_share_the_columns():
     found = columns(schema_of(a={"type": "integer"}), schema_of(a={"type": "number"}, b={}))
-    assert [(each.name, each.type) for each in found.of_answers] == [
+    assert [(each.name, each.type) for each in found.answer_columns] == [
         ("a", Scalar.NUMBER), ("b", Scalar.JSON),
     ]  # fmt: skip
     found = columns(schema_of(a={}), {"json_schema": {"type": "string"}})
-    assert [each.name for each in found.of_answers] == ["answer"]
+    assert [each.name for each in found.answer_columns] == ["answer"]
 
 
 def test_a_schema_for_each_line_takes_little_memory():
     bodies = ({"json_schema": {"properties": {f"p{n}": {}}}} for n in range(5100))
-    (column,) = columns(*bodies).of_answers
+    (column,) = columns(*bodies).answer_columns
     assert (column.name, column.type) == ("answer", Scalar.JSON)
 
 
@@ -88,7 +90,7 @@ def test_names_that_are_taken_or_too_long_are_changed():
     found = columns(
         schema_of(text={}, Custom_ID={}, answer_text={}, **{"a\nb": {}, long: {}, long + "x": {}})
     )
-    shown = {each.property: each.name for each in found.of_answers}
+    shown = {each.property: each.name for each in found.answer_columns}
     assert shown["text"] == "answer_text"
     assert shown["Custom_ID"] == "answer_Custom_ID"
     assert shown["answer_text"] == "answer_answer_text"
@@ -99,7 +101,7 @@ def test_names_that_are_taken_or_too_long_are_changed():
 
 def test_the_names_of_postgresql_s_own_columns_are_changed():
     found = columns(schema_of(xmin={}, xmax={}, ymin={}, CTID={}))
-    shown = [each.name for each in found.of_answers]
+    shown = [each.name for each in found.answer_columns]
     assert shown == ["answer_xmin", "answer_xmax", "ymin", "answer_CTID"]
 
 
@@ -109,5 +111,5 @@ def test_bodies_that_were_refused_give_no_columns():
 
 
 def test_a_schema_may_have_a_number_beyond_64_bits():
-    (column,) = columns(schema_of(a={"type": "integer", "maximum": 10**30})).of_answers
+    (column,) = columns(schema_of(a={"type": "integer", "maximum": 10**30})).answer_columns
     assert column.type == Scalar.INTEGER

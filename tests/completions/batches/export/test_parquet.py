@@ -15,7 +15,7 @@ from completions.batches.export import parquet
 from completions.batches.export.documents import dump
 from completions.batches.export.parquet import ParquetFile
 from completions.batches.export.rows import ExportError
-from completions.batches.export.types import storable, type_of
+from completions.batches.export.types import infer_type, make_storable
 from tests.acceptance.service import ROOT
 from tests.completions.batches.export.results import answer, refusal, request, source
 from tests.completions.batches.export.test_types import columns, stored
@@ -112,7 +112,7 @@ def test_any_document_can_be_read_back(tmp_path_factory, found):
     lines = [answer(n, f"r{n}", dump(each)) for n, each in enumerate(documents, 1)]
     ParquetFile(path).write(source([request("a", schema)], lines))
     rows = pq.read_table(path).to_pylist()
-    fields = storable(type_of(schema)).fields
+    fields = make_storable(infer_type(schema)).fields
     assert [{name: row[name] for name in fields} for row in rows] == [
         {name: stored(each.get(name), type) for name, type in fields.items()} for each in documents
     ]

@@ -13,8 +13,8 @@ from completions.batches.export.columns import MAX_PROPERTIES
 from completions.batches.export.documents import dump
 from completions.batches.export.postgres import Table
 from completions.batches.export.rows import ExportError
-from completions.batches.export.types import storable, type_of
-from completions.models.storable import without_nul
+from completions.batches.export.types import infer_type, make_storable
+from completions.models.storable import replace_nul
 from tests.acceptance.service import ROOT
 from tests.completions.batches.export.results import answer, refusal, request, source
 from tests.completions.batches.export.test_parquet import DOCUMENT, SCHEMA
@@ -204,13 +204,13 @@ def test_any_document_can_be_read_back(url, connection, found):
     names = [each.name for each in cursor.description]
     read = [dict(zip(names, row, strict=True)) for row in cursor]
     for row, document in zip(read, documents, strict=True):
-        for name in storable(type_of(schema)).fields:
+        for name in make_storable(infer_type(schema)).fields:
             assert as_jsonb(row[name]) == as_jsonb(document.get(name))
 
 
 def as_jsonb(value):
     """The value without what PostgreSQL does not keep: U+0000, and whether a number has a point."""
-    value = without_nul(value)
+    value = replace_nul(value)
     if isinstance(value, list):
         return [as_jsonb(each) for each in value]
     if isinstance(value, dict):

@@ -5,7 +5,7 @@ import io
 import pytest
 
 from completions.batches.export.rows import ExportError, Source
-from completions.batches.export.targets import target_of
+from completions.batches.export.targets import parse_target
 from tests.completions.batches.export.results import (
     BATCH,
     answer,
@@ -58,12 +58,12 @@ def test_a_call_of_a_tool_is_no_cut_answer():
 )
 def test_other_targets_are_refused(to):
     with pytest.raises(ExportError, match="--to"):
-        target_of(to)
+        parse_target(to)
 
 
 def test_a_password_is_not_repeated():
     with pytest.raises(ExportError) as error:
-        target_of("mysql://user:secret@host/db/table")
+        parse_target("mysql://user:secret@host/db/table")
     assert "secret" not in str(error.value)
 
 

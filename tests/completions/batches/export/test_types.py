@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from completions.batches.export.documents import MisfitError, UnreadableError, dump, fitted, read
-from completions.batches.export.types import ListOf, Scalar, Struct, storable, type_of
+from completions.batches.export.documents import MisfitError, UnreadableError, dump, fit_value, read
+from completions.batches.export.types import ListOf, Scalar, Struct, infer_type, make_storable
 
 TEXT, INTEGER, NUMBER, BOOLEAN, JSON = (
     Scalar.TEXT, Scalar.INTEGER, Scalar.NUMBER, Scalar.BOOLEAN, Scalar.JSON,
@@ -62,19 +62,19 @@ NODE = {"type": "object", "properties": {"v": {"type": "integer"}, "next": {"$re
     ],
 )  # fmt: skip
 def test_types_of_schemas(schema, expected):
-    assert storable(type_of(schema)) == expected
+    assert make_storable(infer_type(schema)) == expected
 
 
 def test_deep_and_wide_schemas_end_as_json():
     schema = {"type": "string"}
     for _ in range(300):
         schema = {"type": "array", "items": schema}
-    assert isinstance(type_of(schema), ListOf)
+    assert isinstance(infer_type(schema), ListOf)
     double = {"$defs": {"d0": {"type": "string"}}}
     for n in range(1, 40):
         below = {"$ref": f"#/$defs/d{n - 1}"}
         double["$defs"][f"d{n}"] = {"properties": {"a": below, "b": below}}
-    assert isinstance(type_of({"$ref": "#/$defs/d39", **double}), Struct)  # and it returns soon
+    assert isinstance(infer_type({"$ref": "#/$defs/d39", **double}), Struct)  # and it returns soon
 
 
 @pytest.mark.parametrize(
@@ -88,16 +88,16 @@ def test_deep_and_wide_schemas_end_as_json():
 )  # fmt: skip
 def test_values_that_do_not_fit(value, type):
     with pytest.raises(MisfitError):
-        fitted(value, type)
+        fit_value(value, type)
 
 
 def test_values_are_made_to_fit():
-    assert fitted(2.0, INTEGER) == 2
-    assert fitted(3, NUMBER) == 3.0
-    assert fitted(-(2**63), NUMBER) == -(2.0**63)
-    assert fitted(None, TEXT) is None
-    assert fitted({"a": [1, "é"]}, JSON) == '{"a":[1,"é"]}'
-    assert fitted({"a": 1, "z": 2}, Struct({"a": INTEGER, "b": TEXT})) == {"a": 1, "b": None}
+    assert fit_value(2.0, INTEGER) == 2
+    assert fit_value(3, NUMBER) == 3.0
+    assert fit_value(-(2**63), NUMBER) == -(2.0**63)
+    assert fit_value(None, TEXT) is None
+    assert fit_value({"a": [1, "é"]}, JSON) == '{"a":[1,"é"]}'
+    assert fit_value({"a": 1, "z": 2}, Struct({"a": INTEGER, "b": TEXT})) == {"a": 1, "b": None}
 
 
 @pytest.mark.parametrize("text", ["", "{", "NaN", "1e999", '"\\ud800"', "[" * 100_000])
@@ -153,6 +153,6 @@ def columns(draw):
 @given(columns())
 def test_documents_of_a_schema_fit_its_type(found):
     schema, documents = found
-    type = storable(type_of(schema))
+    type = make_storable(infer_type(schema))
     for document in documents:
-        assert fitted(read(dump(document)), type) == stored(document, type)
+        assert fit_value(read(dump(document)), type) == stored(document, type)

@@ -155,7 +155,7 @@ def test_a_batch_that_waits_for_its_owner_is_fed_once_a_run(bench, monkeypatch):
 
 def test_without_redis_the_size_of_caches_is_unknown(settings):
     settings.REDIS_URL = "redis://localhost:1/0"
-    assert cache.reported_size("tiny") is None
+    assert cache.read_cache_size("tiny") is None
 
 
 def test_no_file_is_left_by_a_rehearsal_of_the_command(bench, tmp_path, capsys):

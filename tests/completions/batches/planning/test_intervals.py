@@ -5,7 +5,7 @@ import random
 import pytest
 
 from completions.batches.histogram import Histogram
-from completions.batches.planning.intervals import of_next, of_sum, student
+from completions.batches.planning.intervals import compute_quantile, predict_next, predict_sum
 
 LINES, PILOT, MOST = 1000, 50, 512
 BATCHES = 40
@@ -32,7 +32,7 @@ def test_sums_of_simulated_batches_lie_in_their_intervals():
         sample = Histogram()
         for length in chance.sample(batch, PILOT):
             sample.add(length)
-        interval = of_sum(sample, LINES - PILOT)
+        interval = predict_sum(sample, LINES - PILOT)
         covered += interval.least <= sum(batch) <= interval.most
         widths.append((interval.most - interval.least) / sum(batch))
     assert covered >= 0.85 * BATCHES
@@ -44,7 +44,7 @@ def test_the_next_speed_lies_in_its_interval():
     covered = 0
     for _ in range(BATCHES):
         *known, new = (1000 * chance.lognormvariate(0, 0.2) for _ in range(9))
-        interval = of_next(known)
+        interval = predict_next(known)
         covered += interval.least <= new <= interval.most
     assert covered >= 0.85 * BATCHES
 
@@ -53,11 +53,11 @@ def test_small_samples_have_no_interval():
     few = Histogram()
     for _ in range(4):
         few.add(3)
-    assert of_sum(few, 10) is None
-    assert of_next([]) is None
-    assert of_next([2.0, 2.0]) == (None, None, pytest.approx(2.0))
+    assert predict_sum(few, 10) is None
+    assert predict_next([]) is None
+    assert predict_next([2.0, 2.0]) == (None, None, pytest.approx(2.0))
 
 
 @pytest.mark.parametrize(("freedom", "quantile"), [(4, 2.132), (9, 1.833), (29, 1.699)])
 def test_quantiles_of_student(freedom, quantile):
-    assert student(freedom) == pytest.approx(quantile, abs=0.003)
+    assert compute_quantile(freedom) == pytest.approx(quantile, abs=0.003)
