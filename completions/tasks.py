@@ -76,7 +76,7 @@ def settle() -> int:
 
 @shared_task
 def reconcile() -> None:
-    """Republish jobs that the broker, a worker or Redis has lost."""
+    """Publish jobs again that the broker, a worker or Redis has lost."""
     with _acquire_lock("reconcile") as mine:
         if not mine:
             return
@@ -150,7 +150,7 @@ def validate_batch(batch_id: str) -> None:
     """Validate a batch's file.
 
     One batch per organization is validated at a time, so that no organization delays the others,
-    and at most VALIDATED_AT_ONCE in all.
+    and at most MAX_VALIDATIONS in all.
     """
     validating = Batch.objects.filter(id=batch_id, status=BatchStatus.VALIDATING)
     owner = validating.values_list("organization_id", flat=True).first()

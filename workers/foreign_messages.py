@@ -28,11 +28,11 @@ class DropForeign(bootsteps.StartStopStep):
         consumer.create_task_handler = lambda *args: _guard_handling(handler_of(consumer, *args))
 
     def stop(self, consumer: Any) -> None:
-        """Does nothing: the channel ends with its connection."""
+        """Do nothing: the channel ends with its connection."""
 
 
 def _guard_reading(read: Callable[..., Any]) -> Callable[..., Any]:
-    """`read`, which takes a message off its queue; an unreadable one is gone."""
+    """Wrap `read`, which takes a message off its queue; an unreadable one is gone."""
 
     def guarded(**options: Any) -> Any:
         try:
@@ -45,7 +45,7 @@ def _guard_reading(read: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _guard_handling(handle: Callable[[Any], Any]) -> Callable[[Any], Any]:
-    """`handle`, which passes a message to the pool; an unreadable one is acknowledged."""
+    """Wrap `handle`, which passes a message to the pool; an unreadable one is acknowledged."""
 
     def guarded(message: Any) -> Any:
         try:

@@ -98,7 +98,7 @@ class LiveJob:
         self._report(error.code if error else state, error, now)
 
     def _bill_published(self) -> Usage | None:
-        """What a job that the engine does not have used: nothing, unless an earlier attempt
+        """Return what a job that the engine does not have used: nothing, unless an earlier attempt
         published tokens."""
         published = self.completion_tokens
         return Usage(self.prompt_tokens, published) if published else None

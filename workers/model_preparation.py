@@ -278,8 +278,8 @@ def _lock(entry: ModelEntry) -> Iterator[None]:
 
 @contextmanager
 def _scratch(entry: ModelEntry) -> Iterator[Path]:
-    """A temporary folder beside the target, on its file system; leftovers of a killed process are
-    removed."""
+    """Make a temporary folder beside the target, on its file system. Leftovers of a killed process
+    are removed."""
     prefix = f".{entry.folder.name}.partial-"
     for leftover in entry.folder.parent.glob(f"{prefix}*"):
         shutil.rmtree(leftover, ignore_errors=True)

@@ -33,7 +33,8 @@ class Handle:
         self.job_id = job_id
 
     def terminate(self, _signal: Any) -> None:
-        """Jobs are cancelled through their record in Redis, which works for queued ones too."""
+        """Do nothing: jobs are cancelled through their record in Redis, which works for queued ones
+        too."""
 
 
 class EnginePool(BasePool):
@@ -86,8 +87,8 @@ class EnginePool(BasePool):
         self.relay.stop()
 
     def terminate_job(self, pid: int, signal: Any = None) -> None:
-        """Does nothing: Celery ends a job by killing its process; here jobs have no process of
-        their own."""
+        """Do nothing: Celery ends a job by killing its process; here jobs have no process of their
+        own."""
 
 
 class _Periodic(bootsteps.StartStopStep):

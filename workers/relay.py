@@ -262,7 +262,7 @@ class Relay:
             self._begin(replace(claim, request=None), done, understood)
 
     def _read_request(self, claim: Claim) -> Request | JobError:
-        """The request for the engine, with what earlier attempts published."""
+        """Return the request for the engine, with what earlier attempts published."""
         try:
             params = request_params(claim.request)
             # Twice the priority leaves room for one more rule: what a client waits for goes first.
@@ -326,7 +326,7 @@ class Relay:
                 job.end("failed", JobError("queue_timeout"), None, now)
 
     def _submit_one(self, job: LiveJob) -> bool:
-        """Returns False if the engine has no room for it now."""
+        """Submit a job to the engine. Returns False if the engine has no room for it now."""
         assert job.request is not None
         try:
             self._engine.submit(job.request)

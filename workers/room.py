@@ -17,9 +17,9 @@ MAX_TAKE_BYTES: Final = 8 * 1024 * 1024
 
 
 def measure_room(claims: Sequence[Claim], slots: int, max_bytes: int) -> list[Room]:
-    """What a worker with these jobs takes next. Jobs of lower levels take no room from higher ones,
-    since the engine preempts them. So a worker holds at most about `max_bytes` on each level, and
-    twice as much with one job each of many organizations."""
+    """Measure what a worker with these jobs takes next. Jobs of lower levels take no room from
+    higher ones, since the engine preempts them. So a worker holds at most about `max_bytes` on each
+    level, and twice as much with one job each of many organizations."""
     rooms = []
     sequences, size = slots + LOOK_AHEAD, max_bytes
     for level in Level:

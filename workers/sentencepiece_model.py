@@ -35,8 +35,8 @@ class _Model:
 
 
 def convert(data: bytes, config: Mapping[str, Any], settings: Mapping[str, Any]) -> Tokenizer:
-    """The tokenizer of a model in BPE. ``config`` is that of the model, ``settings`` those in
-    tokenizer_config.json. Raises ValueError for other kinds of models and damaged files."""
+    """Convert the tokenizer of a model in BPE. ``config`` is that of the model, ``settings`` those
+    in tokenizer_config.json. Raises ValueError for other kinds of models and damaged files."""
     model = _read(data)
     if model.model_type != _BPE or model.has_character_map:
         raise ValueError("only BPE without a normalization of its own can be converted")
@@ -101,8 +101,8 @@ def _read(data: bytes) -> _Model:
 
 
 def _fields(data: bytes) -> Iterator[tuple[int, Any]]:
-    """The fields of a message by number: integers, or bytes. Raises ValueError for data that is
-    cut off."""
+    """Parse the fields of a message by number: integers, or bytes. Raises ValueError for data that
+    is cut off."""
     place = 0
     while place < len(data):
         key, place = _varint(data, place)
@@ -124,7 +124,7 @@ def _fields(data: bytes) -> Iterator[tuple[int, Any]]:
 
 
 def _varint(data: bytes, place: int) -> tuple[int, int]:
-    """The integer at a place, and the place after it."""
+    """Parse the integer at a position. Returns it and the position after it."""
     value = shift = 0
     while place < len(data):
         byte = data[place]

@@ -7,7 +7,7 @@ from workers.pool import GENERATE
 
 @shared_task(name=GENERATE)
 def generate(job_id: str) -> None:
-    """Never runs in an engine worker, whose pool takes the message instead of calling this."""
+    """Fail: an engine worker's pool takes the message instead of calling this."""
     raise RuntimeError(
         f"{job_id} reached a worker without an engine. Start one with `manage.py engine_worker`."
     )

@@ -112,7 +112,7 @@ class _Special(NamedTuple):
 
 
 def _read_ranks(data: bytes) -> dict[bytes, int] | None:
-    """Tokens and their ranks, of a line each in Base64; None for another kind of file."""
+    """Read tokens and their ranks, one to a line in Base64; None for another kind of file."""
     try:
         lines = [line.split() for line in data.splitlines() if line]
         ranks = {base64.b64decode(token, validate=True): int(rank) for token, rank in lines}
@@ -143,8 +143,8 @@ def _convert_ranks(folder: Path, source: str, ranks: Mapping[bytes, int]) -> Tok
 
 
 def _byte_level(ranks: Mapping[bytes, int], pattern: str, control: Sequence[str] = ()) -> Tokenizer:
-    """A tokenizer that merges the pair whose joined bytes have the lowest rank, as tiktoken does.
-    Ids are ranks, after those of ``control``."""
+    """Make a tokenizer that merges the pair whose joined bytes have the lowest rank, as tiktoken
+    does. Ids are ranks, after those of ``control``."""
     shown = {byte: character for character, byte in byte_of_character().items()}
 
     def text(token: bytes) -> str:
@@ -179,7 +179,7 @@ def _add(tokenizer: Tokenizer, tokens: Iterable[_Special]) -> None:
 
 
 def _convert_tekken(folder: Path) -> Tokenizer:
-    """The ids of control tokens come first, then those of the ranks."""
+    """Convert a Tekken file. The ids of control tokens come first, then those of the ranks."""
     document = _read_json(folder / _TEKKEN)
     config = document["config"]
     count = config.get("default_num_special_tokens", 1000)

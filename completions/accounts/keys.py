@@ -141,7 +141,7 @@ def read_limits(key: ApiKey) -> Limits:
 
 
 def read_budget(owner: Budgets) -> Budget:
-    """The budgets of a key or an organization, costs in billionths of the currency."""
+    """Return the budgets of a key or an organization, costs in billionths of the currency."""
     return Budget(
         owner.daily_token_budget,
         owner.monthly_token_budget,

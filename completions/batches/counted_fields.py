@@ -28,7 +28,7 @@ that are counted there, or true for any scalar."""
 
 
 def find_schema(constraint: Constraint | None) -> Mapping[str, Any] | None:
-    """The JSON Schema that a whole answer must match, if the constraint is one."""
+    """Return the JSON Schema that a whole answer must match, if the constraint is one."""
     if constraint is not None and constraint.field == ANSWER:  # of a chat completion
         given = constraint.value["constraint"]
         constraint = Constraint(*given) if given else None
@@ -59,7 +59,7 @@ class SharedSchema:
 
 
 def find_counted_fields(schema: Mapping[str, Any]) -> dict[str, Any]:
-    """The tree of those fields of a schema that are booleans or enums of scalars."""
+    """Return the tree of those fields of a schema that are booleans or enums of scalars."""
     tree: dict[str, Any] = {}
     fields: dict[tuple[str, ...], dict[str, None]] = {}
     for path, values in _fields(schema):
@@ -112,7 +112,7 @@ def _is_nested(value: Any) -> bool:
 
 
 def resolve_reference(root: Any, reference: Any) -> Any:
-    """The target of a local reference; None if it is not local or does not exist."""
+    """Return the target of a local reference; None if it is not local or does not exist."""
     if not isinstance(reference, str) or not reference.startswith("#/"):
         return None
     found = resolve(root, reference)
@@ -144,7 +144,8 @@ def _encode(value: Any) -> str:
 
 
 def find_truncated(text: str) -> str:
-    """The pointer to the value in which truncated JSON ends; empty for the whole document."""
+    """Return the pointer to the value in which truncated JSON ends; empty for the whole
+    document."""
     names = (_EACH if isinstance(each, int) else escape(each) for each in path_at_end(text))
     pointer: str = replace_nul("".join(f"/{name}" for name in names))
     return pointer

@@ -77,7 +77,7 @@ def feed(store: SyncStore, publish: Publish) -> int:
 
 
 def _measure_room(store: SyncStore, owners: Collection[int], memory_limit: int) -> dict[int, int]:
-    """The bytes that each organization's lines may still hold in Redis."""
+    """Return the bytes that each organization's lines may still hold in Redis."""
     total, of_key = settings.MAX_QUEUED_BYTES, settings.MAX_QUEUED_BYTES_PER_KEY
     share = ByteBounds.derive(memory_limit, total, of_key).of_lines // max(1, len(owners))
     if not owners:

@@ -63,13 +63,14 @@ def store_upload(
 
 
 def clean_name(text: str) -> str:
-    """The name of a file without control characters, line breaks and the marks that change the
+    """Return a file's name without control characters, line breaks and the marks that change the
     direction of text: with these, a name looks like another one."""
     return _NOT_IN_NAMES.sub("", text)[:MAX_NAME] or "file"
 
 
 def make_upload(owner: tuple[int, int], filename: str) -> File:
-    """A file of requests that is not stored yet. `owner` is (organization id, key id)."""
+    """Make the row of a file of requests that is not stored yet. `owner` is (organization id, key
+    id)."""
     organization_id, api_key_id = owner
     now = timezone.now()
     return File(
@@ -153,7 +154,7 @@ def _delete(files: QuerySet[File]) -> int:
 
 
 def open_file(file: File) -> IO[bytes]:
-    """The content of a file, open for reading. Raises File.DoesNotExist if the storage lost it."""
+    """Open a file for reading. Raises File.DoesNotExist if the storage lost it."""
     try:
         content: IO[bytes] = file.content.open("rb")
     except FileNotFoundError as error:
@@ -174,7 +175,7 @@ async def read(file: File, start: int = 0) -> AsyncIterator[bytes]:
 
 
 async def read_next_piece(pieces: Iterator[bytes]) -> bytes:
-    """The next piece of a file, made in a thread; empty after the last one."""
+    """Read the next piece of a file in a thread; empty after the last one."""
     return await sync_to_async(lambda: next(pieces, b""))()
 
 

@@ -44,7 +44,7 @@ class Histogram:
         return max(0.0, squares), cubes
 
     def quantile(self, share: float) -> float:
-        """The number that this share of all numbers does not exceed; 0 if there are none."""
+        """Return the number that this share of all numbers does not exceed; 0 if there are none."""
         left = share * self.count
         for bucket in sorted(self._counts):
             left -= self._counts[bucket]
@@ -53,13 +53,13 @@ class Histogram:
         return self.most
 
     def as_dict(self) -> dict[str, Any]:
-        """JSON that the constructor reads."""
+        """Return the histogram as JSON that the constructor reads."""
         counts = {str(bucket): n for bucket, n in self._counts.items()}
         sums = {"sum": self.sum, "squares": self._squares, "cubes": self._cubes}
         return {"counts": counts, "most": self.most, **sums}
 
     def as_summary(self, digits: int) -> dict[str, float] | None:
-        """Mean, quantiles and maximum, rounded; None without numbers."""
+        """Return mean, quantiles and maximum, rounded; None without numbers."""
         if not self.count:
             return None
         quantiles = {name: self.quantile(share) for name, share in SHOWN.items()}

@@ -49,9 +49,9 @@ class Index:
 
 
 def _locate_lines(batch: Batch, numbers: Iterable[int]) -> Iterator[tuple[int | None, int]]:
-    """The byte offset and the size of each of these lines of the input file, in ascending order;
-    None if the file is gone. One line is in memory at a time: a file may have millions of blank
-    ones."""
+    """Yield the byte offset and the size of each of these lines of the input file, in ascending
+    order; None if the file is gone. One line is in memory at a time: a file may have millions of
+    blank ones."""
     try:
         opened = files.open_file(File.objects.get(id=batch.input_file_id))
     except File.DoesNotExist:
@@ -70,7 +70,7 @@ def _locate_lines(batch: Batch, numbers: Iterable[int]) -> Iterator[tuple[int | 
 
 
 def get_reason(result: Mapping[str, Any]) -> str:
-    """The finish reason of the first choice, or the error's code."""
+    """Return the finish reason of the first choice, or the error's code."""
     choices = get_body(result).get("choices") or [{}]
     error = get_error(result)
     reason = error.get("code") if error else choices[0].get("finish_reason")

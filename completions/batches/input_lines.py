@@ -31,13 +31,13 @@ class LineError(Exception):
 
 
 def split_lines(content: IO[bytes]) -> Iterator[bytes]:
-    """The lines of a JSONL file. Only a line feed ends one. Django's files, iterated, end lines at
-    carriage returns too, which JSON takes for spaces."""
+    """Iterate over the lines of a JSONL file. Only a line feed ends one. Django's files, iterated,
+    end lines at carriage returns too, which JSON takes for spaces."""
     return iter(content.readline, b"")
 
 
 def decode_line(line: bytes) -> str:
-    """The JSON text of a line. Raises UnicodeDecodeError."""
+    """Decode the JSON text of a line. Raises UnicodeDecodeError."""
     return line.decode("utf-8-sig").strip(_WHITESPACE)
 
 
@@ -46,7 +46,7 @@ def is_blank(line: bytes) -> bool:
 
 
 def groups(found: Iterator[tuple[int, bytes]]) -> Iterator[list[tuple[int, bytes]]]:
-    """Group lines, within LINES_AT_ONCE and BYTES_AT_ONCE."""
+    """Group lines, within MAX_GROUP_LINES and MAX_GROUP_BYTES."""
     return portions(found, MAX_GROUP_LINES, MAX_GROUP_BYTES, lambda line: len(line[1]))
 
 

@@ -75,7 +75,7 @@ def parse_job_id(job_id: str) -> tuple[str, int]:
 
 
 def iterate_lines(batch: Batch) -> Iterator[BatchLine]:
-    """Yield all lines by number, holding AT_ONCE in memory."""
+    """Yield all lines by number, holding BATCH_SIZE in memory."""
     number = 0
     while found := read_next_lines(batch, number):
         yield from found
@@ -83,7 +83,7 @@ def iterate_lines(batch: Batch) -> Iterator[BatchLine]:
 
 
 def read_next_lines(batch: Batch, number: int) -> list[BatchLine]:
-    """Return the next AT_ONCE lines after this number."""
+    """Return the next BATCH_SIZE lines after this number."""
     rows = batch.lines.order_by("number").defer("job")
     return list(rows.filter(number__gt=number)[:BATCH_SIZE])
 
@@ -105,7 +105,7 @@ _CANCELLED_ALONE = {
 
 
 def make_refused_result(request_id: str, error: APIError) -> dict[str, Any]:
-    """A line that never runs, with the error that a live request would get."""
+    """Make the result of a line that never runs, with the error that a live request would get."""
     response = {
         "status_code": error.status_code,
         "request_id": request_id,
@@ -124,8 +124,8 @@ def make_unanswered_result(outcome: str, meta: Mapping[str, Any] | None = None) 
 
 
 def make_meta(job: EndedJob) -> dict[str, Any]:
-    """How a line ran: attempts by workers, seconds in the queue and with a worker, and paths in its
-    body that had no effect, as in `x-ignored-params`."""
+    """Describe how a line ran: attempts by workers, seconds in the queue and with a worker, and
+    paths in its body that had no effect, as in `x-ignored-params`."""
     meta: dict[str, Any] = {"attempts": job.attempt}
     if job.started is not None:
         meta["queue_seconds"] = round(max(0.0, job.started - job.created), 3)
@@ -136,7 +136,7 @@ def make_meta(job: EndedJob) -> dict[str, Any]:
 
 
 def read_result(batch: Batch, line: BatchLine) -> dict[str, Any]:
-    """What became of a line of a batch that has ended, or of a line that has a result."""
+    """Return the result of a line of a batch that has ended, or of a line that has a result."""
     return (
         decompress_json(bytes(line.result))
         if line.result
@@ -151,22 +151,22 @@ def output_line(batch: Batch, line: BatchLine, result: Mapping[str, Any]) -> byt
 
 
 def get_body(line: Mapping[str, Any]) -> Mapping[str, Any]:
-    """The body of the response in a line of output; empty without a response."""
+    """Return the body of the response in a line of output; empty without a response."""
     return (line.get("response") or {}).get("body") or {}
 
 
 def get_error(line: Mapping[str, Any]) -> Mapping[str, Any]:
-    """The error in a line of output, whether or not it has a response; empty without one."""
+    """Return the error in a line of output, whether or not it has a response; empty without one."""
     return line.get("error") or get_body(line).get("error") or {}
 
 
 def get_text(choice: Mapping[str, Any]) -> Any:
-    """The text of a choice of either route; None in a message that only calls tools."""
+    """Return the text of a choice of either route; None in a message that only calls tools."""
     return choice["message"]["content"] if "message" in choice else choice["text"]
 
 
 def explain_error(code: str) -> str:
-    """The message of a line's error code."""
+    """Return the message of a line's error code."""
     for error in (*_UNANSWERED.values(), _CANCELLED_ALONE):
         if error["code"] == code:
             return error["message"]

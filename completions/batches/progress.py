@@ -22,8 +22,8 @@ class Progress:
 
 
 def store_samples(now: datetime) -> None:
-    """Store a sample for every running batch whose last one is MARK_EVERY seconds old. Those of a
-    pilot stay while its batch is held: they are the measured speed of its forecast."""
+    """Store a sample for every running batch whose last one is SAMPLE_INTERVAL seconds old. Samples
+    of a pilot stay while its batch is held: they are the measured speed of its forecast."""
     at = now.timestamp()
     for batch in Batch.objects.filter(status=BatchStatus.IN_PROGRESS):
         if _is_due(batch, at):

@@ -70,7 +70,7 @@ def store_answers(answers: Iterable[Answer], build_of: BuildOf) -> None:
 def _make_receipt(
     batch: Batch, line: BatchLine, answer: Answer, build_of: BuildOf
 ) -> dict[str, Any] | None:
-    """The receipt of an answered line; None if the model's files have been removed."""
+    """Make the receipt of an answered line; None if the model's files have been removed."""
     entry = model_files.served_models().get(batch.model)
     request = lines.decompress_json(bytes(line.job))["request"]
     try:

@@ -77,7 +77,7 @@ class Contents:
         return file_id in self._files
 
     def read_outputs(self, rows: list[BatchResult]) -> list[bytes]:
-        """The output lines of some rows, in order. Adjacent lines are read together."""
+        """Read the output lines of some rows, in order. Adjacent lines are read together."""
         texts = [b""] * len(rows)
         for completed in (True, False):
             mine = [(i, row) for i, row in enumerate(rows) if row.completed == completed]
@@ -91,7 +91,7 @@ class Contents:
         return texts
 
     def read_request(self, row: BatchResult) -> bytes:
-        """The request of a line; empty if the input file is missing."""
+        """Read the request of a line; empty if the input file is missing."""
         if row.sent_place is None or not self.has(self._batch.input_file_id):
             return b""
         return self._read(self._batch.input_file_id, row.sent_place, row.sent_size)
@@ -141,7 +141,7 @@ def iterate_matches(
 def find_page(
     batch: Batch, wanted: Criteria, contents: Contents, after: int, most: int, seconds: float
 ) -> Page:
-    """At most `most` matching lines after a number, as found within a bounded time."""
+    """Find at most `most` matching lines after a number, within a bounded time."""
     late = time.monotonic() + seconds
     if not wanted.text:  # SQL alone suffices
         rows = list(wanted.rows(batch, after)[: most + 1])
@@ -163,7 +163,7 @@ def find_page(
 
 
 def _fit_page(rows: list[BatchResult]) -> list[BatchResult]:
-    """The first of these rows, within _PAGE_BYTES."""
+    """Return the first of these rows, within _PAGE_BYTES."""
     sizes = accumulate(row.size for row in rows)
     return [
         row
@@ -173,21 +173,21 @@ def _fit_page(rows: list[BatchResult]) -> list[BatchResult]:
 
 
 def count_results(batch: Batch) -> list[tuple[bool, str, int]]:
-    """(completed, reason, number of lines) for all lines, most frequent first."""
+    """Count all lines as (completed, reason, number of lines), most frequent first."""
     grouped = BatchResult.objects.filter(batch=batch).order_by().values_list("completed", "reason")
     found = [(completed, reason, n) for completed, reason, n in grouped.annotate(n=Count("id"))]
     return sorted(found, key=lambda each: -each[2])
 
 
 def iterate_requests(batch: Batch, wanted: Criteria, contents: Contents) -> Iterator[bytes]:
-    """The requests of all matching lines, as they were sent."""
+    """Yield the requests of all matching lines, as they were sent."""
     for row, text in iterate_matches(batch, wanted, contents):
         if text is not None and (sent := decode_line(contents.read_request(row))):
             yield escape_line_breaks(sent.encode()) + b"\n"
 
 
 def iterate_outputs(batch: Batch, wanted: Criteria, contents: Contents) -> Iterator[bytes]:
-    """The output lines that match, joined into pieces of about _BYTES_AT_ONCE."""
+    """Yield the output lines that match, joined into pieces of about _MAX_BYTES."""
     piece = bytearray()
     for _, text in iterate_matches(batch, wanted, contents):
         piece += text or b""

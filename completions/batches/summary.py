@@ -68,7 +68,7 @@ class Summary:
             _count(self._values.setdefault(pointer, Counter()), value)
 
     def as_dict(self) -> dict[str, Any]:
-        """JSON that the constructor reads."""
+        """Return the summary as JSON that the constructor reads."""
         return {
             "finish_reasons": self._ends,
             "errors": self._errors,
@@ -79,7 +79,7 @@ class Summary:
         }
 
     def as_summary(self) -> dict[str, Any]:
-        """The extension `summary` of the batch object."""
+        """Return the extension `summary` of the batch object."""
         shown: dict[str, Any] = {
             "finish_reasons": dict(self._ends.most_common()),
             "errors": dict(self._errors.most_common()),

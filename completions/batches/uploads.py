@@ -82,6 +82,8 @@ def _require_room(upload: Upload, part: UploadPart) -> None:
 
 def complete(upload: Upload, part_ids: Sequence[str], md5: str | None) -> None:
     """Assemble the file from the parts in this order, unless the upload ends in the meantime.
+    Raises FieldError, or NotPendingError if it had ended. Repeated or concurrent calls create only
+    one file.
 
     Raises FieldError, or NotPendingError if it had ended. Repeated or concurrent calls create only
     one file.
@@ -153,7 +155,7 @@ def _is_pending(upload: Upload) -> bool:
 
 
 def _order_parts(upload: Upload, part_ids: Sequence[str]) -> list[UploadPart]:
-    """The parts with these ids, which must make up the whole file. Raises FieldError."""
+    """Return the parts with these ids, which must make up the whole file. Raises FieldError."""
     known = {part.id: part for part in upload.parts.all()}
     if not known and not _is_pending(upload):
         raise NotPendingError

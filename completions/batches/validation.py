@@ -66,7 +66,7 @@ class RefusedLine:
     error: APIError
 
     def to_line_error(self) -> LineError:
-        """The same refusal, as an error of the file."""
+        """Return the refusal as an error of the file."""
         param = f"body.{self.error.param}" if self.error.param else "body"
         return LineError(self.error.code, self.error.message, param)
 
@@ -183,7 +183,7 @@ class Check:
             raise InterruptedValidationError
 
     def _put_pilot_first(self, order: Sequence[int]) -> Sequence[int]:
-        """The order with the pilot's lines, drawn at random, in front."""
+        """Return the order with the pilot's lines, drawn at random, in front."""
         size = min(self._batch.pilot or 0, len(order))
         draw = random.Random(self._batch.id)  # noqa: S311 - the same lines if validation restarts
         pilot = draw.sample(list(order), size)
@@ -291,7 +291,7 @@ class Check:
         ]
 
     def _make_row(self, number: int, checked: _Checked) -> BatchLine | None:
-        """The row of a line, or None if it fails the file."""
+        """Make the row of a line, or return None if it fails the file."""
         if isinstance(checked, RefusedLine):
             if self._batch.on_invalid == OnInvalid.SKIP:
                 return self._refuse(number, checked)

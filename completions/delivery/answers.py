@@ -40,7 +40,7 @@ async def answer(view: View, job: NewJob, meta: bool = False) -> HttpResponse:
 
 
 async def answer_again(view: View, job: JobRecord, meta: bool = False) -> HttpResponse:
-    """The answer that :func:`answer` gave for a job that has ended. Raises APIError."""
+    """Repeat the answer that :func:`answer` gave for a job that has ended. Raises APIError."""
     return await _respond(view, await follow(view, stored=job.events), meta)
 
 
@@ -67,7 +67,7 @@ def _read_result(view: View, outcome: Outcome) -> dict[str, Any]:
 async def accept(
     view: View, job: NewJob, principal: Principal, preferences: Preferences
 ) -> HttpResponse:
-    """202, or 200 if the job ends within the time that the client prefers to wait."""
+    """Answer 202, or 200 if the job ends within the time that the client prefers to wait."""
     if preferences.wait:
         return await accept_or_answer(view, principal, preferences)
     queued = view.collected().polled(JobRecord.from_new(job))
@@ -78,8 +78,8 @@ async def accept(
 async def accept_or_answer(
     view: View, principal: Principal, preferences: Preferences
 ) -> HttpResponse:
-    """200 if the job has ended, or ends within the time that the client prefers to wait; else
-    202."""
+    """Answer 200 if the job has ended, or ends within the time that the client prefers to wait;
+    else 202."""
     wait = min(preferences.wait, settings.REQUEST_TIMEOUT)
     response = await poll(view, principal, wait, meta=preferences.meta)
     if "Retry-After" in response.headers:  # it has not ended
@@ -96,7 +96,7 @@ def add_location(response: _R, view: View, preferences: Preferences) -> _R:
 
 
 async def find_job(view_type: type[View], job_id: str, principal: Principal) -> JobRecord:
-    """The job, if it belongs to this route and this organization. Raises APIError."""
+    """Find the job, if it belongs to this route and this organization. Raises APIError."""
     here = await runtime.current()
     try:
         job = await here.submission.fetch(job_id)
@@ -120,8 +120,8 @@ async def is_admitted(job: JobRecord) -> bool:
 async def poll(
     view: View, principal: Principal, wait: float, known: str | None = None, meta: bool = False
 ) -> JSONResponse:
-    """The state of a job now, or as soon as it ends within `wait` seconds. `known` are the ETags
-    that the client has; `meta` adds how the job ran, once it has ended. Raises APIError."""
+    """Return the state of a job now, or as soon as it ends within `wait` seconds. `known` are the
+    ETags that the client has; `meta` adds how the job ran, once it has ended. Raises APIError."""
     job = await find_job(type(view), view.id, principal)
     outcome = Outcome(view.collected())
     if wait and not job.has_ended:
@@ -141,7 +141,8 @@ async def poll(
 
 
 async def read_meta(view: View, finish_reasons: Sequence[str | None]) -> dict[str, Any]:
-    """The `meta` of a response: how the job ran. Without times if Redis no longer knows them."""
+    """Read the `meta` of a response: how the job ran. Without times if Redis no longer knows
+    them."""
     here = await runtime.current()
     try:
         job = await here.submission.fetch(view.id)

@@ -51,8 +51,8 @@ def new_job(
     idempotency_key: IdempotencyKey | None = None,
     is_counted: bool = False,
 ) -> NewJob:
-    """The job for a request, with the timeout and lifetime of its kind. `is_counted`: the request
-    counts toward the key's limit already."""
+    """Make the job for a request, with the timeout and lifetime of its kind. `is_counted`: the
+    request counts toward the key's limit already."""
     view = prepared.view
     waits = kind == "background"
     timeout = settings.BACKGROUND_TIMEOUT if waits else settings.REQUEST_TIMEOUT

@@ -23,8 +23,8 @@ REPLAYED_FOR = 24 * 3600
 def read_key(
     request: APIRequest, route: str, content: bytes | None = None
 ) -> IdempotencyKey | None:
-    """The request's key with a digest of what a repetition has to repeat, by default the body; or
-    None. Raises APIError."""
+    """Read the request's key, with a digest of what a repetition has to repeat, by default the
+    body; None without one. Raises APIError."""
     key = request.META.get("HTTP_IDEMPOTENCY_KEY")  # `request.headers` would copy all headers
     if key is None:
         return None
@@ -37,7 +37,7 @@ def read_key(
 
 
 async def find_first_job(key: IdempotencyKey, api_key_id: int) -> str | None:
-    """The id of the job that used the key before. Raises APIError for a different body."""
+    """Find the id of the job that used the key before. Raises APIError for a different body."""
     found = await durable.find_by_key(key, api_key_id, timezone.now())
     if found is None:
         return None
@@ -48,7 +48,7 @@ async def find_first_job(key: IdempotencyKey, api_key_id: int) -> str | None:
 
 
 def make_conflict() -> APIError:
-    """A 409: the first request with this key is still in progress."""
+    """Return a 409: the first request with this key is still in progress."""
     return APIError("idempotency_in_progress", param=HEADER)
 
 

@@ -33,7 +33,7 @@ class Preferences:
 
 
 def read_flag(request: Request, name: str) -> bool:
-    """A query parameter that is `true`, `1`, `false`, `0` or absent."""
+    """Read a query parameter that is `true`, `1`, `false`, `0` or absent."""
     given = request.query_params.get(name) if request.META["QUERY_STRING"] else None
     return _parse_boolean(given, name)
 
@@ -51,7 +51,7 @@ def _parse_boolean(given: str | None, name: str) -> bool:
 
 
 def read_seconds(request: Request, name: str, most: float) -> float:
-    """A query parameter in seconds, capped at `most`; 0 when absent."""
+    """Read a query parameter in seconds, capped at `most`; 0 when absent."""
     given = request.query_params.get(name, "0")
     if not re.fullmatch(r"[0-9]{1,6}(\.[0-9]+)?", given):
         raise invalid_parameter(name, given, "a number of seconds")
@@ -59,7 +59,7 @@ def read_seconds(request: Request, name: str, most: float) -> float:
 
 
 def read_cursor(request: Request) -> int:
-    """The sequence number after which the stream continues; 0 for the whole stream."""
+    """Read the sequence number after which the stream continues; 0 for the whole stream."""
     for name, given in (
         ("starting_after", request.query_params.get("starting_after")),
         ("Last-Event-ID", request.headers.get("Last-Event-ID")),

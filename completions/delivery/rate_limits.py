@@ -52,7 +52,7 @@ async def count_request(principal: Principal) -> dict[str, str]:
 
 
 def make_headers(remaining: Remaining) -> dict[str, str]:
-    """The `x-ratelimit-*` headers for the key's limits."""
+    """Return the `x-ratelimit-*` headers for the key's limits."""
     shown = {}
     for name in ("requests", "tokens"):
         allowance: Allowance | None = getattr(remaining, name)
@@ -64,7 +64,7 @@ def make_headers(remaining: Remaining) -> dict[str, str]:
 
 
 def refuse_limit(reached: LimitReachedError, limits: Limits, most_tokens: int) -> APIError:
-    """The error for a request that can use up to `most_tokens` tokens."""
+    """Return the error for a request that can use up to `most_tokens` tokens."""
     name, field, message = _TOO_MANY[reached.limit]
     limit = getattr(limits, field)
     message = message.format(limit=limit, asked=most_tokens)
@@ -88,7 +88,7 @@ _BUDGETS = {
 
 
 def refuse_budget(reached: BudgetReachedError, job: NewJob) -> APIError:
-    """The error for a job that the budget of its key or organization does not allow."""
+    """Return the error for a job that the budget of its key or organization does not allow."""
     limits = job.limits
     budget = limits.organization_budget if reached.of_organization else limits.budget
     costs = reached.name.endswith("cost")
@@ -107,7 +107,7 @@ def refuse_budget(reached: BudgetReachedError, job: NewJob) -> APIError:
 
 
 def refuse_queue_full(most: int) -> APIError:
-    """The error for a key that already has `most` open jobs, the maximum."""
+    """Return the error for a key that already has `most` open jobs, the maximum."""
     return APIError(
         "queue_full",
         f"This API key has {most} requests waiting or running, the most that one key may have. "
@@ -116,7 +116,8 @@ def refuse_queue_full(most: int) -> APIError:
 
 
 def refuse_bytes(full: BytesFullError, bounds: ByteBounds, size: int) -> APIError:
-    """The error for a request of `size` bytes whose key or organization holds too many already."""
+    """Return the error for a request of `size` bytes whose key or organization holds too many
+    already."""
     whose, most = (
         ("your organization", bounds.of_organization)
         if full.of_organization
@@ -130,13 +131,14 @@ def refuse_bytes(full: BytesFullError, bounds: ByteBounds, size: int) -> APIErro
 
 
 def _format_money(nanos: int) -> str:
-    """An amount in units of the currency, without trailing zeros."""
+    """Format an amount in units of the currency, without trailing zeros."""
     text = f"{nanos / NANOS:.9f}".rstrip("0")
     return text.removesuffix(".")
 
 
 def format_duration(seconds: float) -> str:
-    """A duration in the form of Go's ParseDuration, as OpenAI writes it: `12ms`, `1s`, `6m0s`."""
+    """Format a duration as Go's ParseDuration reads it and OpenAI writes it: `12ms`, `1s`,
+    `6m0s`."""
     if seconds < 1:
         return f"{math.ceil(seconds * 1000)}ms"
     whole = math.ceil(seconds)

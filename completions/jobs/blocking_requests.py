@@ -68,8 +68,8 @@ class BlockingRequests:
             _resolve(waiting, error)
 
     async def wait_for_result(self, job_id: str) -> list[Event]:
-        """All events of an announced and submitted job, once it has ended. Raises ReaderLostError,
-        also if Redis has lost the job."""
+        """Wait for an announced and submitted job to end, and return all its events. Raises
+        ReaderLostError, also if Redis has lost the job."""
         self._awaited.add(job_id)
         try:
             outcome = await self._waiting[job_id]

@@ -33,7 +33,7 @@ _ASYNC: Mapping[str, Any] = {
 
 
 def connect(url: str, timeout: float = COMMAND_TIMEOUT) -> redis.Redis:
-    """A client for threads: workers, periodic tasks, commands. It never retries."""
+    """Make a client for threads: workers, periodic tasks, commands. It never retries."""
     return redis.Redis.from_url(
         url,
         protocol=_ASYNC["protocol"],
@@ -93,7 +93,7 @@ class _BoundedRedis(redis.asyncio.Redis):
 
 
 def connect_async(url: str) -> redis.asyncio.Redis:
-    """A client for one event loop. Callers queue for a connection instead of failing."""
+    """Make a client for one event loop. Callers queue for a connection instead of failing."""
     pool = redis.asyncio.BlockingConnectionPool.from_url(
         url, max_connections=32, timeout=5, **_ASYNC
     )
@@ -101,7 +101,7 @@ def connect_async(url: str) -> redis.asyncio.Redis:
 
 
 def connect_blocking_reader(url: str) -> redis.asyncio.Redis:
-    """A client for reads that block long; the caller bounds them."""
+    """Make a client for reads that block long; the caller bounds them."""
     return redis.asyncio.Redis.from_url(url, **_ASYNC)
 
 
@@ -117,14 +117,14 @@ class DedicatedConnection:
         self._connection: Any = None
 
     async def ask(self, command: Sequence[Any]) -> Any:
-        """The reply to one command, undecoded. Raises RedisError or OSError."""
+        """Send one command and return its reply, undecoded. Raises RedisError or OSError."""
         (reply,) = await self.ask_all([command])
         if isinstance(reply, ResponseError):
             raise reply
         return reply
 
     async def ask_again(self, commands: Sequence[Sequence[Any]]) -> list[Any]:
-        """`ask_all` for commands that may run twice: it tries a new connection if the old one is
+        """Send commands that may run twice, as `ask_all`: try a new connection if the old one is
         closed."""
         if self._connection is not None:
             with suppress(RedisConnectionError):
@@ -132,7 +132,8 @@ class DedicatedConnection:
         return await self.ask_all(commands)
 
     async def ask_all(self, commands: Sequence[Sequence[Any]]) -> list[Any]:
-        """Replies in order; the reply to a command that Redis refused is its error."""
+        """Send commands and return their replies in order; the reply to a command that Redis
+        refused is its error."""
         connection, self._connection = self._connection, None
         if connection is None:
             connection = await self._pool.get_connection()  # type: ignore[no-untyped-call]

@@ -57,7 +57,7 @@ async def discard(job_id: str) -> None:
 
 
 async def find(job_id: str, now: datetime) -> JobRecord | None:
-    """A job that Redis does not know: it has ended, or Redis has lost it."""
+    """Find a job that Redis does not know: it has ended, or Redis has lost it."""
     job = await Job.objects.filter(id=job_id).afirst()
     await release()
     if job is None or (job.expires_at is not None and job.expires_at <= now):
@@ -68,7 +68,7 @@ async def find(job_id: str, now: datetime) -> JobRecord | None:
 async def find_by_key(
     key: IdempotencyKey, api_key_id: int, now: datetime
 ) -> tuple[str, str] | None:
-    """Id and body digest of the job that was made with an idempotency key."""
+    """Find the id and body digest of the job that was made with an idempotency key."""
     used = Job.objects.filter(api_key_id=api_key_id, route=key.route, idempotency_key=key.key)
     await used.filter(expires_at__lte=now).adelete()
     job = await used.only("id", "body_digest").afirst()
@@ -117,7 +117,7 @@ def _restored(job: Job) -> NewJob:
 
 
 def _new_job(job: Job) -> NewJob:
-    """The job without limits: it was admitted before."""
+    """Make the job of a row, without limits: it was admitted before."""
     key = None
     if job.idempotency_key:
         key = IdempotencyKey(job.route, job.idempotency_key, job.body_digest)
@@ -126,7 +126,7 @@ def _new_job(job: Job) -> NewJob:
 
 
 def make_record(job: Job) -> JobRecord:
-    """The record of a job, as stored in SQL."""
+    """Make the record of a job from its row in SQL."""
     new = _new_job(job)
     created = job.created_at.timestamp()
     queued = replace(JobRecord.from_new(new), created=created, request=new.request_json)

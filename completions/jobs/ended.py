@@ -44,8 +44,8 @@ def has_ended_jobs(store: SyncStore) -> bool:
 def read_ended(
     store: SyncStore, count: int, since: str = FIRST
 ) -> tuple[list[EndedJob], str | None]:
-    """The oldest entries, with the context and events of each whose result SQL keeps; and where the
-    next entries begin, or None if there are no more."""
+    """Read the oldest entries, with the context and events of each whose result SQL keeps. Returns
+    them, and where the next entries begin, or None if there are no more."""
     client, keys = store.client, store.keys
     entries = cast("Entries", client.xrange(keys.usage, since, count=count))
     pipeline = client.pipeline(transaction=False)
@@ -66,8 +66,8 @@ def read_ended(
 
 
 def read_unsettled(store: SyncStore) -> tuple[str, list[EndedJob]]:
-    """The id of the newest entry ever added to the usage stream, and the jobs that SQL may not have
-    yet, without their results."""
+    """Read the id of the newest entry ever added to the usage stream, and the jobs that SQL may not
+    have yet, without their results."""
     client, key = store.client, store.keys.usage
     try:
         newest = client.xinfo_stream(key)["last-generated-id"].decode()
@@ -80,7 +80,8 @@ def read_unsettled(store: SyncStore) -> tuple[str, list[EndedJob]]:
 def _read(
     entry_id: bytes, fields: dict[bytes, bytes], stream: Sequence[bytes] = ()
 ) -> list[EndedJob]:
-    """The job of an entry, or an empty list: an unreadable entry must not hold up the others."""
+    """Read the job of an entry. Returns an empty list for an unreadable one, which must not hold up
+    the others."""
     job_id = fields.get(b"id", entry_id).decode()
     try:
         return [EndedJob.read(job_id, fields, entry_id=entry_id, stream=stream)]
@@ -107,5 +108,5 @@ def compress_events(stream: Iterable[bytes]) -> bytes:
 
 
 def decompress_events(packed: bytes) -> list[Event]:
-    """The events that :func:`compress_events` compressed."""
+    """Decompress the events that :func:`compress_events` compressed."""
     return [decode(data) for data in zlib.decompress(packed).split(b"\n")]

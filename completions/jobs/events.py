@@ -97,8 +97,8 @@ EncodedChoice = (
 
 
 def encode_choices(sequence_number: int, choices: Sequence[EncodedChoice]) -> bytes:
-    """A step's event. Numbers in the extras may be numpy arrays; numbers that are not finite become
-    null."""
+    """Encode a step's event. Numbers in the extras may be numpy arrays; numbers that are not finite
+    become null."""
     return orjson.dumps({"s": sequence_number, "c": choices}, option=orjson.OPT_SERIALIZE_NUMPY)
 
 

@@ -163,7 +163,7 @@ class Execution:
         )
 
     def read_published(self, job_id: str) -> PublishedOutput:
-        """What earlier attempts published."""
+        """Read what earlier attempts published."""
         published = PublishedOutput()
         entries = cast("Entries", self._store.client.xrange(self._store.keys.ev(job_id)))
         for _, fields in entries:

@@ -208,8 +208,8 @@ class EventReader:
     async def follow(
         self, job_id: str, patience: float = float("inf")
     ) -> AsyncGenerator[Event | None, None]:
-        """Every event of a job from its first, as they come; None after every `patience` seconds
-        without one. Raises ReaderLostError, also if Redis has lost the job."""
+        """Yield every event of a job from its first, as they come; None after every `patience`
+        seconds without one. Raises ReaderLostError, also if Redis has lost the job."""
         stream = self._stream(job_id)
         seen = b"0"
         while True:
@@ -259,7 +259,7 @@ class EventReader:
             await pipeline.execute()
 
     async def _catch_up(self, stream: bytes, seen: bytes, cursor: bytes) -> Entries:
-        """Entries after `seen`, up to and including `cursor`."""
+        """Read the entries after `seen`, up to and including `cursor`."""
         if seen == cursor:
             return []
         try:
@@ -271,7 +271,7 @@ class EventReader:
     async def _live(
         self, follower: _Follower, patience: float
     ) -> AsyncIterator[tuple[bytes, bytes] | None]:
-        """Queued entries until the follower falls too far behind; None for a silence."""
+        """Yield queued entries until the follower falls too far behind; None for a silence."""
         while True:
             while follower.entries:
                 yield follower.entries.popleft()

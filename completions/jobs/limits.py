@@ -42,7 +42,7 @@ class ByteBounds:
 
     @classmethod
     def derive(cls, memory_limit: int, total: int = 0, of_key: int = 0) -> "ByteBounds":
-        """The bounds for a Redis with `memory_limit` bytes, its maxmemory; 0 for no limit. A
+        """Derive the bounds for a Redis with `memory_limit` bytes, its maxmemory; 0 for no limit. A
         `total` or a bound `of_key` of 0 is a share of what it belongs to."""
         total = total or int((memory_limit or ASSUMED_MEMORY) * MEMORY_SHARE)
         of_key = of_key or int(total * KEY_SHARE)
@@ -90,7 +90,7 @@ class Budget:
     monthly_cost: int | None = None
 
     def as_list(self) -> list[int]:
-        """The form that the scripts read."""
+        """Return the amounts in the form that the scripts read."""
         amounts = (self.daily_tokens, self.monthly_tokens, self.daily_cost, self.monthly_cost)
         return [-1 if amount is None else amount for amount in amounts]
 
@@ -111,7 +111,7 @@ class Limits:
     """Shared by all keys of the organization."""
 
     def without_rates(self) -> "Limits":
-        """The limits of jobs that can wait: rates do not apply to them."""
+        """Return the limits of jobs that can wait: rates do not apply to them."""
         return replace(self, requests_per_minute=None, tokens_per_minute=None)
 
 

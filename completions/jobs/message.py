@@ -59,7 +59,8 @@ def make_message(job_id: str, model: str, priority: int) -> Message:
 
 @lru_cache
 def _template() -> dict[str, Any]:
-    """A message as Celery publishes it, read from an in-memory broker, with its body decoded."""
+    """Make a message as Celery publishes it, read from an in-memory broker, with its body
+    decoded."""
     with Connection("memory://") as connection:
         producer = current_app.amqp.Producer(connection, auto_declare=False)
         dispatch("a job", "a model", 0, producer)

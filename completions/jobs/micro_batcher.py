@@ -23,7 +23,8 @@ class MicroBatcher(Generic[Item, Result]):
         self._task: asyncio.Task[None] | None = None
 
     async def do(self, item: Item) -> Result:
-        """The item's result. Cancelling the caller does not cancel the work."""
+        """Process an item with the next batch, and return its result. Cancelling the caller does
+        not cancel the work."""
         loop = asyncio.get_running_loop()
         done: asyncio.Future[Result] = loop.create_future()
         self._waiting.append((item, done))

@@ -32,8 +32,8 @@ _PRIORITY_STEPS = ("", "\x06\x163", "\x06\x166", "\x06\x169")
 
 
 def list_open_jobs(store: SyncStore) -> tuple[list[JobRecord], int]:
-    """Jobs that have not ended, the oldest first, without requests and contexts; and how many there
-    are in all."""
+    """List jobs that have not ended, the oldest first, without requests and contexts. Returns them
+    and the number of all of them."""
     client, keys = store.client, store.keys
     ids = cast("list[bytes]", client.zrange(keys.open, 0, MAX_LISTED - 1))
     total = client.zcard(keys.open)
@@ -49,7 +49,7 @@ def list_open_jobs(store: SyncStore) -> tuple[list[JobRecord], int]:
 
 
 def count_queued(store: SyncStore) -> Counter[tuple[str, str]]:
-    """How many jobs are queued, by model and kind. All open jobs are counted, however many."""
+    """Count the queued jobs by model and kind. All open jobs are counted, however many."""
     client, keys = store.client, store.keys
     ids = cast("list[bytes]", client.zrange(keys.open, 0, -1))
     found = Counter[tuple[str, str]]()
@@ -64,13 +64,13 @@ def count_queued(store: SyncStore) -> Counter[tuple[str, str]]:
 
 
 def read_job(store: SyncStore, job_id: str) -> JobRecord | None:
-    """A job; None if it is unknown or has expired."""
+    """Read a job; None if it is unknown or has expired."""
     raw = cast("dict[bytes, bytes | None]", store.client.hgetall(store.keys.job(job_id)))
     return JobRecord.read(job_id, raw) if raw else None
 
 
 def find_jobs(store: SyncStore, text: str) -> list[JobRecord]:
-    """The job with this id, or else open jobs of the HTTP request with this id."""
+    """Find the job with this id, or else open jobs of the HTTP request with this id."""
     found = read_job(store, text)
     if found is not None:
         return [found]
@@ -135,7 +135,7 @@ class QueueLoad:
 
 
 async def read_queue_load(store: AsyncStore) -> QueueLoad:
-    """Raises RedisError or OSError."""
+    """Read what decides whether requests are admitted. Raises RedisError or OSError."""
     keys = store.keys
     pipeline = store.client.pipeline(transaction=False)
     pipeline.zcard(keys.open)
@@ -148,7 +148,7 @@ async def read_queue_load(store: AsyncStore) -> QueueLoad:
 
 
 async def read_backlog(store: AsyncStore, models: Sequence[str]) -> Backlog:
-    """Raises RedisError or OSError."""
+    """Read how much waits in Redis. Raises RedisError or OSError."""
     keys = store.keys
     pipeline = store.client.pipeline(transaction=False)
     pipeline.time()

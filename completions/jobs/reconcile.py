@@ -39,7 +39,7 @@ def correct_byte_sums(store: SyncStore) -> int:
 
 
 def find_missing(store: SyncStore, job_ids: Sequence[str]) -> list[str]:
-    """The jobs among these that Redis does not know."""
+    """Find the jobs among these that Redis does not know."""
     pipeline = store.client.pipeline(transaction=False)
     for job_id in job_ids:
         pipeline.exists(store.keys.job(job_id))

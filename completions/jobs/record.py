@@ -60,10 +60,13 @@ class IdempotencyKey:
 class NewJob:
     """A validated job on its way into the queue.
 
-    A further field comes from `new_job` (`delivery/enqueueing.py`) and `job_of`
-    (`batches/lines.py`), is written by `record_fields`, and is read by a field of `JobRecord`, or
-    named in `SCRIPT_FIELDS` if scripts alone read it. One that must survive the loss of Redis is a
-    column of `Job` too, named in `_SAME` (`jobs/durable.py`).
+    To add a field:
+
+    1. Set it in `new_job` (`delivery/enqueueing.py`) and `make_job` (`batches/lines.py`).
+    2. Write it in `record_fields`.
+    3. Read it with a field of `JobRecord`, or name it in `SCRIPT_FIELDS` if scripts alone read it.
+    4. If it must survive the loss of Redis, add a column of `Job` and name it in `_SHARED_FIELDS`
+       (`jobs/durable.py`).
     """
 
     id: str
@@ -170,8 +173,8 @@ class NewJob:
         return len(self.request_json) + len(self.context_json)
 
     def record_fields(self, web_id: str) -> list[Any]:
-        """Alternating names and values of the fields that `submit.lua` adds to its own. `web_id`
-        is the web process whose end cancels the job, or empty."""
+        """Return alternating names and values of the fields that `submit.lua` adds to its own.
+        `web_id` is the web process whose end cancels the job, or empty."""
         values: dict[str, Any] = {
             "request": self.request_json,
             "context": self.context_json,
@@ -194,8 +197,8 @@ class NewJob:
 
 
 def summarize_parameters(request: Mapping[str, Any]) -> dict[str, Any]:
-    """A request's parameters for its usage record, without prompts, grammar and values that have no
-    effect."""
+    """Return a request's parameters for its usage record, without prompts, grammar and values that
+    have no effect."""
     values = {
         "prompts": len(request.get("prompts", ())),
         "constrained": request.get("grammar") is not None,
@@ -320,13 +323,13 @@ class JobRecord:
 
     @classmethod
     def from_new(cls, job: NewJob) -> "JobRecord":
-        """The record of a job that was just accepted."""
+        """Return the record of a job that was just accepted."""
         shared = {name: getattr(job, name) for name in _SHARED_FIELDS}
         parameters = summarize_parameters(job.request)
         return cls(state="queued", created=time.time(), parameters=parameters, **shared)
 
     def with_end(self, end: EndEvent, finished: float, events: Sequence[Event]) -> "JobRecord":
-        """The same job after its end."""
+        """Return the same job after its end."""
         return replace(
             self,
             state=end.state,

@@ -11,7 +11,7 @@ RID_TTL = 24 * 3600
 
 
 def read_rids(view: Mapping[str, Any]) -> list[str]:
-    """The ids that a client gave to a request, by the request's view."""
+    """Read the ids that a client gave to a request from its context."""
     rid = view.get("rid")
     return [rid] if isinstance(rid, str) else list(rid or ())
 

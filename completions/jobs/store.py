@@ -64,7 +64,7 @@ class Keys:
     """By kind and digest."""
 
     def queue(self, name: str) -> str:
-        """A list of Celery's broker."""
+        """Return the name of a list of Celery's broker."""
         return f"{self.prefix}{name}"
 
 
@@ -114,7 +114,8 @@ class JobStore(Generic[_Client]):
         }
 
     def call(self, name: str, *args: Any) -> Any:
-        """A script's reply; with an asynchronous client, an awaitable of the reply."""
+        """Run a script and return its reply; with an asynchronous client, an awaitable of the
+        reply."""
         return self._scripts[name](keys=[self.keys.prefix], args=args)
 
     def call_all(self, calls: Sequence[ScriptCall]) -> list[Any]:

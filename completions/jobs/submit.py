@@ -111,7 +111,7 @@ class Submission:
             return await self._store.call_each(self._connection, calls)
 
     async def fetch(self, job_id: str) -> JobRecord | None:
-        """The job without its request, with its deadline in this host's clock; None if it is
+        """Fetch the job without its request, with its deadline in this host's clock; None if it is
         unknown or has expired."""
         pipeline = self._client.pipeline(transaction=False)
         pipeline.hmget(self._keys.job(job_id), _FETCHED)
@@ -124,7 +124,7 @@ class Submission:
         return replace(record, deadline=record.deadline + ahead)
 
     async def states(self, job_ids: Sequence[str]) -> list[str | None]:
-        """The state of each job; None where Redis does not know it."""
+        """Fetch the state of each job; None where Redis does not know it."""
         pipeline = self._client.pipeline(transaction=False)
         for job_id in job_ids:
             pipeline.hget(self._keys.job(job_id), "state")
@@ -165,7 +165,8 @@ def _read_admission(reply: list[bytes]) -> bool | BudgetReachedError | UnseededE
 
 
 def _read_verdict(reply: list[bytes]) -> str:
-    """Raises BytesFullError, QueueFullError, BudgetReachedError and UnseededError."""
+    """Read the verdict of a reply. Raises BytesFullError, QueueFullError, BudgetReachedError and
+    UnseededError."""
     verdict, *details = (part.decode() for part in reply)
     if verdict == "bytes":
         scope, held = details
@@ -181,7 +182,7 @@ def _read_verdict(reply: list[bytes]) -> str:
 
 
 def _read_remaining(limits: Limits, verdict: str, reply: list[bytes]) -> Remaining:
-    """What a reply says is left. Raises LimitReachedError."""
+    """Read what a reply says is left. Raises LimitReachedError."""
     requests, tokens, retry_after = map(float, reply[1:])
     remaining = Remaining.from_reply(limits, requests, tokens)
     if verdict != "ok":
@@ -190,7 +191,7 @@ def _read_remaining(limits: Limits, verdict: str, reply: list[bytes]) -> Remaini
 
 
 def _rates(limits: Limits) -> list[int]:
-    """The form that the scripts read."""
+    """Return the rates in the form that the scripts read."""
     rates = (limits.requests_per_minute, limits.tokens_per_minute, limits.max_concurrency)
     return [rate or 0 for rate in rates]
 
@@ -203,8 +204,8 @@ def _submit_args(
     web_id: str = "",
     message: Message = _UNPUBLISHED,
 ) -> list[Any]:
-    """What `submit.lua` documents: the terms of the job, its message, the fields of its record.
-    `bounds` is None for a job that was admitted before."""
+    """Make the arguments that `submit.lua` documents: the terms of the job, its message, the fields
+    of its record. `bounds` is None for a job that was admitted before."""
     is_admitted, bounds = bounds is None, bounds or UNBOUNDED
     limits, seconds = job.limits, job.deadline - time.time()
     max_bytes = [bounds.bytes_of_organization, bounds.bytes_of_class, bounds.bytes]

@@ -20,7 +20,7 @@ DRAIN_KEPT: Final = 3600
 
 
 def new_worker_id() -> str:
-    """The id of this process as a worker: host, process and a random part."""
+    """Make the id of this process as a worker: host, process and a random part."""
     return f"{socket.gethostname()}-{os.getpid()}-{uuid.uuid4().hex[:8]}"
 
 
@@ -60,12 +60,12 @@ class WorkerRecord:
 
 
 def list_workers_sync(store: SyncStore) -> list[WorkerRecord]:
-    """Workers whose heartbeat has not expired; forgets the others."""
+    """List the workers whose heartbeat has not expired; forget the others."""
     return _records(store.call("workers"))
 
 
 async def list_workers(store: AsyncStore) -> list[WorkerRecord]:
-    """The same for an event loop."""
+    """List the workers as `list_workers_sync`, for an event loop."""
     return _records(await store.call("workers"))
 
 
@@ -85,7 +85,7 @@ _builds: dict[str, str] = {}
 
 
 def find_build(store: SyncStore, worker_id: str) -> str | None:
-    """The engine build of a worker; None if the worker is gone and its build was never looked
+    """Find the engine build of a worker; None if the worker is gone and its build was never looked
     up."""
     if worker_id not in _builds:
         beat = store.client.get(store.keys.worker(worker_id))
@@ -117,7 +117,7 @@ class MetricsPage:
 
 
 async def read_metrics_pages(store: AsyncStore) -> list[MetricsPage]:
-    """The pages of all live workers. Raises RedisError or OSError."""
+    """Read the pages of all live workers. Raises RedisError or OSError."""
     workers = await list_workers(store)
     if not workers:
         return []

@@ -154,15 +154,15 @@ class Batch(models.Model):
 
     @staticmethod
     def parse_file_id(file_id: str) -> str:
-        """The id of the batch that writes the file with this id."""
+        """Return the id of the batch that writes the file with this id."""
         return f"batch_{file_id.removeprefix('file-')[:-1]}"
 
     def job_id(self, number: int) -> str:
-        """The id of a line's job. It is deterministic, so no line runs under two ids."""
+        """Return the id of a line's job. It is deterministic, so no line runs under two ids."""
         return f"{self.make_job_prefix(self.id)}{number}"
 
     def make_job_prefix(self, batch_id: str) -> str:
-        """The prefix of the job ids of a batch with the same endpoint."""
+        """Return the prefix of the job ids of a batch with the same endpoint."""
         return f"{self.job_prefix}{batch_id.removeprefix('batch_')}-"
 
     @property

@@ -29,13 +29,13 @@ def new_file_id() -> str:
 
 
 def path_in_storage(file: Any, _filename: str = "") -> str:
-    """The path of a file. It never contains the file name that the client chose."""
+    """Return the path of a file. It never contains the file name that the client chose."""
     return f"{file.organization_id}/{file.id}"
 
 
 class FileQuerySet(models.QuerySet["File"]):
     def readable(self, now: datetime) -> "FileQuerySet":
-        """Files that are written and have not expired."""
+        """Select files that are written and have not expired."""
         unexpired = Q(expires_at=None) | Q(expires_at__gt=now)
         return self.filter(unexpired).exclude(content="")
 

@@ -78,8 +78,8 @@ class Organization(Budgets):
 
 @contextmanager
 def lock_organization(organization_id: int) -> Iterator[None]:
-    """A transaction that counts what an organization has, and adds to it: those of one organization
-    run one after another.
+    """Open a transaction that counts what an organization has, and adds to it: those of one
+    organization run one after another.
 
     Other transactions may still insert rows that refer to the organization.
     """
@@ -122,18 +122,18 @@ def validate_networks(networks: Iterable[str]) -> None:
 
 
 def parse_public_id(text: str) -> str:
-    """The public id in a secret or in the beginning of one, with or without `sk-`."""
+    """Return the public id in a secret or in the beginning of one, with or without `sk-`."""
     return text.removeprefix("sk-").partition("-")[0]
 
 
 class ApiKeyQuerySet(models.QuerySet["ApiKey"]):
     def active(self) -> "ApiKeyQuerySet":
-        """Keys that are accepted now."""
+        """Select keys that are accepted now."""
         unexpired = Q(expires_at=None) | Q(expires_at__gt=timezone.now())
         return self.filter(unexpired, revoked_at=None, organization__suspended_at=None)
 
     def with_secrets(self, public_ids: Iterable[str]) -> "ApiKeyQuerySet":
-        """Keys whose current or previous secret has one of these public ids."""
+        """Select keys whose current or previous secret has one of these public ids."""
         wanted = [public_id for public_id in public_ids if public_id]
         return self.filter(Q(public_id__in=wanted) | Q(previous_public_id__in=wanted))
 
@@ -169,8 +169,8 @@ class ApiKey(Budgets):
         default=list, blank=True, validators=[validate_networks],
         help_text="Addresses or CIDR networks that may use the key; empty for all.",
     )  # fmt: skip
-    # A limit is also a field of Limits (jobs/limits.py), which limits_of (accounts/keys.py) fills,
-    # limits.lua counts and delivery/rate_limits.py reports; jobs/submit.py sends it, and
+    # A limit is also a field of Limits (jobs/limits.py). read_limits (accounts/keys.py) fills it,
+    # jobs/submit.py sends it, limits.lua counts it, delivery/rate_limits.py reports it, and
     # admin/keys.py and create_api_key set it.
     requests_per_minute = _limit("Empty for no limit.")
     tokens_per_minute = _limit(
@@ -207,6 +207,7 @@ class ApiKey(Budgets):
         return "expired" if self.expires_at is not None and self.expires_at <= now else "active"
 
     def working_public_ids(self, now: datetime) -> list[str]:
-        """The public ids of its secrets: after a rotation two, until the grace of the old ends."""
+        """Return the public ids of its secrets: after a rotation two, until the grace of the old
+        ends."""
         ends = self.previous_expires_at
         return [self.public_id, *([self.previous_public_id] if ends and ends > now else [])]

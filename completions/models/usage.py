@@ -175,7 +175,7 @@ class LoadSample(models.Model):
 
 class BudgetWarningQuerySet(models.QuerySet["BudgetWarning"]):
     def current(self, now: datetime) -> "list[BudgetWarning]":
-        """The warnings of the current day and month, the highest one for each budget."""
+        """Select the warnings of the current day and month, the highest one for each budget."""
         day = now.date()
         rows = self.select_related("organization", "api_key").filter(
             Q(budget__startswith="daily", period=day)

@@ -24,7 +24,7 @@ class WebhookEvent(models.TextChoices):
 
 
 def new_secret() -> str:
-    """A signing key as Standard Webhooks writes it: `whsec_` and 32 bytes in base64."""
+    """Make a signing key as Standard Webhooks writes it: `whsec_` and 32 bytes in base64."""
     return "whsec_" + base64.b64encode(secrets.token_bytes(32)).decode()
 
 

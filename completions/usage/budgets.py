@@ -77,8 +77,8 @@ def _sum_all_spent(scope: str, now: datetime, ended: Sequence[EndedJob]) -> Spen
 
 
 def sum_spent(owner: str, ids: Collection[int], now: datetime) -> dict[int, Spent]:
-    """What SQL knows of the spending of some keys or organizations, by their ids. `owner` is the
-    column, api_key_id or organization_id."""
+    """Sum what SQL knows of the spending of some keys or organizations, by their ids. `owner` is
+    the column, api_key_id or organization_id."""
     midnight = _midnight(now)
     hours = UsageHour.objects.filter(**{f"{owner}__in": ids}, hour__gte=midnight.replace(day=1))
     today = Q(hour__gte=midnight)

@@ -26,7 +26,7 @@ BATCH_SIZE = 20
 
 
 def send_due(now: datetime) -> int:
-    """Send due deliveries, up to AT_ONCE in parallel. Returns how many arrived."""
+    """Send due deliveries, up to BATCH_SIZE in parallel. Returns how many arrived."""
     # Endpoints take turns: one with thousands due, or that hangs, must not hold up the others.
     turn = Window(RowNumber(), partition_by=["endpoint_id"], order_by=["due_at"])
     due = WebhookDelivery.objects.select_related("endpoint").filter(
@@ -71,7 +71,8 @@ def _send(delivery: WebhookDelivery) -> _Answer:
 
 
 def _make_printable(text: str) -> str:
-    """The text may be what the server sent: PostgreSQL takes no U+0000, a log no line breaks."""
+    """Make a server's text storable and printable: PostgreSQL takes no U+0000, a log no line
+    breaks."""
     return "".join(each if each.isprintable() else "?" for each in text)
 
 
@@ -104,7 +105,8 @@ def replay(deliveries: "QuerySet[WebhookDelivery]") -> int:
 
 
 def _schedule_next(attempts: int, now: datetime) -> datetime | None:
-    """Up to a tenth later than the wait, so that deliveries that failed together spread out."""
+    """Return the time of the next attempt, up to a tenth later than the wait, so that deliveries
+    that failed together spread out; None after the last one."""
     if attempts > len(WAITS):
         return None
     return now + WAITS[attempts - 1] * random.uniform(1, 1.1)  # noqa: S311 - no secret

@@ -51,7 +51,7 @@ def post(url: str, body: bytes, headers: Mapping[str, str], allows_private: bool
 
 
 def _check_addresses(host: str, port: int, allows_private: bool) -> Sequence[str]:
-    """The host's addresses, all of which must be allowed."""
+    """Return the host's addresses, all of which must be allowed."""
     found = [str(row[4][0]) for row in getaddrinfo(host, port, type=SOCK_STREAM)]
     for address in found:
         if not allows_private and not _is_public(address):
@@ -60,7 +60,8 @@ def _check_addresses(host: str, port: int, allows_private: bool) -> Sequence[str
 
 
 def _connect(addresses: Sequence[str], port: int, deadline: float) -> socket:
-    """A connection to the first address that accepts one. Raises the last one's OSError.
+    """Connect to the first address that accepts. Raises the last one's OSError. Each address gets a
+    share of the time: one that drops packets leaves some to the others.
 
     Each address gets a share of the time: one that drops packets leaves some to the others.
     """
@@ -74,7 +75,8 @@ def _connect(addresses: Sequence[str], port: int, deadline: float) -> socket:
 
 
 def _measure_time_left(deadline: float) -> float:
-    """Seconds until the deadline, for a timeout: not zero, which means something else."""
+    """Return the seconds until the deadline, for a timeout: not zero, which means something
+    else."""
     return max(0.1, deadline - time.monotonic())
 
 

@@ -6,7 +6,7 @@ import hmac
 
 
 def make_headers(secret: str, event_id: str, timestamp: int, body: bytes) -> dict[str, str]:
-    """The three headers that a receiver verifies. `secret` is `whsec_` and base64."""
+    """Make the three headers that a receiver verifies. `secret` is `whsec_` and base64."""
     key = base64.b64decode(secret.removeprefix("whsec_"))
     signed = b"%s.%d.%s" % (event_id.encode(), timestamp, body)
     digest = hmac.new(key, signed, hashlib.sha256).digest()

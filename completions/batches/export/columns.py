@@ -156,7 +156,8 @@ def _make_answer_columns(type: Type) -> list[Column]:
 
 
 def _choose_name(name: str, taken: Iterable[str]) -> str:
-    """A name for the column of a property that both Parquet's readers and PostgreSQL take."""
+    """Choose a name for the column of a property that both Parquet's readers and PostgreSQL
+    take."""
     wanted = "".join(each if each.isprintable() else "_" for each in name)
     if name.casefold() in taken or not is_name(name):
         wanted = f"{WHOLE}_{wanted}"

@@ -18,8 +18,8 @@ class MisfitError(ValueError):
 
 
 def read(text: str) -> Any:
-    """The document in a text. Raises UnreadableError, also for a number beyond a double's range and
-    for half a surrogate pair."""
+    """Parse the JSON document in a text. Raises UnreadableError, also for a number beyond a
+    double's range and for half a surrogate pair."""
     try:
         document = json.loads(text, parse_float=_float, parse_constant=_float)
         if "\\u" in text:
@@ -41,8 +41,8 @@ def dump(value: Any) -> str:
 
 
 def fit_value(value: Any, type: Type) -> Any:
-    """The value as its column stores it: JSON as text, structs with all their fields. Raises
-    MisfitError."""
+    """Convert a value to what its column stores: JSON as text, structs with all their fields.
+    Raises MisfitError."""
     if value is None:
         return None
     match type:
@@ -73,8 +73,8 @@ def _fit_scalar(value: Any, type: Scalar) -> Any:
 
 
 def _to_double(number: int | float) -> float:
-    """The number as a double. Raises MisfitError for an integer that would be rounded: it may be an
-    identifier."""
+    """Convert a number to a double. Raises MisfitError for an integer that would be rounded: it may
+    be an identifier."""
     try:
         found = float(number)
     except OverflowError as error:

@@ -113,7 +113,7 @@ class Table:
                 )
 
     def _numbers(self, connection: "psycopg.Connection[Any]", batch_id: str) -> set[int]:
-        """The lines of the batch that are in the table."""
+        """Return the lines of the batch that are in the table."""
         table = _with_parameters(*self._parts)
         query = SQL("SELECT line FROM {} WHERE batch_id = %s").format(table)
         return {number for (number,) in connection.execute(query, [batch_id])}
@@ -140,7 +140,7 @@ def _require_ours(table: str, columns: Container[str]) -> None:
 
 
 def _with_parameters(*names: str) -> Identifier:
-    """The identifier in a query with parameters, where psycopg reads %% as %."""
+    """Quote an identifier for a query with parameters, where psycopg reads %% as %."""
     return Identifier(*(name.replace("%", "%%") for name in names))
 
 

@@ -62,7 +62,7 @@ class ExportRow:
 
 
 def open_source(batch: Batch, requests: Path | None = None) -> Source:
-    """The files of a batch; `requests` replaces an input file that was deleted. Raises
+    """Open the files of a batch; `requests` replaces an input file that was deleted. Raises
     ExportError."""
     if not batch.has_ended:
         raise ExportError(f"{batch.id} is {batch.status}; export it once it has ended")

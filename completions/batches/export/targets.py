@@ -13,7 +13,7 @@ HELP = (
 
 
 def parse_target(to: str) -> Target:
-    """Raises ExportError."""
+    """Parse the value of --to. Raises ExportError."""
     scheme, found, _ = to.partition("://")
     if found and scheme in postgres.SCHEMES:
         return postgres.Table(to)

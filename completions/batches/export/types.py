@@ -45,12 +45,12 @@ _NUMBERS = (Scalar.INTEGER, Scalar.NUMBER)
 
 
 def infer_type(schema: Any) -> Type:
-    """The type of the values that a JSON Schema accepts."""
+    """Infer the type of the values that a JSON Schema accepts."""
     return _Reader(schema).infer_type(schema, frozenset())
 
 
 def unite_types(one: Type, other: Type) -> Type:
-    """The type of values that have one of two types."""
+    """Return the type of values that have one of two types."""
     if Scalar.NULL in (one, other):
         return other if one is Scalar.NULL else one
     if Scalar.JSON in (one, other):
@@ -59,7 +59,7 @@ def unite_types(one: Type, other: Type) -> Type:
 
 
 def intersect_types(one: Type, other: Type) -> Type:
-    """The type of values that two parts of a schema accept."""
+    """Return the type of values that two parts of a schema accept."""
     if Scalar.JSON in (one, other):
         return other if one is Scalar.JSON else one
     return _merge_types(one, other, intersect_types, Scalar.INTEGER)
@@ -90,7 +90,8 @@ class _Reader:
         self._left = MAX_PARTS
 
     def infer_type(self, schema: Any, within: frozenset[str]) -> Type:
-        """`within` has the references that lead here, and one name for each level of nesting."""
+        """Infer a type. `within` has the references that lead here, and one name for each level of
+        nesting."""
         self._left -= 1
         if not isinstance(schema, dict) or self._left < 0 or len(within) > MAX_DEPTH:
             return Scalar.JSON
@@ -131,7 +132,7 @@ class _Reader:
 
 
 def _infer_type_name(schema: Mapping[str, Any]) -> str:
-    """The type to which the keywords of a schema without `type` apply."""
+    """Return the type to which the keywords of a schema without `type` apply."""
     return "object" if "properties" in schema else "array" if "items" in schema else ""
 
 
@@ -162,9 +163,9 @@ def _infer_value_type(value: Any) -> Type:
 
 
 def make_storable(type: Type) -> Type:
-    """The type of a column, with JSON in place of what Parquet or its readers do not know: values
-    that are always null, structs without fields, names of fields that are empty or differ in case
-    alone."""
+    """Return the type of a column, with JSON in place of what Parquet or its readers do not know:
+    values that are always null, structs without fields, names of fields that are empty or differ in
+    case alone."""
     match type:
         case ListOf(item):
             return ListOf(make_storable(item))

@@ -31,7 +31,7 @@ class CacheSize:
 
 
 def find_smallest_cache(workers: Iterable[WorkerRecord], model: str) -> CacheSize | None:
-    """The smallest cache of the model's workers; None until one of them reports its size."""
+    """Return the smallest cache of the model's workers; None until one of them reports its size."""
     sizes = [
         CacheSize(facts["kv_blocks_total"], facts["slots"], facts.get("block_size") or BLOCK)
         for facts in (worker.facts for worker in workers if worker.model == model)
@@ -41,7 +41,8 @@ def find_smallest_cache(workers: Iterable[WorkerRecord], model: str) -> CacheSiz
 
 
 def read_cache_size(model: str) -> CacheSize | None:
-    """The same, from the heartbeats in this installation's Redis; None if it cannot be reached."""
+    """Read the smallest cache of a model's workers from this installation's Redis; None if it
+    cannot be reached."""
     try:
         with connect(settings.REDIS_URL) as client:
             return find_smallest_cache(
@@ -96,7 +97,7 @@ class CacheModel:
         return self._free + len(self._idle)
 
     def count_cached_blocks(self, path: bytes) -> int:
-        """The number of leading blocks of a path that are in the cache."""
+        """Count the leading blocks of a path that are in the cache."""
         for at in range(0, len(path), WIDTH):
             digest = path[at : at + WIDTH]
             if digest not in self._holders and digest not in self._idle:
@@ -121,8 +122,8 @@ class CacheModel:
 
 
 def count_cached_tokens(lines: Iterable[tuple[bytes, int]], size: CacheSize) -> int:
-    """How many prompt tokens of these lines are not computed. A line is its path and its number of
-    tokens in all.
+    """Count the prompt tokens of these lines that are not computed. A line is its path and its
+    number of tokens in all.
 
     As in the engine, of the next lines the one with the longest cached prefix runs first.
     """

@@ -62,10 +62,10 @@ class _DryRunCheck(Check):
         self.refused: list[dict[str, Any]] = []
 
     def _require_open(self) -> None:
-        """There is no batch that could be cancelled."""
+        """Do nothing: there is no batch that could be cancelled."""
 
     def _store(self, rows: Sequence[BatchLine]) -> None:
-        """Nothing is stored."""
+        """Do nothing: a dry run stores no rows."""
 
     def _refuse(self, number: int, line: RefusedLine) -> BatchLine:
         if len(self.refused) < SHOWN_ERRORS:
@@ -75,4 +75,4 @@ class _DryRunCheck(Check):
         return super()._refuse(number, line)
 
     def _store_order(self, order: Sequence[int], alive: Any) -> None:
-        """No rows wait for their positions."""
+        """Do nothing: no rows wait for their positions."""

@@ -59,8 +59,8 @@ class Tally:
         return bounds_of(grammar, source)
 
     def facts(self) -> dict[str, Any]:
-        """`grammars_without_least` counts the lines whose minimum was not found. `least` then has a
-        lower bound for them."""
+        """Return the facts as JSON. `grammars_without_least` counts the lines whose minimum was not
+        found; `least` then has a lower bound for them."""
         return {
             "lines": self._lines,
             "least": self._least,
@@ -74,7 +74,7 @@ class Tally:
 def forecast(
     batch: Batch, facts: Mapping[str, Any], plan: Plan, now: datetime, done: Histogram | None = None
 ) -> dict[str, Any]:
-    """The response of `dry_run`. `done` holds the completion tokens of ended lines."""
+    """Make the response of `dry_run`. `done` holds the completion tokens of ended lines."""
     tokens = _completion_tokens(facts, done)
     computed = plan.prompt_tokens if plan.computed_tokens is None else plan.computed_tokens
     cached = plan.prompt_tokens - computed
@@ -108,7 +108,8 @@ def _completion_tokens(facts: Mapping[str, Any], done: Histogram | None) -> Inte
 def _cost(
     batch: Batch, tokens: Interval, computed: int, cached: int, now: datetime
 ) -> dict[str, Any] | None:
-    """Cost at the model's prices, and what the budgets of the key and its organization leave."""
+    """Estimate the cost at the model's prices, and what the budgets of the key and its organization
+    leave."""
     entry = model_files.served_models().get(batch.model)
     prompt, cheap, completion = (entry.token_prices if entry else ()) or (0.0, 0.0, 0.0)
     least_prompt = cached * cheap + computed * prompt
@@ -139,7 +140,8 @@ def _money(nanos: float | None) -> float | None:
 
 
 def _find_smallest_budget(batch: Batch, now: datetime) -> dict[str, Any]:
-    """The smallest remaining budget of the key and its organization; None if there is no budget."""
+    """Return the smallest remaining budget of the key and its organization; None if there is no
+    budget."""
     key = ApiKey.objects.select_related("organization").get(id=batch.api_key_id)
     left: dict[str, list[int]] = {"tokens": [], "cost": []}
     for column, owner in (("api_key_id", key), ("organization_id", key.organization)):
@@ -154,8 +156,8 @@ def _find_smallest_budget(batch: Batch, now: datetime) -> dict[str, Any]:
 
 
 def _seconds(batch: Batch, tokens: Interval, computed: int) -> dict[str, Any] | None:
-    """Time for the computed tokens at the speed of the model's latest batches, or else of this
-    batch so far; None if no line ran."""
+    """Estimate the time for the computed tokens at the speed of the model's latest batches, or else
+    of this batch so far; None if no line ran."""
     speed = predict_next(measure_speeds(batch.model) or _measure_own_speed(batch))
     if speed is None or speed.expected is None:
         return None
@@ -171,7 +173,7 @@ def _seconds(batch: Batch, tokens: Interval, computed: int) -> dict[str, Any] | 
 
 
 def measure_speeds(model: str) -> list[float]:
-    """Computed tokens per second of the latest batches of a model that completed."""
+    """Measure the computed tokens per second of the latest batches of a model that completed."""
     ended = Batch.objects.filter(
         model=model,
         status=BatchStatus.COMPLETED,
@@ -191,7 +193,7 @@ def measure_speeds(model: str) -> list[float]:
 
 
 def _measure_own_speed(batch: Batch) -> list[float]:
-    """Computed tokens per second of this batch's latest lines, if they are measured."""
+    """Measure the computed tokens per second of this batch's latest lines, if they have samples."""
     ran = batch.done - batch.refused
     if len(batch.pace) < 2 or ran <= 0:
         return []
@@ -210,7 +212,8 @@ def _format_interval(interval: Interval, digits: int = 0) -> dict[str, float | N
 
 
 def forecast_batch(batch: Batch, now: datetime) -> dict[str, Any] | None:
-    """The forecast of a batch with a pilot, refined by its results so far."""
+    """Return the forecast of a batch with a pilot, refined by its results so far; None without a
+    pilot."""
     if batch.pilot is None or not batch.forecast or not batch.plan:
         return None
     done = Histogram(batch.summary.get("completion_tokens"))
@@ -218,7 +221,7 @@ def forecast_batch(batch: Batch, now: datetime) -> dict[str, Any] | None:
 
 
 def load_token_source(model: str) -> TokenSource:
-    """The vocabulary of a served model, as its tokens."""
+    """Return the vocabulary of a served model, as its tokens."""
     entry = model_files.served_models().get(model)
     assert entry is not None, "a line that was prepared has a served model"
     return judging.token_source(model_files.load(entry))

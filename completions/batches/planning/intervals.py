@@ -22,7 +22,7 @@ class Interval(NamedTuple):
 
 
 def compute_quantile(freedom: int) -> float:
-    """Student's quantile for COVERED, by the expansion of Fisher and Cornish (1960)."""
+    """Compute Student's quantile for COVERED, by the expansion of Fisher and Cornish (1960)."""
     z = _Z
     first = (z**3 + z) / 4
     second = (5 * z**5 + 16 * z**3 + 3 * z) / 96
@@ -31,7 +31,7 @@ def compute_quantile(freedom: int) -> float:
 
 
 def predict_sum(sample: Histogram, more: int) -> Interval | None:
-    """The interval of a total: the sample's sum plus `more` values of the same distribution.
+    """Predict a total: the sample's sum plus `more` values of the same distribution.
 
     None for a small sample. The centre is shifted as Johnson ("Modified t tests and confidence
     intervals for asymmetrical populations", 1978) proposes, since lengths have a long tail.
@@ -49,8 +49,8 @@ def predict_sum(sample: Histogram, more: int) -> Interval | None:
 
 
 def predict_next(sample: Sequence[float]) -> Interval | None:
-    """The prediction interval for the next number of a series without zeros; None if it is empty.
-    A series of fewer than LEAST_SAMPLE numbers gives no bounds."""
+    """Predict the next number of a series without zeros; None if it is empty. A series of fewer
+    than MIN_SAMPLE numbers gives no bounds."""
     if not sample:
         return None
     logs = [math.log(number) for number in sample]

@@ -54,7 +54,7 @@ class Planner:
         self.prompt_tokens += sum(map(len, prompts))
 
     def order(self) -> tuple[Sequence[int], Plan]:
-        """The line numbers in the order in which they run, and the plan."""
+        """Return the line numbers in the order in which they run, and the plan."""
         file_order = range(len(self._paths))
         if not has_shared_prefix(self._paths):
             return self._numbers, Plan(self.prompt_tokens, self.prompt_tokens, self.prompt_tokens)

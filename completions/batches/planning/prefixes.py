@@ -19,7 +19,7 @@ WIDTH = 8
 
 
 def hash_prefixes(prompt: Sequence[int], salt: str, block_size: int = BLOCK) -> bytes:
-    """The hashes of the prompt's blocks that another prompt can share, in order.
+    """Hash the prompt's blocks that another prompt can share, in order.
 
     The last token never counts, because it must be computed. A different `salt` keeps equal blocks
     apart.
@@ -42,8 +42,9 @@ class _Group(NamedTuple):
 
 
 def plan_order(paths: Sequence[bytes]) -> list[int]:
-    """The indexes of the paths in depth-first order. At each node the branch with the longest
-    shared prefix comes first, then the one with the most lines, then the first in the file."""
+    """Return the indexes of the paths in depth-first order. At each node the branch with the
+    longest shared prefix comes first, then the one with the most lines, then the first in the
+    file."""
     by_path = sorted(range(len(paths)), key=lambda index: (paths[index], index))
     ordered = [paths[index] for index in by_path]
     shared = [_count_shared_blocks(one, other) for one, other in pairwise(ordered)]
@@ -62,7 +63,7 @@ def plan_order(paths: Sequence[bytes]) -> list[int]:
 
 
 def _split_group(shared: Sequence[int], group: _Group) -> Iterator[_Group]:
-    """The parts of a group that share a longer prefix than the whole group."""
+    """Yield the parts of a group that share a longer prefix than the whole group."""
     within = shared[group.first : group.end - 1]
     least = min(within)
     first = group.first
@@ -75,7 +76,7 @@ def _split_group(shared: Sequence[int], group: _Group) -> Iterator[_Group]:
 
 
 def _count_shared_blocks(one: bytes, other: bytes) -> int:
-    """The number of leading blocks that two paths share."""
+    """Count the leading blocks that two paths share."""
     end = min(len(one), len(other)) // WIDTH
     low, high = 0, end
     while low < high:  # a comparison of bytes is fast at any length

@@ -16,7 +16,7 @@ BuildOf = Callable[[str], str | None]
 def make_receipt(
     request: Mapping[str, Any], files: ModelFiles, stream: Iterable[bytes], engine: str | None
 ) -> dict[str, Any]:
-    """The receipt of a job, from its request and its events."""
+    """Make the receipt of a job from its request and its events."""
     return {
         "model": files.entry.id,
         "weights": files.weight_version,
@@ -31,13 +31,13 @@ def make_receipt(
 
 
 def digest(value: Any) -> str:
-    """SHA-256 of a text, or of a JSON value in compact form."""
+    """Return the SHA-256 of a text, or of a JSON value in compact form."""
     data = value.encode() if isinstance(value, str) else orjson.dumps(value)
     return f"sha256:{hashlib.sha256(data).hexdigest()}"
 
 
 def read_output_ids(stream: Iterable[bytes]) -> Sequence[Sequence[int]]:
-    """The token ids of each choice, by its index."""
+    """Return the token ids of each choice, by its index."""
     ids: dict[int, list[int]] = {}
     for data in stream:
         event = decode(data)

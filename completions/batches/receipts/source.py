@@ -54,7 +54,7 @@ def read_receipted(output: Path, requests: Path | None) -> Iterator[Receipted]:
 
 
 def _parse_request(number: int, text: bytes) -> tuple[str, str, dict[str, Any]]:
-    """The custom_id, the url and the body of a line."""
+    """Parse the custom_id, the url and the body of a line."""
     try:
         line = json.loads(decode_line(text))
         return str(line["custom_id"]), line["url"], line["body"]
@@ -64,7 +64,7 @@ def _parse_request(number: int, text: bytes) -> tuple[str, str, dict[str, Any]]:
 
 
 def _read_answers(output: Path) -> dict[str, Any]:
-    """The lines with receipts by custom_id."""
+    """Read the lines with receipts, by custom_id."""
     found, number = {}, 0
     try:
         with output.open("rb") as lines:

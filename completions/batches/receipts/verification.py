@@ -29,7 +29,7 @@ _ANYONE = Principal(0, 0, "", (), None)
 
 
 async def find_faults(line: Receipted) -> list[str]:
-    """What is wrong with a line; empty if its receipt is valid."""
+    """Return what is wrong with a line; empty if its receipt is valid."""
     try:
         prepared = await preparation.prepare_offline(line.endpoint, line.body, _ANYONE)
     except APIError as error:
@@ -54,7 +54,7 @@ async def find_faults(line: Receipted) -> list[str]:
 
 
 def _list_stop_ids(body: dict[str, Any], files: ModelFiles) -> frozenset[int]:
-    """Tokens that end an output and need not be in its grammar."""
+    """Return tokens that end an output and need not be in its grammar."""
     return frozenset(files.eos_token_ids) | frozenset(body.get("stop_token_ids") or ())
 
 
@@ -78,7 +78,7 @@ def _check_choices(
 def _check_grammar(
     grammar: str, ids: Sequence[int], choice: Any, files: ModelFiles, stops: frozenset[int]
 ) -> str | None:
-    """Walk the ids through the matcher that the engine uses."""
+    """Walk the ids through the matcher that the engine uses. Returns what is wrong, or None."""
     source = judging.token_source(files)
     matcher = LLMatcher(tokens.load(source), grammar, log_level=0, limits=JUDGE_LIMITS)
     text_ids = list(ids[:-1] if ids and ids[-1] in stops else ids)
@@ -92,7 +92,8 @@ def _check_grammar(
 
 
 def _get_matched_stop(choice: Any) -> Any:
-    """The stop string, pattern or token that ended a choice; a stop token is among its ids."""
+    """Return the stop string or pattern that ended a choice; None for a stop token, which is among
+    its ids."""
     return choice.get("matched_stop") if isinstance(choice.get("matched_stop"), str) else None
 
 
@@ -115,7 +116,8 @@ def _check_text(ids: Sequence[int], choice: Any, files: ModelFiles) -> str | Non
 
 
 def _get_text(choice: Any, files: ModelFiles) -> str | None:
-    """The text of all tokens of a choice; None where a parser moved parts of it to other fields."""
+    """Return the text of all tokens of a choice; None where a parser moved parts of it to other
+    fields."""
     if "text" in choice:
         return str(choice["text"])
     message = choice["message"]

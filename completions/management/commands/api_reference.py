@@ -32,7 +32,7 @@ class Command(BaseCommand):
 
 
 def fill_tables(text: str) -> str:
-    """The text with up-to-date tables in the places that its comments mark."""
+    """Return the text with up-to-date tables in the places that its comments mark."""
     return _PLACE.sub(lambda match: f"{match[1]}{_table(_TABLES[match[2]])}{match[3]}", text)
 
 
@@ -53,7 +53,8 @@ def _default(field: Field) -> str:
 
 
 def format_type(schema: dict[str, Any]) -> str:
-    """A JSON Schema in a few words: `integer ≥ 1`, `number in (0, 2]`, `string or string[]`."""
+    """Describe a JSON Schema in a few words: `integer ≥ 1`, `number in (0, 2]`, `string or
+    string[]`."""
     if "anyOf" in schema:
         return " or ".join(dict.fromkeys(map(format_type, schema["anyOf"])))
     if "const" in schema:

@@ -82,7 +82,7 @@ def _request(line: Receipted) -> dict[str, Any]:
 
 
 def _compare_receipts(receipt: Any, again: Any) -> str:
-    """How two receipts differ; empty if their tokens are the same."""
+    """Describe how two receipts differ; empty if their tokens are the same."""
     if again is None:
         return "it failed this time"
     for choice, (one, other) in enumerate(

@@ -206,7 +206,7 @@ def _first_endpoint(file: Path) -> str:
 
 
 def _parse_target(to: str | None) -> Target | None:
-    """The target of --to, if it can be written to. Raises CommandError."""
+    """Parse the target of --to, if it can be written to. Raises CommandError."""
     if to is None:
         return None
     try:
@@ -218,7 +218,7 @@ def _parse_target(to: str | None) -> Target | None:
 
 
 def _to_utf8(path: Any) -> str:
-    """A path, which need not be UTF-8, as SQL, JSON and a terminal take it."""
+    """Return a path, which need not be UTF-8, as SQL, JSON and a terminal take it."""
     return str(path).encode(errors="replace").decode()
 
 

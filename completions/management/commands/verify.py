@@ -12,7 +12,7 @@ from completions.batches.receipts.verification import find_faults
 
 
 def add_requests(parser: ArgumentParser) -> None:
-    """The option of all commands that read results beside their requests."""
+    """Add the option of all commands that read results beside their requests."""
     parser.add_argument(
         "--requests", type=Path, metavar="FILE",
         help="the input file; by default, the one that the service keeps",

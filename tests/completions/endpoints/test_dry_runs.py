@@ -29,7 +29,7 @@ def test_a_dry_run_ends_when_its_client_hangs_up(monkeypatch: pytest.MonkeyPatch
         ended.set()
         raise InterruptedValidationError
 
-    monkeypatch.setattr(batches, "rehearse", slow)
+    monkeypatch.setattr(batches, "perform_dry_run", slow)
     batch = Batch(endpoint="/v1/completions", completion_window="24h")
     owner: Any = SimpleNamespace(organization_id=1, key_id=1)
 
@@ -54,7 +54,7 @@ def test_dry_runs_that_wait_are_bounded(owner, settings, monkeypatch):
         hold.wait(60)
         return SimpleNamespace(forecast={})
 
-    monkeypatch.setattr(batches, "rehearse", slow)
+    monkeypatch.setattr(batches, "perform_dry_run", slow)
     asking: Any = SimpleNamespace(organization_id=owner.organization.pk, key_id=owner.key.pk)
 
     def dry_run() -> Any:
@@ -88,7 +88,7 @@ def test_dry_runs_that_come_together_are_bounded(owner, settings, monkeypatch):
         hold.wait(60)
         return SimpleNamespace(forecast={})
 
-    monkeypatch.setattr(batches, "rehearse", slow)
+    monkeypatch.setattr(batches, "perform_dry_run", slow)
     asking: Any = SimpleNamespace(organization_id=owner.organization.pk, key_id=owner.key.pk)
 
     async def ask() -> Any:

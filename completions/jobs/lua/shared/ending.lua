@@ -26,14 +26,14 @@ local function account(usage, prices)
 end
 
 -- All events of a job, or none if they are too many to send at once; then its web process reads them in pages.
-local MOST_EVENTS, MOST_BYTES = 64, 16384
+local MAX_EVENTS, MAX_BYTES = 64, 16384
 local function short_result(id)
   local events, bytes = {}, 0
-  for i, entry in ipairs(redis.call('XRANGE', event_key(id), '-', '+', 'COUNT', MOST_EVENTS + 1)) do
+  for i, entry in ipairs(redis.call('XRANGE', event_key(id), '-', '+', 'COUNT', MAX_EVENTS + 1)) do
     events[i] = entry[2][2]
     bytes = bytes + #events[i]
   end
-  if #events > MOST_EVENTS or bytes > MOST_BYTES then return {} end
+  if #events > MAX_EVENTS or bytes > MAX_BYTES then return {} end
   return events
 end
 

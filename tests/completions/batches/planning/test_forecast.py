@@ -64,7 +64,7 @@ def test_a_file_without_sense_would_not_run(bench):
 
 def test_tokens_that_prefixes_share(bench, monkeypatch):
     size = CacheSize(blocks=100, slots=2)
-    monkeypatch.setattr("completions.endpoints.batches.reported_size", lambda _model: size)
+    monkeypatch.setattr("completions.endpoints.batches.read_cache_size", lambda _model: size)
     found = dry_run(bench, [request(f"r{n}", [65] * 33 + [n]) for n in range(5)])
     assert found["cached_prompt_tokens"] == 4 * 32
 
