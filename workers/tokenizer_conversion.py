@@ -145,17 +145,17 @@ def _convert_ranks(folder: Path, source: str, ranks: Mapping[bytes, int]) -> Tok
 def _byte_level(ranks: Mapping[bytes, int], pattern: str, control: Sequence[str] = ()) -> Tokenizer:
     """Make a tokenizer that merges the pair whose joined bytes have the lowest rank, as tiktoken
     does. Ids are ranks, after those of ``control``."""
-    shown = {byte: character for character, byte in byte_of_character().items()}
+    characters = {byte: character for character, byte in byte_of_character().items()}
 
     def text(token: bytes) -> str:
-        return "".join(map(shown.__getitem__, token))
+        return "".join(map(characters.__getitem__, token))
 
     merges = []
     for token in sorted(ranks, key=ranks.__getitem__):
         parts = ((token[:cut], token[cut:]) for cut in range(1, len(token)))
-        known = [pair for pair in parts if pair[0] in ranks and pair[1] in ranks]
-        known.sort(key=lambda pair: (ranks[pair[0]], ranks[pair[1]]))
-        merges += [(text(left), text(right)) for left, right in known]
+        pairs = [pair for pair in parts if pair[0] in ranks and pair[1] in ranks]
+        pairs.sort(key=lambda pair: (ranks[pair[0]], ranks[pair[1]]))
+        merges += [(text(left), text(right)) for left, right in pairs]
     vocabulary = {text(token): rank + len(control) for token, rank in ranks.items()}
     vocabulary |= {name: id for id, name in enumerate(control)}
     tokenizer = Tokenizer(models.BPE(vocabulary, merges, ignore_merges=True))
@@ -200,8 +200,8 @@ def _convert_tekken(folder: Path) -> Tokenizer:
             special_tokens=[(begin, control.index(begin))],
         )  # fmt: skip
     if not (folder / _CONFIG).is_file():
-        known = {key: token for key, token in _TEKKEN_NAMES.items() if token in control}
-        (folder / _CONFIG).write_text(json.dumps(known, indent=2) + "\n", "utf-8")
+        special = {key: token for key, token in _TEKKEN_NAMES.items() if token in control}
+        (folder / _CONFIG).write_text(json.dumps(special, indent=2) + "\n", "utf-8")
     return tokenizer
 
 

@@ -92,11 +92,11 @@ class Principal:
 @lru_cache(10_000)
 def _is_in_network(address: str, networks: tuple[Network, ...]) -> bool:
     try:
-        found = ip_address(address)
+        ip = ip_address(address)
     except ValueError:
         return False
-    found = getattr(found, "ipv4_mapped", None) or found
-    return any(found in network for network in networks)
+    ip = getattr(ip, "ipv4_mapped", None) or ip
+    return any(ip in network for network in networks)
 
 
 # The secret -------------------------------------------------------------------------------------
@@ -187,8 +187,8 @@ Lookup = Callable[[str], Awaitable[StoredKey | None]]
 
 async def look_up(digest: str) -> StoredKey | None:
     """Return the key whose current or previous secret has this digest."""
-    found = ApiKey.objects.select_related("organization")
-    key = await found.filter(Q(digest=digest) | Q(previous_digest=digest)).afirst()
+    keys = ApiKey.objects.select_related("organization")
+    key = await keys.filter(Q(digest=digest) | Q(previous_digest=digest)).afirst()
     await release()
     if key is None:
         return None
@@ -244,28 +244,28 @@ class KeyRing:
         used, self._used = self._used, {}
         return used
 
-    async def _stored(self, wanted: str) -> StoredKey | None:
-        if (cached := self._cached(wanted)) is not None:
+    async def _stored(self, public_id: str) -> StoredKey | None:
+        if (cached := self._cached(public_id)) is not None:
             return cached[1]
-        async with nullcontext() if wanted in self._known else self._lookups:
-            if (cached := self._cached(wanted)) is not None:  # meanwhile
+        async with nullcontext() if public_id in self._known else self._lookups:
+            if (cached := self._cached(public_id)) is not None:  # meanwhile
                 return cached[1]
             epoch = self._epoch
-            stored = await self._look_up(wanted)
+            stored = await self._look_up(public_id)
         if epoch == self._epoch:
             if stored is None:
-                _keep(self._unknown, wanted, self._clock() + NEGATIVE_SECONDS, None)
+                _keep(self._unknown, public_id, self._clock() + NEGATIVE_SECONDS, None)
             else:
-                _keep(self._known, wanted, self._clock() + POSITIVE_SECONDS, stored)
+                _keep(self._known, public_id, self._clock() + POSITIVE_SECONDS, stored)
         return stored
 
-    def _cached(self, wanted: str) -> tuple[float, StoredKey | None] | None:
-        cached = self._known.get(wanted) or self._unknown.get(wanted)
+    def _cached(self, public_id: str) -> tuple[float, StoredKey | None] | None:
+        cached = self._known.get(public_id) or self._unknown.get(public_id)
         return cached if cached is not None and self._clock() < cached[0] else None
 
 
-def _keep(cache: "_Cache[_T]", wanted: str, until: float, stored: _T) -> None:
-    cache[wanted] = (until, stored)
-    cache.move_to_end(wanted)
+def _keep(cache: "_Cache[_T]", public_id: str, until: float, stored: _T) -> None:
+    cache[public_id] = (until, stored)
+    cache.move_to_end(public_id)
     if len(cache) > CACHE_SIZE:
         cache.popitem(last=False)

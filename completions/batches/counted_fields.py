@@ -30,8 +30,8 @@ that are counted there, or true for any scalar."""
 def find_schema(constraint: Constraint | None) -> Mapping[str, Any] | None:
     """Return the JSON Schema that a whole answer must match, if the constraint is one."""
     if constraint is not None and constraint.field == ANSWER:  # of a chat completion
-        given = constraint.value["constraint"]
-        constraint = Constraint(*given) if given else None
+        inner = constraint.value["constraint"]
+        constraint = Constraint(*inner) if inner else None
     kind, value = constraint.plain() if constraint else ("", None)
     if kind != "json_schema":
         return None
@@ -115,8 +115,8 @@ def resolve_reference(root: Any, reference: Any) -> Any:
     """Return the target of a local reference; None if it is not local or does not exist."""
     if not isinstance(reference, str) or not reference.startswith("#/"):
         return None
-    found = resolve(root, reference)
-    return found[1] if found else None
+    match = resolve(root, reference)
+    return match[1] if match else None
 
 
 def read_counted_values(
@@ -126,9 +126,9 @@ def read_counted_values(
     one at `pointer`."""
     counted = fields.get("counted")
     if counted and not _is_nested(value):
-        written = _encode(value)
-        if counted is True or written in counted:
-            yield pointer, written
+        text = _encode(value)
+        if counted is True or text in counted:
+            yield pointer, text
     children = fields.get("children", {})
     if isinstance(value, dict):
         for name, child in children.items():

@@ -151,8 +151,8 @@ def _groups(
         for part in portions(
             sized, _BATCH_SIZE, _MAX_COMPRESSED_BYTES, lambda line: line.compressed_size
         ):
-            found = BatchLine.objects.filter(id__in=[line.id for line in part])
-            packed = dict(found.values_list("id", "job"))
+            rows = BatchLine.objects.filter(id__in=[line.id for line in part])
+            packed = dict(rows.values_list("id", "job"))
             for line in part:
                 line.job = packed.pop(line.id, b"")
                 if not line.job:
@@ -188,20 +188,20 @@ def _wait(batch: Batch, numbers: Sequence[int]) -> None:
     logger.info("%s waits: a budget of its key or organization is spent", batch.id)
 
 
-def mark_sent(found: list[BatchLine]) -> list[BatchLine]:
+def mark_sent(waiting_lines: list[BatchLine]) -> list[BatchLine]:
     """Mark waiting lines as sent. Returns the lines to send.
 
     A feeder that stalled until it lost its lock may compete with another one here. Lines that the
     other one sent and that have ended must not run again. Lines that have not ended may be sent
     twice, because Redis ignores the second submission.
     """
-    ids = [line.id for line in found]
+    ids = [line.id for line in waiting_lines]
     waiting = BatchLine.objects.filter(id__in=ids, state=LineState.WAITING)
     if waiting.update(state=LineState.SENT) == len(ids):
-        return found
+        return waiting_lines
     sent = BatchLine.objects.filter(id__in=ids, state=LineState.SENT)
     unanswered = set(sent.values_list("id", flat=True))
-    return [line for line in found if line.id in unanswered]
+    return [line for line in waiting_lines if line.id in unanswered]
 
 
 def restore_lost(store: SyncStore) -> int:
@@ -229,6 +229,6 @@ def cancel_closing(store: SyncStore) -> int:
     return cancelled
 
 
-def _with_batches(found: QuerySet[BatchLine]) -> list[BatchLine]:
+def _with_batches(sent: QuerySet[BatchLine]) -> list[BatchLine]:
     """Load sent lines without their jobs. The send windows limit their number."""
-    return list(found.select_related("batch").only("number", "batch__job_prefix"))
+    return list(sent.select_related("batch").only("number", "batch__job_prefix"))

@@ -125,8 +125,8 @@ def _write(file: File, content: Content[Any], keep: timedelta) -> File:
     try:
         file.content.save(file.id, content, save=False)
         file.bytes, file.expires_at = content.size or 0, file.created_at + keep
-        written = {name: getattr(file, name) for name in ("content", "bytes", "expires_at")}
-        if not mine.update(**written):
+        values = {name: getattr(file, name) for name in ("content", "bytes", "expires_at")}
+        if not mine.update(**values):
             _delete_unowned(file)
             raise FileLostError(file.id)
     except BaseException:
@@ -147,10 +147,10 @@ def _delete(files: QuerySet[File]) -> int:
     """Delete these files. Returns their number. The rows are locked, because QuerySet.delete()
     deletes by id what it has read, even if a writer has changed it meanwhile."""
     with transaction.atomic():
-        found = list(files.select_for_update())
-        for file in found:
+        rows = list(files.select_for_update())
+        for file in rows:
             file.delete()
-    return len(found)
+    return len(rows)
 
 
 def open_file(file: File) -> IO[bytes]:

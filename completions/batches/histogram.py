@@ -63,5 +63,5 @@ class Histogram:
         if not self.count:
             return None
         quantiles = {name: self.quantile(share) for name, share in SHOWN.items()}
-        found = {"mean": self.sum / self.count, **quantiles, "max": self.most}
-        return {name: round(number, digits or None) for name, number in found.items()}
+        summary = {"mean": self.sum / self.count, **quantiles, "max": self.most}
+        return {name: round(number, digits or None) for name, number in summary.items()}

@@ -59,10 +59,10 @@ def _locate_lines(batch: Batch, numbers: Iterable[int]) -> Iterator[tuple[int | 
         return
     with opened as content:
         lines, end = enumerate(split_lines(content), 1), 0
-        for wanted in numbers:
+        for target in numbers:
             for number, text in lines:
                 end += len(text)
-                if number == wanted:
+                if number == target:
                     yield end - len(text), len(text)
                     break
             else:

@@ -45,9 +45,9 @@ def is_blank(line: bytes) -> bool:
     return not line.strip(_WHITESPACE.encode())
 
 
-def groups(found: Iterator[tuple[int, bytes]]) -> Iterator[list[tuple[int, bytes]]]:
+def groups(numbered: Iterator[tuple[int, bytes]]) -> Iterator[list[tuple[int, bytes]]]:
     """Group lines, within MAX_GROUP_LINES and MAX_GROUP_BYTES."""
-    return portions(found, MAX_GROUP_LINES, MAX_GROUP_BYTES, lambda line: len(line[1]))
+    return portions(numbered, MAX_GROUP_LINES, MAX_GROUP_BYTES, lambda line: len(line[1]))
 
 
 def parse(text: bytes, endpoint: str) -> dict[str, Any]:

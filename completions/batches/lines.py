@@ -77,9 +77,9 @@ def parse_job_id(job_id: str) -> tuple[str, int]:
 def iterate_lines(batch: Batch) -> Iterator[BatchLine]:
     """Yield all lines by number, holding BATCH_SIZE in memory."""
     number = 0
-    while found := read_next_lines(batch, number):
-        yield from found
-        number = found[-1].number
+    while page := read_next_lines(batch, number):
+        yield from page
+        number = page[-1].number
 
 
 def read_next_lines(batch: Batch, number: int) -> list[BatchLine]:

@@ -45,9 +45,9 @@ def prepare(batch: Batch, now: datetime) -> tuple[Batch, File]:
     failed = inputs.get(id=batch.error_file_id)
     close_old_connections()
     with files.open_file(failed) as content:
-        wanted = {json.loads(line)["custom_id"] for line in split_lines(content)}
+        custom_ids = {json.loads(line)["custom_id"] for line in split_lines(content)}
     with files.open_file(sent) as content:
-        return copy_batch(batch, _choose_lines(content, wanted))
+        return copy_batch(batch, _choose_lines(content, custom_ids))
 
 
 def copy_batch(batch: Batch, sent: Iterable[bytes]) -> tuple[Batch, File]:

@@ -86,10 +86,10 @@ def _store_answers(batch: Batch, answers: dict[int, Answer], build_of: BuildOf) 
     unended = batch.lines.filter(number__in=answers, state__in=OPEN_LINES)
     columns = ("id", "number", "job") if batch.receipts else ("id", "number")
     ended = list(unended.only(*columns))
-    kept = [answers[line.number] for line in ended]
+    in_order = [answers[line.number] for line in ended]
     summary = Summary(batch.counted_fields, batch.summary)
     rows = []
-    for line, each in zip(ended, kept, strict=True):
+    for line, each in zip(ended, in_order, strict=True):
         outcome = BatchStatus.EXPIRED if each.timed_out else batch.outcome
         result = each.result or lines.make_unanswered_result(outcome, each.meta)
         if batch.receipts and each.succeeded:
@@ -101,7 +101,7 @@ def _store_answers(batch: Batch, answers: dict[int, Answer], build_of: BuildOf) 
         return
     update_each(BatchLine, ("state", "result", "job"), ("id",), rows)
     gained: Counter[str] = Counter()
-    for each in kept:
+    for each in in_order:
         gained["completed" if each.succeeded else "failed"] += 1
         gained["reasoning_tokens"] += each.reasoning_tokens
         for name in ("prompt_tokens", "cached_tokens", "completion_tokens"):

@@ -124,14 +124,14 @@ def _group_neighbours(
 
 
 def iterate_matches(
-    batch: Batch, wanted: Criteria, contents: Contents, after: int = 0
+    batch: Batch, criteria: Criteria, contents: Contents, after: int = 0
 ) -> Iterator[tuple[BatchResult, bytes | None]]:
     """Yield every line after `after` that the query finds, with its output, or with None if its
     text does not match."""
     # Files of earlier versions hold some characters raw that files now hold as escapes.
-    terms = {encode(wanted.text)[1:-1].lower() for encode in (encode_line, orjson.dumps)}
+    terms = {encode(criteria.text)[1:-1].lower() for encode in (encode_line, orjson.dumps)}
     # Pages with `after`, not a cursor: a long transaction would hold up SQLite's checkpoints.
-    while part := list(wanted.rows(batch, after)[:_BATCH_SIZE]):
+    while part := list(criteria.rows(batch, after)[:_BATCH_SIZE]):
         for some in portions(part, _BATCH_SIZE, _MAX_BYTES, lambda row: row.size):
             for row, text in zip(some, contents.read_outputs(some), strict=True):
                 yield row, text if any(term in text.lower() for term in terms) else None
@@ -139,19 +139,19 @@ def iterate_matches(
 
 
 def find_page(
-    batch: Batch, wanted: Criteria, contents: Contents, after: int, most: int, seconds: float
+    batch: Batch, criteria: Criteria, contents: Contents, after: int, most: int, seconds: float
 ) -> Page:
     """Find at most `most` matching lines after a number, within a bounded time."""
     late = time.monotonic() + seconds
-    if not wanted.text:  # SQL alone suffices
-        rows = list(wanted.rows(batch, after)[: most + 1])
-        shown = _fit_page(rows[:most])
-        last = shown[-1].number if shown else after
-        outputs = contents.read_outputs(shown)
-        return Page(list(zip(shown, outputs, strict=True)), last, len(rows) > len(shown))
+    if not criteria.text:  # SQL alone suffices
+        rows = list(criteria.rows(batch, after)[: most + 1])
+        page = _fit_page(rows[:most])
+        last = page[-1].number if page else after
+        outputs = contents.read_outputs(page)
+        return Page(list(zip(page, outputs, strict=True)), last, len(rows) > len(page))
     lines: list[tuple[BatchResult, bytes]] = []
     size = 0
-    for count, (row, text) in enumerate(iterate_matches(batch, wanted, contents, after)):
+    for count, (row, text) in enumerate(iterate_matches(batch, criteria, contents, after)):
         is_full = len(lines) == most or (lines and size + row.size > _PAGE_BYTES)
         if is_full or (count and time.monotonic() > late):
             return Page(lines, after, True)
@@ -175,21 +175,21 @@ def _fit_page(rows: list[BatchResult]) -> list[BatchResult]:
 def count_results(batch: Batch) -> list[tuple[bool, str, int]]:
     """Count all lines as (completed, reason, number of lines), most frequent first."""
     grouped = BatchResult.objects.filter(batch=batch).order_by().values_list("completed", "reason")
-    found = [(completed, reason, n) for completed, reason, n in grouped.annotate(n=Count("id"))]
-    return sorted(found, key=lambda each: -each[2])
+    counts = [(completed, reason, n) for completed, reason, n in grouped.annotate(n=Count("id"))]
+    return sorted(counts, key=lambda each: -each[2])
 
 
-def iterate_requests(batch: Batch, wanted: Criteria, contents: Contents) -> Iterator[bytes]:
+def iterate_requests(batch: Batch, criteria: Criteria, contents: Contents) -> Iterator[bytes]:
     """Yield the requests of all matching lines, as they were sent."""
-    for row, text in iterate_matches(batch, wanted, contents):
+    for row, text in iterate_matches(batch, criteria, contents):
         if text is not None and (sent := decode_line(contents.read_request(row))):
             yield escape_line_breaks(sent.encode()) + b"\n"
 
 
-def iterate_outputs(batch: Batch, wanted: Criteria, contents: Contents) -> Iterator[bytes]:
+def iterate_outputs(batch: Batch, criteria: Criteria, contents: Contents) -> Iterator[bytes]:
     """Yield the output lines that match, joined into pieces of about _MAX_BYTES."""
     piece = bytearray()
-    for _, text in iterate_matches(batch, wanted, contents):
+    for _, text in iterate_matches(batch, criteria, contents):
         piece += text or b""
         if len(piece) >= _MAX_BYTES:
             yield bytes(piece)

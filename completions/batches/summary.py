@@ -80,22 +80,22 @@ class Summary:
 
     def as_summary(self) -> dict[str, Any]:
         """Return the extension `summary` of the batch object."""
-        shown: dict[str, Any] = {
+        summary: dict[str, Any] = {
             "finish_reasons": dict(self._ends.most_common()),
             "errors": dict(self._errors.most_common()),
             **{name: each.as_summary(_HISTOGRAMS[name]) for name, each in self._numbers.items()},
         }
         if self.counted_fields is not None:
-            shown["documents"] = self._documents
-            shown["values"] = {
+            summary["documents"] = self._documents
+            summary["values"] = {
                 pointer: [
                     {"value": OTHERS if value == OTHERS else orjson.loads(value), "count": count}
                     for value, count in counts.most_common()
                 ]
                 for pointer, counts in self._values.items()
             }
-            shown["cut"] = dict(self._cut.most_common())
-        return shown
+            summary["cut"] = dict(self._cut.most_common())
+        return summary
 
 
 def _count(counts: Counter[str], name: str) -> None:

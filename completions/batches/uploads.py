@@ -156,12 +156,12 @@ def _is_pending(upload: Upload) -> bool:
 
 def _order_parts(upload: Upload, part_ids: Sequence[str]) -> list[UploadPart]:
     """Return the parts with these ids, which must make up the whole file. Raises FieldError."""
-    known = {part.id: part for part in upload.parts.all()}
-    if not known and not _is_pending(upload):
+    by_id = {part.id: part for part in upload.parts.all()}
+    if not by_id and not _is_pending(upload):
         raise NotPendingError
     parts = []
     for part_id in part_ids:
-        if (part := known.pop(part_id, None)) is None:
+        if (part := by_id.pop(part_id, None)) is None:
             message = f"{part_id[:64]} is not a part of this upload, or is named twice."
             raise FieldError(message, "part_ids")
         parts.append(part)

@@ -99,8 +99,8 @@ def make_file(batch: Batch, file_id: str) -> File:
 
 def delete_lines(batch: Batch) -> None:
     """Delete the lines in short transactions, so that other writers can run in between."""
-    while found := list(batch.lines.values_list("id", flat=True)[:_DELETE_BATCH_SIZE]):
-        BatchLine.objects.filter(id__in=found).delete()
+    while ids := list(batch.lines.values_list("id", flat=True)[:_DELETE_BATCH_SIZE]):
+        BatchLine.objects.filter(id__in=ids).delete()
 
 
 def delete_left_lines() -> None:
@@ -116,8 +116,8 @@ async def read_partial(batch: Batch, answered: bool) -> AsyncIterator[bytes]:
     If the batch ends in the meantime, the rest is read from the file.
     """
     number = 0
-    while (found := await sync_to_async(_results)(batch, answered, number)) is not None:
-        text, last = found
+    while (page := await sync_to_async(_results)(batch, answered, number)) is not None:
+        text, last = page
         if last == number:
             return
         if text:
@@ -133,16 +133,16 @@ async def read_partial(batch: Batch, answered: bool) -> AsyncIterator[bytes]:
 def _results(batch: Batch, answered: bool, number: int) -> tuple[bytes, int] | None:
     """Return the output for the next lines after this number, and the number of the last of them;
     None if the batch has ended."""
-    found = lines.read_next_lines(batch, number)
+    page = lines.read_next_lines(batch, number)
     # Rows are deleted after the end, so rows read before it are complete.
     if not Batch.objects.filter(id=batch.id, status__in=UNFINISHED).exists():
         return None
     text = b"".join(
         lines.output_line(batch, line, lines.read_result(batch, line))
-        for line in found
+        for line in page
         if line.result and (line.state == LineState.COMPLETED) == answered
     )
-    return text, found[-1].number if found else number
+    return text, page[-1].number if page else number
 
 
 def _read_stored(batch: Batch, answered: bool, number: int) -> Iterator[bytes]:

@@ -118,9 +118,9 @@ async def is_admitted(job: JobRecord) -> bool:
 
 
 async def poll(
-    view: View, principal: Principal, wait: float, known: str | None = None, meta: bool = False
+    view: View, principal: Principal, wait: float, etags: str | None = None, meta: bool = False
 ) -> JSONResponse:
-    """Return the state of a job now, or as soon as it ends within `wait` seconds. `known` are the
+    """Return the state of a job now, or as soon as it ends within `wait` seconds. `etags` are the
     ETags that the client has; `meta` adds how the job ran, once it has ended. Raises APIError."""
     job = await find_job(type(view), view.id, principal)
     outcome = Outcome(view.collected())
@@ -132,7 +132,7 @@ async def poll(
     headers = {"ETag": f'W/"{job.state}-{job.sequence_number}"'}
     if not job.has_ended:
         headers["Retry-After"] = "1"
-    if known is not None and headers["ETag"] in (each.strip() for each in known.split(",")):
+    if etags is not None and headers["ETag"] in (each.strip() for each in etags.split(",")):
         return JSONResponse(status=304, headers=headers)
     body = outcome.collected.polled(job)
     if meta and job.has_ended:

@@ -38,10 +38,10 @@ def read_key(
 
 async def find_first_job(key: IdempotencyKey, api_key_id: int) -> str | None:
     """Find the id of the job that used the key before. Raises APIError for a different body."""
-    found = await durable.find_by_key(key, api_key_id, timezone.now())
-    if found is None:
+    job = await durable.find_by_key(key, api_key_id, timezone.now())
+    if job is None:
         return None
-    job_id, body_digest = found
+    job_id, body_digest = job
     if body_digest != key.body_digest:
         raise APIError("idempotency_key_reused", param=HEADER)
     return job_id

@@ -34,8 +34,8 @@ class Preferences:
 
 def read_flag(request: Request, name: str) -> bool:
     """Read a query parameter that is `true`, `1`, `false`, `0` or absent."""
-    given = request.query_params.get(name) if request.META["QUERY_STRING"] else None
-    return _parse_boolean(given, name)
+    text = request.query_params.get(name) if request.META["QUERY_STRING"] else None
+    return _parse_boolean(text, name)
 
 
 def wants_meta(request: Request) -> bool:
@@ -43,8 +43,8 @@ def wants_meta(request: Request) -> bool:
     return _parse_boolean(request.META.get("HTTP_X_INCLUDE_META"), META_HEADER)
 
 
-def _parse_boolean(given: str | None, name: str) -> bool:
-    word = "false" if given is None else given.lower()
+def _parse_boolean(text: str | None, name: str) -> bool:
+    word = "false" if text is None else text.lower()
     if word not in ("true", "1", "false", "0"):
         raise invalid_parameter(name, word, "true or false")
     return word in ("true", "1")
@@ -52,20 +52,20 @@ def _parse_boolean(given: str | None, name: str) -> bool:
 
 def read_seconds(request: Request, name: str, most: float) -> float:
     """Read a query parameter in seconds, capped at `most`; 0 when absent."""
-    given = request.query_params.get(name, "0")
-    if not re.fullmatch(r"[0-9]{1,6}(\.[0-9]+)?", given):
-        raise invalid_parameter(name, given, "a number of seconds")
-    return min(float(given), most)
+    text = request.query_params.get(name, "0")
+    if not re.fullmatch(r"[0-9]{1,6}(\.[0-9]+)?", text):
+        raise invalid_parameter(name, text, "a number of seconds")
+    return min(float(text), most)
 
 
 def read_cursor(request: Request) -> int:
     """Read the sequence number after which the stream continues; 0 for the whole stream."""
-    for name, given in (
+    for name, text in (
         ("starting_after", request.query_params.get("starting_after")),
         ("Last-Event-ID", request.headers.get("Last-Event-ID")),
     ):
-        if given is not None:
-            if not re.fullmatch(r"[0-9]{1,15}", given):
-                raise invalid_parameter(name, given, "a sequence number")
-            return int(given)
+        if text is not None:
+            if not re.fullmatch(r"[0-9]{1,15}", text):
+                raise invalid_parameter(name, text, "a sequence number")
+            return int(text)
     return 0

@@ -53,14 +53,14 @@ async def count_request(principal: Principal) -> dict[str, str]:
 
 def make_headers(remaining: Remaining) -> dict[str, str]:
     """Return the `x-ratelimit-*` headers for the key's limits."""
-    shown = {}
+    headers = {}
     for name in ("requests", "tokens"):
         allowance: Allowance | None = getattr(remaining, name)
         if allowance is not None:
-            shown[f"x-ratelimit-limit-{name}"] = str(allowance.limit)
-            shown[f"x-ratelimit-remaining-{name}"] = str(allowance.remaining)
-            shown[f"x-ratelimit-reset-{name}"] = format_duration(allowance.seconds_to_full)
-    return shown
+            headers[f"x-ratelimit-limit-{name}"] = str(allowance.limit)
+            headers[f"x-ratelimit-remaining-{name}"] = str(allowance.remaining)
+            headers[f"x-ratelimit-reset-{name}"] = format_duration(allowance.seconds_to_full)
+    return headers
 
 
 def refuse_limit(reached: LimitReachedError, limits: Limits, most_tokens: int) -> APIError:
@@ -75,8 +75,8 @@ def refuse_limit(reached: LimitReachedError, limits: Limits, most_tokens: int) -
         "Retry-After": str(max(1, math.ceil(reached.retry_after))),
         "retry-after-ms": str(max(1, math.ceil(reached.retry_after * 1000))),
     }  # fmt: skip
-    known = {**make_headers(reached.remaining), **retry}
-    return APIError(name, message + (advice if never else wait), headers=known)
+    headers = {**make_headers(reached.remaining), **retry}
+    return APIError(name, message + (advice if never else wait), headers=headers)
 
 
 _BUDGETS = {

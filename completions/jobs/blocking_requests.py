@@ -113,8 +113,8 @@ class BlockingRequests:
         for job_id, state in zip(job_ids, states, strict=True):
             if state in _ENDED:
                 self.note_end(job_id)
-        known = {job_id for job_id, state in zip(job_ids, states, strict=True) if state}
-        absent = self._awaited.intersection(job_ids) - known
+        present = {job_id for job_id, state in zip(job_ids, states, strict=True) if state}
+        absent = self._awaited.intersection(job_ids) - present
         for job_id in absent & self._absent:
             _resolve(self._waiting[job_id], LookupError(f"Redis has lost {job_id}"))
         self._absent = absent

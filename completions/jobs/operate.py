@@ -40,27 +40,27 @@ def list_open_jobs(store: SyncStore) -> tuple[list[JobRecord], int]:
     pipeline = client.pipeline(transaction=False)
     for job_id in ids:
         pipeline.hmget(keys.job(job_id.decode()), _LISTED)
-    found = [
+    jobs = [
         JobRecord.read(job_id.decode(), dict(zip(_LISTED, values, strict=True)))
         for job_id, values in zip(ids, pipeline.execute(), strict=True)
         if values[0] is not None
     ]
-    return sorted((job for job in found if not job.has_ended), key=lambda job: job.created), total
+    return sorted((job for job in jobs if not job.has_ended), key=lambda job: job.created), total
 
 
 def count_queued(store: SyncStore) -> Counter[tuple[str, str]]:
     """Count the queued jobs by model and kind. All open jobs are counted, however many."""
     client, keys = store.client, store.keys
     ids = cast("list[bytes]", client.zrange(keys.open, 0, -1))
-    found = Counter[tuple[str, str]]()
+    counts = Counter[tuple[str, str]]()
     for first in range(0, len(ids), MAX_LISTED):
         pipeline = client.pipeline(transaction=False)
         for job_id in ids[first : first + MAX_LISTED]:
             pipeline.hmget(keys.job(job_id.decode()), "state", "model", "kind")
         for state, model, kind in pipeline.execute():
             if state == b"queued":
-                found[model.decode(), kind.decode()] += 1
-    return found
+                counts[model.decode(), kind.decode()] += 1
+    return counts
 
 
 def read_job(store: SyncStore, job_id: str) -> JobRecord | None:
@@ -71,9 +71,9 @@ def read_job(store: SyncStore, job_id: str) -> JobRecord | None:
 
 def find_jobs(store: SyncStore, text: str) -> list[JobRecord]:
     """Find the job with this id, or else open jobs of the HTTP request with this id."""
-    found = read_job(store, text)
-    if found is not None:
-        return [found]
+    match = read_job(store, text)
+    if match is not None:
+        return [match]
     return [job for job in list_open_jobs(store)[0] if text and job.request_id == text]
 
 

@@ -43,5 +43,5 @@ def find_missing(store: SyncStore, job_ids: Sequence[str]) -> list[str]:
     pipeline = store.client.pipeline(transaction=False)
     for job_id in job_ids:
         pipeline.exists(store.keys.job(job_id))
-    known = pipeline.execute()
-    return [job_id for job_id, there in zip(job_ids, known, strict=True) if not there]
+    present = pipeline.execute()
+    return [job_id for job_id, there in zip(job_ids, present, strict=True) if not there]

@@ -70,13 +70,13 @@ async def list_workers(store: AsyncStore) -> list[WorkerRecord]:
 
 
 def _records(replies: Iterable[tuple[bytes, bytes, int, int]]) -> list[WorkerRecord]:
-    found = []
+    records = []
     for worker_id, beat, ttl, drain_wanted in sorted(replies):
         facts = orjson.loads(beat)
         age = max(0.0, HEARTBEAT_TTL - ttl / 1000)
         model = facts.pop("model")
-        found.append(WorkerRecord(worker_id.decode(), model, facts, age, bool(drain_wanted)))
-    return found
+        records.append(WorkerRecord(worker_id.decode(), model, facts, age, bool(drain_wanted)))
+    return records
 
 
 _MAX_BUILDS = 1000
@@ -121,8 +121,8 @@ async def read_metrics_pages(store: AsyncStore) -> list[MetricsPage]:
     workers = await list_workers(store)
     if not workers:
         return []
-    found = await store.client.mget([store.keys.metrics(worker.id) for worker in workers])
-    pages = cast("list[bytes | None]", found)
+    replies = await store.client.mget([store.keys.metrics(worker.id) for worker in workers])
+    pages = cast("list[bytes | None]", replies)
     return [
         MetricsPage(worker.id, worker.model, page.decode())
         for worker, page in zip(workers, pages, strict=True)

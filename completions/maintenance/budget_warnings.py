@@ -32,8 +32,8 @@ def warn(now: datetime) -> list[BudgetWarning]:
         *_find_due("organization_id", _find_with_budget(organizations), now),
     ]
     scopes = {warning.scope for warning in due}
-    known = set(BudgetWarning.objects.filter(scope__in=scopes).values_list(*_IDENTITY))
-    new = [each for each in due if tuple(getattr(each, name) for name in _IDENTITY) not in known]
+    stored = set(BudgetWarning.objects.filter(scope__in=scopes).values_list(*_IDENTITY))
+    new = [each for each in due if tuple(getattr(each, name) for name in _IDENTITY) not in stored]
     BudgetWarning.objects.bulk_create(new, ignore_conflicts=True)
     for warning in new:
         logger.warning(

@@ -8,35 +8,35 @@ from completions.models import ApiKey
 from completions.models.organizations import parse_public_id
 
 
-def find_only_key(wanted: str) -> ApiKey:
+def find_only_key(text: str) -> ApiKey:
     """Return the unrevoked key with this name, or with a secret that begins like this. A rotated
     key has two secrets until the grace of the old one ends. Raises CommandError."""
-    found = [key for key in _find_keys(wanted) if key.revoked_at is None]
-    if not found:
-        raise CommandError(f"no unrevoked key matches {wanted!r}")
-    if len(found) > 1:
-        candidates = "\n".join(f"  sk-{key.public_id}  {describe_key(key)}" for key in found)
+    keys = [key for key in _find_keys(text) if key.revoked_at is None]
+    if not keys:
+        raise CommandError(f"no unrevoked key matches {text!r}")
+    if len(keys) > 1:
+        candidates = "\n".join(f"  sk-{key.public_id}  {describe_key(key)}" for key in keys)
         raise CommandError(
-            f"{wanted!r} matches {len(found)} keys; name one by the beginning of its secret:\n"
+            f"{text!r} matches {len(keys)} keys; name one by the beginning of its secret:\n"
             f"{candidates}"
         )
-    return found[0]
+    return keys[0]
 
 
-def _find_keys(wanted: str) -> list[ApiKey]:
+def _find_keys(text: str) -> list[ApiKey]:
     stored = ApiKey.objects.select_related("organization")
-    by_name = list(stored.filter(name=wanted))
-    beginning = parse_public_id(wanted)
+    by_name = list(stored.filter(name=text))
+    beginning = parse_public_id(text)
     if by_name or not beginning:
         return by_name
     # Public ids are case-sensitive; SQLite's prefix search is not.
-    found = stored.filter(
+    keys = stored.filter(
         Q(public_id__startswith=beginning) | Q(previous_public_id__startswith=beginning)
     )
     now = timezone.now()
     return [
         key
-        for key in found
+        for key in keys
         if any(public_id.startswith(beginning) for public_id in key.working_public_ids(now))
     ]
 

@@ -134,8 +134,8 @@ class ApiKeyQuerySet(models.QuerySet["ApiKey"]):
 
     def with_secrets(self, public_ids: Iterable[str]) -> "ApiKeyQuerySet":
         """Select keys whose current or previous secret has one of these public ids."""
-        wanted = [public_id for public_id in public_ids if public_id]
-        return self.filter(Q(public_id__in=wanted) | Q(previous_public_id__in=wanted))
+        ids = [public_id for public_id in public_ids if public_id]
+        return self.filter(Q(public_id__in=ids) | Q(previous_public_id__in=ids))
 
 
 class ApiKey(Budgets):

@@ -16,11 +16,11 @@ def update_each(
     Django's `bulk_update` builds one large expression instead, which takes longer than the update.
     """
     quote = connection.ops.quote_name
-    known = {field.attname: field for field in model._meta.concrete_fields}
-    fields = [known[name] for name in (*changed, *by)]
+    by_name = {field.attname: field for field in model._meta.concrete_fields}
+    fields = [by_name[name] for name in (*changed, *by)]
     columns = [f"{quote(str(field.column))} = %s" for field in fields]
-    changes, found = ", ".join(columns[: len(changed)]), " AND ".join(columns[len(changed) :])
-    statement = f"UPDATE {quote(model._meta.db_table)} SET {changes} WHERE {found}"  # noqa: S608 - the model's names
+    changes, conditions = ", ".join(columns[: len(changed)]), " AND ".join(columns[len(changed) :])
+    statement = f"UPDATE {quote(model._meta.db_table)} SET {changes} WHERE {conditions}"  # noqa: S608 - the model's names
     values = [
         [
             field.get_db_prep_save(value, connection)

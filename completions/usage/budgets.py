@@ -66,12 +66,12 @@ def _sum_all_spent(scope: str, now: datetime, ended: Sequence[EndedJob]) -> Spen
     owner, owner_id = "api_key_id" if scope[0] == "k" else "organization_id", int(scope[1:])
     own = [job for job in ended if getattr(job, owner) == owner_id]
     while True:
-        known = _find_recorded(own)
+        recorded = _find_recorded(own)
         spent = sum_spent(owner, [owner_id], now)[owner_id]
-        if _find_recorded(own) == known:  # otherwise jobs were settled during the query
+        if _find_recorded(own) == recorded:  # otherwise jobs were settled during the query
             break
     for job in own:
-        if job.id not in known:
+        if job.id not in recorded:
             spent = spent.plus(job, now)
     return spent
 
@@ -87,8 +87,8 @@ def sum_spent(owner: str, ids: Collection[int], now: datetime) -> dict[int, Spen
         daily_tokens=Sum(tokens, filter=today), monthly_tokens=Sum(tokens),
         daily_cost=Sum("cost_nanos", filter=today), monthly_cost=Sum("cost_nanos"),
     )  # fmt: skip
-    found = {row[owner]: Spent(*(row[name] or 0 for name in Spent._fields)) for row in rows}
-    return {each: found.get(each, Spent()) for each in ids}
+    sums = {row[owner]: Spent(*(row[name] or 0 for name in Spent._fields)) for row in rows}
+    return {each: sums.get(each, Spent()) for each in ids}
 
 
 def _midnight(now: datetime) -> datetime:

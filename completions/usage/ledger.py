@@ -51,8 +51,8 @@ def record(jobs: Sequence[EndedJob]) -> None:
 
 def _select_owned(jobs: Sequence[EndedJob]) -> list[EndedJob]:
     """Return the jobs whose key and organization still exist."""
-    found = ApiKey.objects.filter(id__in={job.api_key_id for job in jobs})
-    keys = set(found.values_list("id", flat=True))
+    stored = ApiKey.objects.filter(id__in={job.api_key_id for job in jobs})
+    keys = set(stored.values_list("id", flat=True))
     owners = Organization.objects.filter(id__in={job.organization_id for job in jobs})
     organizations = set(owners.values_list("id", flat=True))
     return [j for j in jobs if j.api_key_id in keys and j.organization_id in organizations]

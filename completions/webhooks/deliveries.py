@@ -32,12 +32,12 @@ def send_due(now: datetime) -> int:
     due = WebhookDelivery.objects.select_related("endpoint").filter(
         due_at__lte=now, endpoint__enabled=True
     )
-    found = list(due.annotate(turn=turn).order_by("turn", "due_at")[:BATCH_SIZE])
-    if not found:
+    deliveries = list(due.annotate(turn=turn).order_by("turn", "due_at")[:BATCH_SIZE])
+    if not deliveries:
         return 0
-    with ThreadPoolExecutor(len(found)) as threads:  # a server that hangs delays no other
-        answers = list(threads.map(_send, found))
-    return sum(map(_record, found, answers))
+    with ThreadPoolExecutor(len(deliveries)) as threads:  # a server that hangs delays no other
+        answers = list(threads.map(_send, deliveries))
+    return sum(map(_record, deliveries, answers))
 
 
 class _Answer(NamedTuple):

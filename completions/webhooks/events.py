@@ -33,8 +33,8 @@ def collect(now: datetime) -> int:
     made = 0
     for endpoint in WebhookEndpoint.objects.filter(enabled=True, organization__suspended_at=None):
         since = max(endpoint.created_at, now - LOOKED_BACK)
-        found = [*_collect_batches(endpoint, since), *_collect_warnings(endpoint, since)]
-        made += len(WebhookDelivery.objects.bulk_create(found, ignore_conflicts=True))
+        deliveries = [*_collect_batches(endpoint, since), *_collect_warnings(endpoint, since)]
+        made += len(WebhookDelivery.objects.bulk_create(deliveries, ignore_conflicts=True))
     return made
 
 
@@ -55,9 +55,9 @@ def _collect_warnings(endpoint: WebhookEndpoint, since: datetime) -> Iterator[We
     warnings = BudgetWarning.objects.select_related("organization", "api_key").filter(
         organization_id=endpoint.organization_id, created_at__gte=since
     )
-    known = {subject for (subject,) in delivered}
+    subjects = {subject for (subject,) in delivered}
     for warning in warnings:
-        if str(warning.pk) not in known:
+        if str(warning.pk) not in subjects:
             data = {
                 "message": str(warning), "budget": warning.budget, "percent": warning.percent,
                 "period": warning.period.isoformat(),

@@ -52,11 +52,11 @@ def post(url: str, body: bytes, headers: Mapping[str, str], allows_private: bool
 
 def _check_addresses(host: str, port: int, allows_private: bool) -> Sequence[str]:
     """Return the host's addresses, all of which must be allowed."""
-    found = [str(row[4][0]) for row in getaddrinfo(host, port, type=SOCK_STREAM)]
-    for address in found:
+    addresses = [str(row[4][0]) for row in getaddrinfo(host, port, type=SOCK_STREAM)]
+    for address in addresses:
         if not allows_private and not _is_public(address):
             raise RefusedError(f"{host} resolves to {address}, which is not a public address")
-    return found
+    return addresses
 
 
 def _connect(addresses: Sequence[str], port: int, deadline: float) -> socket:

@@ -91,11 +91,11 @@ class Collector:
         """Take the body of one request into account. A body that is not an object was refused."""
         if not isinstance(body, dict):
             return
-        given = {name: body[name] for name in CONSTRAINTS if body.get(name) is not None}
-        key = blake2b(json.dumps(given).encode(), digest_size=16).digest()
+        constraints = {name: body[name] for name in CONSTRAINTS if body.get(name) is not None}
+        key = blake2b(json.dumps(constraints).encode(), digest_size=16).digest()
         if key not in self._seen:
             self._seen.add(key)
-            self._take(_infer_answer_type(given))
+            self._take(_infer_answer_type(constraints))
         if _has_several_choices(body):
             self._optional.add(OTHER_TEXTS)
         if body.get("tools"):
@@ -124,9 +124,9 @@ class Collector:
         return Columns((*before, *answers, *after, *optional), whole)
 
 
-def _infer_answer_type(given: Mapping[str, Any]) -> Type | None:
+def _infer_answer_type(constraints: Mapping[str, Any]) -> Type | None:
     try:
-        constraint = given_constraint(_FIELDS.read(given))
+        constraint = given_constraint(_FIELDS.read(constraints))
         schema = find_schema(constraint)
     except (FieldError, ValueError):  # such a line was refused
         return None
@@ -147,23 +147,23 @@ def _make_answer_columns(type: Type) -> list[Column]:
     if not isinstance(type, Struct) or len(type.fields) > MAX_PROPERTIES:
         return [Column(WHOLE, make_storable(type))]
     taken = set(_TAKEN)
-    found = []
+    columns = []
     for name, each in type.fields.items():
         column = _choose_name(name, taken)
         taken.add(column.casefold())
-        found.append(Column(column, make_storable(each), name))
-    return found
+        columns.append(Column(column, make_storable(each), name))
+    return columns
 
 
 def _choose_name(name: str, taken: Iterable[str]) -> str:
     """Choose a name for the column of a property that both Parquet's readers and PostgreSQL
     take."""
-    wanted = "".join(each if each.isprintable() else "_" for each in name)
+    readable = "".join(each if each.isprintable() else "_" for each in name)
     if name.casefold() in taken or not is_name(name):
-        wanted = f"{WHOLE}_{wanted}"
-    cut, number = wanted, 1
+        readable = f"{WHOLE}_{readable}"
+    cut, number = readable, 1
     while len(cut.encode()) > _MAX_BYTES or cut.casefold() in taken:
         number += 1
         mark = f"_{number}"
-        cut = wanted.encode()[: _MAX_BYTES - len(mark)].decode(errors="ignore") + mark
+        cut = readable.encode()[: _MAX_BYTES - len(mark)].decode(errors="ignore") + mark
     return cut

@@ -76,9 +76,9 @@ def _to_double(number: int | float) -> float:
     """Convert a number to a double. Raises MisfitError for an integer that would be rounded: it may
     be an identifier."""
     try:
-        found = float(number)
+        double = float(number)
     except OverflowError as error:
         raise MisfitError from error
-    if found != number:
+    if double != number:
         raise MisfitError
-    return found
+    return double

@@ -42,8 +42,8 @@ class ParquetFile:
                 self._alone(draft),
                 closing(parquet.ParquetWriter(draft, schema, compression="zstd")) as writer,
             ):
-                found = source.rows(columns)
-                for rows in portions(found, GROUP_ROWS, GROUP_BYTES, lambda row: row.size):
+                exported = source.rows(columns)
+                for rows in portions(exported, GROUP_ROWS, GROUP_BYTES, lambda row: row.size):
                     fields = [_fields(row, columns.all, report) for row in rows]
                     writer.write_table(arrow.Table.from_pylist(fields, schema))
                 writer.close()

@@ -98,18 +98,18 @@ class Table:
         key = SQL("PRIMARY KEY ({})").format(Identifier("custom_id"))
         create = SQL("CREATE TABLE IF NOT EXISTS {} ({}, {})")
         connection.execute(create.format(self._name, SQL(", ").join(rows), key))
-        known = dict(connection.execute(_COLUMNS, [name]).fetchall())
-        _require_ours(name, known)
+        types = dict(connection.execute(_COLUMNS, [name]).fetchall())
+        _require_ours(name, types)
         for column in columns.all:
-            wanted = _type(column).as_string(connection)
-            if column.name not in known:
+            expected = _type(column).as_string(connection)
+            if column.name not in types:
                 add = SQL("ALTER TABLE {} ADD COLUMN {} {}")
                 place = Identifier(column.name)
                 connection.execute(add.format(self._name, place, _type(column)))
-            elif known[column.name] != wanted:
+            elif types[column.name] != expected:
                 raise ExportError(
-                    f"column {column.name} of {name} is {known[column.name]}, and the rows have "
-                    f"{wanted}; name another table"
+                    f"column {column.name} of {name} is {types[column.name]}, and the rows have "
+                    f"{expected}; name another table"
                 )
 
     def _numbers(self, connection: "psycopg.Connection[Any]", batch_id: str) -> set[int]:

@@ -68,31 +68,31 @@ def open_source(batch: Batch, requests: Path | None = None) -> Source:
         raise ExportError(f"{batch.id} is {batch.status}; export it once it has ended")
     if batch.status == BatchStatus.FAILED:
         raise ExportError(f"{batch.id} failed before any line ran; it has no results")
-    found = File.objects.in_bulk([batch.input_file_id, batch.output_file_id, batch.error_file_id])
-    wanted = [
+    by_id = File.objects.in_bulk([batch.input_file_id, batch.output_file_id, batch.error_file_id])
+    result_ids = [
         file_id
         for file_id, lines in (
             (batch.output_file_id, batch.completed), (batch.error_file_id, batch.failed),
         ) if lines
     ]  # fmt: skip
-    if any(file_id not in found for file_id in wanted):
+    if any(file_id not in by_id for file_id in result_ids):
         raise ExportError(f"the files of {batch.id} were deleted or have expired")
     if requests is not None and not requests.is_file():
         raise ExportError(f"{requests} is not a file")
-    if requests is None and batch.input_file_id not in found:
+    if requests is None and batch.input_file_id not in by_id:
         raise ExportError(
             f"the input file of {batch.id} was deleted or has expired; name a copy with --requests"
         )
 
     def opener(file_id: str) -> Open:
-        return partial(_open_file, found[file_id])
+        return partial(_open_file, by_id[file_id])
 
     def named() -> IO[bytes]:
         assert requests is not None
         return requests.open("rb")
 
     sent = named if requests is not None else opener(batch.input_file_id)
-    return Source(batch.id, batch.receipts, sent, [opener(file_id) for file_id in wanted])
+    return Source(batch.id, batch.receipts, sent, [opener(file_id) for file_id in result_ids])
 
 
 def _open_file(file: File) -> IO[bytes]:
@@ -147,18 +147,18 @@ def _read_choices(choices: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
 
 def _add_answer(values: dict[str, Any], columns: Columns) -> bool:
     """Add the columns of the answer. Returns False if it is not a document that they can show."""
-    wanted, text = columns.answer_columns, values["text"]
-    if not wanted or text is None:
+    answer_columns, text = columns.answer_columns, values["text"]
+    if not answer_columns or text is None:
         return True
     try:
         document = documents.read(text)
     except documents.UnreadableError:
         return False
     if columns.whole:
-        values[wanted[0].name] = document
+        values[answer_columns[0].name] = document
         return True
     if not isinstance(document, dict):
         return False
-    for column in wanted:
+    for column in answer_columns:
         values[column.name] = document.get(column.property)
     return True

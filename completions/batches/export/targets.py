@@ -14,11 +14,11 @@ HELP = (
 
 def parse_target(to: str) -> Target:
     """Parse the value of --to. Raises ExportError."""
-    scheme, found, _ = to.partition("://")
-    if found and scheme in postgres.SCHEMES:
+    scheme, separator, _ = to.partition("://")
+    if separator and scheme in postgres.SCHEMES:
         return postgres.Table(to)
-    if not found and to.endswith(parquet.SUFFIX):
+    if not separator and to.endswith(parquet.SUFFIX):
         return parquet.ParquetFile(Path(to))
-    shown = f"{scheme}://..." if found else to
-    message = f"{shown} is neither FILE.parquet nor postgresql://USER@HOST/DATABASE/TABLE"
+    target = f"{scheme}://..." if separator else to
+    message = f"{target} is neither FILE.parquet nor postgresql://USER@HOST/DATABASE/TABLE"
     raise ExportError(f"--to: {message}")

@@ -95,10 +95,10 @@ class _Reader:
         self._left -= 1
         if not isinstance(schema, dict) or self._left < 0 or len(within) > MAX_DEPTH:
             return Scalar.JSON
-        found: Type = Scalar.JSON
+        type: Type = Scalar.JSON
         for part in self._parts(schema, within):
-            found = intersect_types(found, part)
-        return found
+            type = intersect_types(type, part)
+        return type
 
     def _parts(self, schema: Mapping[str, Any], within: frozenset[str]) -> Iterator[Type]:
         """Yield the type that each keyword allows."""
@@ -141,10 +141,10 @@ def _list(value: Any) -> Sequence[Any]:
 
 
 def _unite_all(types: Iterator[Type]) -> Type:
-    found: Type = Scalar.NULL
+    union: Type = Scalar.NULL
     for type in types:
-        found = unite_types(found, type)
-    return found
+        union = unite_types(union, type)
+    return union
 
 
 def _infer_value_type(value: Any) -> Type:

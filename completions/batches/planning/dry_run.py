@@ -39,17 +39,17 @@ def perform_dry_run(batch: Batch, cache_of: CacheOf, alive: Alive = lambda: True
         except LineError as error:
             check.note(error)
     plan = Plan(**batch.plan) if batch.plan else Plan(0, 0, 0)
-    found = forecast(batch, batch.forecast or Tally().facts(), plan, timezone.now())
+    result = forecast(batch, batch.forecast or Tally().facts(), plan, timezone.now())
     is_valid = not check.errors
     if not is_valid:  # figures of the lines mean nothing then
-        found = {name: found[name] if name in _FILE_FACTS else None for name in found}
+        result = {name: result[name] if name in _FILE_FACTS else None for name in result}
     errors = (check.errors or check.refused)[:SHOWN_ERRORS]
-    found |= {
+    result |= {
         "invalid_lines": check.invalid,
         "would_run": is_valid,
         "errors": {"object": "list", "data": errors} if errors else None,
     }
-    return DryRunResult(found, is_valid)
+    return DryRunResult(result, is_valid)
 
 
 _FILE_FACTS = ("object", "endpoint", "model", "lines")

@@ -181,15 +181,15 @@ def measure_speeds(model: str) -> list[float]:
         in_progress_at__isnull=False,
         finalizing_at__isnull=False,
     )
-    found = []
+    speeds = []
     for batch in ended.order_by("-created_at")[:_BATCHES]:
         assert batch.in_progress_at is not None
         assert batch.finalizing_at is not None
         seconds = (batch.finalizing_at - batch.in_progress_at).total_seconds()
         tokens = batch.prompt_tokens - batch.cached_tokens + batch.completion_tokens
         if seconds > 0 and tokens >= _MIN_TOKENS:
-            found.append(tokens / seconds)
-    return found
+            speeds.append(tokens / seconds)
+    return speeds
 
 
 def _measure_own_speed(batch: Batch) -> list[float]:

@@ -45,9 +45,9 @@ def read_receipted(output: Path, requests: Path | None) -> Iterator[Receipted]:
             if is_blank(text):
                 continue
             custom_id, url, body = _parse_request(number, text)
-            found = answers.pop(custom_id, None)
-            if found is not None:
-                yield Receipted(custom_id, url, body, found["receipt"], found["response"]["body"])
+            answer = answers.pop(custom_id, None)
+            if answer is not None:
+                yield Receipted(custom_id, url, body, answer["receipt"], answer["response"]["body"])
     if answers:
         missing = ", ".join(sorted(answers)[:3])
         raise SourceError(f"the requests of {len(answers)} lines are missing: {missing}")
@@ -65,7 +65,7 @@ def _parse_request(number: int, text: bytes) -> tuple[str, str, dict[str, Any]]:
 
 def _read_answers(output: Path) -> dict[str, Any]:
     """Read the lines with receipts, by custom_id."""
-    found, number = {}, 0
+    answers, number = {}, 0
     try:
         with output.open("rb") as lines:
             for text in split_lines(lines):
@@ -73,12 +73,12 @@ def _read_answers(output: Path) -> dict[str, Any]:
                 line = json.loads(text)
                 if line.get("receipt"):
                     _check(line["receipt"], line["response"]["body"]["choices"])
-                    found[str(line["custom_id"])] = line
+                    answers[str(line["custom_id"])] = line
     except OSError as error:
         raise SourceError(f"{output} cannot be read: {error}") from error
     except (ValueError, TypeError, KeyError) as error:
         raise SourceError(f"{output}, line {number}: not a line of an output file") from error
-    return found
+    return answers
 
 
 def _check(receipt: Mapping[str, Any], choices: Sequence[Mapping[str, Any]]) -> None:

@@ -36,7 +36,7 @@ async def find_faults(line: Receipted) -> list[str]:
         return [f"the request is refused: {error.message}"]
     files = prepared.request.model.files
     receipt, request = line.receipt, prepared.payload
-    found = []
+    faults = []
     grammar = request["grammar"]
     for name, actual in (
         ("model", files.entry.id),
@@ -45,11 +45,11 @@ async def find_faults(line: Receipted) -> list[str]:
         ("grammar", digest(grammar) if grammar is not None else None),
     ):
         if receipt[name] != actual:
-            found.append(f"the {name} is not the receipt's")
+            faults.append(f"the {name} is not the receipt's")
     if line.body.get("seed") is not None and receipt["seed"] != request["sampling"]["seed"]:
-        found.append("the seed is not the receipt's")
-    if found:
-        return found
+        faults.append("the seed is not the receipt's")
+    if faults:
+        return faults
     return list(_check_choices(line, grammar, files, _list_stop_ids(line.body, files)))
 
 
@@ -106,11 +106,11 @@ def _check_text(ids: Sequence[int], choice: Any, files: ModelFiles) -> str | Non
     text = _get_text(choice, files)
     if text is None or not read.is_byte_level:
         return None
-    written = b"".join(read.of(id) for id in ids if id not in read.special_ids)
+    content = b"".join(read.of(id) for id in ids if id not in read.special_ids)
     incomplete = "\N{REPLACEMENT CHARACTER}"
-    decoded, shown = written.decode(errors="replace"), text.rstrip(incomplete)
+    decoded, visible = content.decode(errors="replace"), text.rstrip(incomplete)
     is_cut = choice.get("matched_stop") is not None
-    if decoded.startswith(shown) if is_cut else decoded.rstrip(incomplete) == shown:
+    if decoded.startswith(visible) if is_cut else decoded.rstrip(incomplete) == visible:
         return None
     return "its text differs from what its tokens decode to"
 

@@ -85,10 +85,10 @@ class Command(BaseCommand):
             add(option, dest=field, type=kind, metavar="N", help=help)
 
     def handle(self, *args: Any, **options: Any) -> None:
-        known = [entry.id for entry in model_files.served_models()]
+        model_ids = [entry.id for entry in model_files.served_models()]
         for name in options["models"]:
-            if name not in known:
-                listed = ", ".join(known)
+            if name not in model_ids:
+                listed = ", ".join(model_ids)
                 raise CommandError(f"models.toml has no model {name!r}; it has: {listed}")
         days = options["expires_in_days"]
         actor = Actor.from_shell()

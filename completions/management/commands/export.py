@@ -27,11 +27,11 @@ class Command(BaseCommand):
     def handle(
         self, *args: Any, batch: str, to: str, requests: Path | None, **options: Any
     ) -> None:
-        found = Batch.objects.filter(id=batch).first()
-        if found is None:
+        row = Batch.objects.filter(id=batch).first()
+        if row is None:
             raise CommandError(f"there is no batch {batch}")
         try:
-            report = parse_target(to).write(open_source(found, requests))
+            report = parse_target(to).write(open_source(row, requests))
         except ExportError as error:
             raise CommandError(str(error)) from error
         self.stdout.write(str(report))

@@ -70,8 +70,8 @@ class Command(BaseCommand):
         if output is None:
             return {}
         with output.content.open("rb") as content:
-            found = (json.loads(text) for text in split_lines(content))
-            return {line["custom_id"]: line.get("receipt") for line in found}
+            documents = (json.loads(text) for text in split_lines(content))
+            return {line["custom_id"]: line.get("receipt") for line in documents}
 
 
 def _request(line: Receipted) -> dict[str, Any]:

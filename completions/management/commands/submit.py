@@ -121,13 +121,13 @@ class Command(BaseCommand):
         """Print the forecast of a file that is stored for that time only."""
         batch = _make_batch(file, origin, options)
         try:
-            found = perform_dry_run(batch, read_cache_size)
+            result = perform_dry_run(batch, read_cache_size)
         except APIError as error:
             raise CommandError(error.message) from error
         finally:
             File.objects.get(id=batch.input_file_id).delete()
-        self.stdout.write(json.dumps(found.forecast, indent=2, ensure_ascii=False))
-        if not found.is_valid:
+        self.stdout.write(json.dumps(result.forecast, indent=2, ensure_ascii=False))
+        if not result.is_valid:
             raise CommandError("the batch would not run: see errors")
 
     def _pilot(self, batch: Batch) -> None:
@@ -140,10 +140,10 @@ class Command(BaseCommand):
             batch = Batch.objects.get(id=batch.id)
         if batch.status == BatchStatus.FAILED:
             raise CommandError(list_faults(batch))
-        found = forecast.forecast_batch(batch, timezone.now())
-        if found is None:
+        refined = forecast.forecast_batch(batch, timezone.now())
+        if refined is None:
             raise CommandError(f"{batch.id} ran no pilot, because every line was refused")
-        self.stdout.write(json.dumps(found, indent=2, ensure_ascii=False))
+        self.stdout.write(json.dumps(refined, indent=2, ensure_ascii=False))
         self.stderr.write(f"{batch.id} is held; run the command without --dry-run to run the rest")
 
     def _follow(self, batch: Batch) -> Batch:
@@ -164,10 +164,10 @@ class Command(BaseCommand):
     def _deliver(self, batch: Batch, file: Path, target: Target | None) -> None:
         """Write the results next to the input. Raises CommandError unless the batch completed."""
         for what, file_id in (("output", batch.output_file_id), ("errors", batch.error_file_id)):
-            found = File.objects.filter(id=file_id).first()
-            if found is not None:
+            stored = File.objects.filter(id=file_id).first()
+            if stored is not None:
                 path = file.with_name(f"{file.stem}.{what}.jsonl")
-                _copy(found, path)
+                _copy(stored, path)
                 self.stdout.write(f"{what}: {_to_utf8(path)}")
         if target is not None and batch.status != BatchStatus.FAILED:
             try:
@@ -294,8 +294,8 @@ def _fault(error: dict[str, Any]) -> str:
     return f"  {where}: {error['code']}: {error['message']}"
 
 
-def _copy(found: File, target: Path) -> None:
+def _copy(file: File, target: Path) -> None:
     draft = target.with_name(f".{target.name}.draft")
-    with found.content.open("rb") as content, draft.open("wb") as copy:
+    with file.content.open("rb") as content, draft.open("wb") as copy:
         shutil.copyfileobj(content, copy)
     draft.replace(target)

@@ -37,9 +37,9 @@ class Command(BaseCommand):
             with asyncio.Runner() as loop:
                 for line in read_receipted(file, requests):
                     checked += 1
-                    found = loop.run(find_faults(line))
-                    failed += bool(found)
-                    for fault in found:
+                    faults = loop.run(find_faults(line))
+                    failed += bool(faults)
+                    for fault in faults:
                         self.stdout.write(f"{line.custom_id}: {fault}")
         except SourceError as error:
             raise CommandError(str(error)) from error

@@ -43,15 +43,15 @@ class Command(BaseCommand):
             raise CommandError(f"Redis does not answer: {error}") from error
 
     def _run(self, store: SyncStore, options: dict[str, Any]) -> None:
-        if wanted := options["drain"]:
-            worker = _only(store, wanted)
+        if worker_id := options["drain"]:
+            worker = _only(store, worker_id)
             registry.drain(store, worker.id)
             while options["wait"] and _has_jobs(store, worker.id):
                 time.sleep(_LOOK_EVERY)
             done = "has no jobs any more" if options["wait"] else "takes no new jobs within seconds"
             self.stdout.write(f"{worker.id} {done}")
-        elif wanted := options["resume"]:
-            worker = _only(store, wanted)
+        elif worker_id := options["resume"]:
+            worker = _only(store, worker_id)
             registry.resume(store, worker.id)
             self.stdout.write(f"{worker.id} takes jobs again within seconds")
         else:
@@ -67,20 +67,20 @@ class Command(BaseCommand):
             self.stdout.write(row)
 
 
-def _only(store: SyncStore, wanted: str) -> WorkerRecord:
-    """Return the worker with the id `wanted`, else the one whose id begins so. Raises
+def _only(store: SyncStore, worker_id: str) -> WorkerRecord:
+    """Return the worker with the id `worker_id`, else the one whose id begins so. Raises
     CommandError."""
     live = registry.list_workers_sync(store)
-    found = [worker for worker in live if worker.id == wanted]
-    found = found or [worker for worker in live if worker.id.startswith(wanted)]
-    if not found:
+    matches = [worker for worker in live if worker.id == worker_id]
+    matches = matches or [worker for worker in live if worker.id.startswith(worker_id)]
+    if not matches:
         raise CommandError(
-            f"no live worker's id begins with {wanted!r}; list them with: manage.py workers"
+            f"no live worker's id begins with {worker_id!r}; list them with: manage.py workers"
         )
-    if len(found) > 1:
-        candidates = "\n".join(f"  {worker.id}" for worker in found)
-        raise CommandError(f"{wanted!r} matches several workers; name one of:\n{candidates}")
-    return found[0]
+    if len(matches) > 1:
+        candidates = "\n".join(f"  {worker.id}" for worker in matches)
+        raise CommandError(f"{worker_id!r} matches several workers; name one of:\n{candidates}")
+    return matches[0]
 
 
 def _has_jobs(store: SyncStore, worker_id: str) -> bool:
