@@ -57,13 +57,13 @@ def test_a_window_also_counts_bytes(bench, stranger, monkeypatch, settings):
 
 def test_no_group_of_lines_takes_much_memory(bench, monkeypatch):
     monkeypatch.setattr(feeding, "_MAX_BYTES", 2000)
-    submit, groups = feeding.submit_kept, []
+    submit, groups = feeding.submit_durable, []
 
     def note(store, jobs, check_after):
         groups.append(len(jobs))
         return submit(store, jobs, check_after)
 
-    monkeypatch.setattr(feeding, "submit_kept", note)
+    monkeypatch.setattr(feeding, "submit_durable", note)
     batch = bench.create([request(f"r{n}", [65] * 120) for n in range(7)])
     assert bench.run_to_end(batch)["request_counts"]["completed"] == 7
     assert sum(groups) == 7
@@ -118,7 +118,7 @@ def test_every_line_runs_after_redis_was_emptied(bench):
 def test_a_line_lost_between_sql_and_redis_is_sent_again(bench, monkeypatch):
     batch = bench.create([request("a")])
     with monkeypatch.context() as patch:
-        patch.setattr(feeding, "submit_kept", lambda *_: 1 / 0)
+        patch.setattr(feeding, "submit_durable", lambda *_: 1 / 0)
         with pytest.raises(ZeroDivisionError):
             bench.turn()
     assert bench.sent == []
@@ -128,14 +128,14 @@ def test_a_line_lost_between_sql_and_redis_is_sent_again(bench, monkeypatch):
 def test_what_is_about_to_be_sent_is_not_taken_for_lost(bench, monkeypatch):
     """The reconciler looks while the feeder has marked a line and Redis does not have it yet."""
     batch = bench.create([request("a")])
-    submit, found = feeding.submit_kept, []
+    submit, found = feeding.submit_durable, []
 
     def submit_late(*args):
         tasks.reconcile()
         found.append(BatchLine.objects.get().state)
         return submit(*args)
 
-    monkeypatch.setattr(feeding, "submit_kept", submit_late)
+    monkeypatch.setattr(feeding, "submit_durable", submit_late)
     bench.turn()
     bench.turn()
     assert found == [LineState.SENT]

@@ -55,14 +55,14 @@ def test_lines_wait_for_another_budget(bench, owner, monkeypatch) -> None:
 
 def test_a_spent_budget_is_not_tried_again_at_once(bench, owner, monkeypatch) -> None:
     ApiKey.objects.update(daily_token_budget=0)
-    submit, tried = feeding.submit_kept, []
+    submit, tried = feeding.submit_durable, []
 
     def counted(store, jobs, check_after):
         replies = submit(store, jobs, check_after)
         tried.extend(r for r in replies if isinstance(r, BudgetReachedError))
         return replies
 
-    monkeypatch.setattr(feeding, "submit_kept", counted)
+    monkeypatch.setattr(feeding, "submit_durable", counted)
     batch = bench.create(requests(3))
     for _ in range(3):
         bench.turn()

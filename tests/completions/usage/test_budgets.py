@@ -71,7 +71,7 @@ def test_spending_of_earlier_periods_does_not_count(owner, redis_client) -> None
 
 
 def test_a_job_that_ends_meanwhile_is_not_forgotten(owner, redis_client, monkeypatch) -> None:
-    reads, read = [], budgets.unsettled
+    reads, read = [], budgets.read_unsettled
 
     def and_another_ends(store):
         found = read(store)
@@ -80,6 +80,6 @@ def test_a_job_that_ends_meanwhile_is_not_forgotten(owner, redis_client, monkeyp
         reads.append(found)
         return found
 
-    monkeypatch.setattr(budgets, "unsettled", and_another_ends)
+    monkeypatch.setattr(budgets, "read_unsettled", and_another_ends)
     assert seeded(redis_client, f"k{owner.key.pk}") == [8, 8, 53, 53]
     assert len(reads) == 2

@@ -26,7 +26,7 @@ def ended(tenant: Tenant, job_id: str, **changes: object) -> EndedJob:
         "created": NOON, "started": NOON + 1, "finished": NOON + 3, "usage": Usage(3, 5, 1, 2),
         "cost": 53, "adapter": "", "first": NOON + 1.5, "attempt": 1, "last_owner": "w",
         "request_id": "req_1", "parameters": {"max_tokens": 5}, "request": b"", "error": None,
-        "kept": False,
+        "is_durable": False,
     }  # fmt: skip
     return EndedJob(**{**fields, **changes})  # type: ignore[arg-type]
 
