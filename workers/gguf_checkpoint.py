@@ -21,9 +21,20 @@ _TOKENIZER = "tokenizer.json"
 _TOKENIZER_CONFIG, _TEMPLATE = "tokenizer_config.json", "chat_template.jinja"
 _TOKENIZER_FILES = (_TOKENIZER, _TOKENIZER_CONFIG, _TEMPLATE)
 _END_OF_TURN = (
-    "<|im_end|>", "<|eot_id|>", "<|eot|>", "<|end|>", "<end_of_turn>", "<turn|>", "<|end_of_turn|>",
-    "<|END_OF_TURN_TOKEN|>", "[|endofturn|]", "<EOT>", "<|return|>", "<|call|>", "[e~[",
-)  # fmt: skip
+    "<|im_end|>",
+    "<|eot_id|>",
+    "<|eot|>",
+    "<|end|>",
+    "<end_of_turn>",
+    "<turn|>",
+    "<|end_of_turn|>",
+    "<|END_OF_TURN_TOKEN|>",
+    "[|endofturn|]",
+    "<EOT>",
+    "<|return|>",
+    "<|call|>",
+    "[e~[",
+)
 """Tokens with which models end a turn, if their chat template names them: many converters keep the
 base model's end token, with which no turn ends."""
 _OF_MESSAGES = {"<|end|>": "<|return|>"}

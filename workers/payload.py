@@ -13,10 +13,20 @@ from workers.engine.sampling.params import SamplingParams
 _TUPLES = frozenset({"stop", "stop_regex", "stop_token_ids", "dry_sequence_breakers"})
 """Sampling fields that are arrays in the payload and tuples in the engine."""
 _OF_REQUEST = frozenset(
-    {"prompts", "sampling", "adapters", "logprobs", "grammar", "priority", "cache_salt",
-     "return_hidden_states", "return_routed_experts", "routed_experts_start_len",
-     "report_constraint"}
-)  # fmt: skip
+    {
+        "prompts",
+        "sampling",
+        "adapters",
+        "logprobs",
+        "grammar",
+        "priority",
+        "cache_salt",
+        "return_hidden_states",
+        "return_routed_experts",
+        "routed_experts_start_len",
+        "report_constraint",
+    }
+)
 """Fields of the payload, all of them parameters of a Request."""
 
 

@@ -395,9 +395,11 @@ class Relay:
             self._broken = TimeoutError(f"an engine step has taken more than {limit}")
             return
         facts = {
-            **stats.counters(), "jobs": len(self._live), "forward": stats.forward,
+            **stats.counters(),
+            "jobs": len(self._live),
+            "forward": stats.forward,
             "build": f"{stats.forward}-{build()}",
-        }  # fmt: skip
+        }
         page = self.metrics.page()
         self.drain_wanted = self.execution.beat(self._model, facts, self.accepting, page)
         self._beat_at = now

@@ -59,9 +59,10 @@ def convert(data: bytes, config: Mapping[str, Any], settings: Mapping[str, Any])
     begin_id = tokenizer.token_to_id(begin)
     if settings.get("add_bos_token", True) and begin_id is not None:
         tokenizer.post_processor = TemplateProcessing(
-            single=f"{begin} $A", pair=f"{begin} $A {begin} $B",
+            single=f"{begin} $A",
+            pair=f"{begin} $A {begin} $B",
             special_tokens=[(begin, begin_id)],
-        )  # fmt: skip
+        )
     return tokenizer
 
 

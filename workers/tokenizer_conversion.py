@@ -33,24 +33,47 @@ _KIMI = "|".join(
         _HAN,
         f"{_BEFORE}{_KIMI_CASES[0]}*{_KIMI_CASES[1]}+{_CONTRACTION}",
         f"{_BEFORE}{_KIMI_CASES[0]}+{_KIMI_CASES[1]}*{_CONTRACTION}",
-        r"\p{N}{1,3}", r" ?[^\s\p{L}\p{N}]+[\r\n]*", r"\s*[\r\n]+", r"\s+(?!\S)", r"\s+",
+        r"\p{N}{1,3}",
+        r" ?[^\s\p{L}\p{N}]+[\r\n]*",
+        r"\s*[\r\n]+",
+        r"\s+(?!\S)",
+        r"\s+",
     ]
-)  # fmt: skip
+)
 _PATTERNS = {"tokenization_kimi.TikTokenTokenizer": _KIMI}
 """How a text is split before ranks apply, by the class in ``auto_map``: the files of ranks do not
 say."""
 _RESERVED = "<|reserved_token_{}|>"
 
 _TEKKEN_CONTROL = (
-    "<unk>", "<s>", "</s>", "[INST]", "[/INST]", "[AVAILABLE_TOOLS]", "[/AVAILABLE_TOOLS]",
-    "[TOOL_RESULTS]", "[/TOOL_RESULTS]", "[TOOL_CALLS]", "[IMG]", "<pad>", "[IMG_BREAK]",
-    "[IMG_END]", "[PREFIX]", "[MIDDLE]", "[SUFFIX]", "[SYSTEM_PROMPT]", "[/SYSTEM_PROMPT]",
+    "<unk>",
+    "<s>",
+    "</s>",
+    "[INST]",
+    "[/INST]",
+    "[AVAILABLE_TOOLS]",
+    "[/AVAILABLE_TOOLS]",
+    "[TOOL_RESULTS]",
+    "[/TOOL_RESULTS]",
+    "[TOOL_CALLS]",
+    "[IMG]",
+    "<pad>",
+    "[IMG_BREAK]",
+    "[IMG_END]",
+    "[PREFIX]",
+    "[MIDDLE]",
+    "[SUFFIX]",
+    "[SYSTEM_PROMPT]",
+    "[/SYSTEM_PROMPT]",
     "[TOOL_CONTENT]",
-)  # fmt: skip
+)
 """The first control tokens of files that do not list them."""
 _TEKKEN_NAMES = {
-    "bos_token": "<s>", "eos_token": "</s>", "unk_token": "<unk>", "pad_token": "<pad>",
-}  # fmt: skip
+    "bos_token": "<s>",
+    "eos_token": "</s>",
+    "unk_token": "<unk>",
+    "pad_token": "<pad>",
+}
 
 
 class ConversionError(Exception):
@@ -196,9 +219,10 @@ def _convert_tekken(folder: Path) -> Tokenizer:
     begin = _TEKKEN_NAMES["bos_token"]
     if begin in control:
         tokenizer.post_processor = TemplateProcessing(
-            single=f"{begin} $A", pair=f"{begin} $A {begin} $B",
+            single=f"{begin} $A",
+            pair=f"{begin} $A {begin} $B",
             special_tokens=[(begin, control.index(begin))],
-        )  # fmt: skip
+        )
     if not (folder / _CONFIG).is_file():
         special = {key: token for key, token in _TEKKEN_NAMES.items() if token in control}
         (folder / _CONFIG).write_text(json.dumps(special, indent=2) + "\n", "utf-8")

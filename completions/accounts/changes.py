@@ -74,8 +74,12 @@ def rotate(key: ApiKey, grace: timedelta, actor: Actor) -> str:
 
 
 _SECRETS = [
-    "public_id", "digest", "previous_public_id", "previous_digest", "previous_expires_at",
-]  # fmt: skip
+    "public_id",
+    "digest",
+    "previous_public_id",
+    "previous_digest",
+    "previous_expires_at",
+]
 
 
 def revoke(key: ApiKey, actor: Actor) -> bool:

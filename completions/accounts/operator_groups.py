@@ -14,9 +14,13 @@ VIEWER = "Viewer"
 OPERATOR = "Operator"
 """May also create and change keys, act on batches, jobs and workers, and run requests as a key."""
 _ACTS = (
-    "add_apikey", "change_apikey", "change_batch", "add_job", "change_job",
+    "add_apikey",
+    "change_apikey",
+    "change_batch",
+    "add_job",
+    "change_job",
     "change_webhookdelivery",
-)  # fmt: skip
+)
 _PRIVATE = ("view_batchline", "view_storedprompt")
 """Permissions for tables that have no admin page."""
 

@@ -43,9 +43,15 @@ class Index:
         for line, (sent_place, sent_size) in zip(self._lines, sent, strict=True):
             number, completed, reason, place, size = line
             yield BatchResult(
-                batch=batch, number=number, completed=completed, reason=reason, place=place,
-                size=size, sent_place=sent_place, sent_size=sent_size,
-            )  # fmt: skip
+                batch=batch,
+                number=number,
+                completed=completed,
+                reason=reason,
+                place=place,
+                size=size,
+                sent_place=sent_place,
+                sent_size=sent_size,
+            )
 
 
 def _locate_lines(batch: Batch, numbers: Iterable[int]) -> Iterator[tuple[int | None, int]]:

@@ -53,9 +53,17 @@ def make_answer(job: EndedJob) -> Answer:
         reasoning = body["usage"]["reasoning_tokens"] if body.get("usage") else 0
     usage = job.usage or Usage(0, 0)
     return Answer(
-        batch_id, number, succeeded, usage, reasoning, result, timed_out, meta, job.worker,
+        batch_id,
+        number,
+        succeeded,
+        usage,
+        reasoning,
+        result,
+        timed_out,
+        meta,
+        job.worker,
         job.stream,
-    )  # fmt: skip
+    )
 
 
 def store_answers(answers: Iterable[Answer], build_of: BuildOf) -> None:

@@ -35,9 +35,16 @@ from completions.requests.preparation import Prepared
 from completions.usage import budgets
 
 _NOT_QUEUED = (
-    RidTakenError, QueueFullError, ModelUnservedError, LimitReachedError, BudgetReachedError,
-    UnseededError, RedisError, OSError, SQLError,
-)  # fmt: skip
+    RidTakenError,
+    QueueFullError,
+    ModelUnservedError,
+    LimitReachedError,
+    BudgetReachedError,
+    UnseededError,
+    RedisError,
+    OSError,
+    SQLError,
+)
 _BUDGET_SCOPES = 2
 """Budgets per job: the key's and the organization's. Redis may have lost either."""
 _NUL = re.compile(rb"(?<!\\)(?:\\\\)*\\u0000")

@@ -23,18 +23,21 @@ from completions.models.usage import NANOS
 
 _TOO_MANY = {
     "requests": (
-        "request_rate_exceeded", "requests_per_minute",
+        "request_rate_exceeded",
+        "requests_per_minute",
         "This API key may send {limit} requests per minute.",
     ),
     "tokens": (
-        "token_rate_exceeded", "tokens_per_minute",
+        "token_rate_exceeded",
+        "tokens_per_minute",
         "This API key may use {limit} tokens per minute, and this request can use {asked}.",
     ),
     "concurrency": (
-        "concurrency_limit_exceeded", "max_concurrency",
+        "concurrency_limit_exceeded",
+        "max_concurrency",
         "This API key may have {limit} requests running at a time.",
     ),
-}  # fmt: skip
+}
 """The error, the field of Limits and the message for each limit."""
 
 
@@ -71,10 +74,14 @@ def refuse_limit(reached: LimitReachedError, limits: Limits, most_tokens: int) -
     never = reached.limit == "tokens" and limit is not None and most_tokens > limit
     advice = " Shorten the prompt, lower max_tokens or n, or ask your administrator for more."
     wait = f" Retry in {format_duration(reached.retry_after)}."
-    retry = NEVER if never else {
-        "Retry-After": str(max(1, math.ceil(reached.retry_after))),
-        "retry-after-ms": str(max(1, math.ceil(reached.retry_after * 1000))),
-    }  # fmt: skip
+    retry = (
+        NEVER
+        if never
+        else {
+            "Retry-After": str(max(1, math.ceil(reached.retry_after))),
+            "retry-after-ms": str(max(1, math.ceil(reached.retry_after * 1000))),
+        }
+    )
     headers = {**make_headers(reached.remaining), **retry}
     return APIError(name, message + (advice if never else wait), headers=headers)
 

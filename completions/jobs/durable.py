@@ -24,9 +24,17 @@ _SUBMISSION_TIME = timedelta(seconds=10)
 """A job younger than this may not be in Redis yet; do not resubmit it."""
 _BATCH_SIZE = 500
 _SHARED_FIELDS = (
-    "id", "kind", "model", "organization_id", "api_key_id", "request", "context", "ttl", "prices",
+    "id",
+    "kind",
+    "model",
+    "organization_id",
+    "api_key_id",
+    "request",
+    "context",
+    "ttl",
+    "prices",
     "request_id",
-)  # fmt: skip
+)
 """Fields that Job and NewJob share."""
 
 

@@ -43,7 +43,10 @@ def make_message(job_id: str, model: str, priority: int) -> Message:
         **template,
         "body": b64encode(orjson.dumps([[job_id], *template["body"][1:]])).decode(),
         "headers": {
-            **template["headers"], "id": job_id, "root_id": job_id, "argsrepr": repr([job_id]),
+            **template["headers"],
+            "id": job_id,
+            "root_id": job_id,
+            "argsrepr": repr([job_id]),
         },
         "properties": {
             **template["properties"],
@@ -52,7 +55,7 @@ def make_message(job_id: str, model: str, priority: int) -> Message:
             "priority": priority,
             "delivery_tag": token_hex(16),
         },
-    }  # fmt: skip
+    }
     step = max(each for each in PRIORITY_STEPS if each <= priority)
     return Message(f"{queue}{Channel.sep}{step}" if step else queue, orjson.dumps(payload))
 

@@ -69,9 +69,17 @@ class Keys:
 
 
 SCRIPT_KEYS: Final = (
-    "served", "quarantined", "queued", "spent", "limits", "busy", "turns", "key_turns", "waiting",
+    "served",
+    "quarantined",
+    "queued",
+    "spent",
+    "limits",
+    "busy",
+    "turns",
+    "key_turns",
+    "waiting",
     "taken",
-)  # fmt: skip
+)
 """Keys, up to their first colon, that only the scripts name."""
 
 

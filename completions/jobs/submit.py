@@ -45,8 +45,10 @@ class ModelUnservedError(Exception):
 
 
 _REFUSALS = {
-    "full": QueueFullError, "crowded": KeyQueueFullError, "unserved": ModelUnservedError,
-}  # fmt: skip
+    "full": QueueFullError,
+    "crowded": KeyQueueFullError,
+    "unserved": ModelUnservedError,
+}
 """By the verdict of `submit.lua`."""
 
 

@@ -63,7 +63,10 @@ def _find_due(
             for percent in PERCENTS:
                 if most and used * 100 >= percent * most:
                     yield BudgetWarning(
-                        organization=organization, api_key=key,
-                        scope=f"{'k' if key else 'o'}{pk}", budget=name, percent=percent,
+                        organization=organization,
+                        api_key=key,
+                        scope=f"{'k' if key else 'o'}{pk}",
+                        budget=name,
+                        percent=percent,
                         period=day if name.startswith("daily") else day.replace(day=1),
-                    )  # fmt: skip
+                    )

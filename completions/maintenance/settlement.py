@@ -66,9 +66,10 @@ def _store_all(jobs: Sequence[EndedJob], builds: BuildOf) -> Sequence[EndedJob]:
         if len(jobs) > 1:
             return [job for each in jobs for job in _store_all([each], builds)]
         logger.exception(
-            "job %s cannot be settled", jobs[0].id,
+            "job %s cannot be settled",
+            jobs[0].id,
             extra={"job_id": jobs[0].id, "request_id": jobs[0].request_id},
-        )  # fmt: skip
+        )
         return []
     return jobs
 
@@ -78,7 +79,11 @@ def _log_failures(jobs: Sequence[EndedJob]) -> None:
     for job in jobs:
         if job.error is not None:
             facts = {
-                "job_id": job.id, "request_id": job.request_id, "code": job.error.code,
-                "model": job.model, "kind": job.kind, "api_key": job.api_key_id,
-            }  # fmt: skip
+                "job_id": job.id,
+                "request_id": job.request_id,
+                "code": job.error.code,
+                "model": job.model,
+                "kind": job.kind,
+                "api_key": job.api_key_id,
+            }
             logger.warning("job %s failed: %s", job.id, job.error, extra=facts)

@@ -72,19 +72,59 @@ class _Use(NamedTuple):
 
 
 _USES = (
-    _Use("Search", "query rewriting", 30, SMALL, "sync", 240, 24, 0.7, 0.45,
-         {"requests_per_minute": 600, "tokens_per_minute": 400_000}),
+    _Use(
+        "Search",
+        "query rewriting",
+        30,
+        SMALL,
+        "sync",
+        240,
+        24,
+        0.7,
+        0.45,
+        {"requests_per_minute": 600, "tokens_per_minute": 400_000},
+    ),
     _Use("Search", "snippets", 16, SMALL, "stream", 900, 90, 0.35, 0),
-    _Use("Support", "reply drafts", 14, LARGE, "stream", 1600, 260, 0.55, 0,
-         {"max_concurrency": 24, "monthly_token_budget": 400_000_000}),
-    _Use("Support", "ticket triage", 12, SMALL, "sync", 700, 40, 0.8, 0.62,
-         {"requests_per_minute": 120}),
-    _Use("Documents", "nightly extraction", 20, LARGE, "batch", 2200, 180, 0.2, 0.4,
-         {"max_enqueued_tokens": 50_000_000, "daily_cost_budget": 40}),
+    _Use(
+        "Support",
+        "reply drafts",
+        14,
+        LARGE,
+        "stream",
+        1600,
+        260,
+        0.55,
+        0,
+        {"max_concurrency": 24, "monthly_token_budget": 400_000_000},
+    ),
+    _Use(
+        "Support",
+        "ticket triage",
+        12,
+        SMALL,
+        "sync",
+        700,
+        40,
+        0.8,
+        0.62,
+        {"requests_per_minute": 120},
+    ),
+    _Use(
+        "Documents",
+        "nightly extraction",
+        20,
+        LARGE,
+        "batch",
+        2200,
+        180,
+        0.2,
+        0.4,
+        {"max_enqueued_tokens": 50_000_000, "daily_cost_budget": 40},
+    ),
     _Use("Documents", "ad hoc questions", 3, LARGE, "stream", 3000, 320, 0.3, 0),
     _Use("Research", "experiments", 4, SMALL, "background", 400, 500, 0.1, 0),
     _Use("Research", "notebook", 1, LARGE, "sync", 500, 200, 0.05, 0),
-)  # fmt: skip
+)
 _ERRORS = {"queue_timeout": 4, "generation_timeout": 2, "worker_error": 2, "grammar_error": 3}
 """Relative frequency of each error."""
 _STATUSES = ("failed", "completed", "cancelled")
@@ -247,10 +287,12 @@ def _batches(keys: list[ApiKey], now: datetime) -> None:
     """Create batches that have ended; the service would run others."""
     nightly = next(key for key, use in zip(keys, _USES, strict=True) if use.kind == "batch")
     stories = (
-        (BatchStatus.COMPLETED, 8, 4000, 3988, 12), (BatchStatus.EXPIRED, 32, 9000, 7204, 41),
-        (BatchStatus.CANCELLED, 56, 2500, 610, 0), (BatchStatus.FAILED, 80, 0, 0, 0),
+        (BatchStatus.COMPLETED, 8, 4000, 3988, 12),
+        (BatchStatus.EXPIRED, 32, 9000, 7204, 41),
+        (BatchStatus.CANCELLED, 56, 2500, 610, 0),
+        (BatchStatus.FAILED, 80, 0, 0, 0),
         (BatchStatus.COMPLETED, 104, 4000, 4000, 0),
-    )  # fmt: skip
+    )
     for status, hours_ago, total, completed, failed in stories:
         created = now - timedelta(hours=hours_ago)
         ended = created + timedelta(minutes=3 if status == BatchStatus.FAILED else 140)
@@ -293,7 +335,9 @@ def _batches(keys: list[ApiKey], now: datetime) -> None:
 
 _REFUSED = [
     {
-        "code": "invalid_value", "line": 17, "param": "max_tokens",
+        "code": "invalid_value",
+        "line": 17,
+        "param": "max_tokens",
         "message": "max_tokens must be an integer of at least 0.",
     },
-]  # fmt: skip
+]

@@ -58,16 +58,20 @@ class Batch(models.Model):
     output_seconds = models.PositiveIntegerField(help_text="How long its files are kept.")
     metadata = models.JSONField(null=True, blank=True)
     on_invalid = models.CharField(
-        max_length=4, choices=OnInvalid.choices, default=OnInvalid.SKIP,
+        max_length=4,
+        choices=OnInvalid.choices,
+        default=OnInvalid.SKIP,
         help_text="What a line with a refused body does.",
-    )  # fmt: skip
+    )
     status = models.CharField(
         max_length=12, choices=BatchStatus.choices, default=BatchStatus.VALIDATING, db_index=True
     )
     outcome = models.CharField(
-        max_length=12, choices=BatchStatus.choices, default=BatchStatus.COMPLETED,
+        max_length=12,
+        choices=BatchStatus.choices,
+        default=BatchStatus.COMPLETED,
         help_text="The final status.",
-    )  # fmt: skip
+    )
     errors = models.JSONField(default=list, blank=True)
     total = models.PositiveIntegerField(default=0, help_text="Lines in the file.")
     # Once the batch has begun, these two only grow, in the transaction that stores a line's result.
@@ -83,13 +87,15 @@ class Batch(models.Model):
         default=0, help_text="The completion tokens that are reasoning."
     )
     counted_fields = models.JSONField(
-        null=True, blank=True,
+        null=True,
+        blank=True,
         help_text="Fields of the lines' JSON Schema whose values are counted; null without one.",
-    )  # fmt: skip
+    )
     plan = models.JSONField(
-        null=True, blank=True,
+        null=True,
+        blank=True,
         help_text="Prompt tokens, those computed in the planned order, and in that of the file.",
-    )  # fmt: skip
+    )
     pilot = models.PositiveIntegerField(
         null=True, blank=True, help_text="Lines, drawn at random, that run first for its forecast."
     )

@@ -19,9 +19,13 @@ def _tokens(help_text: str) -> "models.PositiveBigIntegerField[int | None, int |
 
 def _cost(help_text: str) -> "models.DecimalField[Decimal | None, Decimal | None]":
     return models.DecimalField(
-        null=True, blank=True, max_digits=12, decimal_places=4,
-        validators=[MinValueValidator(0)], help_text=help_text,
-    )  # fmt: skip
+        null=True,
+        blank=True,
+        max_digits=12,
+        decimal_places=4,
+        validators=[MinValueValidator(0)],
+        help_text=help_text,
+    )
 
 
 def _limit(help_text: str) -> "models.PositiveIntegerField[int | None, int | None]":
@@ -166,9 +170,11 @@ class ApiKey(Budgets):
         default=list, blank=True, help_text="Model ids that the key may use; empty for all."
     )
     allowed_networks = models.JSONField(
-        default=list, blank=True, validators=[validate_networks],
+        default=list,
+        blank=True,
+        validators=[validate_networks],
         help_text="Addresses or CIDR networks that may use the key; empty for all.",
-    )  # fmt: skip
+    )
     # A limit is also a field of Limits (jobs/limits.py). read_limits (accounts/keys.py) fills it,
     # jobs/submit.py sends it, limits.lua counts it, delivery/rate_limits.py reports it, and
     # admin/keys.py and create_api_key set it.

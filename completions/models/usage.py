@@ -142,9 +142,15 @@ for _name in LATENCY + FIRST_TOKEN:
     UsageHour.add_to_class(_name, models.PositiveIntegerField(default=0))
 
 SUMMED = (
-    "requests", "failed", "cancelled", "prompt_tokens", "cached_tokens", "completion_tokens",
-    "forced_tokens", "cost_nanos",
-)  # fmt: skip
+    "requests",
+    "failed",
+    "cancelled",
+    "prompt_tokens",
+    "cached_tokens",
+    "completion_tokens",
+    "forced_tokens",
+    "cost_nanos",
+)
 """Columns of UsageHour that are sums."""
 COUNTED = (*SUMMED, *LATENCY, *FIRST_TOKEN)
 """All columns of UsageHour that add up: sums and histograms."""
@@ -189,9 +195,13 @@ class BudgetWarning(models.Model):
 
     organization = models.ForeignKey(Organization, models.CASCADE, related_name="budget_warnings")
     api_key = models.ForeignKey(
-        ApiKey, models.CASCADE, null=True, blank=True, related_name="budget_warnings",
+        ApiKey,
+        models.CASCADE,
+        null=True,
+        blank=True,
+        related_name="budget_warnings",
         help_text="Null for the organization's own budget.",
-    )  # fmt: skip
+    )
     scope = models.CharField(max_length=24, help_text="k and a key id, or o and an organization id")
     budget = models.CharField(max_length=24, help_text="The field of the budget.")
     period = models.DateField(help_text="The day, or the first day of the month, in UTC.")

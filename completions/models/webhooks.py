@@ -73,9 +73,12 @@ class WebhookDelivery(models.Model):
     created_at = models.DateTimeField(default=timezone.now)
     attempts = models.PositiveSmallIntegerField(default=0)
     due_at = models.DateTimeField(
-        null=True, blank=True, default=timezone.now, db_index=True,
+        null=True,
+        blank=True,
+        default=timezone.now,
+        db_index=True,
         help_text="When it is sent next; null once it is delivered or given up.",
-    )  # fmt: skip
+    )
     delivered_at = models.DateTimeField(null=True, blank=True)
     status_code = models.PositiveSmallIntegerField(null=True, blank=True)
     error = models.CharField(max_length=200, blank=True, help_text="Of the last attempt.")

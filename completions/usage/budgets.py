@@ -83,10 +83,16 @@ def sum_spent(owner: str, ids: Collection[int], now: datetime) -> dict[int, Spen
     hours = UsageHour.objects.filter(**{f"{owner}__in": ids}, hour__gte=midnight.replace(day=1))
     today = Q(hour__gte=midnight)
     tokens = F("prompt_tokens") + F("completion_tokens")
-    rows = hours.order_by().values(owner).annotate(
-        daily_tokens=Sum(tokens, filter=today), monthly_tokens=Sum(tokens),
-        daily_cost=Sum("cost_nanos", filter=today), monthly_cost=Sum("cost_nanos"),
-    )  # fmt: skip
+    rows = (
+        hours.order_by()
+        .values(owner)
+        .annotate(
+            daily_tokens=Sum(tokens, filter=today),
+            monthly_tokens=Sum(tokens),
+            daily_cost=Sum("cost_nanos", filter=today),
+            monthly_cost=Sum("cost_nanos"),
+        )
+    )
     sums = {row[owner]: Spent(*(row[name] or 0 for name in Spent._fields)) for row in rows}
     return {each: sums.get(each, Spent()) for each in ids}
 

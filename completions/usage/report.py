@@ -91,9 +91,19 @@ class Writer(Protocol):
 
 _COUNTS = SUMMED[: SUMMED.index("cost_nanos")]
 _COLUMNS = (
-    "start", "organization", "api_key", "api_key_name", "model", "adapter", *_COUNTS, "cost",
-    "latency_p50_ms", "latency_p95_ms", "first_token_p50_ms", "first_token_p95_ms",
-)  # fmt: skip
+    "start",
+    "organization",
+    "api_key",
+    "api_key_name",
+    "model",
+    "adapter",
+    *_COUNTS,
+    "cost",
+    "latency_p50_ms",
+    "latency_p95_ms",
+    "first_token_p50_ms",
+    "first_token_p95_ms",
+)
 _FORMULA = ("=", "+", "-", "@", "\t", "\r")
 
 
@@ -115,9 +125,12 @@ def _lines(hours: QuerySet[UsageHour], width: str) -> Iterator[Iterable[Any]]:
         counts = [row.sums[name] for name in _COUNTS]
         spans = (*row.percentiles(LATENCY).values(), *row.percentiles(FIRST_TOKEN).values())
         yield (
-            row.start.isoformat(), *map(_escape_formula, texts), *counts, f"{row.cost:f}",
+            row.start.isoformat(),
+            *map(_escape_formula, texts),
+            *counts,
+            f"{row.cost:f}",
             *("" if span is None else round(span) for span in spans),
-        )  # fmt: skip
+        )
 
 
 def _escape_formula(text: str) -> str:

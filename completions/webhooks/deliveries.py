@@ -91,10 +91,12 @@ def _record(delivery: WebhookDelivery, answer: _Answer) -> bool:
     )
     if not answer.arrived:
         logger.warning(
-            "webhook %s to %s: %s; %s", delivery.id, delivery.endpoint.url,
+            "webhook %s to %s: %s; %s",
+            delivery.id,
+            delivery.endpoint.url,
             answer.error or f"status {answer.status_code}",
             f"next attempt at {due_at:%Y-%m-%dT%H:%M:%SZ}" if due_at else "given up",
-        )  # fmt: skip
+        )
     return answer.arrived
 
 

@@ -41,9 +41,11 @@ def collect(now: datetime) -> int:
 def _collect_batches(endpoint: WebhookEndpoint, since: datetime) -> Iterator[WebhookDelivery]:
     delivered = WebhookDelivery.objects.filter(endpoint=endpoint, subject=OuterRef("id"))
     ended = Batch.objects.filter(
-        ~Exists(delivered), organization_id=endpoint.organization_id, ended_at__gte=since,
+        ~Exists(delivered),
+        organization_id=endpoint.organization_id,
+        ended_at__gte=since,
         status__in=_OF_BATCHES,
-    )  # fmt: skip
+    )
     for batch in ended:
         kind = _OF_BATCHES[BatchStatus(batch.status)]
         yield WebhookDelivery(endpoint=endpoint, type=kind, subject=batch.id, data={"id": batch.id})
@@ -59,8 +61,10 @@ def _collect_warnings(endpoint: WebhookEndpoint, since: datetime) -> Iterator[We
     for warning in warnings:
         if str(warning.pk) not in subjects:
             data = {
-                "message": str(warning), "budget": warning.budget, "percent": warning.percent,
+                "message": str(warning),
+                "budget": warning.budget,
+                "percent": warning.percent,
                 "period": warning.period.isoformat(),
                 "api_key_name": warning.api_key.name if warning.api_key else None,
-            }  # fmt: skip
+            }
             yield WebhookDelivery(endpoint=endpoint, type=kind, subject=str(warning.pk), data=data)

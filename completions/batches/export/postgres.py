@@ -24,9 +24,11 @@ _PORTION_BYTES = 8 * 1024 * 1024
 """Limits of a transaction."""
 _CONNECT_SECONDS = 10
 _TYPES = {
-    Scalar.TEXT: "text", Scalar.INTEGER: "bigint", Scalar.NUMBER: "double precision",
+    Scalar.TEXT: "text",
+    Scalar.INTEGER: "bigint",
+    Scalar.NUMBER: "double precision",
     Scalar.BOOLEAN: "boolean",
-}  # fmt: skip
+}
 _NO_URL = (
     "--to is not a URL that PostgreSQL can read. In a user or password, write every character but "
     "letters and digits as % and two hexadecimal digits, such as %40 for @; or set PGPASSWORD"

@@ -72,9 +72,11 @@ def open_source(batch: Batch, requests: Path | None = None) -> Source:
     result_ids = [
         file_id
         for file_id, lines in (
-            (batch.output_file_id, batch.completed), (batch.error_file_id, batch.failed),
-        ) if lines
-    ]  # fmt: skip
+            (batch.output_file_id, batch.completed),
+            (batch.error_file_id, batch.failed),
+        )
+        if lines
+    ]
     if any(file_id not in by_id for file_id in result_ids):
         raise ExportError(f"the files of {batch.id} were deleted or have expired")
     if requests is not None and not requests.is_file():

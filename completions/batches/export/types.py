@@ -38,9 +38,12 @@ class Struct:
 Type = Scalar | ListOf | Struct
 
 _NAMES = {
-    "string": Scalar.TEXT, "integer": Scalar.INTEGER, "number": Scalar.NUMBER,
-    "boolean": Scalar.BOOLEAN, "null": Scalar.NULL,
-}  # fmt: skip
+    "string": Scalar.TEXT,
+    "integer": Scalar.INTEGER,
+    "number": Scalar.NUMBER,
+    "boolean": Scalar.BOOLEAN,
+    "null": Scalar.NULL,
+}
 _NUMBERS = (Scalar.INTEGER, Scalar.NUMBER)
 
 

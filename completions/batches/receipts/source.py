@@ -12,8 +12,16 @@ from completions.batches.lines import get_text
 from completions.models import Batch, File
 
 _OF_A_RECEIPT = (
-    "model", "weights", "dtype", "tokenizer", "grammar", "prompt", "seed", "engine", "output_ids",
-)  # fmt: skip
+    "model",
+    "weights",
+    "dtype",
+    "tokenizer",
+    "grammar",
+    "prompt",
+    "seed",
+    "engine",
+    "output_ids",
+)
 _MAX_ID = 2**32 - 1
 
 

@@ -50,10 +50,12 @@ _LIMITS: tuple[tuple[str, str, Callable[[str], Any], str], ...] = (
     ("--daily-cost-budget", "daily_cost_budget", _money, "cost per day, see models.toml"),
     ("--monthly-cost-budget", "monthly_cost_budget", _money, "cost per month, see models.toml"),
     (
-        "--max-enqueued-tokens", "max_enqueued_tokens", _count,
+        "--max-enqueued-tokens",
+        "max_enqueued_tokens",
+        _count,
         "prompt tokens in unfinished batches",
     ),
-)  # fmt: skip
+)
 """Options, the fields of ApiKey that they set, their types and help texts."""
 
 
@@ -64,19 +66,25 @@ class Command(BaseCommand):
         add = parser.add_argument
         add("name", help="what the key is for; shown in lists")
         add(
-            "--organization", default=DEFAULT_ORGANIZATION,
+            "--organization",
+            default=DEFAULT_ORGANIZATION,
             help="created if it does not exist (default: %(default)s)",
-        )  # fmt: skip
+        )
         add("--models", type=_names, default=[], metavar="A,B", help="only these models")
         add("--expires-in-days", type=_integer(1, 36500), metavar="N")
         add(
-            "--max-priority", type=_integer(-100, 100), default=0, metavar="N",
+            "--max-priority",
+            type=_integer(-100, 100),
+            default=0,
+            metavar="N",
             help="highest `priority` of a request, -100 to 100 (default: %(default)s)",
-        )  # fmt: skip
+        )
         add(
-            "--role", choices=Role.values, default=Role.MEMBER,
+            "--role",
+            choices=Role.values,
+            default=Role.MEMBER,
             help="admin may read the usage of its whole organization (default: %(default)s)",
-        )  # fmt: skip
+        )
         scopes = f"only these of {', '.join(Scope.values)}"
         add("--scopes", type=_names, default=[], metavar="A,B", help=scopes)
         networks = "only from these addresses or CIDR networks"

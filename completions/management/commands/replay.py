@@ -56,11 +56,15 @@ class Command(BaseCommand):
                 path,
                 {"replay": "yes"},
                 {
-                    "organization": organization, "endpoint": lines[0].endpoint, "window": 24,
-                    "on_invalid": OnInvalid.SKIP, "receipts": True, "pilot": None,
+                    "organization": organization,
+                    "endpoint": lines[0].endpoint,
+                    "window": 24,
+                    "on_invalid": OnInvalid.SKIP,
+                    "receipts": True,
+                    "pilot": None,
                     "dry_run": False,
                 },
-            )  # fmt: skip
+            )
         self.stdout.write(f"runs as {batch.id}")
         while not (batch := Batch.objects.get(id=batch.id)).has_ended:
             time.sleep(submit.LOOK_EVERY)

@@ -19,9 +19,12 @@ class Command(BaseCommand):
     def add_arguments(self, parser: ArgumentParser) -> None:
         parser.add_argument("name_or_prefix", help="a key's name, or the beginning of its secret")
         parser.add_argument(
-            "--grace-hours", type=float, default=24.0, metavar="N",
+            "--grace-hours",
+            type=float,
+            default=24.0,
+            metavar="N",
             help="hours for which the old secret still works (default: %(default)g)",
-        )  # fmt: skip
+        )
 
     def handle(self, *args: Any, **options: Any) -> None:
         hours = options["grace_hours"]

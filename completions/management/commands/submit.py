@@ -62,21 +62,27 @@ class Command(BaseCommand):
         )
         parser.add_argument("--organization", default=DEFAULT_ORGANIZATION)
         parser.add_argument(
-            "--on-invalid", choices=OnInvalid.values, default=OnInvalid.SKIP,
+            "--on-invalid",
+            choices=OnInvalid.values,
+            default=OnInvalid.SKIP,
             help="a line with a refused body goes to the error file (skip), or fails the batch",
-        )  # fmt: skip
+        )
 
         parser.add_argument(
-            "--dry-run", action="store_true",
+            "--dry-run",
+            action="store_true",
             help="print a forecast as JSON; run only the lines of a pilot",
-        )  # fmt: skip
+        )
         parser.add_argument(
             "--receipts", action="store_true", help="a receipt for each answered line; see verify"
         )
         parser.add_argument(
-            "--pilot", type=int, metavar="N", choices=range(1, MOST_PILOT + 1),
+            "--pilot",
+            type=int,
+            metavar="N",
+            choices=range(1, MOST_PILOT + 1),
             help="run N random lines first, to narrow the forecast",
-        )  # fmt: skip
+        )
 
     def handle(self, *args: Any, file: Path, wait: bool, **options: Any) -> None:
         dry_run = options["dry_run"]

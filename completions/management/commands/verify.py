@@ -14,9 +14,11 @@ from completions.batches.receipts.verification import find_faults
 def add_requests(parser: ArgumentParser) -> None:
     """Add the option of all commands that read results beside their requests."""
     parser.add_argument(
-        "--requests", type=Path, metavar="FILE",
+        "--requests",
+        type=Path,
+        metavar="FILE",
         help="the input file; by default, the one that the service keeps",
-    )  # fmt: skip
+    )
 
 
 class Command(BaseCommand):
