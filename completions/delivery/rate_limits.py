@@ -66,12 +66,12 @@ def make_headers(remaining: Remaining) -> dict[str, str]:
     return headers
 
 
-def refuse_limit(reached: LimitReachedError, limits: Limits, most_tokens: int) -> APIError:
-    """Return the error for a request that can use up to `most_tokens` tokens."""
+def refuse_limit(reached: LimitReachedError, limits: Limits, max_total_tokens: int) -> APIError:
+    """Return the error for a request that can use up to `max_total_tokens` tokens."""
     name, field, message = _TOO_MANY[reached.limit]
     limit = getattr(limits, field)
-    message = message.format(limit=limit, asked=most_tokens)
-    never = reached.limit == "tokens" and limit is not None and most_tokens > limit
+    message = message.format(limit=limit, asked=max_total_tokens)
+    never = reached.limit == "tokens" and limit is not None and max_total_tokens > limit
     advice = " Shorten the prompt, lower max_tokens or n, or ask your administrator for more."
     wait = f" Retry in {format_duration(reached.retry_after)}."
     retry = (
