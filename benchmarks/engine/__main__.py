@@ -5,7 +5,8 @@ time of a step goes; then the C forward by context, against what this machine re
 
 Both generate greedily from random prompts to the same length, taking turns in one process; the
 table gives medians. ``constrained`` is the engine again under a regular expression. Steps by
-context are those of ``benchmarks.engine.contexts``, where the C forward computes the model.
+context are those of ``benchmarks.engine.contexts``, where the C forward computes the
+model and it has no experts.
 """
 
 import argparse
@@ -126,9 +127,10 @@ def main() -> None:
     config = EngineConfig(dtype=args.dtype, max_num_seqs=max(args.batches))
     engine = Engine.from_pretrained(args.model, config)
     rows = [measure(engine, baseline, batch, args) for batch in args.batches]
-    in_c = engine.forward == "c"
-    del engine, baseline  # and their memory
-    by_context = contexts.measure(args) if in_c else None
+    runner: Any = engine.runner
+    is_measurable = engine.forward == "c" and not runner._model.native.has_experts
+    del engine, runner, baseline  # and their memory
+    by_context = contexts.measure(args) if is_measurable else None
     if args.json:
         print(json.dumps(as_json(machine(args), rows, by_context)))
         return

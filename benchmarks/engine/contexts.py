@@ -18,12 +18,14 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
+from torch import nn
 
 from benchmarks import command_line
 from benchmarks.command_line import print_columns
 from benchmarks.engine.limits import Limits, load_measures, measure_limits
 from benchmarks.engine.turns import DEMO_MODEL
 from workers.engine.config import EngineConfig
+from workers.engine.cpu.linear import TiledLinear
 from workers.engine.cpu.structs import BatchStruct
 from workers.engine.loading.loader import load_model
 from workers.engine.model.attention import AttentionMetadata
@@ -70,6 +72,12 @@ class Result:
     attention: float
 
 
+def count_weights(model: nn.Module) -> int:
+    """The weights of linear layers, packed or not, the output layer among them."""
+    linears = (x for x in model.modules() if isinstance(x, TiledLinear | nn.Linear))
+    return sum(x.in_features * x.out_features for x in linears)
+
+
 class Forward:
     """The C forward of a model, and a cache with room for the largest of some steps."""
 
@@ -84,22 +92,19 @@ class Forward:
         for layer in self._cache.layers.values():  # memory that was never written reads as one page
             layer.key.fill_(0.1), layer.value.fill_(0.1)
         self._threads = threads
+        if self._native.has_experts:
+            raise SystemExit(
+                "which weights a step reads depends on its experts: take another model"
+            )
         model = loaded.model.model
-        numbers = sum(x.numel() for x in model.parameters())
-        self.weights: int = numbers - self._embedding(model)
-        """Weights that every token is multiplied by, the output layer's among them."""
-        self.head: int = model.get_output_embeddings().weight.numel()
+        self.weights: int = count_weights(model)
+        head = model.get_output_embeddings()
+        self.head: int = head.in_features * head.out_features
         shapes = loaded.layer_shapes.values()
         self.token_bytes: int = sum(shape.token_bytes(loaded.dtype) for shape in shapes)
         heads = self._native._heads
         each = 2 * heads.heads * (heads.dim + heads.value_dim)
         self.pair_operations: int = each * len(shapes)
-
-    @staticmethod
-    def _embedding(model: Any) -> int:
-        """The numbers of an input embedding that is not the output layer's too."""
-        own, head = model.get_input_embeddings().weight, model.get_output_embeddings().weight
-        return 0 if own is head else int(own.numel())
 
     def operations(self, step: Step) -> float:
         """Those of a step that computes the logits of each sequence's last token."""

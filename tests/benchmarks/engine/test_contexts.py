@@ -5,12 +5,15 @@ import sys
 from pathlib import Path
 
 import pytest
+from transformers import AutoModelForCausalLM
 
 from benchmarks.engine import contexts, limits
 from benchmarks.engine.contexts import Step
 from benchmarks.engine.limits import Limits
 from tests.workers.engine import tiny_models
+from workers.engine.config import EngineConfig
 from workers.engine.cpu import library
+from workers.engine.loading.loader import load_model
 
 needs_kernels = pytest.mark.skipif(library.load_library() is None, reason="needs the C kernels")
 
@@ -49,6 +52,19 @@ def test_instructions_are_those_that_the_kernels_are_compiled_for(
 def test_limits_are_measured() -> None:
     measured = limits.measure_limits(threads=1, repeats=1, size=2**22)
     assert measured.products > measured.memory / 64 > 0
+
+
+@needs_kernels
+def test_packed_weights_are_counted_too(tmp_path: Path) -> None:
+    folder = tiny_models.save_model(tmp_path)
+    plain = AutoModelForCausalLM.from_pretrained(folder)
+    expected = sum(x.numel() for x in plain.parameters() if x.dim() == 2)
+    expected -= plain.get_input_embeddings().weight.numel()
+    if plain.config.tie_word_embeddings:
+        expected += plain.get_output_embeddings().weight.numel()
+    loaded = load_model(folder, EngineConfig(device="cpu", dtype="bfloat16"))
+    assert loaded.model.native is not None
+    assert contexts.count_weights(loaded.model.model) == expected
 
 
 @needs_kernels
